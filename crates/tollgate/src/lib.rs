@@ -1,0 +1,2 @@
+//! The library that decides.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
