@@ -1,0 +1,82 @@
+//! Fixed window: a count per aligned window, or per day, week or month of a time zone.
+//!
+//! Only admitted requests are counted. At most `requests` pass per window, and so at most twice that in any
+//! span of a window's length, just before and just after a boundary.
+
+use super::{Cell, Judgement, Next, Outcome, Verdict};
+use crate::limit::{Limit, Window};
+use crate::time::{Span, Timestamp};
+
+/// Judges one charge against the count of the window that contains `now`.
+pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
+    // A count from a window ahead of the clock still stands: its window is the one we are in.
+    let moment = cell.map_or(now, |cell| cell.at.max(now));
+    let (start, end) = bounds(limit, moment);
+    let used = cell.filter(|cell| cell.at >= start).map_or(0, |cell| cell.value);
+    let left = u64::from(limit.requests()).saturating_sub(used);
+    let wanted = u64::from(cost.max(1));
+    let until_end = end.since(now);
+
+    if wanted > left {
+        let reset_after = if used > 0 { until_end } else { Span::ZERO };
+        let outcome = if cost > limit.requests() || limit.requests() == 0 {
+            Outcome::Never
+        } else {
+            Outcome::Refuse { retry_after: until_end }
+        };
+        return Judgement { verdict: Verdict { outcome, remaining: narrow(left), reset_after }, next: None };
+    }
+    let used = used + u64::from(cost);
+    let verdict = Verdict {
+        outcome: Outcome::Admit { delay: Span::ZERO },
+        remaining: narrow(left - u64::from(cost)),
+        reset_after: if used > 0 { until_end } else { Span::ZERO },
+    };
+    let next = (cost > 0).then_some(Next { cell: Cell { at: start, value: used }, restored_at: end });
+    Judgement { verdict, next }
+}
+
+/// The window that contains `now`: its start, and the start of the next.
+pub(super) fn bounds(limit: &Limit, now: Timestamp) -> (Timestamp, Timestamp) {
+    match limit.window() {
+        Window::Calendar(calendar) => calendar.bounds(now),
+        Window::Length(length) => {
+            let start = now.as_micros() - now.as_micros() % length.as_micros();
+            let start = Timestamp::from_micros(start);
+            (start, start + *length)
+        }
+    }
+}
+
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::calendar::{Calendar, CalendarUnit};
+    use crate::limit::Algorithm;
+
+    #[test]
+    fn a_month_counts_until_its_last_moment() {
+        let month = Calendar::new(CalendarUnit::Month(1), "America/New_York").unwrap();
+        let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Calendar(Arc::new(month))).unwrap();
+        let (start, end) = bounds(&limit, Timestamp::from_secs(1_773_000_000));
+        let first = judge(&limit, None, 1, start).next.map(|next| next.cell);
+        let last_moment = Timestamp::from_micros(end.as_micros() - 1);
+        let refused = judge(&limit, first, 1, last_moment).verdict;
+        assert_eq!(refused.outcome, Outcome::Refuse { retry_after: Span::from_micros(1) });
+        assert!(judge(&limit, first, 1, end).verdict.admits());
+    }
+
+    #[test]
+    fn clock_going_back_into_the_last_window_admits_nothing_extra() {
+        let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Length(Span::from_secs(60))).unwrap();
+        let cell = judge(&limit, None, 1, Timestamp::from_secs(120)).next.map(|next| next.cell);
+        let earlier = judge(&limit, cell, 1, Timestamp::from_secs(119)).verdict;
+        assert_eq!(earlier.outcome, Outcome::Refuse { retry_after: Span::from_secs(61) });
+    }
+}

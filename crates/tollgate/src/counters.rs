@@ -1,0 +1,147 @@
+//! Where limits remember how far they have been used: the one step of the way that may wait on the world.
+
+#[cfg(any(test, feature = "test-util"))]
+pub mod conformance;
+pub mod memory;
+
+use std::future::Future;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithms::Verdict;
+use crate::identity::{Client, Subject};
+use crate::limit::Limit;
+use crate::penalties::PenaltyPolicy;
+use crate::time::{Span, Timestamp};
+
+/// Which limit of which rule a counter belongs to: a hash of the rule's name, the window and the algorithm.
+///
+/// Never of the numbers: a counter survives their change.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CounterId(pub u128);
+
+/// One limit × one subject × a cost.
+#[derive(Copy, Clone, Debug)]
+pub struct Charge<'a> {
+    /// Whose counter.
+    pub subject: Subject,
+    /// Which limit's counter.
+    pub counter: CounterId,
+    /// The name of the rule, for stores whose keys people read.
+    pub rule: &'a str,
+    /// The numbers in force.
+    pub limit: &'a Limit,
+    /// How much; zero only looks.
+    pub cost: u32,
+    /// Whether a refusal refuses the request.
+    pub effect: Effect,
+}
+
+/// What a refusal by a limit means for the request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The request is refused.
+    Enforce,
+    /// It is noted, and that is all.
+    Shadow,
+}
+
+/// Everything one request is charged.
+#[derive(Debug, Default)]
+pub struct Charges<'a> {
+    /// The limits, in the order of the walk.
+    pub charges: SmallVec<[Charge<'a>; 4]>,
+    /// Whose conduct is watched, if anyone's.
+    pub penalty: Option<PenaltyCharge<'a>>,
+    /// Only look: answer as usual, write nothing.
+    pub dry_run: bool,
+}
+
+/// The client whose refusals are noted.
+#[derive(Copy, Clone, Debug)]
+pub struct PenaltyCharge<'a> {
+    /// Whose conduct.
+    pub subject: Subject,
+    /// The same, for people.
+    pub client: Client<'a>,
+    /// When and how long clients are kept out.
+    pub policy: &'a PenaltyPolicy,
+}
+
+/// What a store answers to [`Charges`].
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Verdicts {
+    /// One per charge, in their order. What remains is stated as if every admitting limit had been charged; if the
+    /// decision refuses, none was.
+    pub verdicts: SmallVec<[Verdict; 4]>,
+    /// How long the client is kept out; its limits were then not looked at.
+    pub cooldown: Option<Span>,
+}
+
+impl Verdicts {
+    /// Whether everything was charged, or would have been.
+    pub fn admitted(&self, charges: &Charges<'_>) -> bool {
+        let enforced = |(charge, verdict): (&Charge<'_>, &Verdict)| {
+            verdict.admits() || charge.effect == Effect::Shadow
+        };
+        self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(enforced)
+    }
+}
+
+/// Shared memory of how far each limit has been used.
+pub trait CounterStore: Send + Sync {
+    /// Charges every limit, or none of them if an enforced one refuses. Verdicts keep the order of `charges`.
+    ///
+    /// One call, because between a read and a later write another caller can take the last unit. A client in
+    /// cooldown is refused before its limits are looked at. A limit that only shadows is charged with the others
+    /// if it admits, and skipped if it does not. `now` is the caller's clock; a store shared by several nodes
+    /// uses its own and says so.
+    fn charge_all(
+        &self,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
+}
+
+/// Looking at counters and clearing them: off the way of a request.
+pub trait CounterAdmin: Send + Sync {
+    /// Forgets what the charges' counters hold, and the client's conduct. The counters that held something.
+    fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Clients that are kept out or on record, at most `count_max`, the longest kept out first.
+    fn penalised(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Vec<Penalised>, StoreError>> + Send;
+}
+
+/// A client with a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Penalised {
+    /// The client, as [`Client`] prints.
+    pub client: String,
+    /// Violations on record.
+    pub violations: usize,
+    /// Kept out until then, if at all.
+    pub cooldown_until: Option<Timestamp>,
+}
+
+/// Why a store gave no verdicts.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// No answer in time. The charge may or may not have been taken: do not retry it.
+    #[error("counter store gave no answer within {deadline:?}")]
+    Timeout {
+        /// How long was waited.
+        deadline: Duration,
+    },
+    /// No connection. The charge was certainly not taken: another attempt is safe.
+    #[error("counter store is unreachable")]
+    Unreachable,
+    /// The store answers and refuses us: an operator must act, and no request may pass because of it.
+    #[error("counter store is misconfigured")]
+    Misconfigured,
+}

@@ -1,0 +1,251 @@
+//! Counters in this process's memory: sharded, bounded, exact.
+//!
+//! A counter is 32 bytes: a 16-byte key (subject and limit, hashed; no strings are kept) and a 16-byte packed
+//! [`Cell`](crate::algorithms::Cell). A decision locks the shards of its keys in ascending order, judges all
+//! charges, and commits all or none.
+//!
+//! **When a shard is full**, counters that are as good as new are dropped first; that loses nothing. If every
+//! counter still holds consumption, none of them is pushed out: newcomers of that shard share one overflow counter
+//! per limit until there is room. So filling the table with invented clients frees nobody from a limit.
+
+mod packed;
+mod shard;
+mod snapshot;
+
+use std::future::{Future, ready};
+use std::num::NonZeroUsize;
+
+use smallvec::SmallVec;
+
+use self::shard::{Shard, Slot};
+pub use self::snapshot::SnapshotError;
+use super::{
+    Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
+};
+use crate::algorithms::Outcome;
+use crate::identity::Subject;
+use crate::sync::{Mutex, MutexGuard, lock};
+use crate::time::Timestamp;
+
+/// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
+const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
+
+/// How much a table may hold.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct MemoryBounds {
+    /// Counters at most.
+    pub keys_max: NonZeroUsize,
+    /// Bytes at most that logs of requests may reserve.
+    pub log_bytes_max: usize,
+    /// Clients on record at most.
+    pub penalties_max: usize,
+}
+
+impl Default for MemoryBounds {
+    /// A million counters (about 70 MB when full), 64 MB of logs, 100,000 clients on record.
+    fn default() -> Self {
+        const KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
+        MemoryBounds { keys_max: KEYS, log_bytes_max: 64 << 20, penalties_max: 100_000 }
+    }
+}
+
+/// Counters in this process's memory.
+///
+/// ```
+/// use tollgate::counters::memory::MemoryCounters;
+/// let counters = MemoryCounters::default();
+/// assert_eq!(counters.len(), 0);
+/// ```
+pub struct MemoryCounters {
+    /// One lock per shard; all logic is in [`Shard`].
+    shards: Box<[Padded]>,
+}
+
+/// A shard on cache lines of its own, so that neighbours do not slow each other down.
+#[repr(align(128))]
+struct Padded(Mutex<Shard>);
+
+/// The key of a counter. Both halves are hashes, so their combination is as good as one hash of both.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Key(u128);
+
+impl Key {
+    fn new(subject: Subject, counter: CounterId) -> Self {
+        Key(subject.0 ^ counter.0)
+    }
+
+    fn halves(self) -> [u64; 2] {
+        [self.0 as u64, (self.0 >> 64) as u64]
+    }
+
+    fn from_halves([low, high]: [u64; 2]) -> Self {
+        Key(u128::from(high) << 64 | u128::from(low))
+    }
+
+    /// The upper half is a good hash already.
+    fn hash(self) -> u64 {
+        self.halves()[1]
+    }
+
+    /// Bits that the tables inside a shard do not look at.
+    fn shard(self) -> usize {
+        self.halves()[0] as usize % SHARDS
+    }
+}
+
+impl Default for MemoryCounters {
+    fn default() -> Self {
+        Self::new(MemoryBounds::default())
+    }
+}
+
+impl MemoryCounters {
+    /// An empty table.
+    pub fn new(bounds: MemoryBounds) -> Self {
+        let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(bounds, SHARDS)))).collect();
+        MemoryCounters { shards }
+    }
+
+    /// How many counters are held.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+    }
+
+    /// Whether no counter is held.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes reserved for counters, logs and records, without what the allocator adds.
+    pub fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| lock(&shard.0).bytes()).sum()
+    }
+
+    /// Decisions that had to share an overflow counter because a shard was full.
+    pub fn overflows(&self) -> u64 {
+        self.shards.iter().map(|shard| lock(&shard.0).overflows()).sum()
+    }
+
+    /// Drops what is as good as new from one shard in turn. Called from time to time, it keeps memory at what is
+    /// in use without ever stopping more than one shard.
+    pub fn sweep_shard(&self, turn: usize, now: Timestamp) {
+        lock(&self.shards[turn % SHARDS].0).sweep(now);
+    }
+
+    /// Drops everything that is as good as new.
+    pub fn sweep(&self, now: Timestamp) {
+        (0..SHARDS).for_each(|turn| self.sweep_shard(turn, now));
+    }
+
+    /// [`CounterStore::charge_all`] without a future: memory never waits.
+    pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
+        if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
+            let key = Key::new(charge.subject, charge.counter);
+            let verdict = lock(&self.shards[key.shard()].0).charge(key, charge, now);
+            return Verdicts { verdicts: SmallVec::from_slice(&[verdict]), cooldown: None };
+        }
+        self.charge_several(charges, now)
+    }
+
+    fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
+        let mut locked = self.lock_ascending(charges);
+        if let Some(penalty) = charges.penalty {
+            let cooldown = locked.shard(Key(penalty.subject.0)).cooldown_left(Key(penalty.subject.0), now);
+            if cooldown.is_some() {
+                return Verdicts { verdicts: SmallVec::new(), cooldown };
+            }
+        }
+        let judged: SmallVec<[(Verdict, Slot); 4]> = (charges.charges.iter())
+            .map(|charge| {
+                let key = Key::new(charge.subject, charge.counter);
+                locked.shard(key).judge(key, charge, now)
+            })
+            .collect();
+        let verdicts = Verdicts { verdicts: judged.iter().map(|(verdict, _)| *verdict).collect(), cooldown: None };
+        if charges.dry_run {
+            return verdicts;
+        }
+        if verdicts.admitted(charges) {
+            for (charge, (_, slot)) in charges.charges.iter().zip(judged) {
+                locked.shard(Key::new(charge.subject, charge.counter)).commit(slot, charge, now);
+            }
+        } else {
+            locked.note_refusal(charges, &verdicts, now);
+        }
+        verdicts
+    }
+
+    /// Locks each shard of the charges once, in ascending order: two callers may wait for each other but cannot
+    /// deadlock.
+    fn lock_ascending(&self, charges: &Charges<'_>) -> Locked<'_> {
+        let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
+        let penalty = charges.penalty.map(|penalty| Key(penalty.subject.0));
+        let mut numbers: SmallVec<[usize; 8]> = keys.chain(penalty).map(Key::shard).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        Locked(numbers.into_iter().map(|number| (number, lock(&self.shards[number].0))).collect())
+    }
+}
+
+/// The shards of one decision, all locked.
+struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
+
+impl Locked<'_> {
+    /// The shard of a key that was locked for; every key of the decision was.
+    fn shard(&mut self, key: Key) -> &mut Shard {
+        let position = self.0.iter().position(|(number, _)| *number == key.shard()).unwrap_or(0);
+        &mut self.0[position].1
+    }
+
+    /// Notes the refusal in the client's record, once per episode of the limit that keeps it waiting longest.
+    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
+        let Some(penalty) = charges.penalty else { return };
+        let refusing = |(charge, verdict): &(&super::Charge<'_>, &Verdict)| {
+            charge.effect == Effect::Enforce && charge.cost > 0 && matches!(verdict.outcome, Outcome::Refuse { .. })
+        };
+        let window = (charges.charges.iter().zip(&verdicts.verdicts))
+            .filter(refusing)
+            .map(|(charge, _)| charge.limit.window_length())
+            .max();
+        if let Some(window) = window {
+            let key = Key(penalty.subject.0);
+            self.shard(key).note_refusal(key, &penalty, window, now);
+        }
+    }
+}
+
+impl CounterStore for MemoryCounters {
+    fn charge_all(
+        &self,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
+        ready(Ok(self.charge_all_now(charges, now)))
+    }
+}
+
+impl CounterAdmin for MemoryCounters {
+    fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send {
+        let mut locked = self.lock_ascending(charges);
+        let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
+        let forgotten = keys.filter(|key| locked.shard(*key).forget(*key)).count();
+        if let Some(penalty) = charges.penalty {
+            locked.shard(Key(penalty.subject.0)).pardon(Key(penalty.subject.0));
+        }
+        ready(Ok(forgotten))
+    }
+
+    fn penalised(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Vec<Penalised>, StoreError>> + Send {
+        let mut found: Vec<Penalised> =
+            self.shards.iter().flat_map(|shard| lock(&shard.0).penalised(now)).collect();
+        found.sort_unstable_by(|a, b| {
+            b.cooldown_until.cmp(&a.cooldown_until).then_with(|| a.client.cmp(&b.client))
+        });
+        found.truncate(count_max);
+        ready(Ok(found))
+    }
+}

@@ -1,0 +1,285 @@
+//! The answer to one request.
+
+use smallvec::SmallVec;
+
+use crate::algorithms::{Outcome, Verdict};
+use crate::counters::{Charges, Effect, StoreError, Verdicts};
+use crate::limit::Algorithm;
+use crate::rules::overrides::CHECK_NAMESPACE;
+use crate::rules::{End, NO_RULE, OnStoreFailure, Plan, Rule, Snapshot};
+use crate::time::{Span, Timestamp};
+
+/// What was decided about one request, and why.
+#[derive(Debug)]
+pub struct Decision {
+    /// The rule set that was seen.
+    rules: Snapshot,
+    /// The answer.
+    pub answer: Answer,
+    /// What each limit said, in the order of the walk.
+    pub reports: SmallVec<[Report; 2]>,
+    /// Which report decided.
+    binding: Option<usize>,
+    /// Which rule decided, where no limit did.
+    decided_by: Option<u32>,
+    /// When it was decided.
+    pub now: Timestamp,
+    /// Whether it was decided without the shared counters.
+    pub degraded: bool,
+}
+
+/// The answer itself.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The request may pass, after `delay` (zero but for shaping limits).
+    Admit {
+        /// How long to hold it.
+        delay: Span,
+    },
+    /// The request is over a limit.
+    Refuse {
+        /// Why.
+        reason: Refusal,
+        /// After exactly this long the same request alone is admitted; nothing if waiting does not help.
+        retry_after: Option<Span>,
+    },
+    /// A rule blocks the request, whatever its counters say.
+    Block,
+    /// The counters cannot be reached and a rule that applies admits nothing without them.
+    Unavailable,
+}
+
+/// Why a request is refused.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A limit is used up.
+    OverLimit,
+    /// The cost exceeds what the limit ever admits at once.
+    CostExceedsLimit,
+    /// The client is kept out for running into its limits again and again.
+    Cooldown,
+}
+
+impl Refusal {
+    /// The word for it in answers and records.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Refusal::OverLimit => "over_limit",
+            Refusal::CostExceedsLimit => "cost_exceeds_limit",
+            Refusal::Cooldown => "cooldown",
+        }
+    }
+}
+
+/// What one limit said to one request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The rule, as a position in the set.
+    rule: u32,
+    /// Requests per window.
+    pub requests: u32,
+    /// The largest cost that can ever be admitted at once.
+    pub capacity: u32,
+    /// The length of the window.
+    pub window: Span,
+    /// How it counts.
+    pub algorithm: Algorithm,
+    /// Whether its refusal counts.
+    pub effect: Effect,
+    /// What it said. `remaining` is what would pass now.
+    pub verdict: Verdict,
+}
+
+impl Report {
+    /// What would pass now, as clients are told: never more than the limit.
+    pub fn remaining(&self) -> u32 {
+        self.verdict.remaining.min(self.requests)
+    }
+
+    fn refuses(&self) -> bool {
+        self.effect == Effect::Enforce && !self.verdict.admits()
+    }
+}
+
+/// Everything of a decision but the rule set, which the plan still borrows while this is made.
+pub(crate) struct Draft {
+    answer: Answer,
+    reports: SmallVec<[Report; 2]>,
+    binding: Option<usize>,
+    decided_by: Option<u32>,
+    degraded: bool,
+}
+
+impl Draft {
+    /// The decision that the verdicts add up to.
+    pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
+        let admitted = verdicts.admitted(&plan.charges);
+        let reports = reports(plan, verdicts, admitted);
+        if let Some(left) = verdicts.cooldown {
+            let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
+            let decided_by = plan.sources.first().copied();
+            return Draft { answer, reports, binding: None, decided_by, degraded: false };
+        }
+        let (answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
+        let decided_by = match plan.end {
+            End::Allowed(rule) if binding.is_none() => Some(rule),
+            _ => None,
+        };
+        Draft { answer, reports, binding, decided_by, degraded: false }
+    }
+
+    /// The decision of a rule that blocks.
+    pub(crate) fn blocked(rule: u32) -> Self {
+        let reports = SmallVec::new();
+        Draft { answer: Answer::Block, reports, binding: None, decided_by: Some(rule), degraded: false }
+    }
+
+    /// The decision when no counters can be had and some rule admits nothing without them.
+    pub(crate) fn unavailable(rule: Option<u32>) -> Self {
+        let reports = SmallVec::new();
+        Draft { answer: Answer::Unavailable, reports, binding: None, decided_by: rule, degraded: true }
+    }
+
+    pub(crate) fn degraded(self) -> Self {
+        Draft { degraded: true, ..self }
+    }
+
+    pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
+        let Draft { answer, reports, binding, decided_by, degraded } = self;
+        let mut decision = Decision { rules, answer, reports, binding, decided_by, now, degraded };
+        decision.raise_to_floor();
+        decision
+    }
+}
+
+/// The rule that refuses everything when counters fail with `error`, if one of the plan's does.
+pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
+    let closed = |source: &&u32| {
+        let rule = rules.get(**source as usize);
+        // A misconfigured store never opens the gate: an operator must act.
+        *error == StoreError::Misconfigured
+            || rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Closed)
+    };
+    plan.sources.iter().find(closed).copied()
+}
+
+fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
+    let charged = admitted && !plan.charges.dry_run;
+    let Charges { charges, .. } = &plan.charges;
+    let each = charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
+    each.map(|((charge, verdict), source)| {
+        let mut verdict = *verdict;
+        if verdict.admits() && !charged {
+            // It was judged as if charged, and was not: the cost is still there.
+            verdict.remaining = verdict.remaining.saturating_add(charge.cost);
+        }
+        Report {
+            rule: *source,
+            requests: charge.limit.requests(),
+            capacity: charge.limit.capacity(),
+            window: charge.limit.window_length(),
+            algorithm: charge.limit.algorithm(),
+            effect: charge.effect,
+            verdict,
+        }
+    })
+    .collect()
+}
+
+/// Admitted: the limit with the least left is the one to tell of.
+fn admit(reports: &[Report]) -> (Answer, Option<usize>) {
+    let enforced = || reports.iter().enumerate().filter(|(_, report)| report.effect == Effect::Enforce);
+    let delay = |report: &Report| match report.verdict.outcome {
+        Outcome::Admit { delay } => delay,
+        _ => Span::ZERO,
+    };
+    let longest = enforced().map(|(_, report)| delay(report)).max().unwrap_or_default();
+    let binding = enforced().min_by_key(|(_, report)| report.remaining()).map(|(position, _)| position);
+    (Answer::Admit { delay: longest }, binding)
+}
+
+/// Refused: the limit that keeps the request waiting longest decides, before all one that always will.
+fn refuse(reports: &[Report]) -> (Answer, Option<usize>) {
+    let wait = |report: &Report| match report.verdict.outcome {
+        Outcome::Refuse { retry_after } => Some(retry_after),
+        _ => None,
+    };
+    let refusing = reports.iter().enumerate().filter(|(_, report)| report.refuses());
+    let binding = refusing.max_by_key(|(position, report)| {
+        (wait(report).is_none(), wait(report), std::cmp::Reverse(*position))
+    });
+    let retry_after = binding.and_then(|(_, report)| wait(report));
+    let reason = if retry_after.is_some() { Refusal::OverLimit } else { Refusal::CostExceedsLimit };
+    (Answer::Refuse { reason, retry_after }, binding.map(|(position, _)| position))
+}
+
+impl Decision {
+    /// Whether the request may pass.
+    pub const fn admits(&self) -> bool {
+        matches!(self.answer, Answer::Admit { .. })
+    }
+
+    /// The limit that decided: of those that admit the one with the least left, of those that refuse the one that
+    /// keeps the request waiting longest.
+    pub fn binding(&self) -> Option<&Report> {
+        self.binding.map(|position| &self.reports[position])
+    }
+
+    /// The rule that decided.
+    pub fn rule(&self) -> Option<&Rule> {
+        let position = self.binding().map(|report| report.rule).or(self.decided_by)?;
+        self.rules.rules().get(position as usize)
+    }
+
+    /// The name of the rule that decided, or of the namespace of a check's own numbers.
+    pub fn rule_name(&self) -> Option<&str> {
+        let unnamed = self.binding().is_some_and(|report| report.rule == NO_RULE);
+        if unnamed { Some(CHECK_NAMESPACE) } else { self.rule().map(|rule| &*rule.name) }
+    }
+
+    /// The rule behind a report, by name.
+    pub fn rule_of(&self, report: &Report) -> &str {
+        self.rules.rules().get(report.rule as usize).map_or(CHECK_NAMESPACE, |rule| &rule.name)
+    }
+
+    /// The reports of the rule at this position of the set.
+    pub(crate) fn reports_of(&self, rule: u32) -> impl Iterator<Item = &Report> {
+        self.reports.iter().filter(move |report| report.rule == rule)
+    }
+
+    /// When the binding limit is as good as new, if no one else comes.
+    pub fn reset_at(&self) -> Option<Timestamp> {
+        self.binding().map(|report| self.now + report.verdict.reset_after)
+    }
+
+    /// How long a refused client should wait, if waiting helps.
+    pub const fn retry_after(&self) -> Option<Span> {
+        match self.answer {
+            Answer::Refuse { retry_after, .. } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// What the client has used of the first limit that counts it alone.
+    pub(crate) fn used_by_client(&self) -> u32 {
+        let counts_client = |report: &&Report| {
+            let rule = self.rules.rules().get(report.rule as usize);
+            rule.is_some_and(|rule| rule.per.iter().any(|dimension| dimension.names_client()))
+        };
+        let report = self.reports.iter().find(counts_client);
+        report.map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
+    }
+
+    /// The rule set that was seen.
+    pub fn rules(&self) -> &Snapshot {
+        &self.rules
+    }
+
+    /// A rule may ask clients never to come back sooner than some time.
+    fn raise_to_floor(&mut self) {
+        let floor = self.rule().map_or(Span::ZERO, |rule| rule.response.retry_after_floor);
+        if let Answer::Refuse { retry_after: Some(wait), .. } = &mut self.answer {
+            *wait = floor.max(*wait);
+        }
+    }
+}

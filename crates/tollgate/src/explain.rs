@@ -1,0 +1,65 @@
+//! Why a decision is what it is: every rule that was looked at, and what its limits say.
+
+use crate::decision::{Decision, Report};
+use crate::identity::Request;
+use crate::rules::{Rule, Step};
+
+/// A decision with the whole walk behind it. Nothing was charged for it.
+#[derive(Debug)]
+pub struct Explanation {
+    /// What the request would be told now.
+    pub decision: Decision,
+    steps: Vec<Step>,
+}
+
+/// What became of one rule.
+#[derive(Debug)]
+pub struct RuleExplanation<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// Whether the request meets its conditions.
+    pub matched: bool,
+    /// What became of it, in words.
+    pub reason: String,
+    /// What its limits say, if they apply.
+    pub reports: Vec<&'a Report>,
+}
+
+impl Explanation {
+    pub(crate) fn new(decision: Decision, steps: Vec<Step>) -> Self {
+        Explanation { decision, steps }
+    }
+
+    /// Every rule in the order of the walk, with what became of it.
+    pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
+        let rules = self.decision.rules().rules();
+        let each = (0u32..).zip(rules.iter().zip(&self.steps));
+        each.map(|(position, (rule, step))| RuleExplanation {
+            rule,
+            matched: matches!(
+                step,
+                Step::Collected | Step::Allowed | Step::Blocked | Step::LayerTaken | Step::TooMany
+            ),
+            reason: reason(rule, *step, request),
+            reports: self.decision.reports_of(position).collect(),
+        })
+        .collect()
+    }
+}
+
+fn reason(rule: &Rule, step: Step, request: &Request<'_>) -> String {
+    match step {
+        Step::Collected => "matches: its limits apply".to_owned(),
+        Step::Allowed => "matches: admits and ends the walk".to_owned(),
+        Step::Blocked => "matches: refuses and ends the walk".to_owned(),
+        Step::Disabled => "switched off".to_owned(),
+        Step::LayerTaken => format!("matches, but an earlier rule has the layer {:?}", &*rule.layer),
+        Step::NotReached => "not reached: an earlier rule ended the walk".to_owned(),
+        Step::TooMany => "matches, but the request already has as many limits as one can have".to_owned(),
+        Step::Mismatch => {
+            let mismatch = rule.when.mismatch(request);
+            mismatch.map_or_else(|| "does not match".to_owned(), |mismatch| mismatch.to_string())
+        }
+        Step::NoSubject(position) => format!("counts by {}, which the request lacks", rule.per[position]),
+    }
+}

@@ -1,0 +1,236 @@
+//! The answer as header pairs. Pure: a surface only copies them.
+
+use std::fmt::Write;
+
+use crate::counters::Effect;
+use crate::decision::{Decision, Report};
+use crate::time::Span;
+
+/// A family of header fields. Drafts are versioned because they are drafts: a client written for one keeps working.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum HeaderProfile {
+    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
+    XRateLimit,
+    /// The `X-RateLimit-*` fields as Envoy writes them: all limits listed, reset in seconds from now.
+    Draft03,
+    /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy`.
+    Draft06,
+    /// `RateLimit-Policy` and `RateLimit` as structured fields.
+    Draft10,
+}
+
+impl HeaderProfile {
+    /// All profiles.
+    pub const ALL: [HeaderProfile; 4] =
+        [HeaderProfile::XRateLimit, HeaderProfile::Draft03, HeaderProfile::Draft06, HeaderProfile::Draft10];
+
+    /// The name in configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            HeaderProfile::XRateLimit => "x-ratelimit",
+            HeaderProfile::Draft03 => "draft-03",
+            HeaderProfile::Draft06 => "draft-06",
+            HeaderProfile::Draft10 => "draft-10",
+        }
+    }
+}
+
+/// Gives every header of the decision to `put`, name and value. Values are plain ASCII without control characters.
+///
+/// ```
+/// use tollgate::headers::{HeaderProfile, for_each};
+/// # use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+/// # let limiter = Limiter::new(RuleSet::from_toml("").unwrap(), MemoryCounters::default());
+/// # let request = Request { user: Some(Id::parse("a")?), ..Request::new(Endpoint::parse("/")?) };
+/// let decision = limiter.check_now(&request, Timestamp::from_secs(1_000));
+/// let mut lines = Vec::new();
+/// for_each(&decision, &[HeaderProfile::Draft10], |name, value| lines.push(format!("{name}: {value}")));
+/// assert_eq!(lines, ["ratelimit-policy: \"default\";q=100;w=60", "ratelimit: \"default\";r=99;t=1"]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl FnMut(&'static str, &str)) {
+    if let Some(report) = decision.binding() {
+        for profile in profiles {
+            match profile {
+                HeaderProfile::XRateLimit => x_ratelimit(decision, report, &mut put),
+                HeaderProfile::Draft03 => draft_03(decision, report, &mut put),
+                HeaderProfile::Draft06 => draft_06(decision, report, &mut put),
+                HeaderProfile::Draft10 => draft_10(decision, report, &mut put),
+            }
+        }
+    }
+    if let Some(wait) = decision.retry_after() {
+        put("retry-after", Digits::new(retry_after_secs(wait)).as_str());
+    }
+}
+
+/// A wait as `Retry-After` states it: whole seconds, rounded up, at least one.
+pub fn retry_after_secs(wait: Span) -> u64 {
+    wait.as_secs_ceil().max(1)
+}
+
+fn x_ratelimit(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+    put("x-ratelimit-limit", Digits::new(u64::from(report.requests)).as_str());
+    put("x-ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
+    let reset_at = decision.now + report.verdict.reset_after;
+    put("x-ratelimit-reset", Digits::new(reset_at.as_secs_ceil()).as_str());
+    put("x-ratelimit-strategy", report.algorithm.as_str());
+}
+
+fn draft_03(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+    let mut line = report.requests.to_string();
+    for each in enforced(decision) {
+        let window = each.window.as_secs_ceil();
+        let _ = write!(line, ", {};w={window};name={}", each.requests, quoted(&policy_name(decision, each)));
+    }
+    put("x-ratelimit-limit", &line);
+    put("x-ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
+    put("x-ratelimit-reset", Digits::new(until_more(decision, report)).as_str());
+}
+
+fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+    put("ratelimit-limit", Digits::new(u64::from(report.requests)).as_str());
+    put("ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
+    put("ratelimit-reset", Digits::new(until_more(decision, report)).as_str());
+    let policies = enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
+    put("ratelimit-policy", &policies.collect::<Vec<_>>().join(", "));
+}
+
+fn draft_10(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+    let policy = |each: &Report| {
+        let name = quoted(&policy_name(decision, each));
+        format!("{name};q={};w={}", each.requests, each.window.as_secs_ceil())
+    };
+    put("ratelimit-policy", &enforced(decision).map(policy).collect::<Vec<_>>().join(", "));
+    let name = quoted(&policy_name(decision, report));
+    put("ratelimit", &format!("{name};r={};t={}", report.remaining(), until_more(decision, report)));
+}
+
+fn enforced(decision: &Decision) -> impl Iterator<Item = &Report> {
+    decision.reports.iter().filter(|report| report.effect == Effect::Enforce)
+}
+
+/// Seconds until there is more: the wait of a refusal, else until all is back.
+fn until_more(decision: &Decision, report: &Report) -> u64 {
+    decision.retry_after().map_or_else(|| report.verdict.reset_after.as_secs_ceil(), retry_after_secs)
+}
+
+/// The rule's name, with the window where the rule has several limits.
+fn policy_name(decision: &Decision, report: &Report) -> String {
+    let rule = decision.rule_of(report);
+    let several = enforced(decision).filter(|other| decision.rule_of(other) == rule).count() > 1;
+    if several { format!("{rule}/{}", report.window) } else { rule.to_owned() }
+}
+
+/// A structured-field string: printable ASCII, with quotes and backslashes escaped.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' | '\\' => quoted.extend(['\\', character]),
+            ' '..='~' => quoted.push(character),
+            _ => quoted.push('?'),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// A number in decimal, without an allocation.
+struct Digits {
+    digits: [u8; 20],
+    start: usize,
+}
+
+impl Digits {
+    fn new(mut number: u64) -> Self {
+        let mut digits = [b'0'; 20];
+        let mut start = digits.len();
+        loop {
+            start -= 1;
+            digits[start] = b'0' + u8::try_from(number % 10).unwrap_or(0);
+            number /= 10;
+            if number == 0 {
+                return Digits { digits, start };
+            }
+        }
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.digits[self.start..]).unwrap_or("0")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+
+    const TWO_LIMITS: &str = r#"
+        [[rules]]
+        name = "free \"tier\" \u00e9"
+        per = ["user"]
+        limits = [{ requests = 2, window = "1m" }, { requests = 5, window = "1h" }]
+    "#;
+
+    fn lines(profile: HeaderProfile, checks: usize) -> Vec<String> {
+        let limiter = Limiter::new(RuleSet::from_toml(TWO_LIMITS).unwrap(), MemoryCounters::default());
+        let user = Some(Id::parse("alice").unwrap());
+        let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+        let now = Timestamp::from_secs(600);
+        for _ in 1..checks {
+            limiter.check_now(&request, now);
+        }
+        let mut lines = Vec::new();
+        let decision = limiter.check_now(&request, now);
+        for_each(&decision, &[profile], |name, value| lines.push(format!("{name}: {value}")));
+        lines
+    }
+
+    #[test]
+    fn the_limit_with_the_least_left_is_the_one_clients_hear_of() {
+        assert_eq!(
+            lines(HeaderProfile::XRateLimit, 1),
+            [
+                "x-ratelimit-limit: 2",
+                "x-ratelimit-remaining: 1",
+                "x-ratelimit-reset: 630",
+                "x-ratelimit-strategy: token_bucket"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_come_back_in_every_profile() {
+        let last = |profile| lines(profile, 3).pop().unwrap();
+        for profile in HeaderProfile::ALL {
+            assert_eq!(last(profile), "retry-after: 30");
+        }
+    }
+
+    #[test]
+    fn names_are_escaped_in_structured_fields() {
+        let name = r#""free \"tier\" ?/1m""#;
+        assert_eq!(
+            lines(HeaderProfile::Draft10, 1),
+            [
+                format!(r#"ratelimit-policy: {name};q=2;w=60, "free \"tier\" ?/1h";q=5;w=3600"#),
+                format!("ratelimit: {name};r=1;t=30"),
+            ]
+        );
+    }
+
+    #[test]
+    fn older_drafts_list_all_policies() {
+        assert_eq!(lines(HeaderProfile::Draft06, 1)[3], "ratelimit-policy: 2;w=60, 5;w=3600");
+        assert!(lines(HeaderProfile::Draft03, 1)[0].starts_with("x-ratelimit-limit: 2, 2;w=60;name="));
+    }
+
+    #[test]
+    fn digits_are_written_whole() {
+        for number in [0, 7, 10, 1_999, u64::from(u32::MAX), u64::MAX] {
+            assert_eq!(Digits::new(number).as_str(), number.to_string());
+        }
+    }
+}

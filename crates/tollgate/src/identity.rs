@@ -1,0 +1,474 @@
+//! Who is asking, for what: the facts of a request, and the subjects its charges are counted for.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv6Addr};
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use smallvec::SmallVec;
+
+use crate::endpoint::Endpoint;
+use crate::limit::Limit;
+use crate::method::Method;
+
+/// The longest identifier, in bytes.
+pub const ID_BYTES_MAX: usize = 256;
+
+/// An identifier as the caller spelled it: opaque, byte-exact, 1 to 256 bytes.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Id<'a>(&'a str);
+
+/// Why a text is no identifier.
+#[non_exhaustive]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// Nothing in it.
+    #[error("must not be empty")]
+    Empty,
+    /// More than [`ID_BYTES_MAX`] bytes.
+    #[error("must be at most 256 bytes")]
+    TooLong,
+}
+
+impl<'a> Id<'a> {
+    /// Checks the length; every byte is kept.
+    ///
+    /// # Errors
+    /// When the text is empty or over 256 bytes.
+    pub fn parse(text: &'a str) -> Result<Self, IdError> {
+        match text.len() {
+            0 => Err(IdError::Empty),
+            1..=ID_BYTES_MAX => Ok(Id(text)),
+            _ => Err(IdError::TooLong),
+        }
+    }
+
+    /// The text.
+    pub fn as_str(self) -> &'a str {
+        self.0
+    }
+}
+
+/// The API key of a limited client: counted by, never shown.
+#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+pub struct ApiKey<'a>(Id<'a>);
+
+impl<'a> ApiKey<'a> {
+    /// Checks the length; every byte is kept.
+    ///
+    /// # Errors
+    /// When the text is empty or over 256 bytes.
+    pub fn parse(text: &'a str) -> Result<Self, IdError> {
+        Id::parse(text).map(ApiKey)
+    }
+
+    fn as_bytes(self) -> &'a [u8] {
+        self.0.as_str().as_bytes()
+    }
+}
+
+impl fmt::Debug for ApiKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ApiKey(***)")
+    }
+}
+
+/// The facts of one request, checked: what rules match on and count by.
+#[derive(Clone, Debug)]
+pub struct Request<'a> {
+    /// What is asked for, in its normal form.
+    pub endpoint: Endpoint<'a>,
+    /// How; unknown methods are `OTHER`.
+    pub method: Option<Method>,
+    /// An authenticated user.
+    pub user: Option<Id<'a>>,
+    /// The organisation the user belongs to.
+    pub tenant: Option<Id<'a>>,
+    /// The client's API key; it is hashed before anything is stored.
+    pub api_key: Option<ApiKey<'a>>,
+    /// The name a login attempt is for.
+    pub login: Option<Id<'a>>,
+    /// The client's address.
+    pub ip: Option<IpAddr>,
+    /// The client's plan.
+    pub tier: Option<Id<'a>>,
+    /// How many units the request is worth; zero only looks.
+    pub cost: u32,
+    /// Further facts by name.
+    pub descriptors: &'a [(Id<'a>, Id<'a>)],
+    /// Numbers that replace those of the rule in force, for this request alone.
+    pub limit_override: Option<&'a Limit>,
+}
+
+impl<'a> Request<'a> {
+    /// A request of cost one for an endpoint, by nobody in particular yet.
+    pub fn new(endpoint: Endpoint<'a>) -> Self {
+        Request {
+            endpoint,
+            method: None,
+            user: None,
+            tenant: None,
+            api_key: None,
+            login: None,
+            ip: None,
+            tier: None,
+            cost: 1,
+            descriptors: &[],
+            limit_override: None,
+        }
+    }
+
+    /// Who the request counts as: user before API key before login before address before tenant.
+    pub fn client(&self) -> Option<Client<'a>> {
+        (self.user.map(Client::User))
+            .or(self.api_key.map(Client::ApiKey))
+            .or(self.login.map(Client::Login))
+            .or(self.ip.map(|ip| Client::Ip(unmap(ip))))
+            .or(self.tenant.map(Client::Tenant))
+    }
+
+    /// The value of a descriptor.
+    pub fn descriptor(&self, name: &str) -> Option<Id<'a>> {
+        self.descriptors.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| *value)
+    }
+}
+
+/// The one a request is attributed to.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Client<'a> {
+    /// An authenticated user.
+    User(Id<'a>),
+    /// The holder of an API key.
+    ApiKey(ApiKey<'a>),
+    /// The account of a login attempt.
+    Login(Id<'a>),
+    /// An address.
+    Ip(IpAddr),
+    /// An organisation as a whole.
+    Tenant(Id<'a>),
+}
+
+impl<'a> Client<'a> {
+    /// Reads the form that [`Client`] prints, `user:alice`. API keys cannot be read back: they print as a hash.
+    pub fn parse(text: &'a str) -> Option<Self> {
+        let (kind, value) = text.split_once(':')?;
+        let id = Id::parse(value).ok();
+        match kind {
+            "user" => id.map(Client::User),
+            "login" => id.map(Client::Login),
+            "tenant" => id.map(Client::Tenant),
+            "ip" => value.parse().ok().map(|ip| Client::Ip(unmap(ip))),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Client<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Client::User(id) => write!(f, "user:{}", id.as_str()),
+            // A key is a secret: what is shown identifies it without revealing it.
+            Client::ApiKey(key) => write!(f, "api_key:#{:016x}", fingerprint(*key)),
+            Client::Login(id) => write!(f, "login:{}", id.as_str()),
+            Client::Ip(ip) => write!(f, "ip:{ip}"),
+            Client::Tenant(id) => write!(f, "tenant:{}", id.as_str()),
+        }
+    }
+}
+
+fn fingerprint(key: ApiKey<'_>) -> u64 {
+    let mut hasher = SipHasher13::new_with_keys(0x746f_6c6c, 0x6761_7465);
+    hasher.write(key.as_bytes());
+    hasher.finish128().h1
+}
+
+/// An IPv4 address in IPv6 clothes is the IPv4 address.
+pub fn unmap(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
+        IpAddr::V4(_) => ip,
+    }
+}
+
+/// The block an address is counted in: itself, or the first `ipv6_prefix` bits of an IPv6 address, because one
+/// host can use every address of its /64.
+pub fn counted_ip(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
+    match unmap(ip) {
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
+            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// What a rule counts by.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Dimension {
+    /// Everyone together.
+    Global,
+    /// Whoever the request is attributed to: see [`Request::client`].
+    Client,
+    /// The address (IPv6: its block).
+    Ip,
+    /// The organisation.
+    Tenant,
+    /// The user.
+    User,
+    /// The API key.
+    ApiKey,
+    /// The name of a login attempt.
+    Login,
+    /// The normalised endpoint.
+    Endpoint,
+    /// The method.
+    Method,
+    /// A descriptor by name.
+    Descriptor(Box<str>),
+}
+
+impl Dimension {
+    /// Reads the form that configuration uses.
+    pub fn parse(text: &str) -> Option<Self> {
+        Some(match text {
+            "global" => Dimension::Global,
+            "client" => Dimension::Client,
+            "ip" => Dimension::Ip,
+            "tenant" => Dimension::Tenant,
+            "user" => Dimension::User,
+            "api_key" => Dimension::ApiKey,
+            "login" => Dimension::Login,
+            "endpoint" => Dimension::Endpoint,
+            "method" => Dimension::Method,
+            other => Dimension::Descriptor(other.strip_prefix("descriptor:").filter(|n| !n.is_empty())?.into()),
+        })
+    }
+
+    /// Whether it tells one client from another.
+    pub fn names_client(&self) -> bool {
+        matches!(
+            self,
+            Dimension::Client | Dimension::Ip | Dimension::User | Dimension::ApiKey | Dimension::Login
+        )
+    }
+}
+
+impl fmt::Display for Dimension {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Dimension::Global => "global",
+            Dimension::Client => "client",
+            Dimension::Ip => "ip",
+            Dimension::Tenant => "tenant",
+            Dimension::User => "user",
+            Dimension::ApiKey => "api_key",
+            Dimension::Login => "login",
+            Dimension::Endpoint => "endpoint",
+            Dimension::Method => "method",
+            Dimension::Descriptor(name) => return write!(f, "descriptor:{name}"),
+        })
+    }
+}
+
+/// Whose counter it is: a keyed 128-bit hash of the values a rule counts by. No byte of a client survives in it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Subject(pub u128);
+
+/// The key of all subject hashes. Whoever does not know it cannot make two subjects collide.
+#[derive(Copy, Clone, PartialEq, Eq)]
+pub struct Seed(pub [u8; 16]);
+
+impl fmt::Debug for Seed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Seed(***)")
+    }
+}
+
+impl Seed {
+    /// A seed nobody knows, from the randomness the standard library gives its hash maps.
+    pub fn random() -> Self {
+        let random = || RandomState::new().build_hasher().finish().to_le_bytes();
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&random());
+        bytes[8..].copy_from_slice(&random());
+        Seed(bytes)
+    }
+
+    /// Hashes the values of one subject.
+    pub fn subject(&self, values: &SubjectValues) -> Subject {
+        Subject(SipHasher13::new_with_key(&self.0).hash(&values.0).as_u128())
+    }
+}
+
+/// The values of a subject, each with its kind and length before it, so that no two lists look alike.
+#[derive(Debug, Default)]
+pub struct SubjectValues(SmallVec<[u8; 160]>);
+
+impl SubjectValues {
+    /// Adds the request's value of `dimension`; false if the request has none.
+    pub fn push(&mut self, dimension: &Dimension, request: &Request<'_>, ipv6_prefix: u8) -> bool {
+        let value = match dimension {
+            Dimension::Global => Some(b"".as_slice()),
+            Dimension::Client => {
+                return request.client().is_some_and(|client| {
+                    self.push_client(client, ipv6_prefix);
+                    true
+                });
+            }
+            Dimension::Ip => {
+                return request.ip.is_some_and(|ip| {
+                    self.push_ip(ip, ipv6_prefix);
+                    true
+                });
+            }
+            Dimension::Tenant => request.tenant.map(|id| id.as_str().as_bytes()),
+            Dimension::User => request.user.map(|id| id.as_str().as_bytes()),
+            Dimension::ApiKey => request.api_key.map(ApiKey::as_bytes),
+            Dimension::Login => request.login.map(|id| id.as_str().as_bytes()),
+            Dimension::Endpoint => Some(request.endpoint.as_str().as_bytes()),
+            Dimension::Method => request.method.map(|method| method.counted().as_str().as_bytes()),
+            Dimension::Descriptor(name) => {
+                return request.descriptor(name).is_some_and(|value| {
+                    self.push_bytes(tag::DESCRIPTOR, name.as_bytes());
+                    self.push_bytes(tag::DESCRIPTOR, value.as_str().as_bytes());
+                    true
+                });
+            }
+        };
+        value.map(|value| self.push_bytes(tag::of(dimension), value)).is_some()
+    }
+
+    /// Adds a client.
+    pub fn push_client(&mut self, client: Client<'_>, ipv6_prefix: u8) {
+        match client {
+            Client::User(id) => self.push_bytes(tag::USER, id.as_str().as_bytes()),
+            Client::ApiKey(key) => self.push_bytes(tag::API_KEY, key.as_bytes()),
+            Client::Login(id) => self.push_bytes(tag::LOGIN, id.as_str().as_bytes()),
+            Client::Tenant(id) => self.push_bytes(tag::TENANT, id.as_str().as_bytes()),
+            Client::Ip(ip) => self.push_ip(ip, ipv6_prefix),
+        }
+    }
+
+    fn push_ip(&mut self, ip: IpAddr, ipv6_prefix: u8) {
+        match counted_ip(ip, ipv6_prefix) {
+            IpAddr::V4(v4) => self.push_bytes(tag::IP, &v4.octets()),
+            IpAddr::V6(v6) => self.push_bytes(tag::IP, &v6.octets()),
+        }
+    }
+
+    /// Adds raw bytes of a kind of their own.
+    pub(crate) fn push_bytes(&mut self, tag: u8, bytes: &[u8]) {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.0.push(tag);
+        self.0.extend_from_slice(&length.to_le_bytes());
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+/// The byte before each value. Stored counters depend on them: add, never change.
+pub(crate) mod tag {
+    use super::Dimension;
+
+    pub(crate) const GLOBAL: u8 = 1;
+    pub(crate) const IP: u8 = 2;
+    pub(crate) const TENANT: u8 = 3;
+    pub(crate) const USER: u8 = 4;
+    pub(crate) const API_KEY: u8 = 5;
+    pub(crate) const LOGIN: u8 = 6;
+    pub(crate) const ENDPOINT: u8 = 7;
+    pub(crate) const METHOD: u8 = 8;
+    pub(crate) const DESCRIPTOR: u8 = 9;
+    pub(crate) const CLIENT: u8 = 10;
+    pub(crate) const PENALTY: u8 = 11;
+    pub(crate) const OVERRIDE: u8 = 12;
+
+    pub(crate) fn of(dimension: &Dimension) -> u8 {
+        match dimension {
+            Dimension::Global => GLOBAL,
+            Dimension::Client => CLIENT,
+            Dimension::Ip => IP,
+            Dimension::Tenant => TENANT,
+            Dimension::User => USER,
+            Dimension::ApiKey => API_KEY,
+            Dimension::Login => LOGIN,
+            Dimension::Endpoint => ENDPOINT,
+            Dimension::Method => METHOD,
+            Dimension::Descriptor(_) => DESCRIPTOR,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn subject(request: &Request<'_>, per: &[&str]) -> Option<Subject> {
+        let mut values = SubjectValues::default();
+        for name in per {
+            if !values.push(&Dimension::parse(name).unwrap(), request, 64) {
+                return None;
+            }
+        }
+        Some(Seed([7; 16]).subject(&values))
+    }
+
+    fn request<'a>(user: &'a str, tenant: &'a str) -> Request<'a> {
+        Request {
+            user: Some(Id::parse(user).unwrap()),
+            tenant: Some(Id::parse(tenant).unwrap()),
+            ..Request::new(Endpoint::parse("/a").unwrap())
+        }
+    }
+
+    #[test]
+    fn t09_no_two_lists_of_values_share_a_subject() {
+        let per = &["user", "tenant"];
+        let spellings = [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
+        let subjects: std::collections::HashSet<_> =
+            spellings.iter().map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
+        assert_eq!(subjects.len(), spellings.len());
+    }
+
+    #[test]
+    fn t08_every_address_of_a_64_shares_one_subject() {
+        let mut addresses = Request::new(Endpoint::parse("/").unwrap());
+        let of = |request: &mut Request<'_>, ip: &str| {
+            request.ip = Some(ip.parse().unwrap());
+            subject(request, &["ip"]).unwrap()
+        };
+        let first = of(&mut addresses, "2001:db8::1");
+        for n in 2..10_000_u32 {
+            assert_eq!(of(&mut addresses, &format!("2001:db8::{:x}:{:x}", n % 7, n)), first);
+        }
+        assert_ne!(of(&mut addresses, "2001:db8:0:1::1"), first);
+    }
+
+    #[test]
+    fn t06_mapped_addresses_are_the_address_they_map() {
+        let mut addresses = Request::new(Endpoint::parse("/").unwrap());
+        addresses.ip = Some("::ffff:192.0.2.1".parse().unwrap());
+        let mapped = subject(&addresses, &["ip"]);
+        addresses.ip = Some("192.0.2.1".parse().unwrap());
+        assert_eq!(subject(&addresses, &["ip"]), mapped);
+    }
+
+    #[test]
+    fn t10_identifiers_end_at_256_bytes() {
+        for (length, ok) in [(0, false), (1, true), (255, true), (256, true), (257, false), (1 << 20, false)] {
+            assert_eq!(Id::parse(&"x".repeat(length)).is_ok(), ok, "{length} bytes");
+        }
+    }
+
+    #[test]
+    fn t11_identifiers_are_compared_byte_by_byte() {
+        let per = &["user"];
+        assert_ne!(subject(&request("Alice", "t"), per), subject(&request("alice", "t"), per));
+        assert_ne!(subject(&request("\u{e9}", "t"), per), subject(&request("e\u{301}", "t"), per));
+    }
+
+    #[test]
+    fn t29_an_api_key_never_prints() {
+        let client = Client::ApiKey(ApiKey::parse("tg_secret_canary").unwrap());
+        assert!(!format!("{client} {client:?}").contains("canary"));
+    }
+}

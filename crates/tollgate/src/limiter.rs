@@ -1,0 +1,223 @@
+//! The way of one request, top to bottom.
+
+use std::sync::Arc;
+
+use crate::counters::memory::MemoryCounters;
+use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, PenaltyCharge, StoreError, Verdicts};
+use crate::decision::{Decision, Draft, closed_rule};
+use crate::explain::Explanation;
+use crate::identity::{Client, Request, Seed, SubjectValues, tag};
+use crate::record::{NoRecords, Record, RecordSink};
+use crate::rules::overrides::{Override, Overrides};
+use crate::rules::{CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
+use crate::time::Timestamp;
+
+/// Decides about requests: rules, counters and a place for records.
+///
+/// ```
+/// use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+///
+/// let rules = RuleSet::from_toml("default_limit = 2\ndefault_window = 60")?;
+/// let limiter = Limiter::new(rules, MemoryCounters::default());
+/// let request = Request { user: Some(Id::parse("alice")?), ..Request::new(Endpoint::parse("/search")?) };
+///
+/// let now = Timestamp::from(std::time::SystemTime::now());
+/// assert!(limiter.check_now(&request, now).admits());
+/// assert!(limiter.check_now(&request, now).admits());
+/// let refused = limiter.check_now(&request, now);
+/// assert_eq!(refused.retry_after().map(|wait| wait.as_secs_ceil()), Some(30));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Limiter<S, R = NoRecords> {
+    rules: CurrentRules,
+    counters: S,
+    /// Counts in place of `counters` while those cannot be reached.
+    local: MemoryCounters,
+    records: R,
+    seed: Seed,
+}
+
+impl<S> Limiter<S> {
+    /// A limiter that keeps no books and whose counters nobody else shares.
+    pub fn new(rules: RuleSet, counters: S) -> Self {
+        Limiter::with_records(rules, counters, NoRecords, Seed::random())
+    }
+}
+
+impl<S, R: RecordSink> Limiter<S, R> {
+    /// A limiter with a place for records. Limiters that share counters share the seed.
+    pub fn with_records(rules: RuleSet, counters: S, records: R, seed: Seed) -> Self {
+        Limiter { rules: CurrentRules::new(rules), counters, local: MemoryCounters::default(), records, seed }
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &S {
+        &self.counters
+    }
+
+    /// Where records go.
+    pub fn records(&self) -> &R {
+        &self.records
+    }
+
+    /// The key of the subject hashes.
+    pub fn seed(&self) -> Seed {
+        self.seed
+    }
+
+    /// The rule set in force.
+    pub fn rules(&self) -> Snapshot {
+        self.rules.load()
+    }
+
+    /// Replaces the rules; numbers set for single users stay.
+    pub fn replace_rules(&self, rules: RuleSet) {
+        let overrides = Arc::clone(self.rules.load().overrides());
+        self.rules.swap(rules.with_overrides(overrides));
+    }
+
+    /// Replaces the numbers set for single users.
+    pub fn update_overrides(&self, next: impl Fn(&Overrides) -> Overrides) {
+        self.rules.update(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
+    }
+
+    /// A request that is refused or admitted without any counter being asked.
+    fn settled(plan: &Plan<'_>) -> Option<Draft> {
+        match plan.end {
+            End::Blocked(rule) => Some(Draft::blocked(rule)),
+            _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
+            _ => None,
+        }
+    }
+
+    /// Without the shared counters each rule says what happens: count here, admit, or refuse.
+    fn without_counters(&self, plan: &mut Plan<'_>, rules: &RuleSet, error: &StoreError, now: Timestamp) -> Draft {
+        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
+            return Draft::unavailable(Some(rule));
+        }
+        let sources = plan.sources.clone();
+        for (charge, source) in plan.charges.charges.iter_mut().zip(sources) {
+            let rule = rules.rules().get(source as usize);
+            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
+                charge.effect = Effect::Shadow;
+            }
+        }
+        let verdicts = self.local.charge_all_now(&plan.charges, now);
+        Draft::from_verdicts(plan, &verdicts).degraded()
+    }
+
+    fn conclude(&self, draft: Draft, rules: Snapshot, request: &Request<'_>, now: Timestamp) -> Decision {
+        let decision = draft.complete(rules, now);
+        self.records.offer(&Record { request, decision: &decision });
+        decision
+    }
+}
+
+impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
+    /// The way of one request. A request always gets a decision.
+    pub async fn check(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load(); // one snapshot for the whole request
+        let draft = self.decide(&rules, request, now, false).await;
+        self.conclude(draft, rules, request, now)
+    }
+
+    /// What [`Limiter::check`] would answer now, without charging or recording anything.
+    pub async fn peek(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load();
+        self.decide(&rules, request, now, true).await.complete(rules, now)
+    }
+
+    /// The same answer as [`Limiter::peek`], with what became of every rule on the walk.
+    pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
+        let rules = self.rules.load();
+        let (mut plan, steps) = rules.plan_explained(request, self.seed);
+        plan.charges.dry_run = true;
+        let draft = self.charge(&mut plan, &rules, now).await;
+        drop(plan);
+        Explanation::new(draft.complete(rules, now), steps)
+    }
+
+    async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
+        let mut plan = rules.plan(request, self.seed);
+        plan.charges.dry_run = dry_run;
+        self.charge(&mut plan, rules, now).await
+    }
+
+    async fn charge(&self, plan: &mut Plan<'_>, rules: &RuleSet, now: Timestamp) -> Draft {
+        if let Some(draft) = Self::settled(plan) {
+            return draft;
+        }
+        match self.counters.charge_all(&plan.charges, now).await {
+            Ok(verdicts) => Draft::from_verdicts(plan, &verdicts),
+            Err(error) => self.without_counters(plan, rules, &error, now),
+        }
+    }
+}
+
+impl<R: RecordSink> Limiter<MemoryCounters, R> {
+    /// [`Limiter::check`] without a future: memory never waits.
+    pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load();
+        let plan = rules.plan(request, self.seed);
+        let draft = Self::settled(&plan).unwrap_or_else(|| {
+            Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
+        });
+        drop(plan);
+        self.conclude(draft, rules, request, now)
+    }
+}
+
+impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
+    /// Clears the counters of the request's client, and its record. How many held something.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn reset(&self, request: &Request<'_>) -> Result<usize, StoreError> {
+        let rules = self.rules.load();
+        let charges = rules.charges_of_client(request, self.seed);
+        self.counters.reset(&charges).await
+    }
+
+    /// Clears a client's record.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn pardon(&self, client: Client<'_>) -> Result<(), StoreError> {
+        let rules = self.rules.load();
+        let Some(policy) = rules.penalties() else { return Ok(()) };
+        let mut values = SubjectValues::default();
+        values.push_bytes(tag::PENALTY, b"");
+        values.push_client(client, rules.ipv6_prefix);
+        let penalty = PenaltyCharge { subject: self.seed.subject(&values), client, policy };
+        let charges = Charges { penalty: Some(penalty), ..Charges::default() };
+        self.counters.reset(&charges).await.map(|_| ())
+    }
+
+    /// Sets numbers for one user on one endpoint. What the client has used by then under the rule in force is
+    /// carried over, so that new numbers are no second allowance.
+    ///
+    /// # Errors
+    /// When the store cannot be reached; the numbers are set all the same.
+    pub async fn set_override(
+        &self,
+        request: &Request<'_>,
+        new: Override,
+        now: Timestamp,
+    ) -> Result<(), StoreError> {
+        let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
+        let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some();
+        let capacity = new.limit.limit.capacity();
+        self.update_overrides(|overrides| overrides.with(new.clone()));
+        let used = before.used_by_client();
+        if known || used == 0 {
+            return Ok(());
+        }
+        let rules = self.rules.load();
+        let carried = Request { cost: used.min(capacity), ..request.clone() };
+        let mut plan = rules.plan(&carried, self.seed);
+        plan.charges.penalty = None;
+        let new_counter = new.limit.counter;
+        plan.charges.charges.retain(|charge| charge.counter == new_counter);
+        self.counters.charge_all(&plan.charges, now).await.map(|_| ())
+    }
+}

@@ -1,0 +1,14 @@
+//! Which limits apply to a request: rules, compiled once into an immutable set that is swapped whole.
+
+mod index;
+pub mod overrides;
+pub mod pattern;
+mod rule;
+mod set;
+mod walk;
+
+pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
+pub(crate) use self::set::CurrentRules;
+pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
+pub use self::walk::{CHARGES_MAX, Step};
+pub(crate) use self::walk::{End, NO_RULE, Plan};

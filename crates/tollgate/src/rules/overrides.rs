@@ -1,0 +1,98 @@
+//! Numbers set for one user on one endpoint, in place of those of the rule in force.
+
+use std::sync::Arc;
+
+use hashbrown::HashMap;
+
+use super::rule::RuleLimit;
+use crate::endpoint::Endpoint;
+use crate::identity::{Id, Request};
+use crate::limit::Limit;
+use crate::time::Timestamp;
+
+/// The name under which configured numbers are counted; no rule can have it.
+pub(crate) const CONFIG_NAMESPACE: &str = "@config";
+/// The name under which numbers of a single check are counted; no rule can have it.
+pub(crate) const CHECK_NAMESPACE: &str = "@check";
+
+/// Numbers for one user on one endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// The user.
+    pub user: Box<str>,
+    /// The endpoint, in its normal form.
+    pub endpoint: Box<str>,
+    /// The numbers.
+    pub limit: RuleLimit,
+    /// When they were set.
+    pub updated_at: Timestamp,
+}
+
+impl Override {
+    /// Numbers for `user` on `endpoint`.
+    pub fn new(user: Id<'_>, endpoint: &Endpoint<'_>, limit: Limit, updated_at: Timestamp) -> Self {
+        Override {
+            user: user.as_str().into(),
+            endpoint: endpoint.as_str().into(),
+            limit: RuleLimit::new(CONFIG_NAMESPACE, limit),
+            updated_at,
+        }
+    }
+}
+
+/// All overrides, by user and then endpoint. Immutable: a change makes the next one.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
+    count: usize,
+}
+
+impl Overrides {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The one for this user and endpoint.
+    pub fn get(&self, user: &str, endpoint: &str) -> Option<&Arc<Override>> {
+        self.by_user.get(user)?.get(endpoint)
+    }
+
+    /// The one for this request.
+    pub(super) fn find(&self, request: &Request<'_>) -> Option<&Override> {
+        // Usually there are none, and then no user is hashed.
+        if self.count == 0 {
+            return None;
+        }
+        self.get(request.user?.as_str(), request.endpoint.as_str()).map(|found| &**found)
+    }
+
+    /// The next set, with this one added or replaced.
+    #[must_use]
+    pub fn with(&self, new: Override) -> Self {
+        let mut next = self.clone();
+        let endpoints = next.by_user.entry(new.user.clone()).or_default();
+        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
+            next.count += 1;
+        }
+        next
+    }
+
+    /// The next set, without the one for this user and endpoint; nothing if there is none.
+    pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
+        self.get(user, endpoint)?;
+        let mut next = self.clone();
+        let endpoints = next.by_user.get_mut(user)?;
+        endpoints.remove(endpoint);
+        if endpoints.is_empty() {
+            next.by_user.remove(user);
+        }
+        next.count -= 1;
+        Some(next)
+    }
+}

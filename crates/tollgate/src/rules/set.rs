@@ -1,0 +1,162 @@
+//! A rule set: everything a decision reads, immutable, swapped whole.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Guard};
+use hashbrown::{HashMap, HashSet};
+
+use super::index::Index;
+use super::overrides::Overrides;
+use super::rule::{Action, Rule};
+use super::walk::CHARGES_MAX;
+use crate::penalties::PenaltyPolicy;
+
+/// IPv6 addresses are counted by this many leading bits unless configured otherwise.
+pub const IPV6_PREFIX_DEFAULT: u8 = 64;
+
+/// Everything a decision reads. One request sees one rule set.
+#[derive(Debug)]
+pub struct RuleSet {
+    /// In the order of the walk.
+    pub(crate) rules: Arc<[Rule]>,
+    /// The layer of each rule, as a number.
+    pub(super) layers: Arc<[u32]>,
+    pub(super) index: Arc<Index>,
+    pub(crate) penalties: Option<PenaltyPolicy>,
+    pub(crate) overrides: Arc<Overrides>,
+    pub(crate) ipv6_prefix: u8,
+}
+
+/// Why rules do not make a set.
+#[non_exhaustive]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleSetError {
+    /// Counters are kept by rule name, so names are unique.
+    #[error("two rules are named {0:?}")]
+    DuplicateName(String),
+    /// One request would be charged more limits than one can be.
+    #[error("the rules of all layers together have {0} limits; one request is charged at most {CHARGES_MAX}")]
+    TooManyLimits(usize),
+}
+
+impl RuleSet {
+    /// Orders and indexes the rules: by priority, then the more specific first, then by name.
+    ///
+    /// # Errors
+    /// When two rules share a name, or one request could be charged too many limits.
+    pub fn new(mut rules: Vec<Rule>, penalties: Option<PenaltyPolicy>) -> Result<Self, RuleSetError> {
+        rules.sort_by(|a, b| {
+            (a.priority.cmp(&b.priority))
+                .then_with(|| b.when.specificity().cmp(&a.when.specificity()))
+                .then_with(|| a.name.cmp(&b.name))
+        });
+        check_names(&rules)?;
+        let layers = number_layers(&rules)?;
+        let index = Index::new(&rules);
+        Ok(RuleSet {
+            rules: rules.into(),
+            layers,
+            index: Arc::new(index),
+            penalties,
+            overrides: Arc::default(),
+            ipv6_prefix: IPV6_PREFIX_DEFAULT,
+        })
+    }
+
+    /// The same rules with addresses counted by this many leading bits of IPv6.
+    #[must_use]
+    pub fn with_ipv6_prefix(self, ipv6_prefix: u8) -> Self {
+        RuleSet { ipv6_prefix, ..self }
+    }
+
+    /// The same rules with these numbers for single users and endpoints.
+    #[must_use]
+    pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
+        RuleSet {
+            rules: Arc::clone(&self.rules),
+            layers: Arc::clone(&self.layers),
+            index: Arc::clone(&self.index),
+            penalties: self.penalties.clone(),
+            overrides,
+            ipv6_prefix: self.ipv6_prefix,
+        }
+    }
+
+    /// The rules, in the order of the walk.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// The numbers set for single users and endpoints.
+    pub fn overrides(&self) -> &Arc<Overrides> {
+        &self.overrides
+    }
+
+    /// When and how long clients are kept out, if at all.
+    pub fn penalties(&self) -> Option<&PenaltyPolicy> {
+        self.penalties.as_ref()
+    }
+}
+
+fn check_names(rules: &[Rule]) -> Result<(), RuleSetError> {
+    let mut names = HashSet::new();
+    match rules.iter().find(|rule| !names.insert(&*rule.name)) {
+        Some(twice) => Err(RuleSetError::DuplicateName(twice.name.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Gives each layer a number, and checks that the layers together stay within what one request can be charged.
+fn number_layers(rules: &[Rule]) -> Result<Arc<[u32]>, RuleSetError> {
+    let mut numbers: HashMap<&str, (u32, usize)> = HashMap::new();
+    let mut layers = Vec::with_capacity(rules.len());
+    for rule in rules {
+        let fresh = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        let (number, limits_max) = numbers.entry(&rule.layer).or_insert((fresh, 0));
+        if rule.action != Action::LogOnly {
+            *limits_max = rule.limits.len().max(*limits_max);
+        }
+        layers.push(*number);
+    }
+    let most = numbers.values().map(|(_, limits)| limits).sum();
+    if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok(layers.into()) }
+}
+
+/// The rule set in force. Reading it takes no lock; replacing it replaces it whole.
+#[derive(Debug)]
+pub(crate) struct CurrentRules(ArcSwap<RuleSet>);
+
+impl CurrentRules {
+    pub(crate) fn new(rules: RuleSet) -> Self {
+        CurrentRules(ArcSwap::from_pointee(rules))
+    }
+
+    pub(crate) fn load(&self) -> Snapshot {
+        Snapshot(self.0.load())
+    }
+
+    pub(crate) fn swap(&self, rules: RuleSet) {
+        self.0.store(Arc::new(rules));
+    }
+
+    /// Makes the next set from the current one; made again if another change comes between.
+    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        self.0.rcu(|current| next(current));
+    }
+}
+
+/// The rule set that one decision saw, kept alive as long as the decision.
+pub struct Snapshot(Guard<Arc<RuleSet>>);
+
+impl std::ops::Deref for Snapshot {
+    type Target = RuleSet;
+    fn deref(&self) -> &RuleSet {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Snapshot({} rules)", self.rules.len())
+    }
+}

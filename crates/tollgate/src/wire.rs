@@ -1,0 +1,78 @@
+//! The door: text from outside becomes checked types here, or a list of everything that is wrong with it.
+
+pub mod document;
+mod rule;
+mod short_forms;
+pub mod values;
+
+pub use self::document::{Document, Fields, Origin, Problem, Problems, Value};
+use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
+use crate::rules::{Rule, RuleSet};
+use crate::time::Span;
+
+impl RuleSet {
+    /// A rule set from TOML: `[[rules]]`, the short forms and `[progressive_penalties]`.
+    ///
+    /// ```
+    /// use tollgate::RuleSet;
+    /// let problems = RuleSet::from_toml("[[rules]]\nname = \"a\"\nper = [\"planet\"]").unwrap_err();
+    /// assert!(problems.to_string().starts_with("line 3: rules[0].per[0]:"));
+    /// ```
+    ///
+    /// # Errors
+    /// Everything that is wrong with the text, each with its place.
+    pub fn from_toml(text: &str) -> Result<RuleSet, Problems> {
+        let document = Document::from_toml(text)?;
+        let mut problems = Problems::default();
+        let mut fields = document.fields(&mut problems);
+        let set = read_rules(&mut fields);
+        fields.finish();
+        problems.or(set)
+    }
+}
+
+/// Reads the keys of a file that make a rule set, and leaves the others.
+///
+/// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
+pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
+    let own: Vec<Rule> = fields.list_of_tables("rules", rule::read);
+    let mut rules = short_forms::read(fields, own.is_empty());
+    rules.extend(own);
+    let penalties = fields.table("progressive_penalties", read_penalties).flatten();
+    if fields.has_problems() {
+        return None;
+    }
+    match RuleSet::new(rules, penalties) {
+        Ok(set) => Some(set),
+        Err(error) => {
+            fields.complain("rules", error.to_string());
+            None
+        }
+    }
+}
+
+fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
+    let default = PenaltyPolicy::default();
+    let enabled = fields.read("enabled", values::boolean).unwrap_or(false);
+    let span = |least: Span| {
+        move |value: &Value| {
+            let span = values::span(value)?;
+            if span < least { Err(format!("must be at least {least}")) } else { Ok(span) }
+        }
+    };
+    let second = Span::from_secs(1);
+    let policy = PenaltyPolicy {
+        detection_window: fields.read("detection_window", span(second)).unwrap_or(default.detection_window),
+        violation_threshold: (fields.read("violation_threshold", values::integer(1..=16)))
+            .unwrap_or(default.violation_threshold),
+        base_cooldown: fields.read("base_cooldown", span(second)).unwrap_or(default.base_cooldown),
+        multipliers: (fields.read("penalty_multipliers", values::list(values::integer(1..=1_000_000))))
+            .unwrap_or(default.multipliers),
+        cooldown_max: fields.read("max_cooldown", span(second)).unwrap_or(default.cooldown_max),
+    };
+    let levels = policy.multipliers.len();
+    if levels == 0 || levels + policy.violation_threshold as usize > VIOLATIONS_MAX {
+        fields.complain("penalty_multipliers", "needs 1 to 16 multipliers".to_owned());
+    }
+    enabled.then_some(policy)
+}

@@ -1,0 +1,140 @@
+//! The short forms: a default, tiers, endpoints and exemptions, compiled to rules of one layer.
+//!
+//! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
+//! applies to a client. They stand behind every `[[rules]]` entry that names no priority.
+
+use super::document::{Fields, Value};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, read_limits};
+use super::values::{integer, span, text, word};
+use crate::identity::Dimension;
+use crate::limit::{Algorithm, Limit, Window};
+use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::time::Span;
+
+/// What applies when nothing is configured.
+const DEFAULT_LIMIT: u32 = 100;
+const DEFAULT_WINDOW: Span = Span::from_secs(60);
+
+const EXEMPTION: u32 = 0;
+const ENDPOINT: u32 = PRIORITY_MAX - 2;
+const TIER: u32 = PRIORITY_MAX - 1;
+const DEFAULT: u32 = PRIORITY_MAX;
+
+/// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
+pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool) -> Vec<Rule> {
+    let mut rules = fields.list_of_tables("exemptions", read_exemption);
+    rules.extend(fields.list_of_tables("endpoints", read_endpoint));
+    rules.extend(fields.list_of_tables("tiers", read_tier));
+    rules.extend(read_default(fields, alone));
+    rules
+}
+
+fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
+    let given = fields.has("default_limit");
+    let requests = fields.read("default_limit", integer(0..=u32::MAX)).unwrap_or(DEFAULT_LIMIT);
+    if !given && fields.has("default_window") {
+        fields.complain("default_window", "needs default_limit".to_owned());
+    }
+    let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
+    let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    if !given && !alone {
+        return None;
+    }
+    match Limit::new(algorithm, requests, Window::Length(window)) {
+        Ok(limit) => Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit])),
+        Err(error) => {
+            fields.complain("default_window", error.to_string());
+            None
+        }
+    }
+}
+
+fn algorithm(value: &Value) -> Result<Algorithm, String> {
+    let names = Algorithm::ALL.map(|algorithm| (algorithm.as_str(), algorithm));
+    let alias = [("sliding_window", Algorithm::SlidingWindowCounter)];
+    word(&[names.as_slice(), &alias].concat())(value)
+}
+
+fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+    let name = fields.require("name", id);
+    let limits = read_limit_and_window(fields);
+    if fields.has_problems() {
+        return None;
+    }
+    let name = name?;
+    let when = Matcher { tiers: vec![name.clone()], ..Matcher::default() };
+    Some(limiting(format!("tier:{name}"), TIER, when, limits))
+}
+
+fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+    let pattern = fields.require("pattern", pattern);
+    let methods = fields.items("methods", method).unwrap_or_default();
+    let limits = read_limit_and_window(fields);
+    if fields.has_problems() {
+        return None;
+    }
+    let pattern = pattern?;
+    let verbs: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    let prefix = if verbs.is_empty() { String::new() } else { format!("{} ", verbs.join(",")) };
+    let name = format!("endpoint:{prefix}{pattern}");
+    let when = Matcher { endpoints: vec![pattern], methods, ..Matcher::default() };
+    Some(limiting(name, ENDPOINT, when, limits))
+}
+
+fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+    let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
+    let value = fields.require("value", text)?;
+    let written = Value::Text(value.clone());
+    let when = match kind? {
+        "ip" => network(&written).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
+        "user_id" => id(&written).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
+        _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
+    };
+    let when = when.map_err(|reason| fields.complain("value", reason)).ok()?;
+    let rule = limiting(format!("exempt:{value}"), EXEMPTION, when, Vec::new());
+    Some(Rule { action: Action::Allow, ..rule })
+}
+
+/// `limit` and `window`, or any form that `[[rules]]` takes.
+fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
+    let requests = fields.read("limit", integer(0..=u32::MAX));
+    let window = fields.read("window", span);
+    let burst = fields.read("burst", integer(1..=u32::MAX));
+    let (requests, window) = match (requests, window) {
+        (Some(requests), Some(window)) => (requests, window),
+        (None, None) => return read_limits(fields, Action::Reject),
+        (Some(_), None) if !fields.has("window") => {
+            fields.complain("window", "is missing".to_owned());
+            return Vec::new();
+        }
+        (None, Some(_)) if !fields.has("limit") => {
+            fields.complain("limit", "is missing".to_owned());
+            return Vec::new();
+        }
+        _ => return Vec::new(),
+    };
+    let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    match Limit::shaped(algorithm, requests, Window::Length(window), burst, None) {
+        Ok(limit) => vec![limit],
+        Err(error) => {
+            fields.complain("window", error.to_string());
+            Vec::new()
+        }
+    }
+}
+
+fn limiting(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> Rule {
+    let limits = limits.into_iter().map(|limit| RuleLimit::new(&name, limit)).collect();
+    Rule {
+        name: name.into(),
+        priority,
+        when,
+        per: vec![Dimension::Client],
+        layer: "client".into(),
+        action: Action::Reject,
+        limits,
+        on_store_failure: OnStoreFailure::default(),
+        response: Response::default(),
+        enabled: true,
+    }
+}

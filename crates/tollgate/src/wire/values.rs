@@ -1,0 +1,151 @@
+//! Parsers of single values, each with the reason it refuses.
+
+use std::ops::RangeInclusive;
+
+use super::document::Value;
+use crate::time::Span;
+
+/// A boolean.
+///
+/// # Errors
+/// When it is anything else.
+pub fn boolean(value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Boolean(value) => Ok(*value),
+        other => Err(format!("must be true or false, not {}", other.kind())),
+    }
+}
+
+/// A string.
+///
+/// # Errors
+/// When it is anything else.
+pub fn text(value: &Value) -> Result<String, String> {
+    match value {
+        Value::Text(text) => Ok(text.clone()),
+        other => Err(format!("must be a string, not {}", other.kind())),
+    }
+}
+
+/// A whole number in a range.
+pub fn integer<T>(range: RangeInclusive<T>) -> impl Fn(&Value) -> Result<T, String> + Clone
+where
+    T: TryFrom<i64> + PartialOrd + std::fmt::Display + Clone,
+{
+    move |value| {
+        let out_of_range = || format!("must be between {} and {}", range.start(), range.end());
+        match value {
+            Value::Integer(number) => {
+                T::try_from(*number).ok().filter(|number| range.contains(number)).ok_or_else(out_of_range)
+            }
+            Value::Float(number) if number.is_infinite() => Err(out_of_range()),
+            other => Err(format!("must be an integer, not {}", other.kind())),
+        }
+    }
+}
+
+/// A list, each item parsed alike.
+pub fn list<T>(item: impl Fn(&Value) -> Result<T, String>) -> impl Fn(&Value) -> Result<Vec<T>, String> {
+    move |value| match value {
+        Value::List(items) => items.iter().map(|node| item(&node.value)).collect(),
+        other => Err(format!("must be a list, not {}", other.kind())),
+    }
+}
+
+/// One of a few words.
+pub fn word<T: Copy>(known: &[(&'static str, T)]) -> impl Fn(&Value) -> Result<T, String> {
+    move |value| {
+        let text = text(value)?;
+        let found = known.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            format!("{text:?} is not one of {}", names.join(", "))
+        })
+    }
+}
+
+/// A length of time: `"90s"`, `"1h30m"`, `"500ms"`, or a whole number of seconds.
+///
+/// # Errors
+/// When it is neither, or too long to count.
+pub fn span(value: &Value) -> Result<Span, String> {
+    match value {
+        Value::Integer(secs) => {
+            u64::try_from(*secs).map(Span::from_secs).map_err(|_| "must not be negative".to_owned())
+        }
+        Value::Text(text) => parse_span(text),
+        other => Err(format!("must be a length of time such as \"90s\" or \"1h\", not {}", other.kind())),
+    }
+}
+
+/// Parses `90s`, `1h30m`, `500ms`, `7d`, `2w`.
+///
+/// # Errors
+/// When the text is not one or more numbers with units, or too long to count.
+pub fn parse_span(text: &str) -> Result<Span, String> {
+    const UNITS: [(&str, u64); 7] = [
+        ("us", 1),
+        ("ms", 1_000),
+        ("s", 1_000_000),
+        ("m", 60_000_000),
+        ("h", 3_600_000_000),
+        ("d", 86_400_000_000),
+        ("w", 604_800_000_000),
+    ];
+    let wrong = || format!("{text:?} is not a length of time such as \"90s\", \"5m\", \"1h30m\" or \"7d\"");
+    let mut rest = text.trim();
+    let mut total: u64 = 0;
+    if rest.is_empty() {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| wrong())?;
+        rest = &rest[digits..];
+        let letters = rest.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(rest.len());
+        let (_, unit) = UNITS.iter().find(|(name, _)| *name == &rest[..letters]).ok_or_else(wrong)?;
+        rest = &rest[letters..];
+        let part = number.checked_mul(*unit).and_then(|part| total.checked_add(part));
+        total = part.ok_or_else(|| format!("{text:?} is too long"))?;
+    }
+    Ok(Span::from_micros(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_read_in_every_unit_and_their_sums() {
+        for (text, micros) in [
+            ("90s", 90_000_000),
+            ("1h30m", 5_400_000_000),
+            ("500ms", 500_000),
+            ("7d", 604_800_000_000),
+            ("1w", 604_800_000_000),
+            ("250us", 250),
+            ("0s", 0),
+        ] {
+            assert_eq!(parse_span(text), Ok(Span::from_micros(micros)), "{text}");
+        }
+    }
+
+    #[test]
+    fn t36_anything_else_is_no_length_of_time() {
+        for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1x", "99999999999999999999s", "NaN", "1h-30m", "1S"] {
+            assert!(parse_span(text).is_err(), "{text:?}");
+        }
+        assert!(parse_span("600000000000000000s").unwrap_err().contains("too long"));
+    }
+
+    #[test]
+    fn t36_numbers_are_whole_and_in_range() {
+        let parse = integer(0..=100_u32);
+        assert_eq!(parse(&Value::Integer(100)), Ok(100));
+        for wrong in [Value::Integer(-1), Value::Integer(101), Value::Integer(1 << 40), Value::Float(f64::INFINITY)] {
+            assert_eq!(parse(&wrong), Err("must be between 0 and 100".to_owned()));
+        }
+        assert_eq!(parse(&Value::Float(1.5)), Err("must be an integer, not a fraction".to_owned()));
+        assert_eq!(parse(&Value::Text("5".to_owned())), Err("must be an integer, not a string".to_owned()));
+    }
+}
