@@ -1,2 +1,5 @@
 //! The library that decides.
 #![cfg_attr(test, allow(clippy::unwrap_used))]
+
+pub mod endpoint;
+pub mod method;

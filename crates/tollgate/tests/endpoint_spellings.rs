@@ -1,0 +1,150 @@
+//! Threats 12, 13 and 14: nobody gets a second allowance by spelling a path another way.
+
+use tollgate::endpoint::{Endpoint, EndpointError};
+
+/// One spelling per line; headings start with `## `.
+const SPELLINGS: &str = include_str!("endpoint_spellings.txt");
+
+fn spellings() -> impl Iterator<Item = &'static str> {
+    SPELLINGS.lines().filter(|line| !line.is_empty() && !line.starts_with("## "))
+}
+
+fn normal(raw: &str) -> String {
+    Endpoint::parse(raw).unwrap_or_else(|error| panic!("{raw:?}: {error}")).to_string()
+}
+
+#[test]
+fn t12_two_hundred_spellings_are_one_endpoint() {
+    assert!(spellings().count() >= 200);
+    for raw in spellings() {
+        assert_eq!(normal(raw), "/api/v1/users", "{raw:?}");
+    }
+}
+
+#[test]
+fn t12_paths_that_servers_tell_apart_stay_apart() {
+    let others = [
+        "/api%2Fv1/users",
+        "/api%2fv1%2fusers",
+        "/api/v1/users%2F",
+        "/api/v1/users%3Fa",
+        "/api/v1/users%23a",
+        "/api/v1/users%3Bv=2",
+        "/api/v1/users%20",
+        "/api/v1/users.",
+        "/api/v1/.users",
+        "/api/v1/...",
+        "/api/v1/users/...",
+        "/api/v1/%2561",
+        "/api/v1",
+        "/x/..%2Fapi/v1/users",
+        "/http://h/api/v1/users",
+        "//h/api/v1/users",
+    ];
+    for raw in others {
+        assert_ne!(normal(raw), "/api/v1/users", "{raw:?}");
+    }
+}
+
+#[test]
+fn t12_malformed_escapes_are_refused() {
+    for raw in
+        ["/%zz", "/%", "/%2", "/a%/b", "/%%61", "/%6/1", "/%+1", "/% 1", "/%6é", "/;x=%zz", "/%zz/..", "%g0"]
+    {
+        let error = Endpoint::parse(raw).expect_err(raw);
+        assert!(matches!(error, EndpointError::MalformedEscape { .. }), "{raw:?}: {error}");
+    }
+}
+
+#[test]
+fn t12_escapes_that_are_no_utf8_are_refused() {
+    let overlong_and_cut =
+        ["/%C0%AE%C0%AE/", "/%c0%af", "/%E0%80%AE", "/%80", "/%A9", "/%FF", "/%C3", "/%C3/%A9"];
+    let broken = ["/%C3%41", "/%C3a", "/é%A9", "/%C3é", "/%ED%A0%80", "/%F5%80%80%80", "/%F0%9F%98", "/;%C3"];
+    for raw in overlong_and_cut.into_iter().chain(broken) {
+        let error = Endpoint::parse(raw).expect_err(raw);
+        assert!(matches!(error, EndpointError::NotUtf8 { .. }), "{raw:?}: {error}");
+    }
+}
+
+#[test]
+fn t12_dots_encoded_twice_are_refused_however_the_escape_is_assembled() {
+    let twice = ["/%252e%252e/", "/a/%252E/b", "/a%252eb", "/.%252e", "/a/%252e%252e;x/b", "/a;%252e%252e/b"];
+    let assembled = ["/%25%32%65", "/%25%32e", "/%252%45", "/%252%65"];
+    let deeper = ["/%25252e", "/%2525252E", "/%25%32%35%32%65", "/x%252e/.."];
+    for raw in twice.into_iter().chain(assembled).chain(deeper) {
+        let error = Endpoint::parse(raw).expect_err(raw);
+        assert!(matches!(error, EndpointError::DoubleEncodedDot { .. }), "{raw:?}: {error}");
+    }
+}
+
+#[test]
+fn t13_backslashes_are_refused() {
+    for raw in [
+        "\\",
+        "/a\\b",
+        "/..\\..\\x",
+        "/a%5Cb",
+        "/a%5cb",
+        "/a;x=\\",
+        "http:\\\\h\\x",
+        "http://h\\@g/x",
+        "/\\/..",
+    ] {
+        let error = Endpoint::parse(raw).expect_err(raw);
+        assert!(matches!(error, EndpointError::Backslash { .. }), "{raw:?}: {error}");
+    }
+}
+
+#[test]
+fn t13_control_characters_are_refused_written_out_and_escaped() {
+    for byte in (0..=0x1F_u8).chain([0x7F]) {
+        for raw in
+            [format!("/a{}b", char::from(byte)), format!("/a%{byte:02x}b"), format!("/a;x=%{byte:02X}")]
+        {
+            let error = Endpoint::parse(&raw).expect_err(&raw);
+            assert!(matches!(error, EndpointError::ControlCharacter { .. }), "{raw:?}: {error}");
+        }
+    }
+    assert!(Endpoint::parse("http://h\r\nX: y/z").is_err());
+}
+
+#[test]
+fn t13_every_form_of_request_target_has_an_endpoint() {
+    let table = [
+        ("", "/"),
+        ("/", "/"),
+        ("//", "/"),
+        (".", "/"),
+        ("?q", "/"),
+        ("#f", "/"),
+        (";p", "/"),
+        ("/;p=1/", "/"),
+        ("*", "/*"),
+        ("/*", "/*"),
+        ("search", "/search"),
+        ("pkg.Service/Method", "/pkg.Service/Method"),
+        ("host:443", "/host:443"),
+        ("http://host", "/"),
+        ("http://host?q", "/"),
+        ("http://host:80/", "/"),
+        ("http://host:80/a/", "/a"),
+        ("urn:a:b", "/urn:a:b"),
+        ("http:/a", "/http:/a"),
+        ("1http://a", "/1http:/a"),
+        ("/redirect/http://host/a", "/redirect/http:/host/a"),
+        ("q?u=http://host/a", "/q"),
+    ];
+    for (raw, expected) in table {
+        assert_eq!(normal(raw), expected, "{raw:?}");
+    }
+    assert_eq!(Endpoint::parse("http:///a"), Err(EndpointError::NoHost));
+}
+
+#[test]
+fn t14_the_path_is_case_sensitive_and_the_host_does_not_matter() {
+    assert_ne!(normal("/API"), normal("/api"));
+    assert_ne!(normal("/%41pi"), normal("/api"));
+    assert_eq!(normal("/%41pi"), "/Api");
+    assert_eq!(normal("HTTP://Example.COM:80/a"), normal("http://example.com/a"));
+}
