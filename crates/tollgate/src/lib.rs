@@ -3,3 +3,4 @@
 
 pub mod endpoint;
 pub mod method;
+pub mod rules;

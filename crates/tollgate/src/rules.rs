@@ -1,0 +1,3 @@
+//! Which limits apply to a request.
+
+pub mod pattern;
