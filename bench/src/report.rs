@@ -1,0 +1,66 @@
+//! Medians and tables.
+
+use std::fmt;
+
+/// The middle value, the lower one of two. NaN where there is no value, so that a table shows the gap.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of the rounds' own ratios. Two figures of one round shared the machine's mood, two medians did not.
+pub fn median_ratio(of: impl IntoIterator<Item = f64>, to: impl IntoIterator<Item = f64>) -> f64 {
+    median(of.into_iter().zip(to).map(|(of, to)| of / to))
+}
+
+/// A table for a terminal: the first column to the left, the others to the right.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub fn new<S: Into<String>>(header: impl IntoIterator<Item = S>) -> Self {
+        let mut table = Self { rows: Vec::new() };
+        table.row(header);
+        table
+    }
+
+    pub fn row<S: Into<String>>(&mut self, cells: impl IntoIterator<Item = S>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    fn width(&self, column: usize) -> usize {
+        self.rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.rows {
+            for (column, cell) in row.iter().enumerate() {
+                let width = self.width(column);
+                if column == 0 { write!(f, "{cell:<width$}")? } else { write!(f, "  {cell:>width$}")? }
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_ignores_one_wild_round() {
+        assert!((median([9.0, 10.0, 500.0]) - 10.0).abs() < f64::EPSILON);
+        assert!(median([]).is_nan());
+    }
+
+    #[test]
+    fn ratio_is_taken_inside_each_round() {
+        // The machine was twice as slow in the second round, for both.
+        assert!((median_ratio([20.0, 40.0], [10.0, 20.0]) - 2.0).abs() < f64::EPSILON);
+    }
+}
