@@ -12,7 +12,7 @@ use crate::answer;
 /// The stable code of an error. Codes are added, never changed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Code {
+pub(crate) enum Code {
     /// The request does not make sense.
     InvalidInput,
     /// The numbers of a limit do not make sense.
@@ -45,7 +45,7 @@ pub enum Code {
 
 impl Code {
     /// The status it is answered with.
-    pub const fn status(self) -> StatusCode {
+    pub(crate) const fn status(self) -> StatusCode {
         match self {
             Code::InvalidInput | Code::InvalidLimit | Code::InvalidStrategy => StatusCode::BAD_REQUEST,
             Code::Unauthorized => StatusCode::UNAUTHORIZED,
