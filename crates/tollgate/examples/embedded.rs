@@ -1,0 +1,19 @@
+//! A limiter in your own process, with no server and no runtime: `cargo run -p tollgate --example embedded`.
+use std::time::SystemTime;
+
+use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+
+#[expect(clippy::print_stdout, reason = "an example shows something")]
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let rules = RuleSet::from_toml("default_limit = 3\ndefault_window = \"1m\"")?;
+    let limiter = Limiter::new(rules, MemoryCounters::default());
+    let request = Request { user: Some(Id::parse("alice")?), ..Request::new(Endpoint::parse("/search")?) };
+    for _ in 0..5 {
+        let decision = limiter.check_now(&request, Timestamp::from(SystemTime::now()));
+        match decision.retry_after() {
+            None => println!("passes"),
+            Some(wait) => println!("refused, come back in {} s", wait.as_secs_ceil()),
+        }
+    }
+    Ok(())
+}
