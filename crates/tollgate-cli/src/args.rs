@@ -54,7 +54,7 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) key: Option<Secret>,
-    /// When to use colours; auto: on a terminal, unless NO_COLOR is set
+    /// When to use colours; auto: on a terminal, unless `NO_COLOR` is set
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Global options")]
     pub(crate) color: Color,
 }

@@ -77,6 +77,8 @@ impl std::fmt::Display for Mistakes<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (number, Problem { origin, key, reason }) in self.problems.0.iter().enumerate() {
             let end = if number == 0 { "" } else { "\n" };
+            // One mistake, one line: a parser's message may have several.
+            let reason = reason.replace('\n', "; ");
             let gap = if key.is_empty() { "" } else { ": " };
             match origin {
                 Origin::Line(line) => write!(f, "{end}{}:{line}: {key}{gap}{reason}", self.path)?,

@@ -51,13 +51,14 @@ fn facts(body: &Value) -> Vec<String> {
     } else if let Some(reset) = reset(&body["reset_at"]) {
         facts.push(format!("full again {reset}"));
     }
-    for (key, label) in [("reason", ""), ("blocked_until", "until "), ("strategy", "")] {
-        match &body[key] {
-            Value::String(text) => facts.push(format!("{label}{}", escape(text))),
-            Value::Number(number) => facts.push(format!("{label}{number}")),
-            _ => {}
-        }
+    if let Some(until) = remaining_time(&body["blocked_until"]) {
+        facts.push(format!("for {}", lasting(until)));
     }
+    if let Some(delay) = body["delay_ms"].as_u64() {
+        facts.push(format!("to be held for {delay} ms"));
+    }
+    let words = ["reason", "message", "strategy"].map(|key| body[key].as_str());
+    facts.extend(words.into_iter().flatten().map(escape));
     if body["degraded"].as_bool() == Some(true) {
         facts.push("degraded: decided without the shared counters".to_owned());
     }
@@ -67,14 +68,18 @@ fn facts(body: &Value) -> Vec<String> {
 /// A reset as people read it: `in 30s`, `now`, or the date as the server wrote it.
 pub(crate) fn reset(at: &Value) -> Option<String> {
     match at {
-        Value::Number(at) => {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            let left = at.as_u64()?.saturating_sub(now);
-            Some(if left == 0 { "now".to_owned() } else { format!("in {}", lasting(left)) })
-        }
         Value::String(text) => Some(escape(text)),
-        _ => None,
+        other => match remaining_time(other)? {
+            0 => Some("now".to_owned()),
+            left => Some(format!("in {}", lasting(left))),
+        },
     }
+}
+
+/// The seconds until an instant in Unix seconds.
+fn remaining_time(at: &Value) -> Option<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    Some(at.as_u64()?.saturating_sub(now))
 }
 
 /// Seconds as people read them, in the two largest units: `1h 30m`.
@@ -108,13 +113,15 @@ mod tests {
             decision(&refused, &output),
             "refused by free-tier: 0 of 2 left, retry in 30s, token_bucket\n"
         );
-        let admitted = json!({"allowed": true, "limit": 2, "remaining": 1, "reset_at": 1, "degraded": true});
+        let admitted = json!({"allowed": true, "limit": 2, "remaining": 1, "reset_at": 1, "degraded": true,
+                              "delay_ms": 20});
         assert_eq!(
             decision(&admitted, &output),
-            "admitted: 1 of 2 left, full again now, degraded: decided without the shared counters\n"
+            "admitted: 1 of 2 left, full again now, to be held for 20 ms, degraded: decided without the shared counters\n"
         );
-        let blocked = json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J"});
-        assert_eq!(decision(&blocked, &output), "blocked: abuse\\u{1b}[2J\n");
+        let blocked =
+            json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J", "blocked_until": 1});
+        assert_eq!(decision(&blocked, &output), "blocked: for 0s, abuse\\u{1b}[2J\n");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::Place;
 use crate::client::Client;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::failure::{Failure, counted};
 use crate::output::{Output, escape};
 
 pub(crate) fn run(place: &Place, client: &Client, output: &Output) -> Result<Exit, Failure> {
@@ -11,7 +11,9 @@ pub(crate) fn run(place: &Place, client: &Client, output: &Output) -> Result<Exi
     if output.json() {
         output.text(&format!("{}\n", answer.text.trim_end()))?;
     } else {
-        output.text(&format!("reset {} on {}\n", escape(&place.user), escape(&place.endpoint)))?;
+        let count = answer.body["counters"].as_u64().and_then(|count| usize::try_from(count).ok());
+        let count = count.map(|count| format!(": {}", counted(count, "counter"))).unwrap_or_default();
+        output.text(&format!("reset {} on {}{count}\n", escape(&place.user), escape(&place.endpoint)))?;
     }
     Ok(Exit::Ok)
 }

@@ -26,6 +26,8 @@ pub(crate) fn run(place: &Place, client: &Client, output: &Output) -> Result<Exi
 fn facts(body: &Value) -> Vec<String> {
     let left = match (body["remaining"].as_u64(), body["limit"].as_u64()) {
         (Some(remaining), Some(limit)) => format!("{remaining} of {limit} left"),
+        // No counter was asked: a rule or an administrator keeps the user out.
+        _ if body["allowed"].as_bool() == Some(false) => "blocked".to_owned(),
         _ => "no limit applies".to_owned(),
     };
     let used = body["usage_percentage"].as_f64().map(|used| format!("{used:.1} % used"));

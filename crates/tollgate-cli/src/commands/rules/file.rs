@@ -5,12 +5,13 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use tollgate::RuleSet;
+use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::wire::{Document, Origin, Problems, Value, read_rules};
 
 use crate::failure::Failure;
 
 /// Sections of a tollgate.toml that say nothing about rules: the service checks them.
-const SERVICE_SECTIONS: [&str; 7] = ["server", "counters", "auth", "log", "identity", "database", "proxy"];
+const SERVICE_SECTIONS: [&str; 6] = ["server", "counters", "auth", "log", "database", "proxy"];
 
 /// A rule file without mistakes.
 pub(super) struct RuleFile {
@@ -64,10 +65,19 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
     for section in SERVICE_SECTIONS {
         fields.skip(section);
     }
+    let ipv6_prefix = fields.read("identity", |identity| Ok(ipv6_prefix(identity))).flatten();
     let lines = fields.read("rules", |rules| Ok(lines_by_name(rules))).unwrap_or_default();
     let set = read_rules(&mut fields);
     fields.finish();
-    problems.or(set).map(|set| (set, lines))
+    let set = problems.or(set)?.with_ipv6_prefix(ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
+    Ok((set, lines))
+}
+
+/// The one key of the service that changes what rules count. Whether it is valid is for the service to say.
+fn ipv6_prefix(identity: &Value) -> Option<u8> {
+    let Value::Table(entries) = identity else { return None };
+    let (_, prefix) = entries.iter().find(|(key, _)| key == "ipv6_prefix")?;
+    if let Value::Integer(bits) = prefix.value { u8::try_from(bits).ok() } else { None }
 }
 
 fn lines_by_name(rules: &Value) -> HashMap<String, usize> {

@@ -84,6 +84,9 @@ fn read_test(fields: &mut Fields<'_, '_>, line: usize) -> Option<Example> {
     } else {
         read_step(fields, line, base, complete).into_iter().collect()
     };
+    if steps.is_empty() && !fields.has_problems() {
+        fields.complain("steps", "there are none: begin one with [[tests.steps]]".to_owned());
+    }
     Some(Example { name: name?, line, start, steps })
 }
 
