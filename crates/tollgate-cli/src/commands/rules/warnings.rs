@@ -5,9 +5,9 @@
 //! conditions on them are compared with each other and with nothing else.
 
 use tollgate::identity::Dimension;
-use tollgate::rules::pattern::Pattern;
+use tollgate::rules::pattern::{Pattern, PatternIndex};
 use tollgate::rules::{Action, Matcher, Rule};
-use tollgate::{Algorithm, Limit};
+use tollgate::{Algorithm, Endpoint, Limit};
 
 /// Something about a rule that is worth a look.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,22 +18,63 @@ pub(super) struct Warning {
     pub(super) reason: String,
 }
 
+/// A rule and the texts of its patterns.
+struct Written<'a> {
+    rule: &'a Rule,
+    patterns: Vec<String>,
+}
+
+impl<'a> Written<'a> {
+    fn new(rule: &'a Rule) -> Self {
+        Written { rule, patterns: rule.when.endpoints.iter().map(Pattern::to_string).collect() }
+    }
+
+    /// Whether its endpoints are no condition.
+    fn is_anywhere(&self) -> bool {
+        self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern == "/*")
+    }
+
+    /// An endpoint it matches, with wildcards filled in: whoever matches all of its endpoints matches this one.
+    fn sample(&self) -> Option<String> {
+        let fill = |segment: &str| {
+            if segment == "*" || segment.starts_with('{') { "any-segment" } else { segment }.to_owned()
+        };
+        let first = self.patterns.first()?;
+        Some(first.split('/').map(fill).collect::<Vec<_>>().join("/"))
+    }
+}
+
 /// All warnings, in the order of the walk.
+///
+/// Patterns are looked up, not compared with each other: a file of ten thousand rules has fifty million pairs.
 pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
+    let rules: Vec<Written<'_>> = rules.iter().filter(|rule| rule.enabled).map(Written::new).collect();
+    let (mut anywhere, mut by_endpoint) = (Vec::new(), PatternIndex::default());
     let mut found = Vec::new();
-    for (position, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.enabled) {
-        let earlier = rules[..position].iter().filter(|rule| rule.enabled);
-        let reasons = (earlier.filter_map(|first| hides(first, rule)).take(1)).chain(idle_limits(rule));
-        found.extend(reasons.map(|reason| Warning { rule: rule.name.to_string(), reason }));
+    for (position, later) in (0u32..).zip(&rules) {
+        let mut earlier: Vec<u32> = Vec::new();
+        if let Some(Ok(sample)) = later.sample().as_deref().map(Endpoint::parse) {
+            by_endpoint.for_each_match(&sample, |first| earlier.push(first));
+        }
+        let mut earlier = anywhere.iter().copied().chain(earlier);
+        let hidden = earlier.find_map(|first| hides(&rules[first as usize], later));
+        let reasons = hidden.into_iter().chain(idle_limits(later.rule));
+        found.extend(reasons.map(|reason| Warning { rule: later.rule.name.to_string(), reason }));
+        if later.is_anywhere() {
+            anywhere.push(position);
+        } else {
+            later.rule.when.endpoints.iter().for_each(|pattern| by_endpoint.insert(pattern, position));
+        }
     }
     found
 }
 
-/// Why `later` never applies, if `first` sees to that.
-fn hides(first: &Rule, later: &Rule) -> Option<String> {
+/// Why `behind` never applies, if `earlier` sees to that.
+fn hides(earlier: &Written<'_>, behind: &Written<'_>) -> Option<String> {
+    let (first, later) = (earlier.rule, behind.rule);
     let name = &first.name;
     match first.action {
-        Action::Allow | Action::Block if covers(&first.when, &later.when) => Some(format!(
+        Action::Allow | Action::Block if covers(earlier, behind) => Some(format!(
             "can never apply: {name:?} (action {}) ends the walk for every request it matches",
             first.action.as_str()
         )),
@@ -41,7 +82,7 @@ fn hides(first: &Rule, later: &Rule) -> Option<String> {
             if matches!(later.action, Action::Reject | Action::Throttle)
                 && first.layer == later.layer
                 && counts_whenever(&first.per, &later.per)
-                && covers(&first.when, &later.when) =>
+                && covers(earlier, behind) =>
         {
             Some(format!(
                 "can never apply: {name:?} comes first in the layer {:?} and matches every request it matches",
@@ -62,16 +103,16 @@ fn counts_whenever(first: &[Dimension], later: &[Dimension]) -> bool {
     })
 }
 
-/// Whether `wide` matches every request that `narrow` matches.
-fn covers(wide: &Matcher, narrow: &Matcher) -> bool {
+/// Whether `first` matches every request that `later` matches.
+fn covers(first: &Written<'_>, later: &Written<'_>) -> bool {
+    let (wide, narrow): (&Matcher, &Matcher) = (&first.rule.when, &later.rule.when);
     let descriptor = |name: &str| narrow.descriptors.iter().find(|(other, _)| **other == *name);
     holds(&wide.tiers, &narrow.tiers, |a, b| a == b)
         && holds(&wide.users, &narrow.users, |a, b| a == b)
         && holds(&wide.tenants, &narrow.tenants, |a, b| a == b)
         && holds(&wide.methods, &narrow.methods, |a, b| a.counted() == b.counted())
         && holds(&wide.ips, &narrow.ips, |a, b| a.contains(b))
-        && (wide.endpoints.iter().any(|pattern| pattern.to_string() == "/*")
-            || holds(&wide.endpoints, &narrow.endpoints, pattern_covers))
+        && (first.is_anywhere() || holds(&first.patterns, &later.patterns, |a, b| pattern_covers(a, b)))
         && wide.descriptors.iter().all(|(name, values)| {
             descriptor(name).is_some_and(|(_, others)| holds(values, others, |a, b| a == b))
         })
@@ -83,8 +124,7 @@ fn holds<T>(wide: &[T], narrow: &[T], includes: impl Fn(&T, &T) -> bool) -> bool
 }
 
 /// Whether every endpoint of `narrow` is one of `wide`, segment by segment.
-fn pattern_covers(wide: &Pattern, narrow: &Pattern) -> bool {
-    let (wide, narrow) = (wide.to_string(), narrow.to_string());
+fn pattern_covers(wide: &str, narrow: &str) -> bool {
     let mut narrow = narrow.split('/').skip(1).peekable();
     let mut wide = wide.split('/').skip(1).peekable();
     while let Some(segment) = wide.next() {
@@ -144,10 +184,6 @@ mod tests {
 
     use super::*;
 
-    fn pattern(text: &str) -> Pattern {
-        Pattern::parse(text).unwrap()
-    }
-
     fn warned(toml: &str) -> Vec<String> {
         let set = RuleSet::from_toml(toml).unwrap();
         warnings(set.rules()).into_iter().map(|warning| warning.rule).collect()
@@ -182,7 +218,7 @@ mod tests {
             ("/{x}", "/", false),
             ("/", "/", true),
         ] {
-            assert_eq!(pattern_covers(&pattern(wide), &pattern(narrow)), covered, "{wide} {narrow}");
+            assert_eq!(pattern_covers(wide, narrow), covered, "{wide} {narrow}");
         }
     }
 
@@ -224,6 +260,21 @@ mod tests {
         let outside =
             rule("outside", 2, "per = [\"ip\"]\nwhen = { ips = [\"10.1.0.0/16\", \"11.0.0.0/8\"] }");
         assert_eq!(warned(&format!("{allow}{inside}{outside}")), ["inside"]);
+    }
+
+    #[test]
+    fn patterns_that_reach_further_hide_those_below_them() {
+        let limited = |name: &str, priority, endpoints: &str| {
+            rule(name, priority, &format!("per = [\"user\"]\nwhen = {{ endpoints = {endpoints} }}"))
+        };
+        let wide = limited("wide", 1, "[\"/a/{x}/*\", \"/b\"]");
+        let hidden = limited("hidden", 2, "[\"/a/b/*\", \"/b\", \"/a/{y}/c\"]");
+        let beside = limited("beside", 3, "[\"/a/b/*\", \"/c\"]");
+        let above = limited("above", 4, "[\"/a/*\"]");
+        assert_eq!(warned(&format!("{wide}{hidden}{beside}{above}")), ["hidden"]);
+        let everywhere = limited("everywhere", 0, "[\"/*\", \"/z\"]");
+        let all = ["wide", "hidden", "beside", "above"];
+        assert_eq!(warned(&format!("{everywhere}{wide}{hidden}{beside}{above}")), all);
     }
 
     #[test]
