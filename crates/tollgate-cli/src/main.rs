@@ -1,3 +1,51 @@
-//! The `tollgate` command.
+//! The `tollgate` command: parse, dispatch, and turn the outcome into an exit code.
 
-fn main() {}
+mod args;
+mod client;
+mod commands;
+mod exit;
+mod failure;
+mod output;
+mod render;
+mod secret;
+mod table;
+mod url;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Cli, Command};
+use crate::client::Client;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The server allocates on every check that a protocol asks it to: the system allocator is the slower one there.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let Cli { global, command } = Cli::parse();
+    let output = Output::new(global.json, global.color);
+    let client = || Client::new(&global.url, global.key.clone());
+    let exit = run(&command, &output, client).unwrap_or_else(|failure| output.failure(&failure));
+    exit.into()
+}
+
+/// Commands that talk to a server ask for the client, so that a wrong URL troubles no other command.
+fn run(
+    command: &Command,
+    output: &Output,
+    client: impl FnOnce() -> Result<Client, client::ClientError>,
+) -> Result<Exit, Failure> {
+    match command {
+        Command::Check(facts) => commands::check::run(facts, &client()?, output),
+        Command::Status(place) => commands::status::run(place, &client()?, output),
+        Command::Reset(place) => commands::reset::run(place, &client()?, output),
+        Command::Explain(facts) => commands::explain::run(facts, &client()?, output),
+        Command::Rules(rules) => commands::rules::run(rules, output),
+        Command::Completions(completions) => commands::completions::run(completions, output),
+        Command::Man(man) => commands::man::run(man, output),
+    }
+}

@@ -342,6 +342,11 @@ impl<'n, 'p> Fields<'n, 'p> {
         Some(value)
     }
 
+    /// Leaves a key to another reader: it is neither read nor complained of.
+    pub fn skip(&mut self, key: &'static str) {
+        self.asked.push(key);
+    }
+
     /// Complains about a key, at its place if it is there.
     pub fn complain(&mut self, key: &str, reason: String) {
         let origin = self.entries.get(key).map_or(&self.origin, |node| &node.origin).clone();

@@ -1,0 +1,108 @@
+//! The command line as it is written: global flags and commands.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::commands::completions::Completions;
+use crate::commands::man::Man;
+use crate::commands::rules::Rules;
+use crate::commands::{Facts, Place};
+use crate::secret::Secret;
+
+/// A rate limiter whose every decision is exact, shared and explainable.
+#[derive(Parser)]
+#[command(name = "tollgate", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Flags of every command.
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate rules lint rules.toml                          find every mistake of a rule file
+  tollgate rules test rules.toml tests.toml               try rules on example requests, offline
+  tollgate check --user alice --endpoint /api/v1/users    ask whether a request may pass
+  tollgate explain --user alice --endpoint /api/v1/users  see why, rule by rule
+
+Exit codes: 0 admitted or done, 1 refused, 2 error.";
+
+/// Flags of every command.
+#[derive(Args)]
+pub(crate) struct Global {
+    /// Print JSON
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub(crate) json: bool,
+    /// Where tollgate listens
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080",
+        help_heading = "Global options"
+    )]
+    pub(crate) url: String,
+    /// The caller's or administrator's key
+    #[arg(
+        long,
+        global = true,
+        env = "TOLLGATE_KEY",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) key: Option<Secret>,
+    /// When to use colours; auto: on a terminal, unless `NO_COLOR` is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Global options")]
+    pub(crate) color: Color,
+}
+
+/// When to use colours. Its variants have no comments of their own: clap would print them, one to a line.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
+
+/// What to do.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Ask whether a request may pass, and count it
+    #[command(after_help = "\
+Examples:
+  tollgate check --user alice --endpoint /api/v1/users
+  tollgate check --api-key K --endpoint /search --method GET --cost 5 --json
+  tollgate check --ip 203.0.113.7 --endpoint /login --descriptor plan=eu
+  tollgate check --user alice --endpoint /api/v1/users --limit 10 --window 60
+
+Exit codes: 0 admitted, 1 refused or blocked, 2 error. A cost of 0 only looks.")]
+    Check(Facts),
+    /// See how much of its limit a user has left, without counting anything
+    #[command(after_help = "\
+Examples:
+  tollgate status --user alice --endpoint /api/v1/users
+  tollgate status --user alice --endpoint /api/v1/users --json")]
+    Status(Place),
+    /// Forget what a user has used (needs a key)
+    #[command(after_help = "\
+Examples:
+  TOLLGATE_KEY=$(cat data/admin.key) tollgate reset --user alice --endpoint /api/v1/users")]
+    Reset(Place),
+    /// See what would become of a request and why, rule by rule, without counting it
+    #[command(after_help = "\
+Examples:
+  tollgate explain --user alice --tier free --endpoint /api/v1/users --method GET
+  tollgate explain --ip 203.0.113.7 --endpoint /login --json
+
+Exit codes: 0 whatever the decision would be, 2 error.")]
+    Explain(Facts),
+    /// Check, list and try rule files, offline
+    Rules(Rules),
+    /// Print completions for a shell
+    Completions(Completions),
+    /// Print the manual page, or write one page per command
+    Man(Man),
+}

@@ -1,0 +1,108 @@
+//! `tollgate explain`: every rule, what became of it, and what its limits say.
+
+use serde_json::Value;
+
+use super::Facts;
+use crate::client::Client;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::{Output, Style};
+use crate::render;
+use crate::table::{Cell, Table};
+
+pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
+    let answer = client.post("/v1/rate-limit/explain", facts)?;
+    if output.json() {
+        output.text(&format!("{}\n", answer.text.trim_end()))?;
+    } else {
+        output.text(&render::decision(&answer.body, output))?;
+        output.text("\n")?;
+        output.text(&rules(&answer.body["rules"]).render(output))?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// One row per rule and limit; the rule is named in the first of its rows.
+fn rules(rules: &Value) -> Table {
+    let headings =
+        ["MATCHED", "PRIORITY", "RULE", "ACTION", "LAYER", "LIMIT", "REMAINING", "RESET", "RETRY", "WHY"];
+    let mut table = Table::new(&headings);
+    for rule in rules.as_array().into_iter().flatten() {
+        let limits = rule["limits"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+        let [limit, remaining, reset, retry] =
+            limits.first().map_or([const { String::new() }; 4], limit_cells);
+        let cells = [limit, remaining, reset, retry].map(Cell::from);
+        table.row(rule_cells(rule).into_iter().chain(cells).chain([word(&rule["reason"]).into()]));
+        for limit in limits.iter().skip(1) {
+            let blank = std::iter::repeat_n("", 5).map(Cell::from);
+            table.row(blank.chain(limit_cells(limit).map(Cell::from)));
+        }
+    }
+    table
+}
+
+fn rule_cells(rule: &Value) -> [Cell; 5] {
+    let matched = match rule["matched"].as_bool() {
+        Some(true) => Cell::styled(Style::Good, "yes"),
+        _ => Cell::styled(Style::Faint, "no"),
+    };
+    let text = |key: &str| Cell::from(word(&rule[key]));
+    [matched, text("priority"), text("name"), text("action"), text("layer")]
+}
+
+fn limit_cells(limit: &Value) -> [String; 4] {
+    let window = limit["window_seconds"].as_u64().map(render::lasting);
+    let amount = match window {
+        Some(window) => format!("{}/{window} {}", word(&limit["limit"]), word(&limit["strategy"])),
+        None => format!("{} {}", word(&limit["limit"]), word(&limit["strategy"])),
+    };
+    let retry = limit["retry_after"].as_u64().map(render::lasting);
+    let reset = render::reset(&limit["reset_at"]);
+    [
+        amount.trim_end().to_owned(),
+        word(&limit["remaining"]),
+        reset.unwrap_or_default(),
+        retry.unwrap_or_default(),
+    ]
+}
+
+/// A value as a word; nothing for what is missing.
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::args::Color;
+
+    #[test]
+    fn every_rule_has_a_row_and_every_limit_its_own() {
+        let answer = json!([
+            {"name": "free", "matched": true, "reason": "matches: its limits apply", "action": "reject",
+             "priority": 500, "layer": "user", "limits": [
+                {"limit": 10, "remaining": 0, "retry_after": 30, "reset_at": 1, "window_seconds": 60,
+                 "strategy": "token_bucket"},
+                {"limit": 100, "remaining": 90, "retry_after": null, "reset_at": 1, "window_seconds": 3600,
+                 "strategy": "token_bucket"}]},
+            {"name": "pro", "matched": false, "reason": "the tier does not match", "action": "reject",
+             "priority": 600, "layer": "user", "limits": []},
+        ]);
+        let shown = rules(&answer).render(&Output::new(false, Color::Never));
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(lines.len(), 4, "{shown}");
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words(lines[1]),
+            "yes 500 free reject user 10/1m token_bucket 0 now 30s matches: its limits apply"
+        );
+        assert_eq!(words(lines[2]), "100/1h token_bucket 90 now");
+        assert_eq!(words(lines[3]), "no 600 pro reject user the tier does not match");
+    }
+}

@@ -1,0 +1,35 @@
+//! `tollgate man`: the manual pages.
+
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory};
+
+use crate::args::Cli;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// The flags of `man`.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tollgate man | man -l -
+  tollgate man --out /usr/local/share/man/man1")]
+pub(crate) struct Man {
+    /// Write one page per command into this folder
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn run(man: &Man, output: &Output) -> Result<Exit, Failure> {
+    let command = Cli::command();
+    if let Some(folder) = &man.out {
+        let pages = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
+        pages.map_err(Failure::Write)?;
+        return Ok(Exit::Ok);
+    }
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).render(&mut page).map_err(Failure::Write)?;
+    output.bytes(&page)?;
+    Ok(Exit::Ok)
+}

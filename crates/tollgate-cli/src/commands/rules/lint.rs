@@ -1,0 +1,91 @@
+//! `tollgate rules lint`: everything that is wrong with a rule file, at once.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::path::Path;
+
+use serde_json::json;
+use tollgate::Rule;
+use tollgate::wire::Problems;
+
+use super::file::RuleFile;
+use super::warnings::{Warning, warnings};
+use crate::exit::Exit;
+use crate::failure::{Failure, Mistakes, counted, problem_json};
+use crate::output::{Output, Style, escape};
+
+pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, Failure> {
+    match RuleFile::read(path) {
+        Ok(file) => {
+            report(&file, output)?;
+            Ok(Exit::Ok)
+        }
+        // Mistakes are what was asked for, so they are the answer and not a complaint on standard error.
+        Err(Failure::Mistakes { path, problems }) => {
+            report_mistakes(&path, &problems, output)?;
+            Ok(Exit::Error)
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+fn report(file: &RuleFile, output: &Output) -> Result<(), Failure> {
+    let rules = file.set.rules();
+    let warnings = warnings(rules);
+    let summary = Summary::new(rules);
+    if output.json() {
+        let warnings: Vec<_> = (warnings.iter())
+            .map(|Warning { rule, reason }| json!({"line": file.line(rule), "rule": rule, "reason": reason}))
+            .collect();
+        let Summary { rules, limits, layers } = summary;
+        return output.value(&json!({
+            "file": file.path, "ok": true, "rules": rules, "limits": limits, "layers": layers,
+            "problems": [], "warnings": warnings,
+        }));
+    }
+    let mut text = String::new();
+    let label = output.paint(Style::Warning, "warning:");
+    for Warning { rule, reason } in &warnings {
+        let place = file.line(rule).map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
+        let _ = writeln!(text, "{place}: {label} rule {rule:?} {}", escape(reason));
+    }
+    let verdict = output.paint(Style::Good, "no mistakes");
+    let _ = writeln!(
+        text,
+        "{}: {verdict}, {}; {}, {} in {}",
+        file.path,
+        counted(warnings.len(), "warning"),
+        counted(summary.rules, "rule"),
+        counted(summary.limits, "limit"),
+        counted(summary.layers, "layer"),
+    );
+    output.text(&text)
+}
+
+fn report_mistakes(path: &str, problems: &Problems, output: &Output) -> Result<(), Failure> {
+    if output.json() {
+        let problems: Vec<_> = problems.0.iter().map(problem_json).collect();
+        return output.value(&json!({"file": path, "ok": false, "problems": problems, "warnings": []}));
+    }
+    let mistakes = Mistakes { path, problems }.to_string();
+    let lines: Vec<String> = mistakes.lines().map(escape).collect();
+    let count = output.paint(Style::Bad, &counted(problems.0.len(), "mistake"));
+    output.text(&format!("{}\n{path}: {count}\n", lines.join("\n")))
+}
+
+struct Summary {
+    rules: usize,
+    limits: usize,
+    layers: usize,
+}
+
+impl Summary {
+    fn new(rules: &[Rule]) -> Self {
+        let limiting = rules.iter().filter(|rule| rule.action.limits());
+        Summary {
+            rules: rules.len(),
+            limits: rules.iter().map(|rule| rule.limits.len()).sum(),
+            layers: limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len(),
+        }
+    }
+}

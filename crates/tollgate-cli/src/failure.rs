@@ -1,0 +1,90 @@
+//! Why a command could not do what it was asked: always exit code 2.
+
+use std::io;
+
+use serde_json::json;
+use tollgate::wire::{Origin, Problem, Problems};
+
+use crate::client::ClientError;
+
+/// What went wrong.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A file could not be read: look at its name and permissions.
+    #[error("{path}: {source}")]
+    Read {
+        /// The file.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A file was read and has mistakes: correct them.
+    #[error("{path} has {}\n{}", counted(problems.0.len(), "mistake"), Mistakes { path, problems })]
+    Mistakes {
+        /// The file.
+        path: String,
+        /// All that is wrong with it.
+        problems: Problems,
+    },
+    /// The answer could not be written: a full disk, say.
+    #[error("cannot write: {0}")]
+    Write(#[source] io::Error),
+    /// The server could not be asked, or answered with an error.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+impl Failure {
+    /// The same as JSON: the server's own envelope if there is one, else an envelope like it.
+    pub(crate) fn to_json(&self) -> String {
+        if let Failure::Client(ClientError::Api(error)) = self {
+            return format!("{}\n", error.text.trim_end());
+        }
+        let code = match self {
+            Failure::Read { .. } | Failure::Mistakes { .. } => "INVALID_INPUT",
+            Failure::Write(_) => "INTERNAL_ERROR",
+            Failure::Client(_) => "SERVICE_UNAVAILABLE",
+        };
+        let mut error = json!({ "code": code, "message": self.to_string() });
+        if let Failure::Mistakes { problems, .. } = self {
+            error["problems"] = problems.0.iter().map(problem_json).collect();
+        }
+        format!("{:#}\n", json!({ "error": error }))
+    }
+}
+
+/// `1 mistake`, `2 mistakes`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// One mistake as JSON.
+pub(crate) fn problem_json(problem: &Problem) -> serde_json::Value {
+    let line = match problem.origin {
+        Origin::Line(line) => Some(line),
+        Origin::Named(_) => None,
+    };
+    json!({ "line": line, "key": problem.key, "reason": problem.reason })
+}
+
+/// Mistakes as editors and compilers write them: `file:line: key: reason`, one to a line.
+pub(crate) struct Mistakes<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) problems: &'a Problems,
+}
+
+impl std::fmt::Display for Mistakes<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        for (number, Problem { origin, key, reason }) in self.problems.0.iter().enumerate() {
+            let end = if number == 0 { "" } else { "\n" };
+            // One mistake, one line: a parser's message may have several.
+            let reason = reason.replace('\n', "; ");
+            let gap = if key.is_empty() { "" } else { ": " };
+            match origin {
+                Origin::Line(line) => write!(f, "{end}{}:{line}: {key}{gap}{reason}", self.path)?,
+                Origin::Named(name) => write!(f, "{end}{}: {name}: {key}{gap}{reason}", self.path)?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,188 @@
+//! The client: what is sent, what is made of an answer, and what is said when there is none.
+//!
+//! The answers are canned: what the real server answers is tested with the server.
+
+mod common;
+
+use std::net::TcpListener;
+
+use common::{Canned, Ran, ran, run, tollgate};
+
+const REFUSED: &str = r#"{"allowed":false,"limit":2,"remaining":0,"reset_at":1,"strategy":"token_bucket","retry_after":30,"rule":"free-tier"}"#;
+const ADMITTED: &str =
+    r#"{"allowed":true,"limit":2,"remaining":1,"reset_at":1,"strategy":"token_bucket","rule":"free-tier"}"#;
+const CHECK: [&str; 5] = ["check", "--user", "alice", "--endpoint", "/a"];
+
+/// Runs a command against a canned answer: what it printed, and what it had sent.
+fn ask(status: &str, body: &str, args: &[&str]) -> (Ran, String) {
+    let server = Canned::new(status, body);
+    let ran = run(&[args, &["--url", &server.url]].concat());
+    (ran, server.request())
+}
+
+fn envelope(code: &str, details: &str) -> String {
+    format!(
+        r#"{{"error":{{"code":"{code}","message":"it is wrong","details":{details},"request_id":"req_1"}}}}"#
+    )
+}
+
+#[test]
+fn an_admitted_request_exits_with_0() {
+    let (ran, sent) = ask("200 OK", ADMITTED, &CHECK);
+    assert_eq!((ran.code, &*ran.stderr), (0, ""));
+    assert_eq!(ran.stdout, "admitted by free-tier: 1 of 2 left, full again now, token_bucket\n");
+    assert!(sent.starts_with("POST /v1/rate-limit/check HTTP/1.1\r\n"), "{sent}");
+    assert!(sent.ends_with("\r\n\r\n{\"user_id\":\"alice\",\"endpoint\":\"/a\"}"), "{sent}");
+}
+
+#[test]
+fn a_refused_or_blocked_request_exits_with_1() {
+    let (ran, _) = ask("429 Too Many Requests", REFUSED, &CHECK);
+    assert_eq!((ran.code, &*ran.stderr), (1, ""));
+    assert_eq!(ran.stdout, "refused by free-tier: 0 of 2 left, retry in 30s, token_bucket\n");
+    let blocked =
+        r#"{"allowed":false,"decision":"blocked","rule":"bad","reason":"abuse","blocked_until":null}"#;
+    let (ran, _) = ask("403 Forbidden", blocked, &CHECK);
+    assert_eq!((ran.code, &*ran.stdout), (1, "blocked by bad: abuse\n"));
+}
+
+#[test]
+fn json_is_printed_as_the_server_wrote_it() {
+    for (status, body, code) in [("200 OK", ADMITTED, 0), ("429 Too Many Requests", REFUSED, 1)] {
+        let (ran, _) = ask(status, body, &[&CHECK[..], &["--json"]].concat());
+        assert_eq!((ran.code, ran.stdout), (code, format!("{body}\n")));
+    }
+    let envelope = envelope("INVALID_INPUT", "{}");
+    let (ran, _) = ask("400 Bad Request", &envelope, &[&CHECK[..], &["--json"]].concat());
+    assert_eq!((ran.code, ran.stdout), (2, format!("{envelope}\n")));
+}
+
+#[test]
+fn an_error_is_told_with_its_code_field_and_reason_and_exits_with_2() {
+    let whole = envelope("INVALID_INPUT", r#"{"field":"endpoint","reason":"must not be empty"}"#);
+    let (ran, _) = ask("400 Bad Request", &whole, &CHECK);
+    assert_eq!((ran.code, &*ran.stdout), (2, ""));
+    assert_eq!(ran.stderr, "error: it is wrong (INVALID_INPUT, endpoint: must not be empty)\n");
+    for command in [&["status"][..], &["reset"], &["explain"]] {
+        let (ran, _) =
+            ask("401 Unauthorized", &envelope("UNAUTHORIZED", "null"), &[command, &CHECK[1..]].concat());
+        assert_eq!((ran.code, &*ran.stderr), (2, "error: it is wrong (UNAUTHORIZED)\n"));
+    }
+    let (ran, _) = ask("503 Service Unavailable", &envelope("SERVICE_UNAVAILABLE", "{}"), &CHECK);
+    assert_eq!(ran.code, 2, "an outage is no refusal");
+}
+
+#[test]
+fn an_answer_without_a_decision_admits_and_refuses_nothing() {
+    let (ran, _) = ask("200 OK", "{}", &CHECK);
+    assert_eq!((ran.code, &*ran.stdout), (2, ""));
+    let (ran, _) = ask("502 Bad Gateway", "<html>", &CHECK);
+    assert_eq!(ran.code, 2);
+    assert!(
+        ran.stderr.contains("answered with status 502 Bad Gateway and no JSON: is that tollgate?"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn values_in_a_path_are_escaped() {
+    let body = r#"{"user_id":"a/b","endpoint":"/x","limit":1000,"remaining":750,"reset_at":1,"strategy":"gcra","usage_percentage":25.0}"#;
+    let (ran, sent) = ask("200 OK", body, &["status", "--user", "a/b c", "--endpoint", "/x?y=é"]);
+    assert!(sent.starts_with("GET /v1/rate-limit/status/a%2Fb%20c/%2Fx%3Fy%3D%C3%A9 HTTP/1.1\r\n"), "{sent}");
+    assert_eq!(ran.stdout, "a/b c on /x?y=é: 750 of 1000 left, 25.0 % used, full again now, gcra\n");
+    assert_eq!(ran.code, 0);
+}
+
+#[test]
+fn reset_sends_the_key_and_says_what_was_reset() {
+    let server = Canned::new("200 OK", r#"{"user_id":"alice","endpoint":"/a","counters":2}"#);
+    let mut command = tollgate();
+    command.args(["reset", "--user", "alice", "--endpoint", "/a", "--url", &server.url]);
+    let ran = ran(command.env("TOLLGATE_KEY", "hunter2\n").output().unwrap());
+    assert_eq!((ran.code, &*ran.stdout), (0, "reset alice on /a: 2 counters\n"));
+    let sent = server.request();
+    assert!(sent.contains("\r\nauthorization: Bearer hunter2\r\n"), "{sent}");
+    assert!(sent.starts_with("POST /v1/rate-limit/reset HTTP/1.1\r\n"), "{sent}");
+}
+
+#[test]
+fn explain_shows_every_rule_and_why() {
+    let body = r#"{"allowed":false,"rule":"free","retry_after":30,"rules":[
+        {"name":"free","matched":true,"reason":"matches: its limits apply","action":"reject","priority":500,"layer":"user",
+         "limits":[{"limit":2,"remaining":0,"retry_after":30,"reset_at":1,"window_seconds":60,"strategy":"gcra"}]},
+        {"name":"pro","matched":false,"reason":"the tier does not match","action":"reject","priority":600,"layer":"user","limits":[]}]}"#;
+    let (ran, sent) = ask("200 OK", body, &[&["explain"], &CHECK[1..]].concat());
+    assert!(sent.starts_with("POST /v1/rate-limit/explain HTTP/1.1\r\n"), "{sent}");
+    let expected = "\
+refused by free: retry in 30s
+
+MATCHED  PRIORITY  RULE  ACTION  LAYER  LIMIT      REMAINING  RESET  RETRY  WHY
+yes      500       free  reject  user   2/1m gcra  0          now    30s    matches: its limits apply
+no       600       pro   reject  user                                       the tier does not match
+";
+    assert_eq!((ran.code, &*ran.stdout), (0, expected));
+}
+
+#[test]
+fn a_server_that_is_not_there_is_told_with_what_to_do() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let ran = run(&[&CHECK[..], &["--url", &url]].concat());
+    let expected =
+        format!("error: nothing answers at {url}: is tollgate running? start it with `tollgate serve`\n");
+    assert_eq!((ran.code, ran.stderr), (2, expected));
+    let ran = run(&[&CHECK[..], &["--url", &url, "--json"]].concat());
+    assert_eq!(ran.json()["error"]["code"], "SERVICE_UNAVAILABLE");
+}
+
+#[test]
+fn a_server_that_hangs_up_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let server = std::thread::spawn(move || drop(listener.accept().unwrap()));
+    let ran = run(&[&CHECK[..], &["--url", &url]].concat());
+    server.join().unwrap();
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.starts_with(&format!("error: {url}: ")), "{}", ran.stderr);
+}
+
+#[test]
+fn a_url_that_cannot_be_used_says_why() {
+    for (url, reason) in [
+        ("https://a", "https:// is not supported yet"),
+        ("http://me:hunter2@a", "pass the key with --key or TOLLGATE_KEY"),
+        ("127.0.0.1:8080", "must look like http://127.0.0.1:8080"),
+    ] {
+        let ran = run(&[&CHECK[..], &["--url", url]].concat());
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains(reason), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("hunter2"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn secrets_appear_in_no_help_and_no_error() {
+    let (ran, sent) =
+        ask("401 Unauthorized", &envelope("UNAUTHORIZED", "{}"), &[&CHECK[..], &["--key=hunter2"]].concat());
+    assert!(sent.contains("Bearer hunter2"));
+    let runs = [
+        ran,
+        run(&[&CHECK[..], &["--key=hunter2", "--url=http://127.0.0.1:1"]].concat()),
+        run(&[&CHECK[..], &["--key=hunter2\u{7}", "--url=http://127.0.0.1:1"]].concat()),
+        run(&[&CHECK[..], &["--key=hunter2", "--key=hunter2"]].concat()),
+        run(&[&CHECK[..], &["--api-key=hunter2", "--cost=many"]].concat()),
+        run(&[&CHECK[..], &["--api-key=hunter2", "--url=http://127.0.0.1:1"]].concat()),
+        common::ran(tollgate().args(["check", "--help"]).env("TOLLGATE_KEY", "hunter2").output().unwrap()),
+        common::ran(tollgate().arg("check").env("TOLLGATE_KEY", "hunter2").output().unwrap()),
+    ];
+    for ran in runs {
+        assert!(
+            !ran.stdout.contains("hunter2") && !ran.stderr.contains("hunter2"),
+            "{}{}",
+            ran.stdout,
+            ran.stderr
+        );
+    }
+}

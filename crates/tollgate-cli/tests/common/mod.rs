@@ -1,0 +1,107 @@
+//! Runs the real binary, and stands in for a server where only the client is looked at.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test file uses a part of it")]
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
+
+/// The binary, in an environment that says nothing to it.
+pub fn tollgate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR"] {
+        command.env_remove(name);
+    }
+    command.stdin(Stdio::null());
+    command
+}
+
+/// What a run printed, and its exit code.
+pub struct Ran {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Ran {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {}", self.stdout))
+    }
+}
+
+pub fn ran(output: Output) -> Ran {
+    Ran {
+        code: output.status.code().unwrap(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+pub fn run(args: &[&str]) -> Ran {
+    ran(tollgate().args(args).output().unwrap())
+}
+
+/// A folder with files in it, gone at the end of the test.
+pub struct Files(tempfile::TempDir);
+
+impl Files {
+    pub fn new(files: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(folder.path().join(name), text).unwrap();
+        }
+        Files(folder)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.file(name).to_str().unwrap().to_owned()
+    }
+
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+}
+
+/// Answers one request with the same bytes, whatever it says, and hands back what it said.
+pub struct Canned {
+    pub url: String,
+    server: JoinHandle<String>,
+}
+
+impl Canned {
+    pub fn new(status: &str, body: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let length = body.len();
+        let answer =
+            format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}");
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let request = read_request(&mut stream);
+            stream.write_all(answer.as_bytes()).unwrap();
+            let _ = stream.shutdown(Shutdown::Write);
+            request
+        });
+        Canned { url, server }
+    }
+
+    pub fn request(self) -> String {
+        self.server.join().unwrap()
+    }
+}
+
+fn read_request(stream: &mut impl Read) -> String {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 4096];
+    loop {
+        let count = stream.read(&mut chunk).unwrap();
+        bytes.extend_from_slice(&chunk[..count]);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        if count == 0 || body.len() >= length.map_or(0, |length| length.parse().unwrap()) {
+            return text;
+        }
+    }
+}

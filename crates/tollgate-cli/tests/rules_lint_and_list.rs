@@ -1,0 +1,132 @@
+//! `rules lint` and `rules list`, on good files and on files with every kind of mistake.
+
+mod common;
+
+use std::io::Write;
+use std::process::Stdio;
+
+use common::{Files, ran, run, tollgate};
+
+const GOOD: &str = r#"
+[server]
+listen = "127.0.0.1:8080"
+[counters]
+store = "memory"
+
+[[rules]]
+name = "bad-net"
+priority = 1
+action = "block"
+when = { ips = ["203.0.113.0/24"] }
+
+[[rules]]
+name = "free-tier"
+priority = 500
+when = { tiers = ["free"], endpoints = ["/api/v1/*"], methods = ["GET"], descriptors = { plan = "eu" } }
+per = ["user"]
+limits = [{ requests = 1000, window = "1h", burst = 20 }]
+"#;
+
+#[test]
+fn a_good_file_is_summed_up() {
+    let files = Files::new(&[("tollgate.toml", GOOD)]);
+    let path = files.path("tollgate.toml");
+    let ran = run(&["rules", "lint", &path]);
+    assert_eq!((ran.code, &*ran.stderr), (0, ""));
+    assert_eq!(ran.stdout, format!("{path}: no mistakes, 0 warnings; 2 rules, 1 limit in 1 layer\n"));
+    let json = run(&["rules", "lint", &path, "--json"]).json();
+    assert_eq!(
+        (&json["ok"], &json["rules"], &json["warnings"]),
+        (&true.into(), &2.into(), &serde_json::json!([]))
+    );
+}
+
+#[test]
+fn a_file_may_come_through_a_pipe() {
+    let mut running =
+        tollgate().args(["rules", "lint", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    running.stdin.take().unwrap().write_all(b"default_limit = -1").unwrap();
+    let ran = ran(running.wait_with_output().unwrap());
+    assert_eq!(
+        (ran.code, ran.stdout.lines().next().unwrap()),
+        (2, "-:1: default_limit: must be between 0 and 4294967295")
+    );
+}
+
+/// Each file of `bad_rules` begins with the lines that lint must print about it, as comments.
+#[test]
+fn every_mistake_is_told_with_its_line_and_key() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_rules");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let path = path.to_str().unwrap();
+        let text = std::fs::read_to_string(path).unwrap();
+        let expected: Vec<String> = text
+            .lines()
+            .map_while(|line| line.strip_prefix("#: "))
+            .map(|line| format!("{path}:{line}"))
+            .collect();
+        let ran = run(&["rules", "lint", path]);
+        let lines: Vec<&str> = ran.stdout.lines().collect();
+        assert_eq!(lines[..lines.len() - 1], expected, "{path}");
+        assert_eq!(ran.code, 2, "{path}");
+        assert_eq!(run(&["rules", "list", path]).code, 2, "{path}");
+        let json = run(&["rules", "lint", path, "--json"]).json();
+        assert_eq!(json["problems"].as_array().unwrap().len(), expected.len(), "{path}");
+        seen += 1;
+    }
+    assert!(seen >= 5);
+}
+
+#[test]
+fn a_rule_that_can_never_apply_is_a_warning_not_a_mistake() {
+    let twice = "
+[[rules]]
+name = \"everyone\"
+priority = 1
+per = [\"user\"]
+limits = [{ requests = 1, window = 1 }]
+
+[[rules]]
+name = \"free\"
+priority = 2
+per = [\"user\"]
+when = { tiers = [\"free\"] }
+limits = [{ requests = 1, window = 1 }]
+";
+    let files = Files::new(&[("rules.toml", twice)]);
+    let path = files.path("rules.toml");
+    let ran = run(&["rules", "lint", &path]);
+    assert_eq!(ran.code, 0);
+    let warning = "warning: rule \"free\" can never apply: \"everyone\" comes first in the layer \"user\" and matches \
+                   every request it matches";
+    assert_eq!(ran.stdout.lines().next().unwrap(), format!("{path}:8: {warning}"));
+    let json = run(&["rules", "lint", &path, "--json"]).json();
+    assert_eq!((&json["warnings"][0]["line"], &json["warnings"][0]["rule"]), (&8.into(), &"free".into()));
+}
+
+#[test]
+fn a_file_that_is_not_there_exits_with_2() {
+    let ran = run(&["rules", "lint", "/nowhere/rules.toml"]);
+    assert_eq!((ran.code, &*ran.stdout), (2, ""));
+    assert!(ran.stderr.starts_with("error: /nowhere/rules.toml: "), "{}", ran.stderr);
+}
+
+#[test]
+fn rules_are_listed_in_the_order_of_the_walk() {
+    let files = Files::new(&[("tollgate.toml", GOOD)]);
+    let path = files.path("tollgate.toml");
+    let expected = "\
+PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS
+1         bad-net    block   -     -      ips=203.0.113.0/24                                             -
+500       free-tier  reject  user  user   tiers=free endpoints=/api/v1/* methods=GET descriptors.plan=eu  \
+1000/1h burst 20 token_bucket
+";
+    let shown = run(&["rules", "list", &path]);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!((shown.code, words(&shown.stdout)), (0, words(expected)));
+    let json = run(&["rules", "list", &path, "--json"]).json();
+    assert_eq!(json["rules"][1]["limits"][0]["window"], "1h");
+    assert_eq!(json["rules"][1]["when"]["tiers"][0], "free");
+}
