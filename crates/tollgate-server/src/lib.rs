@@ -1,1 +1,4 @@
-//! The service around the library.
+//! The service around the library: settings, sockets, the data directory and the way to run them together.
+
+pub mod clock;
+pub mod scope;
