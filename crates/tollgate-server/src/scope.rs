@@ -57,8 +57,8 @@ impl fmt::Display for Scope {
 /// ```
 /// use tollgate_server::scope::{Scope, Scopes};
 /// let scopes: Scopes = [Scope::Check, Scope::Read].into_iter().collect();
-/// assert!(scopes.allows(Scope::Read));
-/// assert!(!scopes.allows(Scope::Config));
+/// assert!(scopes.has(Scope::Read));
+/// assert!(!scopes.has(Scope::Config));
 /// ```
 #[derive(Copy, Clone, Default, PartialEq, Eq)]
 pub struct Scopes(u8);
@@ -70,7 +70,7 @@ impl Scopes {
     pub const ADMIN: Scopes = Scopes(Scope::Admin.bit());
 
     /// Whether a caller with these scopes may do this. `admin` may do everything.
-    pub const fn allows(self, scope: Scope) -> bool {
+    pub const fn has(self, scope: Scope) -> bool {
         self.0 & (scope.bit() | Scope::Admin.bit()) != 0
     }
 
@@ -88,6 +88,12 @@ impl Scopes {
     /// The scopes that were given, without what `admin` implies.
     pub fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL.into_iter().filter(move |scope| self.0 & scope.bit() != 0)
+    }
+}
+
+impl From<Scope> for Scopes {
+    fn from(scope: Scope) -> Self {
+        Scopes::NONE.with(scope)
     }
 }
 
@@ -115,17 +121,17 @@ mod tests {
 
     #[test]
     fn admin_may_do_everything_and_nothing_else_may() {
-        assert!(Scope::ALL.into_iter().all(|scope| Scopes::ADMIN.allows(scope)));
+        assert!(Scope::ALL.into_iter().all(|scope| Scopes::ADMIN.has(scope)));
         let all_but_admin: Scopes = Scope::ALL.into_iter().filter(|scope| *scope != Scope::Admin).collect();
-        assert!(!all_but_admin.allows(Scope::Admin));
-        assert!(!Scope::ALL.into_iter().any(|scope| Scopes::NONE.allows(scope)));
+        assert!(!all_but_admin.has(Scope::Admin));
+        assert!(!Scope::ALL.into_iter().any(|scope| Scopes::NONE.has(scope)));
     }
 
     #[test]
     fn a_scope_allows_itself_alone() {
         for given in [Scope::Check, Scope::Read, Scope::Config, Scope::Reset, Scope::Override] {
             let allowed: Vec<Scope> =
-                Scope::ALL.into_iter().filter(|asked| Scopes::NONE.with(given).allows(*asked)).collect();
+                Scope::ALL.into_iter().filter(|asked| Scopes::NONE.with(given).has(*asked)).collect();
             assert_eq!(allowed, [given]);
         }
     }
