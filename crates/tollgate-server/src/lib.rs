@@ -3,3 +3,4 @@
 pub mod clock;
 pub mod scope;
 pub mod settings;
+pub mod transport;

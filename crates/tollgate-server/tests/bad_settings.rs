@@ -1,5 +1,7 @@
 //! Every file in `bad_settings/` has a mistake, and its first lines say what the operator is told about it.
 
+#![allow(clippy::unwrap_used)] // a helper of tests is a test
+
 use std::path::{Path, PathBuf};
 
 use tollgate_server::settings::{Flags, Settings};
