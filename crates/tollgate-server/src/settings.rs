@@ -5,14 +5,15 @@
 
 mod environment;
 mod error;
+mod file;
 mod read;
 mod show;
 
-use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
@@ -21,10 +22,9 @@ use tollgate::wire::{Document, Problems};
 
 pub use self::environment::environment;
 pub use self::error::SettingsError;
+pub(crate) use self::file::FileStamp;
+use self::file::read_file;
 use crate::scope::Scopes;
-
-/// A larger file is a mistake, and must not cost the memory to find out.
-const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Everything that can be set, checked.
 #[derive(Debug)]
@@ -190,12 +190,32 @@ pub struct Flags {
 pub(crate) struct Source {
     flags: Flags,
     environment: Vec<(String, String)>,
+    /// The file before it was read, so that a change from then on is noticed.
+    pub(crate) stamp: Option<FileStamp>,
 }
 
 impl fmt::Debug for Source {
     /// The environment may hold anything: only its size is shown.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Source({:?}, {} variables)", self.flags, self.environment.len())
+    }
+}
+
+impl Clone for Settings {
+    fn clone(&self) -> Self {
+        Settings {
+            listen: self.listen,
+            data_dir: self.data_dir.clone(),
+            config_file: self.config_file.clone(),
+            server: self.server.clone(),
+            counters: self.counters.clone(),
+            auth: self.auth.clone(),
+            log: self.log.clone(),
+            ipv6_prefix: self.ipv6_prefix,
+            // The compiled rules are shared, not compiled again.
+            rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
+            source: self.source.clone(),
+        }
     }
 }
 
@@ -212,6 +232,7 @@ impl Settings {
         let source = Source {
             flags: flags.clone(),
             environment: environment.filter(environment::concerns_us).collect(),
+            stamp: flags.config.as_deref().and_then(FileStamp::of),
         };
         let text = flags.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         Self::from_source(source, &text)
@@ -238,7 +259,7 @@ impl Settings {
     }
 
     /// The keys that differ in `new` and take a restart to follow.
-    pub fn restart_needed(&self, new: &Settings) -> Vec<&'static str> {
+    pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
         // Header profiles follow at once.
         let connections = |server: &ServerSettings| ServerSettings { headers: Vec::new(), ..server.clone() };
         let pairs = [
@@ -267,18 +288,6 @@ impl Settings {
 /// Where the service listens unless told otherwise: reachable from this machine alone.
 fn listen_default() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
-}
-
-fn read_file(path: &Path) -> Result<String, SettingsError> {
-    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
-    let mut file = fs::File::open(path).map_err(unreadable)?;
-    let mut bytes = Vec::new();
-    // Bounded while reading, not by the length before it: the file may grow, or be a pipe.
-    file.by_ref().take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(SettingsError::TooLarge { path: path.to_owned(), bytes_max: FILE_BYTES_MAX });
-    }
-    String::from_utf8(bytes).map_err(|_| SettingsError::NotText { path: path.to_owned() })
 }
 
 #[cfg(test)]

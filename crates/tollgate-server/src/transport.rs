@@ -50,6 +50,18 @@ pub struct ConnectionStats {
     pub accept_errors: AtomicU64,
 }
 
+impl ConnectionStats {
+    /// Connections open now.
+    pub fn open(&self) -> u64 {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// Connections closed at once because there were too many.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
 /// How the end went.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct DrainReport {
@@ -164,11 +176,11 @@ impl Drop for Open<'_> {
 
 async fn drain(connections: &Connections, mut gone: mpsc::Receiver<()>, timeout: Duration) -> DrainReport {
     let started = Instant::now();
-    let open = connections.stats.open.load(Ordering::Relaxed);
+    let open = connections.stats.open();
     connections.enter(Stage::Draining);
     let mut aborted = 0;
     if tokio::time::timeout(timeout, gone.recv()).await.is_err() {
-        aborted = connections.stats.open.load(Ordering::Relaxed);
+        aborted = connections.stats.open();
         warn!(aborted, "cutting off connections that did not finish in time");
         connections.enter(Stage::Aborting);
         let _ = tokio::time::timeout(ABORT_GRACE, gone.recv()).await;

@@ -1,3 +1,6 @@
+use std::fs;
+use std::path::Path;
+
 use super::*;
 use crate::scope::Scope;
 
@@ -207,6 +210,6 @@ fn what_takes_a_restart_is_named() {
     let old = Settings::from_toml("").unwrap();
     let new = "default_limit = 3\n[server]\nlisten = \"127.0.0.1:9\"\nheaders = []\n[log]\nlevel = \"debug\"";
     let new = Settings::from_toml(new).unwrap();
-    assert_eq!(old.restart_needed(&new), ["server.listen", "log"]);
-    assert!(old.restart_needed(&Settings::from_toml("default_limit = 3").unwrap()).is_empty());
+    assert_eq!(old.needs_restart(&new), ["server.listen", "log"]);
+    assert!(old.needs_restart(&Settings::from_toml("default_limit = 3").unwrap()).is_empty());
 }
