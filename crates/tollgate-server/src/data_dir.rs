@@ -8,7 +8,6 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::counters::memory::{MemoryBounds, SnapshotError};
 use tollgate::{MemoryCounters, Seed, Timestamp};
@@ -59,7 +58,6 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    save_failures: AtomicU64,
     /// Locked until dropped.
     _lock: File,
 }
@@ -90,7 +88,7 @@ impl DataDir {
         let lock =
             owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), save_failures: AtomicU64::new(0), _lock: lock }),
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -99,11 +97,6 @@ impl DataDir {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// How often counters could not be saved.
-    pub fn save_failures(&self) -> u64 {
-        self.save_failures.load(Ordering::Relaxed)
     }
 
     /// The administrator's key; made if there is none.
@@ -150,16 +143,16 @@ impl DataDir {
         let aside = self.path.join(format!("{COUNTERS}.damaged"));
         let kept = fs::rename(&path, &aside).is_ok();
         warn!(?error, file = %path.display(), kept_as = kept.then(|| aside.display().to_string()),
-            "the saved counters cannot be read; starting with none");
+            "the snapshot of the counters cannot be read; starting with none");
         (MemoryCounters::new(bounds), Seed::random())
     }
 
-    /// Saves the counters. A failure is logged and counted, and the last save stays: decisions do not depend on it.
+    /// Saves the counters; whether it worked. A failure is logged, and the last save stays: decisions do not depend on
+    /// it.
     pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> bool {
         let saved = self.replace(COUNTERS, |file| counters.save(seed, now, file));
         if let Err(error) = &saved {
-            let failures = self.save_failures.fetch_add(1, Ordering::Relaxed) + 1;
-            warn!(%error, failures, directory = %self.path.display(), "cannot save the counters; will try again");
+            warn!(%error, directory = %self.path.display(), "cannot save the counters; will try again");
         }
         saved.is_ok()
     }

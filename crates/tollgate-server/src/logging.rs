@@ -8,17 +8,14 @@ use std::io;
 use tracing::Subscriber;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
-use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::settings::{LogFormat, LogSettings};
 
-/// Starts logging. Once per process.
-///
-/// # Errors
-/// When it was started already.
-pub fn start(settings: &LogSettings) -> Result<(), TryInitError> {
+/// Starts logging. The first call in a process counts; later ones change nothing.
+pub fn init(settings: &LogSettings) {
     let colours = io::IsTerminal::is_terminal(&io::stderr());
-    subscriber(settings, colours, io::stderr).try_init()
+    let _ = subscriber(settings, colours, io::stderr).try_init();
 }
 
 fn subscriber<W>(settings: &LogSettings, colours: bool, writer: W) -> Box<dyn Subscriber + Send + Sync>

@@ -39,7 +39,7 @@ pub struct ReloadReport {
     /// How many rules they have.
     pub rules: usize,
     /// Keys that differ but take a restart to follow.
-    pub needs_restart: Vec<&'static str>,
+    pub needs_restart: Vec<String>,
 }
 
 /// Reloads settings; a copy does the same.
@@ -97,7 +97,12 @@ impl ReloadHandle {
                 let report = ReloadReport {
                     generation: current.generation,
                     rules: new.rules.rules().len(),
-                    needs_restart: current.started_with.needs_restart(&new),
+                    needs_restart: current
+                        .started_with
+                        .needs_restart(&new)
+                        .into_iter()
+                        .map(str::to_owned)
+                        .collect(),
                 };
                 (self.0.apply)(new);
                 self.note_success(&report);

@@ -24,7 +24,7 @@ use tracing::{debug, info, warn};
 
 use self::caps::Caps;
 use self::connection::{Connections, Stage};
-pub use self::service::{BodyTimeout, Peer};
+pub use self::service::Peer;
 use crate::settings::ServerSettings;
 
 /// How long to wait when no connection can be accepted, for lack of file descriptors or memory.
@@ -75,8 +75,8 @@ pub struct DrainReport {
 
 /// Serves `router` on `listener` until `shutdown` completes, then lets requests in flight finish.
 ///
-/// Handlers find the client's address in the request's extensions, as [`Peer`]. A body that comes too slowly ends in
-/// [`BodyTimeout`].
+/// Handlers find the client's address in the request's extensions, as [`Peer`]. They themselves give up on a body that
+/// comes too slowly: only they can answer that.
 pub async fn run(
     listener: TcpListener,
     router: Router,

@@ -7,17 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use axum::body::Body;
+use axum::Router;
 use axum::extract::Extension;
-use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Router, body};
+use axum::routing::get;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_server::settings::ServerSettings;
-use tollgate_server::transport::{self, BodyTimeout, ConnectionStats, DrainReport, Peer};
+use tollgate_server::transport::{self, ConnectionStats, DrainReport, Peer};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
@@ -31,25 +29,15 @@ struct Server {
 fn settings() -> ServerSettings {
     ServerSettings {
         header_timeout: Duration::from_millis(200),
-        body_timeout: Duration::from_millis(200),
         idle_timeout: Duration::from_millis(600),
         drain_timeout: Duration::from_secs(2),
         ..ServerSettings::default()
     }
 }
 
-async fn read_body(body: Body) -> StatusCode {
-    match body::to_bytes(body, 1_000).await {
-        Ok(_) => StatusCode::OK,
-        Err(error) if BodyTimeout::caused(&error) => StatusCode::REQUEST_TIMEOUT,
-        Err(_) => StatusCode::BAD_REQUEST,
-    }
-}
-
 async fn start(settings: ServerSettings) -> Server {
     let router = Router::new()
         .route("/", get(|Extension(Peer(peer)): Extension<Peer>| async move { peer.to_string() }))
-        .route("/body", post(read_body))
         .route("/slow", get(async || tokio::time::sleep(Duration::from_millis(500)).await))
         .route("/stuck", get(async || std::future::pending::<()>().await));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -170,24 +158,6 @@ async fn t40_an_idle_http2_connection_is_closed() {
     let took = started.elapsed();
     assert!(!bytes.is_empty(), "the server's settings");
     assert!(took >= Duration::from_millis(550) && took < Duration::from_millis(1_200), "{took:?}");
-}
-
-#[tokio::test]
-async fn t33_a_body_that_comes_too_slowly_ends_in_a_timeout() {
-    let server = start(settings()).await;
-    let mut stream = server.connect().await;
-    let head = "POST /body HTTP/1.1\r\nhost: a\r\ncontent-length: 100\r\nconnection: close\r\n\r\n";
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let (mut reader, mut writer) = stream.into_split();
-    let dripping = tokio::spawn(async move {
-        while writer.write_all(b"a").await.is_ok() {
-            tokio::time::sleep(Duration::from_millis(40)).await;
-        }
-    });
-    let mut text = String::new();
-    let _ = reader.read_to_string(&mut text).await;
-    assert!(text.starts_with("HTTP/1.1 408"), "{text}");
-    dripping.abort();
 }
 
 #[tokio::test]

@@ -227,8 +227,13 @@ impl Decision {
 
     /// The rule that decided.
     pub fn rule(&self) -> Option<&Rule> {
+        self.rules.rules().get(self.rule_position()?)
+    }
+
+    /// The position in its set of the rule that decided.
+    pub fn rule_position(&self) -> Option<usize> {
         let position = self.binding().map(|report| report.rule).or(self.decided_by)?;
-        self.rules.rules().get(position as usize)
+        (position != NO_RULE).then_some(position as usize)
     }
 
     /// The name of the rule that decided, or of the namespace of a check's own numbers.

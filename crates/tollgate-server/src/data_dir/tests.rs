@@ -108,7 +108,7 @@ fn a_damaged_snapshot_is_put_aside_and_the_start_goes_on() {
 }
 
 #[test]
-fn t61_a_save_that_fails_is_counted_and_leaves_the_last_one() {
+fn t61_a_save_that_fails_leaves_the_last_one_and_the_next_may_work() {
     let (_parent, data_dir) = open();
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
@@ -118,7 +118,7 @@ fn t61_a_save_that_fails_is_counted_and_leaves_the_last_one() {
     // A directory where the draft goes: as good as a full disk, and true for root as well.
     fs::create_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
     assert!(!data_dir.save_counters(&counters, seed, now));
-    assert_eq!((data_dir.save_failures(), fs::read(&path).unwrap()), (1, saved));
+    assert_eq!(fs::read(&path).unwrap(), saved);
     fs::remove_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
     assert!(data_dir.save_counters(&counters, seed, now), "the next time it works");
 }

@@ -47,7 +47,6 @@ pub(super) struct Connections {
     builder: Builder<TokioExecutor>,
     router: Router,
     header_timeout: Duration,
-    body_timeout: Duration,
     idle_timeout: Duration,
     stage: Arc<CurrentStage>,
     stage_changed: Notify,
@@ -89,7 +88,6 @@ impl Connections {
             builder: builder(),
             router,
             header_timeout: settings.header_timeout,
-            body_timeout: settings.body_timeout,
             idle_timeout: settings.idle_timeout,
             stage: Arc::default(),
             stage_changed: Notify::new(),
@@ -107,12 +105,8 @@ impl Connections {
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let pulse = Arc::new(Pulse { stage: Arc::clone(&self.stage), ..Pulse::default() });
         let io = TokioIo::new(Watched { stream, pulse: Arc::clone(&pulse) });
-        let service = RouterService {
-            router: self.router.clone(),
-            peer: Peer(peer),
-            body_timeout: self.body_timeout,
-            pulse: Arc::clone(&pulse),
-        };
+        let service =
+            RouterService { router: self.router.clone(), peer: Peer(peer), pulse: Arc::clone(&pulse) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
         let mut watch = Watch::new(self, &pulse);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));

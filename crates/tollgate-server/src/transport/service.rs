@@ -1,4 +1,4 @@
-//! Between hyper and the router: the client's address in, marks of a request's begin and end, patience with bodies.
+//! Between hyper and the router: the client's address in, and marks of a request's begin and end.
 //!
 //! Everything here is held in place: a request allocates nothing beyond what hyper and axum do.
 
@@ -8,14 +8,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes, HttpBody};
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
 use hyper::body::{Frame, Incoming, SizeHint};
-use tokio::time::Sleep;
 use tower::Service;
 
 use super::connection::{InFlight, Pulse};
@@ -24,24 +22,10 @@ use super::connection::{InFlight, Pulse};
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Peer(pub SocketAddr);
 
-/// The body of a request came too slowly: the cause of the error that reading it ends in.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body of the request came too slowly")]
-pub struct BodyTimeout;
-
-impl BodyTimeout {
-    /// Whether this error, or one of its causes, is a body that came too slowly.
-    pub fn caused(error: &(dyn std::error::Error + 'static)) -> bool {
-        std::iter::successors(Some(error), |error| error.source())
-            .any(<dyn std::error::Error>::is::<BodyTimeout>)
-    }
-}
-
 /// The router, for one connection.
 pub(super) struct RouterService {
     pub(super) router: Router,
     pub(super) peer: Peer,
-    pub(super) body_timeout: Duration,
     pub(super) pulse: Arc<Pulse>,
 }
 
@@ -50,17 +34,15 @@ impl hyper::service::Service<Request<Incoming>> for RouterService {
     type Error = Infallible;
     type Future = Answering;
 
-    fn call(&self, request: Request<Incoming>) -> Answering {
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
         let in_flight = self.pulse.begin(request.version() == Version::HTTP_2);
-        let timeout = self.body_timeout;
-        let mut request = request.map(|incoming| Timed { incoming, timeout, timer: None });
         request.extensions_mut().insert(self.peer);
         // A router is always ready, and a clone of it is a clone of a pointer.
         Answering { route: self.router.clone().call(request), in_flight: Some(in_flight) }
     }
 }
 
-type Route = <Router as Service<Request<Timed>>>::Future;
+type Route = <Router as Service<Request<Incoming>>>::Future;
 
 /// An answer in the making.
 pub(super) struct Answering {
@@ -105,38 +87,5 @@ impl HttpBody for Answer {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
-    }
-}
-
-/// The body of a request, which must be there in time. Most bodies are there already and need no timer.
-pub(super) struct Timed {
-    incoming: Incoming,
-    timeout: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl HttpBody for Timed {
-    type Data = Bytes;
-    type Error = Box<dyn std::error::Error + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        if let Poll::Ready(frame) = Pin::new(&mut self.incoming).poll_frame(cx) {
-            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-        }
-        // One timer for the whole body: a byte now and then does not buy more time.
-        let timeout = self.timeout;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-        timer.as_mut().poll(cx).map(|()| Some(Err(BodyTimeout.into())))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.incoming.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.incoming.size_hint()
     }
 }

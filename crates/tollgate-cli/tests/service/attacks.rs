@@ -1,0 +1,82 @@
+//! What attackers send.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use crate::harness::{Service, read_answer};
+
+#[test]
+fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
+    let service = Service::with_config("[server]\nheader_timeout = \"500ms\"\nidle_timeout = \"500ms\"");
+    let mut slow: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
+    for stream in &mut slow {
+        stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost:").unwrap();
+    }
+    assert_eq!(service.check("a", "/x").status, 200);
+    let started = Instant::now();
+    for stream in &mut slow {
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let mut rest = Vec::new();
+        // Closed, with or without a word.
+        let _ = stream.read_to_end(&mut rest);
+    }
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let mut idle = service.connect();
+    idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
+    assert_eq!(read_answer(&mut idle).status, 200);
+    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0, "an idle connection is closed");
+}
+
+#[test]
+fn t40_one_address_cannot_take_every_connection() {
+    let service = Service::with_config("[server]\nconnections_per_ip_max = 5");
+    let held: Vec<TcpStream> = (0..5).map(|_| service.connect()).collect();
+    let mut sixth = service.connect();
+    let _ = sixth.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n");
+    assert_eq!(read_answer(&mut sixth).status, 0);
+    drop(held);
+    crate::harness::wait_for("a place to be free", || (service.get("/healthz").status == 200).then_some(()));
+    assert!(service.metric("tollgate_connections_refused").unwrap() >= 1.0);
+}
+
+#[test]
+fn t51_malformed_requests_are_refused_and_the_service_lives_on() {
+    let service = Service::unconfigured();
+    let long = format!("GET /healthz HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n", "x".repeat(200_000));
+    let many = format!("GET /healthz HTTP/1.1\r\nhost: t\r\n{}\r\n", "x: y\r\n".repeat(1_000));
+    let corpus: [&[u8]; 8] = [
+        b"\0\0\0\0\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nhello!",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-length: -1\r\n\r\n",
+        b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ntransfer-encoding: chunked\r\n\r\nZZ\r\n",
+        long.as_bytes(),
+        many.as_bytes(),
+    ];
+    for bytes in corpus {
+        let answer = service.raw(bytes);
+        assert!(answer.status == 0 || (400..500).contains(&answer.status), "{}", answer.status);
+    }
+    assert_eq!(service.check("a", "/x").status, 200);
+}
+
+#[test]
+fn t69_what_clients_send_cannot_forge_a_log_line() {
+    let service = Service::unconfigured();
+    let body = r#"{"user_id":"a\r\nFORGED \u001b[31m","endpoint":"/x"}"#;
+    assert_eq!(service.admin("POST", "/v1/rate-limit/reset", body).status, 200);
+    let log = service.log();
+    assert!(log.contains("counters reset"), "{log}");
+    assert!(!log.lines().any(|line| line.starts_with("FORGED")) && !log.contains('\u{1b}'), "{log}");
+}
+
+#[test]
+fn t12_spellings_of_one_path_share_one_counter() {
+    let service = Service::with_config("[[rules]]\nname = \"e\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 6, window = \"1h\" }]");
+    for (spent, spelling) in ["/api/v1", "/%61pi/v1", "//api/./v1/", "/api/x/../v1", "/api;v=1/v1?q"].iter().enumerate() {
+        let body = service.check("a", spelling).json();
+        assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{spelling}");
+    }
+}

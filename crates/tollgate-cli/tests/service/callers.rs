@@ -1,0 +1,128 @@
+//! Who may do what: keys and scopes.
+
+use crate::harness::Service;
+
+/// The keys are `checker-key`, `reader-key`, `writer-key` and `override-key`.
+const CALLERS: &str = r#"
+[auth]
+open_checks = false
+[[auth.callers]]
+name = "checker"
+key_sha256 = "df939c9023364b1468dd2ecb77f1ee54d0e36c867b310e251a5c4fc15735e421"
+scopes = ["check"]
+[[auth.callers]]
+name = "reader"
+key_sha256 = "ec4408df15da46b328f6f3246fa723d0aa6cb0f0a0dd9c4626080ab1b02aa3b2"
+scopes = ["read"]
+[[auth.callers]]
+name = "writer"
+key_sha256 = "3aec1946afb01344ae0065f3b123820a2144e455c13e5816dbd439e6634f7f26"
+scopes = ["config", "reset"]
+[[auth.callers]]
+name = "override"
+key_sha256 = "d850ae32f361affb01c567f6aee0319356d5de0f10c05ca432cc833548ee081d"
+scopes = ["check", "override"]
+"#;
+
+fn service() -> Service {
+    Service::with_config(CALLERS)
+}
+
+const CHECK: &str = r#"{"user_id":"a","endpoint":"/x"}"#;
+const NUMBERS: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
+
+/// Every route that needs a scope, and which.
+const ROUTES: [(&str, &str, &str, &str); 13] = [
+    ("POST", "/v1/rate-limit/check", CHECK, "check"),
+    ("POST", "/v1/rate-limit/batch-check", r#"{"checks":[]}"#, "check"),
+    ("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x", "", "read"),
+    ("GET", "/v1/rate-limit/status/a/x", "", "read"),
+    ("POST", "/v1/rate-limit/explain", CHECK, "read"),
+    ("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", "", "read"),
+    ("PUT", "/v1/rate-limit/config", NUMBERS, "config"),
+    ("DELETE", "/v1/rate-limit/config?user_id=a&endpoint=/x", "", "config"),
+    ("POST", "/v1/rate-limit/reset", CHECK, "reset"),
+    ("POST", "/v1/admin/reload", "", "admin"),
+    ("GET", "/v1/admin/rules", "", "admin"),
+    ("GET", "/v1/admin/penalties", "", "admin"),
+    ("DELETE", "/v1/admin/penalties/user:a", "", "admin"),
+];
+
+#[test]
+fn t31_every_route_asks_for_its_scope() {
+    let service = service();
+    let admin = service.admin_key();
+    let callers = [
+        ("checker-key", &["check"][..]),
+        ("reader-key", &["read"]),
+        ("writer-key", &["config", "reset"]),
+        (&admin, &["check", "read", "config", "reset", "admin"]),
+    ];
+    for (method, path, body, scope) in ROUTES {
+        for (key, scopes) in callers {
+            let answer = service.with_key(key, method, path, body);
+            if scopes.contains(&scope) {
+                assert!(![401, 403].contains(&answer.status), "{key} {method} {path}: {}", answer.text);
+            } else {
+                assert_eq!((answer.status, answer.error().1), (403, "FORBIDDEN".to_owned()), "{key} {method} {path}");
+            }
+        }
+        let json = [("content-type", "application/json")];
+        let anonymous = service.send(method, path, &json, body);
+        assert_eq!((anonymous.status, anonymous.error().1), (401, "UNAUTHORIZED".to_owned()), "{method} {path}");
+        assert_eq!(anonymous.header("www-authenticate"), Some("Bearer"));
+        assert_eq!(service.with_key("wrong", method, path, body).status, 401, "{method} {path}");
+    }
+}
+
+#[test]
+fn changes_need_a_key_even_while_checks_are_open() {
+    let service = Service::unconfigured();
+    let json = [("content-type", "application/json")];
+    for (method, path, body, scope) in ROUTES {
+        let open = matches!(scope, "check") || (scope == "read" && !path.contains("config"));
+        let status = service.send(method, path, &json, body).status;
+        assert_eq!(status != 401, open, "{method} {path} answered {status}");
+    }
+    assert_eq!(service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status, 401, "a wrong key is no key");
+}
+
+#[test]
+fn t32_own_numbers_need_the_scope_once_checks_need_a_key() {
+    let service = service();
+    let body = r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#;
+    let refused = service.with_key("checker-key", "POST", "/v1/rate-limit/check", body);
+    assert_eq!((refused.status, refused.error().1), (403, "FORBIDDEN".to_owned()));
+    let allowed = service.with_key("override-key", "POST", "/v1/rate-limit/check", body);
+    assert_eq!((allowed.status, &allowed.json()["limit"]), (200, &serde_json::json!(1_000_000)));
+}
+
+#[test]
+fn the_admin_key_is_made_once_printed_once_and_kept_private() {
+    use std::os::unix::fs::PermissionsExt;
+    let service = Service::unconfigured();
+    let key = service.admin_key();
+    let file = service.data_dir().join("admin.key");
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert!(key.len() > 40);
+    service.signal("-TERM");
+    let (status, folder) = service.ended();
+    assert!(status.success());
+    let again = Service::start(folder, None, &[]);
+    assert_eq!(again.admin_key(), key);
+    assert!(!again.banner.contains(&key));
+}
+
+#[test]
+fn t29_keys_are_in_no_log_metric_or_error() {
+    let service = Service::unconfigured();
+    let canary = "canary-3f9c";
+    service.with_key(canary, "POST", "/v1/rate-limit/check", CHECK);
+    service.post("/v1/rate-limit/check", &format!(r#"{{"api_key":"{canary}","endpoint":"/x"}}"#));
+    let explained =
+        service.post("/v1/rate-limit/explain", &format!(r#"{{"api_key":"{canary}","endpoint":"/x"}}"#));
+    let wrong = service.post("/v1/rate-limit/check", &format!(r#"{{"api_key":"{canary}","endpoint":"/%zz"}}"#));
+    let everything = [service.log(), service.get("/metrics").text, explained.text, wrong.text].concat();
+    assert!(!everything.contains(canary), "{everything}");
+    assert!(!service.log().contains(&service.admin_key()));
+}

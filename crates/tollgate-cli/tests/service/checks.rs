@@ -1,0 +1,275 @@
+//! Checks, statuses and explanations.
+
+use serde_json::json;
+
+use crate::harness::Service;
+
+const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
+
+#[test]
+fn no_configuration_gives_each_client_a_hundred_a_minute() {
+    let service = Service::unconfigured();
+    let first = service.check("user_123", "/api/v1/users");
+    assert_eq!(first.status, 200);
+    let body = first.json();
+    assert_eq!(body["allowed"], true);
+    assert_eq!((&body["limit"], &body["remaining"]), (&json!(100), &json!(99)));
+    assert_eq!((&body["strategy"], &body["rule"]), (&json!("token_bucket"), &json!("default")));
+    assert!(body["reset_at"].as_u64().unwrap() > 1_700_000_000);
+    assert!(body.get("retry_after").is_none());
+    for _ in 0..99 {
+        assert_eq!(service.check("user_123", "/other").status, 200);
+    }
+    assert_eq!(service.check("user_123", "/api/v1/users").status, 429);
+    assert_eq!(service.check("user_456", "/api/v1/users").status, 200, "another client");
+}
+
+#[test]
+fn every_decision_carries_the_headers_and_only_a_refusal_says_retry_after() {
+    let service = Service::with_config(THREE_A_MINUTE);
+    for remaining in ["2", "1", "0"] {
+        let answer = service.check("a", "/x");
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("3"));
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+        assert_eq!(answer.header("x-ratelimit-strategy"), Some("token_bucket"));
+        assert!(answer.header("x-ratelimit-reset").unwrap().parse::<u64>().unwrap() > 1_700_000_000);
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    let refused = service.check("a", "/x");
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.header("x-ratelimit-remaining"), Some("0"));
+    let wait: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=20).contains(&wait));
+    let body = refused.json();
+    assert_eq!((&body["allowed"], &body["reason"]), (&json!(false), &json!("over_limit")));
+    assert_eq!(body["retry_after"], json!(wait));
+    assert_eq!(refused.header("cache-control"), Some("no-store"));
+}
+
+#[test]
+fn an_obedient_client_is_served_after_exactly_the_wait() {
+    let service = Service::with_config("default_limit = 2\ndefault_window = 2");
+    for _ in 0..2 {
+        assert_eq!(service.check("a", "/x").status, 200);
+    }
+    let refused = service.check("a", "/x");
+    let wait = refused.header("retry-after").unwrap().parse().unwrap();
+    std::thread::sleep(std::time::Duration::from_secs(wait));
+    assert_eq!(service.check("a", "/x").status, 200);
+}
+
+#[test]
+fn header_profiles_are_a_setting() {
+    let service = Service::with_config("[server]\nheaders = [\"x-ratelimit\", \"draft-10\"]");
+    let answer = service.check("a", "/x");
+    assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=100;w=60"));
+    assert_eq!(answer.header("ratelimit"), Some("\"default\";r=99;t=1"));
+    assert_eq!(answer.header("x-ratelimit-limit"), Some("100"));
+}
+
+#[test]
+fn a_cost_above_the_limit_is_refused_without_a_promise() {
+    let service = Service::with_config(THREE_A_MINUTE);
+    let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":4}"#);
+    assert_eq!((answer.status, answer.header("retry-after")), (429, None));
+    assert_eq!(answer.json()["reason"], "cost_exceeds_limit");
+    let whole = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":3}"#);
+    assert_eq!(whole.status, 200);
+}
+
+#[test]
+fn a_cost_of_zero_only_looks() {
+    let service = Service::with_config(THREE_A_MINUTE);
+    let peek = r#"{"user_id":"a","endpoint":"/x","cost":0}"#;
+    for _ in 0..5 {
+        assert_eq!(service.post("/v1/rate-limit/check", peek).json()["remaining"], 3);
+    }
+    for _ in 0..3 {
+        service.check("a", "/x");
+    }
+    assert_eq!(service.post("/v1/rate-limit/check", peek).status, 429);
+}
+
+#[test]
+fn every_way_to_say_who_is_asking_counts_on_its_own() {
+    let service = Service::with_config("default_limit = 1");
+    for who in [
+        r#""user_id":"x""#,
+        r#""api_key":"x""#,
+        r#""ip":"192.0.2.1""#,
+        r#""tenant":"x""#,
+        r#""login":"x""#,
+    ] {
+        let body = format!(r#"{{{who},"endpoint":"/e"}}"#);
+        let statuses = [(); 2].map(|()| service.post("/v1/rate-limit/check", &body).status);
+        assert_eq!(statuses, [200, 429], "{who}");
+    }
+}
+
+#[test]
+fn the_alias_under_api_counts_together_with_the_path_itself() {
+    let service = Service::with_config("default_limit = 1");
+    assert_eq!(service.check("a", "/x").status, 200);
+    let alias = service.post("/api/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#);
+    assert_eq!(alias.status, 429);
+}
+
+#[test]
+fn rules_actions_and_layers_hold_end_to_end() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "no-admin"
+        priority = 1
+        when = { endpoints = ["/admin/*"] }
+        action = "block"
+        response = { message = "not for you" }
+        [[rules]]
+        name = "partners"
+        priority = 2
+        when = { tenants = ["partner"] }
+        action = "allow"
+        [[rules]]
+        name = "slow-search"
+        priority = 10
+        when = { endpoints = ["/search"] }
+        per = ["user"]
+        limits = [{ requests = 1, window = "1h" }]
+        [[rules]]
+        name = "everything"
+        per = ["user"]
+        limits = [{ requests = 2, window = "1h" }]
+        [[rules]]
+        name = "whole-site"
+        per = ["global"]
+        limits = [{ requests = 4, window = "1h" }]
+    "#,
+    );
+    let blocked = service.check("a", "/admin/users");
+    assert_eq!(blocked.status, 403);
+    let body = blocked.json();
+    assert_eq!((&body["decision"], &body["reason"]), (&json!("blocked"), &json!("not for you")));
+    assert!(body.as_object().unwrap().contains_key("blocked_until"));
+
+    let partner = r#"{"user_id":"p","tenant":"partner","endpoint":"/search"}"#;
+    let free = service.post("/v1/rate-limit/check", partner);
+    assert_eq!((free.status, &free.json()["limit"]), (200, &json!(null)));
+
+    let rule_of = |answer: crate::harness::Answer| (answer.status, answer.json()["rule"].clone());
+    assert_eq!(rule_of(service.check("a", "/search")), (200, json!("slow-search")));
+    assert_eq!(rule_of(service.check("a", "/search")), (429, json!("slow-search")));
+    assert_eq!(rule_of(service.check("a", "/list")), (200, json!("everything")));
+    assert_eq!(rule_of(service.check("a", "/list")), (200, json!("everything")));
+    assert_eq!(rule_of(service.check("b", "/list")), (200, json!("whole-site")));
+    assert_eq!(rule_of(service.check("c", "/list")), (429, json!("whole-site")));
+}
+
+#[test]
+fn a_shaping_rule_answers_with_a_delay() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "steady"
+        per = ["user"]
+        algorithm = "leaky_bucket"
+        max_delay = "2s"
+        limits = [{ requests = 60, window = "1m" }]
+    "#,
+    );
+    assert!(service.check("a", "/x").json().get("delay_ms").is_none());
+    let delay = service.check("a", "/x").json()["delay_ms"].as_u64().unwrap();
+    assert!((1..=1_000).contains(&delay), "{delay}");
+}
+
+#[test]
+fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
+    let service = Service::with_config(
+        r#"
+        default_limit = 1
+        default_window = "1s"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "1h"
+    "#,
+    );
+    service.check("a", "/x");
+    assert_eq!(service.check("a", "/x").json()["reason"], "over_limit");
+    let kept_out = service.check("a", "/x");
+    assert_eq!((kept_out.status, &kept_out.json()["reason"]), (429, &json!("cooldown")));
+    let listed = service.admin("GET", "/v1/admin/penalties", "").json();
+    assert_eq!(listed["penalties"][0]["client"], "user:a");
+    assert_eq!(service.admin("DELETE", "/v1/admin/penalties/user%3Aa", "").status, 204);
+    assert_eq!(service.admin("GET", "/v1/admin/penalties", "").json()["penalties"], json!([]));
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    assert_eq!(service.check("a", "/x").status, 200);
+}
+
+#[test]
+fn a_status_never_charges_in_any_of_its_forms() {
+    let service = Service::with_config(THREE_A_MINUTE);
+    service.check("user 1", "/api/v1/users");
+    for path in [
+        "/v1/rate-limit/status/user%201/%2Fapi%2Fv1%2Fusers",
+        "/v1/rate-limit/status/user%201/api/v1/users",
+        "/api/v1/rate-limit/status/user%201/api/v1/users?tier=free",
+        "/v1/rate-limit/status?user_id=user%201&endpoint=/api/v1/users",
+        "/v1/rate-limit/status?user_id=user+1&endpoint=%2Fapi%2Fv1%2Fusers&strategy=token_bucket",
+    ] {
+        let answer = service.get(path);
+        assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+        let body = answer.json();
+        assert_eq!((&body["user_id"], &body["remaining"]), (&json!("user 1"), &json!(2)), "{path}");
+        assert_eq!((&body["limit"], &body["usage_percentage"]), (&json!(3), &json!(33.3)), "{path}");
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some("2"));
+    }
+}
+
+#[test]
+fn an_explanation_lists_every_rule_and_charges_nothing() {
+    let service = Service::with_config(
+        r#"
+        default_limit = 5
+        [[tiers]]
+        name = "gold"
+        limit = 50
+        window = 60
+        [[rules]]
+        name = "off"
+        enabled = false
+        per = ["user"]
+        limits = [{ requests = 1, window = 1 }]
+        [[rules]]
+        name = "site"
+        per = ["global"]
+        limits = [{ requests = 7, window = "1m" }, { requests = 9, window = "1h" }]
+    "#,
+    );
+    let ask = r#"{"user_id":"a","endpoint":"//x/../y/"}"#;
+    service.post("/v1/rate-limit/explain", ask);
+    let body = service.post("/v1/rate-limit/explain", ask).json();
+    assert_eq!((&body["allowed"], &body["rule"], &body["remaining"]), (&json!(true), &json!("default"), &json!(5)));
+    assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
+    assert!(body["next_allowed_at_us"].is_u64());
+    let rules = body["rules"].as_array().unwrap();
+    let told: Vec<(&str, bool, &str)> = rules
+        .iter()
+        .map(|rule| {
+            let text = |key: &str| rule[key].as_str().unwrap();
+            (text("name"), rule["matched"].as_bool().unwrap(), text("reason"))
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("off", false, "switched off"),
+            ("site", true, "matches: its limits apply"),
+            ("tier:gold", false, "the request has no tier"),
+            ("default", true, "matches: its limits apply"),
+        ]
+    );
+    let limits = rules[1]["limits"].as_array().unwrap();
+    assert_eq!((&limits[0]["limit"], &limits[1]["remaining"]), (&json!(7), &json!(9)));
+    assert!(limits[0]["reset_at"].is_u64() && limits[0]["retry_after"].is_null());
+    assert_eq!(rules[3]["binding"], true);
+}

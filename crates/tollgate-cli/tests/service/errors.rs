@@ -1,0 +1,154 @@
+//! Bad input: a clear error that names the field and the reason, and nothing changed.
+
+use std::io::Write;
+use std::time::Duration;
+
+use crate::harness::{Service, read_answer};
+
+const CHECK: &str = "/v1/rate-limit/check";
+
+fn refused(service: &Service, body: &str) -> (u16, String, String) {
+    service.post(CHECK, body).error()
+}
+
+fn error(status: u16, code: &str, field: &str) -> (u16, String, String) {
+    (status, code.to_owned(), field.to_owned())
+}
+
+#[test]
+fn every_wrong_field_is_named_and_nothing_is_charged() {
+    let service = Service::with_config("default_limit = 3");
+    let long = "x".repeat(257);
+    let cases = [
+        (r#"{"user_id":"a"}"#.to_owned(), "INVALID_INPUT", "endpoint"),
+        (r#"{"endpoint":"/x"}"#.to_owned(), "INVALID_INPUT", "user_id"),
+        (r#"{"user_id":"","endpoint":"/x"}"#.to_owned(), "INVALID_INPUT", "user_id"),
+        (r#"{"user_id":7,"endpoint":"/x"}"#.to_owned(), "INVALID_INPUT", "user_id"),
+        (format!(r#"{{"user_id":"{long}","endpoint":"/x"}}"#), "INVALID_INPUT", "user_id"),
+        (r#"{"user_id":"a","endpoint":""}"#.to_owned(), "INVALID_INPUT", "endpoint"),
+        (r#"{"user_id":"a","endpoint":"/%zz"}"#.to_owned(), "INVALID_INPUT", "endpoint"),
+        (r#"{"user_id":"a","endpoint":"/a\\b"}"#.to_owned(), "INVALID_INPUT", "endpoint"),
+        (r#"{"user_id":"a","endpoint":"/x","ip":"fe80::1%eth0"}"#.to_owned(), "INVALID_INPUT", "ip"),
+        (r#"{"user_id":"a","endpoint":"/x","ip":"010.0.0.1"}"#.to_owned(), "INVALID_INPUT", "ip"),
+        (r#"{"user_id":"a","endpoint":"/x","method":"G T"}"#.to_owned(), "INVALID_INPUT", "method"),
+        (r#"{"user_id":"a","endpoint":"/x","cost":-1}"#.to_owned(), "INVALID_INPUT", "cost"),
+        (r#"{"user_id":"a","endpoint":"/x","cost":1.5}"#.to_owned(), "INVALID_INPUT", "cost"),
+        (r#"{"user_id":"a","endpoint":"/x","descriptors":{"a":1}}"#.to_owned(), "INVALID_INPUT", "descriptors.a"),
+        (r#"{"user_id":"a","endpoint":"/x","limit":-5}"#.to_owned(), "INVALID_LIMIT", "limit"),
+        (r#"{"user_id":"a","endpoint":"/x","window_seconds":0}"#.to_owned(), "INVALID_LIMIT", "window_seconds"),
+        (r#"{"user_id":"a","endpoint":"/x","strategy":"magic"}"#.to_owned(), "INVALID_STRATEGY", "strategy"),
+        (r#"{"user_id":"a","user_id":"b","endpoint":"/x"}"#.to_owned(), "INVALID_INPUT", "user_id"),
+        (r#"{"user_id":"a","endpoint":"/x"} trailing"#.to_owned(), "INVALID_INPUT", ""),
+        ("not json".to_owned(), "INVALID_INPUT", ""),
+        ("[]".to_owned(), "INVALID_INPUT", ""),
+        (String::new(), "INVALID_INPUT", ""),
+    ];
+    for (body, code, field) in cases {
+        assert_eq!(refused(&service, &body), error(400, code, field), "{body}");
+    }
+    assert_eq!(service.check("a", "/x").json()["remaining"], 2);
+}
+
+#[test]
+fn an_error_says_what_is_wrong_in_the_envelope_and_repeats_the_request_id() {
+    let service = Service::unconfigured();
+    let headers = [("content-type", "application/json"), ("x-request-id", "my-id-7")];
+    let answer = service.send("POST", CHECK, &headers, r#"{"user_id":"a","endpoint":"/x","cost":"1"}"#);
+    let body = answer.json();
+    assert_eq!(body["error"]["request_id"], "my-id-7");
+    assert_eq!(answer.header("x-request-id"), Some("my-id-7"));
+    let reason = body["error"]["details"]["reason"].as_str().unwrap();
+    assert!(reason.contains("string") && reason.contains("integer"), "{reason}");
+    assert_eq!(body["error"]["message"].as_str().unwrap(), format!("cost: {reason}"));
+    assert_eq!(answer.header("x-ratelimit-limit"), None);
+}
+
+#[test]
+fn a_request_without_an_id_gets_one_of_its_own() {
+    let service = Service::unconfigured();
+    let id = |headers: &[(&str, &str)]| {
+        service.send("GET", "/healthz", headers, "").header("x-request-id").unwrap().to_owned()
+    };
+    let (first, second) = (id(&[]), id(&[]));
+    assert!(first.starts_with("req_") && second.starts_with("req_") && first != second);
+    for unusable in ["with space", &"x".repeat(200), "caf\u{e9}"] {
+        assert!(id(&[("x-request-id", unusable)]).starts_with("req_"));
+    }
+}
+
+#[test]
+fn paths_methods_and_media_types_that_are_not_served_have_their_own_codes() {
+    let service = Service::unconfigured();
+    assert_eq!(service.get("/v1/nothing").error(), error(404, "NOT_FOUND", ""));
+    assert_eq!(service.get("/v2/rate-limit/check").error(), error(404, "NOT_FOUND", ""));
+    let wrong = service.get(CHECK);
+    assert_eq!(wrong.error(), error(405, "METHOD_NOT_ALLOWED", ""));
+    assert_eq!(wrong.header("allow"), Some("POST"));
+    let config = service.send("PATCH", "/v1/rate-limit/config", &[], "");
+    assert_eq!(config.header("allow"), Some("GET, HEAD, PUT, DELETE"));
+    for kind in ["text/plain", "application/x-www-form-urlencoded", ""] {
+        let answer = service.send("POST", CHECK, &[("content-type", kind)], "{}");
+        assert_eq!(answer.error(), error(415, "UNSUPPORTED_MEDIA_TYPE", ""));
+    }
+    let charset = [("content-type", "Application/JSON; charset=utf-8")];
+    assert_eq!(service.send("POST", CHECK, &charset, r#"{"user_id":"a","endpoint":"/x"}"#).status, 200);
+}
+
+#[test]
+fn t33_large_and_slow_bodies_are_refused() {
+    let service = Service::with_config("[server]\nbody_timeout = \"300ms\"");
+    let large = format!(r#"{{"user_id":"a","endpoint":"/x","more":"{}"}}"#, "x".repeat(70 << 10));
+    assert_eq!(service.post(CHECK, &large).error(), error(413, "PAYLOAD_TOO_LARGE", ""));
+    let mut slow = service.connect();
+    let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{";
+    slow.write_all(head.as_bytes()).unwrap();
+    slow.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    assert_eq!(read_answer(&mut slow).error(), error(408, "REQUEST_TIMEOUT", ""));
+}
+
+#[test]
+fn t34_deep_json_is_refused() {
+    let service = Service::unconfigured();
+    let deep = format!(r#"{{"user_id":"a","endpoint":"/x","x":{}}}"#, "[".repeat(60_000));
+    assert_eq!(service.post(CHECK, &deep).error(), error(400, "INVALID_INPUT", ""));
+    assert_eq!(service.check("a", "/x").status, 200);
+}
+
+#[test]
+fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
+    let service = Service::unconfigured();
+    let key = service.admin_key();
+    let wrong = ["-1", "-0", "1.5", "1e3", "4294967296", "9007199254740993", "9223372036854775808", "\"5\"", "[]", "{}"];
+    for number in wrong {
+        for field in ["cost", "limit", "window_seconds"] {
+            let body = format!(r#"{{"user_id":"a","endpoint":"/x","{field}":{number}}}"#);
+            let (status, _, named) = refused(&service, &body);
+            assert_eq!((status, &*named), (400, field), "{body}");
+        }
+        for field in ["limit", "window_seconds", "burst_capacity"] {
+            let mut fields = vec![("limit", "5"), ("window_seconds", "60"), ("burst_capacity", "5")];
+            fields.iter_mut().find(|(name, _)| *name == field).unwrap().1 = number;
+            let numbers: Vec<String> = fields.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
+            let body =
+                format!(r#"{{"user_id":"a","endpoint":"/x","strategy":"gcra",{}}}"#, numbers.join(","));
+            let (status, _, named) = service.with_key(&key, "PUT", "/v1/rate-limit/config", &body).error();
+            assert_eq!((status, &*named), (400, field), "{body}");
+        }
+    }
+    for literal in ["NaN", "Infinity", "1e400", "+1", "01", "0x10"] {
+        let (status, code, _) = refused(&service, &format!(r#"{{"user_id":"a","endpoint":"/x","cost":{literal}}}"#));
+        assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{literal}");
+    }
+}
+
+#[test]
+fn t35_unknown_fields_are_ignored_by_a_check_and_refused_by_a_change() {
+    let service = Service::unconfigured();
+    assert_eq!(service.post(CHECK, r#"{"user_id":"a","endpoint":"/x","tomorrow":1}"#).status, 200);
+    let config = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra","brust":1}"#;
+    let answer = service.admin("PUT", "/v1/rate-limit/config", config);
+    assert_eq!(answer.error(), error(400, "INVALID_INPUT", "brust"));
+    let query = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x&planet=mars");
+    assert_eq!(query.status, 400);
+    assert!(query.text.contains("planet"), "{}", query.text);
+}

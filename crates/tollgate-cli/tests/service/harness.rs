@@ -1,0 +1,221 @@
+//! Starts the binary on a free port with a data directory of its own, talks HTTP to it, and stops it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// A service under test. Killed when it goes out of scope.
+pub(crate) struct Service {
+    child: Child,
+    pub(crate) address: SocketAddr,
+    pub(crate) folder: TempDir,
+    pub(crate) banner: String,
+}
+
+/// An answer, taken apart.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) text: String,
+}
+
+impl Service {
+    /// With no configuration at all.
+    pub(crate) fn unconfigured() -> Self {
+        Self::start(TempDir::new().unwrap(), None, &[])
+    }
+
+    /// With this configuration file.
+    pub(crate) fn with_config(config: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("tollgate.toml");
+        fs::write(&file, config).unwrap();
+        Self::start(folder, Some(&file), &[])
+    }
+
+    /// In a folder that may have been used before.
+    pub(crate) fn start(folder: TempDir, config: Option<&Path>, environment: &[(&str, &str)]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path().join("data"));
+        if let Some(file) = config {
+            command.arg("--config").arg(file);
+        }
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        command.envs(environment.iter().copied()).stdout(Stdio::piped()).stderr(log).stdin(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let (address, banner) = read_banner(&mut child, folder.path());
+        Service { child, address, folder, banner }
+    }
+
+    pub(crate) fn config_file(&self) -> PathBuf {
+        self.folder.path().join("tollgate.toml")
+    }
+
+    pub(crate) fn data_dir(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
+    }
+
+    pub(crate) fn admin_key(&self) -> String {
+        fs::read_to_string(self.data_dir().join("admin.key")).unwrap().trim().to_owned()
+    }
+
+    /// A JSON body by POST.
+    pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
+        self.send("POST", path, &[("content-type", "application/json")], body)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        self.send("GET", path, &[], "")
+    }
+
+    /// With the admin key.
+    pub(crate) fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
+        self.with_key(&self.admin_key(), method, path, body)
+    }
+
+    pub(crate) fn with_key(&self, key: &str, method: &str, path: &str, body: &str) -> Answer {
+        let bearer = format!("Bearer {key}");
+        self.send(method, path, &[("content-type", "application/json"), ("authorization", &bearer)], body)
+    }
+
+    /// One request on a connection of its own.
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+        for (name, value) in headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+        self.raw(request.as_bytes())
+    }
+
+    /// Bytes as they are.
+    pub(crate) fn raw(&self, bytes: &[u8]) -> Answer {
+        let mut stream = self.connect();
+        // A server that has heard enough may close before all is written: its answer counts.
+        let _ = stream.write_all(bytes);
+        read_answer(&mut stream)
+    }
+
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
+        stream
+    }
+
+    pub(crate) fn check(&self, user: &str, endpoint: &str) -> Answer {
+        self.post("/v1/rate-limit/check", &format!(r#"{{"user_id":"{user}","endpoint":"{endpoint}"}}"#))
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// Waits for the process to end, and gives the folder back for the next one.
+    pub(crate) fn ended(mut self) -> (ExitStatus, TempDir) {
+        let status = wait_for("the process to end", || self.child.try_wait().unwrap());
+        let folder = std::mem::replace(&mut self.folder, TempDir::new().unwrap());
+        (status, folder)
+    }
+
+    pub(crate) fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.get("/metrics").text;
+        let value = text.lines().find_map(|each| each.strip_prefix(line)?.strip_prefix(' '));
+        value.map(|value| value.parse().unwrap())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Answer {
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|error| panic!("{error}: {}", self.text))
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
+    }
+
+    /// Status, code and field of an error.
+    pub(crate) fn error(&self) -> (u16, String, String) {
+        let json = self.json();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        (self.status, text(&json["error"]["code"]), text(&json["error"]["details"]["field"]))
+    }
+}
+
+/// Asks until there is an answer; a service under test has ten seconds.
+pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut banner = String::new();
+    loop {
+        let before = banner.len();
+        let read = lines.read_line(&mut banner).unwrap();
+        let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
+        assert!(read > 0, "it ended instead of serving: {banner}{}", log());
+        let line = &banner[before..];
+        if let Some(address) = line.split("http://").nth(1) {
+            let end = address.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).unwrap();
+            let address = address[..end].parse().unwrap();
+            // What else it prints is read, so that it never waits for a reader.
+            std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+            return (address, banner);
+        }
+    }
+}
+
+pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
+    let mut bytes = Vec::new();
+    let mut chunk = [0; 16 << 10];
+    loop {
+        if let Some(answer) = parse_answer(&bytes) {
+            return answer;
+        }
+        match stream.read(&mut chunk) {
+            Ok(0) | Err(_) => break,
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+        }
+    }
+    Answer { status: 0, headers: Vec::new(), text: String::from_utf8_lossy(&bytes).into_owned() }
+}
+
+fn parse_answer(bytes: &[u8]) -> Option<Answer> {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
+    let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+    let mut lines = head.split("\r\n");
+    let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
+    let headers: Vec<(String, String)> =
+        lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_lowercase(), v.to_owned())).collect();
+    let length = headers.iter().find(|(name, _)| name == "content-length").map_or("0", |(_, value)| value);
+    let body = &bytes[end + 4..];
+    let length: usize = length.parse().ok()?;
+    let text = (body.len() >= length).then(|| String::from_utf8_lossy(&body[..length]).into_owned())?;
+    Some(Answer { status, headers, text })
+}

@@ -1,0 +1,206 @@
+//! Starting, reloading, draining, stopping.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::harness::{Service, read_answer, wait_for};
+
+fn serve(arguments: &[&str]) -> Output {
+    let folder = TempDir::new().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path()).args(arguments);
+    command.output().unwrap()
+}
+
+#[test]
+fn the_banner_tells_a_newcomer_what_to_do_next() {
+    let service = Service::unconfigured();
+    assert!(service.banner.contains(&format!("http://{}", service.address)), "{}", service.banner);
+}
+
+#[test]
+fn a_broken_file_is_told_whole_and_nothing_starts() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("broken.toml");
+    fs::write(&file, "default_limit = -1\n[server]\nlisten = \"nowhere\"\nlisen = 1\n[[rules]]\nname = \"a\"\nper = [\"planet\"]\n")
+        .unwrap();
+    let output = serve(&["--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    for part in ["broken.toml:1: default_limit: ", ":3: server.listen: ", ":4: server.lisen: ", ":7: rules[0].per[0]: "] {
+        assert!(told.contains(part), "{part} is not in: {told}");
+    }
+    assert!(told.contains("did you mean listen?"), "{told}");
+    let missing = serve(&["--config", "/nowhere/tollgate.toml"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("/nowhere/tollgate.toml"));
+}
+
+#[test]
+fn the_environment_overrides_the_file_and_its_mistakes_name_the_variable() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    fs::write(&file, "default_limit = 5").unwrap();
+    let service = Service::start(folder, Some(&file), &[("TOLLGATE_DEFAULT_LIMIT", "7")]);
+    assert_eq!(service.check("a", "/x").json()["limit"], 7);
+    let wrong = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(service.folder.path().join("other"))
+        .env("TOLLGATE_SERVER__CONNECTIONS_MAX", "many")
+        .output()
+        .unwrap();
+    assert_eq!(wrong.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(told.contains("TOLLGATE_SERVER__CONNECTIONS_MAX"), "{told}");
+}
+
+#[test]
+fn two_processes_cannot_share_a_data_directory() {
+    let service = Service::unconfigured();
+    let second = Command::new(env!("CARGO_BIN_EXE_tollgate"))
+        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .arg(service.data_dir())
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&second.stderr).contains("data"));
+}
+
+#[test]
+fn t57_a_new_file_is_in_force_by_signal_by_itself_and_by_request() {
+    let service = Service::with_config("default_limit = 10");
+    let limit = || service.check("a", "/x").json()["limit"].as_u64().unwrap();
+    assert_eq!(limit(), 10);
+    fs::write(service.config_file(), "default_limit = 11").unwrap();
+    wait_for("the file to be noticed", || (limit() == 11).then_some(()));
+    fs::write(service.config_file(), "default_limit = 12").unwrap();
+    service.signal("-HUP");
+    wait_for("the signal to be obeyed", || (limit() == 12).then_some(()));
+    fs::write(service.config_file(), "default_limit = 13").unwrap();
+    assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
+    assert_eq!(limit(), 13);
+    let remaining = service.check("a", "/x").json()["remaining"].as_u64().unwrap();
+    assert!(remaining < 12, "what was used carries over: {remaining}");
+}
+
+#[test]
+fn t57_a_broken_file_keeps_the_old_rules_and_says_so_everywhere() {
+    let service = Service::with_config("default_limit = 10");
+    fs::write(service.config_file(), "default_limit = \"ten\"").unwrap();
+    let refused = service.admin("POST", "/v1/admin/reload", "");
+    assert_eq!((refused.status, refused.error().1), (400, "INVALID_INPUT".to_owned()));
+    assert!(refused.text.contains("default_limit"), "{}", refused.text);
+    assert_eq!(service.check("a", "/x").json()["limit"], 10);
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
+    assert!(ready.text.contains("default_limit"));
+    assert_eq!(service.metric("tollgate_config_last_reload_success"), Some(0.0));
+    assert!(service.log().contains("default_limit"), "{}", service.log());
+    fs::write(service.config_file(), "default_limit = 20").unwrap();
+    assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
+    assert_eq!(service.metric("tollgate_config_last_reload_success"), Some(1.0));
+}
+
+#[test]
+fn t57_every_decision_under_reloads_follows_one_file_or_the_other() {
+    let service = Service::with_config("default_limit = 1000000");
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let checker = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                let answer = service.check("a", "/x");
+                let limit = answer.json()["limit"].as_u64().unwrap();
+                assert!(answer.status == 200 && [1_000_000, 2_000_000].contains(&limit), "{}", answer.text);
+                seen += 1;
+            }
+            seen
+        });
+        for round in 0..60 {
+            let text = match round % 3 {
+                0 => "default_limit = 2000000",
+                1 => "default_limit = 1000000",
+                _ => "default_limit = [",
+            };
+            fs::write(service.config_file(), text).unwrap();
+            service.admin("POST", "/v1/admin/reload", "");
+        }
+        done.store(true, Ordering::Relaxed);
+        assert!(checker.join().unwrap() > 0);
+    });
+}
+
+#[test]
+fn t59_a_restart_keeps_what_was_used() {
+    let service = Service::with_config("default_limit = 3\ndefault_window = 86400");
+    for _ in 0..3 {
+        service.check("a", "/x");
+    }
+    service.signal("-TERM");
+    let (status, folder) = service.ended();
+    assert_eq!(status.code(), Some(0));
+    let file = folder.path().join("tollgate.toml");
+    let again = Service::start(folder, Some(&file), &[]);
+    assert_eq!(again.check("a", "/x").status, 429);
+}
+
+#[test]
+fn t60_a_damaged_snapshot_is_put_aside_and_the_service_starts() {
+    let service = Service::unconfigured();
+    service.check("a", "/x");
+    service.signal("-TERM");
+    let (_, folder) = service.ended();
+    let snapshot = folder.path().join("data/counters.snap");
+    let mut bytes = fs::read(&snapshot).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0xff;
+    fs::write(&snapshot, bytes).unwrap();
+    let again = Service::start(folder, None, &[]);
+    assert_eq!(again.check("a", "/x").json()["remaining"], 99);
+    assert!(again.log().contains("snapshot"), "{}", again.log());
+}
+
+#[test]
+fn t59_sigterm_under_load_answers_everything_that_was_sent() {
+    let service = Service::with_config("default_limit = 1000000");
+    let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
+    let address = service.address;
+    let clients: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+                let (mut sent, mut answered) = (0, 0);
+                while stream.write_all(request.as_bytes()).is_ok() {
+                    sent += 1;
+                    let answer = read_answer(&mut stream);
+                    if answer.status == 0 {
+                        // Closed between two requests: the last one never reached the service.
+                        sent -= usize::from(answer.text.is_empty());
+                        break;
+                    }
+                    answered += 1;
+                    if answer.header("connection") == Some("close") {
+                        break;
+                    }
+                }
+                (sent, answered)
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    service.signal("-TERM");
+    for client in clients {
+        let (sent, answered) = client.join().unwrap();
+        assert!(answered > 0 && sent == answered, "sent {sent}, answered {answered}");
+    }
+    let (status, _) = service.ended();
+    assert_eq!(status.code(), Some(0));
+}

@@ -1,0 +1,131 @@
+//! Numbers for single users, resets, and what the service says of itself.
+
+use serde_json::json;
+
+use crate::harness::Service;
+
+const CONFIG: &str = "/v1/rate-limit/config";
+
+fn numbers(limit: u32) -> String {
+    format!(
+        r#"{{"user_id":"a","endpoint":"/api/v1/users","limit":{limit},"window_seconds":60,"strategy":"token_bucket"}}"#
+    )
+}
+
+#[test]
+fn numbers_for_a_user_and_endpoint_apply_there_and_nowhere_else() {
+    let service = Service::unconfigured();
+    let body = r#"{"user_id":"a","endpoint":"/api/v1/users/","limit":2,"window_seconds":60,"strategy":"sliding_window"}"#;
+    let set = service.admin("PUT", CONFIG, body);
+    assert_eq!(set.status, 200, "{}", set.text);
+    let shown = set.json();
+    assert_eq!((&shown["endpoint"], &shown["limit"]), (&json!("/api/v1/users"), &json!(2)));
+    assert_eq!((&shown["strategy"], &shown["burst_capacity"]), (&json!("sliding_window_counter"), &json!(null)));
+    assert!(shown["updated_at"].as_str().unwrap().ends_with('Z'));
+
+    let there = service.check("a", "/api/v1/users");
+    assert_eq!((there.status, &there.json()["limit"]), (200, &json!(2)));
+    service.check("a", "/api/v1/users");
+    assert_eq!(service.check("a", "/api/v1/users").status, 429);
+    assert_eq!(service.check("a", "/elsewhere").json()["limit"], 100);
+    assert_eq!(service.check("b", "/api/v1/users").json()["limit"], 100);
+
+    let path = format!("{CONFIG}?user_id=a&endpoint=/api/v1/users");
+    assert_eq!(service.admin("GET", &path, "").json(), shown);
+    assert_eq!(service.admin("DELETE", &path, "").status, 204);
+    assert_eq!(service.admin("DELETE", &path, "").error().1, "NOT_FOUND");
+    assert_eq!(service.admin("GET", &path, "").error().0, 404);
+    assert_eq!(service.check("a", "/api/v1/users").json()["limit"], 100);
+}
+
+#[test]
+fn consumption_carries_over_when_numbers_change() {
+    let service = Service::with_config("default_limit = 100\ndefault_window = 86400");
+    for _ in 0..60 {
+        service.check("a", "/api/v1/users");
+    }
+    let numbers = |limit| numbers(limit).replace("60,", "86400,");
+    assert_eq!(service.admin("PUT", CONFIG, &numbers(100)).status, 200);
+    assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 39);
+    service.admin("PUT", CONFIG, &numbers(200));
+    assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 138);
+    service.admin("PUT", CONFIG, &numbers(50));
+    assert_eq!(service.check("a", "/api/v1/users").status, 429);
+}
+
+#[test]
+fn a_reset_gives_a_client_everything_back_and_no_one_else() {
+    let service = Service::with_config(
+        "default_limit = 1\n[[tiers]]\nname = \"free\"\nlimit = 1\nwindow = 60\n[[rules]]\nname = \"all\"\nper = [\"global\"]\nlimits = [{ requests = 100, window = 60 }]",
+    );
+    let free = r#"{"user_id":"a","tier":"free","endpoint":"/x"}"#;
+    assert_eq!(service.post("/v1/rate-limit/check", free).status, 200);
+    assert_eq!(service.post("/v1/rate-limit/check", free).status, 429);
+    service.check("b", "/x");
+    let reset = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    let body = reset.json();
+    assert_eq!((&body["user_id"], &body["endpoint"], &body["counters"]), (&json!("a"), &json!("/x"), &json!(1)));
+    assert!(body["done_at"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(service.post("/v1/rate-limit/check", free).status, 200, "although the reset named no tier");
+    assert_eq!(service.check("b", "/x").status, 429);
+}
+
+#[test]
+fn a_check_may_bring_its_own_numbers_on_a_loopback_address() {
+    let service = Service::unconfigured();
+    let body = r#"{"user_id":"a","endpoint":"/x","limit":2,"window_seconds":60,"strategy":"fixed_window"}"#;
+    let first = service.post("/v1/rate-limit/check", body);
+    assert_eq!((&first.json()["limit"], &first.json()["strategy"]), (&json!(2), &json!("fixed_window")));
+    service.post("/v1/rate-limit/check", body);
+    assert_eq!(service.post("/v1/rate-limit/check", body).status, 429);
+    assert_eq!(service.check("a", "/x").json()["remaining"], 99, "the rule's own counter is another");
+    let partly = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":7}"#).json();
+    assert_eq!((&partly["limit"], &partly["strategy"]), (&json!(7), &json!("token_bucket")));
+}
+
+#[test]
+fn the_rules_in_force_can_be_read() {
+    let service = Service::unconfigured();
+    let rules = service.admin("GET", "/v1/admin/rules", "").json();
+    assert_eq!(rules["rules"][0]["name"], "default");
+    assert_eq!(rules["rules"][0]["limits"][0], json!({"requests":100,"window":"1m","burst":null,"algorithm":"token_bucket"}));
+}
+
+#[test]
+fn health_readiness_metrics_and_documentation_need_no_key() {
+    let service = Service::unconfigured();
+    assert_eq!(service.get("/healthz").json()["status"], "ok");
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
+    service.check("a", "/x");
+    assert_eq!(service.metric(r#"tollgate_decisions_total{rule="default",decision="admitted"}"#), Some(1.0));
+    assert_eq!(service.metric("tollgate_config_last_reload_success"), Some(1.0));
+    assert_eq!(service.metric("tollgate_counters"), Some(1.0));
+    let description = service.get("/openapi.json").json();
+    assert!(description["openapi"].as_str().unwrap().starts_with("3.1"));
+    assert!(description["paths"]["/v1/rate-limit/check"]["post"].is_object());
+    let docs = service.get("/docs");
+    assert_eq!(docs.status, 200);
+    assert!(!docs.text.contains("http://") && !docs.text.contains("https://"), "it needs nothing from elsewhere");
+    for asset in ["/docs/docs.js", "/docs/docs.css"] {
+        let answer = service.get(asset);
+        assert_eq!((answer.status, answer.header("x-content-type-options")), (200, Some("nosniff")));
+    }
+    let policy = docs.header("content-security-policy").unwrap();
+    assert!(policy.contains("frame-ancestors 'none'") && !policy.contains("unsafe-inline"));
+    assert_eq!(service.get("/").status, 303);
+}
+
+#[test]
+fn t68_a_million_names_would_make_no_new_series() {
+    let service = Service::unconfigured();
+    let series = || service.get("/metrics").text.lines().filter(|line| !line.starts_with('#')).count();
+    service.check("a", "/x");
+    service.get("/nothing");
+    let before = series();
+    for n in 0..200 {
+        service.check(&format!("user{n}\\\"}}"), &format!("/path/{n}"));
+        service.get(&format!("/nothing/{n}"));
+    }
+    assert_eq!(series(), before);
+}

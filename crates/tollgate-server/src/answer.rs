@@ -1,0 +1,134 @@
+//! Decisions as HTTP answers.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderName, HeaderValue, StatusCode, header};
+use serde::Serialize;
+use tollgate::headers::{self, HeaderProfile, retry_after_secs};
+use tollgate::{Answer, Decision, Timestamp};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, Code};
+
+/// The answer to one check.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct DecisionBody<'a> {
+    /// Whether the request may pass.
+    pub(crate) allowed: bool,
+    /// Requests per window of the limit that decided; null if no limit applies.
+    pub(crate) limit: Option<u32>,
+    /// What would pass now.
+    pub(crate) remaining: Option<u32>,
+    /// When the limit is as good as new, in Unix seconds.
+    pub(crate) reset_at: Option<u64>,
+    /// The algorithm of the limit that decided.
+    pub(crate) strategy: Option<&'static str>,
+    /// Seconds until the same request is admitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) retry_after: Option<u64>,
+    /// The rule that decided.
+    pub(crate) rule: Option<&'a str>,
+    /// Hold the request this long before it starts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) delay_ms: Option<u64>,
+    /// `over_limit`, `cost_exceeds_limit`, `cooldown`, or why it is blocked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) reason: Option<&'a str>,
+    /// `blocked`, if no counter was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) decision: Option<&'static str>,
+    /// When the block ends, in Unix seconds; null if it does not end by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) blocked_until: Option<Option<u64>>,
+    /// What the rule has its clients told.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) message: Option<&'a str>,
+    /// Whether it was decided without the shared counters.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) degraded: bool,
+}
+
+impl<'a> DecisionBody<'a> {
+    pub(crate) fn new(decision: &'a Decision) -> Self {
+        let binding = decision.binding();
+        let rule = decision.rule();
+        let message = rule.and_then(|rule| rule.response.message.as_deref());
+        let mut body = DecisionBody {
+            allowed: decision.admits(),
+            limit: binding.map(|report| report.requests),
+            remaining: binding.map(tollgate::decision::Report::remaining),
+            reset_at: decision.reset_at().map(Timestamp::as_secs_ceil),
+            strategy: binding.map(|report| report.algorithm.as_str()),
+            retry_after: decision.retry_after().map(retry_after_secs),
+            rule: decision.rule_name(),
+            delay_ms: None,
+            reason: None,
+            decision: None,
+            blocked_until: None,
+            message: message.filter(|_| !decision.admits()),
+            degraded: decision.degraded,
+        };
+        match decision.answer {
+            Answer::Admit { delay } => body.delay_ms = Some(delay.as_millis_ceil()).filter(|delay| *delay > 0),
+            Answer::Refuse { reason, .. } => body.reason = Some(reason.as_str()),
+            Answer::Block => {
+                body.decision = Some("blocked");
+                body.reason = Some(message.unwrap_or("blocked by a rule"));
+                body.blocked_until = Some(None);
+            }
+            Answer::Unavailable => {}
+        }
+        body
+    }
+}
+
+/// The status of a decision.
+pub(crate) fn status(decision: &Decision) -> Result<StatusCode, ApiError> {
+    match decision.answer {
+        Answer::Admit { .. } => Ok(StatusCode::OK),
+        Answer::Refuse { .. } => Ok(StatusCode::TOO_MANY_REQUESTS),
+        Answer::Block => Ok(StatusCode::FORBIDDEN),
+        Answer::Unavailable => {
+            Err(ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"))
+        }
+    }
+}
+
+/// The answer to a check.
+pub(crate) fn decision(decision: &Decision, profiles: &[HeaderProfile]) -> Result<Response, ApiError> {
+    let status = status(decision)?;
+    let mut response = json(status, &DecisionBody::new(decision));
+    if !decision.admits() {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    put_headers(&mut response, decision, profiles);
+    Ok(response)
+}
+
+/// Adds the rate-limit headers of a decision.
+pub(crate) fn put_headers(response: &mut Response, decision: &Decision, profiles: &[HeaderProfile]) {
+    let target = response.headers_mut();
+    headers::for_each(decision, profiles, |name, value| {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            target.insert(HeaderName::from_static(name), value);
+        }
+    });
+}
+
+/// Any value as a JSON answer.
+pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
+    let mut bytes = Vec::with_capacity(256);
+    if serde_json::to_writer(&mut bytes, body).is_err() {
+        bytes.clear();
+    }
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// An instant as RFC 3339 with seconds, `2026-11-15T12:00:00Z`.
+pub(crate) fn rfc3339(at: Timestamp) -> String {
+    let secs = i64::try_from(at.as_micros() / 1_000_000).unwrap_or(0);
+    jiff::Timestamp::from_second(secs).map_or_else(|_| String::new(), |instant| instant.to_string())
+}

@@ -1,0 +1,172 @@
+//! What every handler works with: the limiter, the clock, the gate, and what can change while it runs.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tollgate::headers::HeaderProfile;
+use tollgate::{Limiter, MemoryCounters, Seed, Timestamp};
+
+use crate::auth::Gate;
+use crate::clock::Clock;
+use crate::idempotency::Idempotency;
+use crate::metrics::Metrics;
+use crate::reload::ReloadHandle;
+use crate::settings::Settings;
+use crate::transport::ConnectionStats;
+
+/// The limiter of this service.
+pub(crate) type ServiceLimiter = Limiter<MemoryCounters, Arc<Metrics>>;
+
+/// The service: one for the life of the process.
+pub(crate) struct App {
+    limiter: ServiceLimiter,
+    clock: Clock,
+    live: ArcSwap<Live>,
+    /// Known once the file is watched; a service without a file has nothing to reload.
+    reload: OnceLock<ReloadHandle>,
+    draining: AtomicBool,
+    snapshot_failures: AtomicU64,
+    connections: Arc<ConnectionStats>,
+    admin_key: Box<str>,
+    pub(crate) idempotency: Idempotency,
+    pub(crate) request_ids: RequestIds,
+    pub(crate) body_timeout: Duration,
+    listen: SocketAddr,
+}
+
+/// What a reload can change.
+pub(crate) struct Live {
+    pub(crate) gate: Gate,
+    pub(crate) profiles: Vec<HeaderProfile>,
+}
+
+impl Live {
+    fn new(settings: &Settings, admin_key: &str) -> Self {
+        Live { gate: Gate::new(&settings.auth, admin_key), profiles: settings.server.headers.clone() }
+    }
+}
+
+impl App {
+    /// The service with these settings, counters and keys.
+    pub(crate) fn new(
+        settings: Settings,
+        counters: MemoryCounters,
+        seed: Seed,
+        admin_key: &str,
+        clock: Clock,
+        connections: Arc<ConnectionStats>,
+    ) -> Arc<Self> {
+        let live = Live::new(&settings, admin_key);
+        let metrics = Arc::new(Metrics::new(&settings.rules));
+        Arc::new(App {
+            limiter: Limiter::with_records(settings.rules, counters, metrics, seed),
+            clock,
+            live: ArcSwap::from_pointee(live),
+            reload: OnceLock::new(),
+            draining: AtomicBool::new(false),
+            snapshot_failures: AtomicU64::new(0),
+            connections,
+            admin_key: admin_key.into(),
+            idempotency: Idempotency::default(),
+            request_ids: RequestIds::new(seed),
+            body_timeout: settings.server.body_timeout,
+            listen: settings.listen,
+        })
+    }
+
+    /// The limiter.
+    pub(crate) fn limiter(&self) -> &ServiceLimiter {
+        &self.limiter
+    }
+
+    /// The counters.
+    pub(crate) fn counters(&self) -> &MemoryCounters {
+        self.limiter.counters()
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        self.limiter.records()
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn live(&self) -> arc_swap::Guard<Arc<Live>> {
+        self.live.load()
+    }
+
+    /// Puts newly read settings in force: rules, keys and header profiles. The rest needs a restart.
+    pub(crate) fn apply(&self, settings: Settings) {
+        self.metrics().follow(&settings.rules);
+        self.live.store(Arc::new(Live::new(&settings, &self.admin_key)));
+        self.limiter.replace_rules(settings.rules);
+    }
+
+    pub(crate) fn set_reload(&self, handle: ReloadHandle) {
+        let _ = self.reload.set(handle);
+    }
+
+    pub(crate) fn reload(&self) -> Option<&ReloadHandle> {
+        self.reload.get()
+    }
+
+    /// No new work from here on: readiness says so.
+    pub(crate) fn start_draining(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_snapshot_failure(&self) {
+        self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether checks may bring their own numbers without a key: they are open to everyone on a loopback address.
+    pub(crate) fn open_on_loopback(&self) -> bool {
+        self.listen.ip().is_loopback() && self.live().gate.open_checks()
+    }
+
+    /// Reads the figures that are only read when somebody asks, and writes everything out.
+    pub(crate) fn metrics_text(&self) -> String {
+        let gauges = &self.metrics().gauges;
+        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        gauges.counters.set(count(self.counters().len() as u64));
+        gauges.counter_bytes.set(count(self.counters().bytes() as u64));
+        gauges.counter_overflows.set(count(self.counters().overflows()));
+        gauges.idempotency_evictions.set(count(self.idempotency.evicted()));
+        gauges.connections.set(count(self.connections.open()));
+        gauges.connections_refused.set(count(self.connections.refused()));
+        gauges.snapshot_failures.set(count(self.snapshot_failures.load(Ordering::Relaxed)));
+        gauges.clock_offset_seconds.set(self.clock.wall_offset());
+        let status = self.reload().map(ReloadHandle::status);
+        gauges.config_generation.set(count(status.as_ref().map_or(1, |status| status.generation)));
+        gauges.config_last_reload_success.set(i64::from(status.is_none_or(|status| status.last_error.is_none())));
+        self.metrics().text()
+    }
+}
+
+/// Makes an identifier for each request that brings none.
+pub(crate) struct RequestIds {
+    base: u64,
+    next: AtomicU64,
+}
+
+impl RequestIds {
+    fn new(seed: Seed) -> Self {
+        let base = seed.0.iter().fold(0u64, |base, byte| base.rotate_left(8) ^ u64::from(*byte));
+        RequestIds { base, next: AtomicU64::new(0) }
+    }
+
+    /// Unique in this process, and not guessable from another.
+    pub(crate) fn make(&self) -> u64 {
+        // An odd multiplier permutes all numbers: consecutive requests look nothing alike.
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.base.wrapping_add(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}

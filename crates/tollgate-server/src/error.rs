@@ -1,0 +1,180 @@
+//! What a caller is told when a request cannot be served: one envelope, stable codes.
+
+use std::borrow::Cow;
+
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::answer;
+
+/// The stable code of an error. Codes are added, never changed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum Code {
+    /// The request does not make sense.
+    InvalidInput,
+    /// The numbers of a limit do not make sense.
+    InvalidLimit,
+    /// No such strategy.
+    InvalidStrategy,
+    /// No key, or one that is not known.
+    Unauthorized,
+    /// The key does not permit this.
+    Forbidden,
+    /// Nothing here.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// In conflict with what is there.
+    Conflict,
+    /// The body, or the batch, is too large.
+    PayloadTooLarge,
+    /// The body is not JSON.
+    UnsupportedMediaType,
+    /// The idempotency key was used for another body.
+    IdempotencyMismatch,
+    /// A defect of the server.
+    InternalError,
+    /// The counters cannot be reached.
+    ServiceUnavailable,
+}
+
+impl Code {
+    /// The status it is answered with.
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Code::InvalidInput | Code::InvalidLimit | Code::InvalidStrategy => StatusCode::BAD_REQUEST,
+            Code::Unauthorized => StatusCode::UNAUTHORIZED,
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Code::Conflict => StatusCode::CONFLICT,
+            Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// An error on its way to the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    code: Code,
+    message: Cow<'static, str>,
+    field: Option<Cow<'static, str>>,
+    reason: Option<Cow<'static, str>>,
+    allow: Option<&'static str>,
+}
+
+/// The envelope of every error.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorEnvelope<'a> {
+    error: ErrorBody<'a>,
+}
+
+/// The error itself.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorBody<'a> {
+    code: Code,
+    /// For people.
+    message: &'a str,
+    #[serde(skip_serializing_if = "ErrorDetails::is_empty")]
+    details: ErrorDetails<'a>,
+    /// To find the request in the logs.
+    request_id: &'a str,
+}
+
+/// What exactly is wrong.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorDetails<'a> {
+    /// The field that is wrong, `checks[2].cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    /// Why it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+impl ErrorDetails<'_> {
+    fn is_empty(&self) -> bool {
+        self.field.is_none() && self.reason.is_none()
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError { code, message: message.into(), field: None, reason: None, allow: None }
+    }
+
+    /// A field that is wrong.
+    pub(crate) fn field(
+        code: Code,
+        field: impl Into<Cow<'static, str>>,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (field, reason) = (field.into(), reason.into());
+        let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
+        let field = Some(field).filter(|field| !field.is_empty());
+        ApiError { code, message, field, reason: Some(reason), allow: None }
+    }
+
+    /// An invalid field with the code that its kind has.
+    pub(crate) fn invalid(field: impl Into<Cow<'static, str>>, reason: impl Into<Cow<'static, str>>) -> Self {
+        let field = field.into();
+        let code = match field.rsplit('.').next() {
+            Some("limit" | "window_seconds" | "burst_capacity") => Code::InvalidLimit,
+            Some("strategy") => Code::InvalidStrategy,
+            _ => Code::InvalidInput,
+        };
+        ApiError::field(code, field, reason)
+    }
+
+    pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
+        let message = format!("this path takes {allow}");
+        ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
+    }
+
+    /// The same error for an item of a list.
+    pub(crate) fn within(mut self, parent: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{parent}.{field}").into(),
+            None => parent.to_owned().into(),
+        });
+        self
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
+    pub(crate) fn body<'a>(&'a self, request_id: &'a str) -> ErrorBody<'a> {
+        let details = ErrorDetails { field: self.field.as_deref(), reason: self.reason.as_deref() };
+        ErrorBody { code: self.code, message: &self.message, details, request_id }
+    }
+
+    pub(crate) fn into_response(self, request_id: &str) -> Response {
+        let mut response = answer::json(self.code.status(), &ErrorEnvelope { error: self.body(request_id) });
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        match self.code {
+            Code::ServiceUnavailable => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Code::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        if let Some(allow) = self.allow {
+            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        response
+    }
+}

@@ -1,0 +1,194 @@
+//! A check as written, and the facts it states once checked.
+
+use std::net::IpAddr;
+
+use serde::Deserialize;
+use tollgate::identity::IdError;
+use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
+use utoipa::ToSchema;
+
+use crate::error::{ApiError, Code};
+use crate::json::{Pairs, Text};
+
+/// A check as written. Fields that are not known are ignored, so that clients may be ahead of the server.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CheckBody<'a> {
+    /// Who is asking: at least one of `user_id`, `api_key`, `ip`, `tenant`, `login`.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    pub(crate) user_id: Option<Text<'a>>,
+    /// What is asked for.
+    #[serde(borrow)]
+    #[schema(value_type = String, max_length = 2048)]
+    pub(crate) endpoint: Text<'a>,
+    /// The HTTP method.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    method: Option<Text<'a>>,
+    /// The key of the client that is limited.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    api_key: Option<Text<'a>>,
+    /// The client's address.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    ip: Option<Text<'a>>,
+    /// The organisation of the user.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tenant: Option<Text<'a>>,
+    /// The plan of the client.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tier: Option<Text<'a>>,
+    /// The name a login attempt is for.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    login: Option<Text<'a>>,
+    /// How many units the request is worth; 0 only looks. 1 if absent.
+    cost: Option<u32>,
+    /// Further facts by name.
+    #[serde(borrow)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    descriptors: Option<Pairs<'a>>,
+    /// Numbers for this check alone, for callers that may set them: the algorithm.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    strategy: Option<Text<'a>>,
+    /// Requests per window, for this check alone.
+    limit: Option<u32>,
+    /// The window in seconds, for this check alone.
+    window_seconds: Option<u32>,
+}
+
+/// The facts of a check, each of them valid.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    request: Request<'a>,
+    descriptors: Vec<(Id<'a>, Id<'a>)>,
+    /// Numbers for this check alone.
+    pub(crate) own: OwnNumbers,
+}
+
+/// Numbers for one check alone; what is absent is taken from the rule in force.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnNumbers {
+    algorithm: Option<Algorithm>,
+    requests: Option<u32>,
+    window: Option<Span>,
+}
+
+impl<'a> CheckBody<'a> {
+    /// Checks every fact. The first that does not hold is named.
+    pub(crate) fn facts(&'a self) -> Result<Facts<'a>, ApiError> {
+        let mut request = Request::new(endpoint(&self.endpoint.0)?);
+        request.user = id("user_id", self.user_id.as_ref())?;
+        request.tenant = id("tenant", self.tenant.as_ref())?;
+        request.tier = id("tier", self.tier.as_ref())?;
+        request.login = id("login", self.login.as_ref())?;
+        request.cost = self.cost.unwrap_or(1);
+        if let Some(key) = &self.api_key {
+            request.api_key = Some(ApiKey::parse(&key.0).map_err(|error| wrong("api_key", error))?);
+        }
+        if let Some(ip) = &self.ip {
+            request.ip = Some(address(&ip.0)?);
+        }
+        if let Some(method) = &self.method {
+            let method = Method::parse(&method.0);
+            request.method = Some(method.map_err(|error| ApiError::invalid("method", error.to_string()))?);
+        }
+        if request.client().is_none() {
+            let reason = "at least one of user_id, api_key, ip, tenant, login is needed";
+            return Err(ApiError::invalid("user_id", reason));
+        }
+        Ok(Facts { request, descriptors: self.descriptors()?, own: self.own_numbers()? })
+    }
+
+    fn descriptors(&'a self) -> Result<Vec<(Id<'a>, Id<'a>)>, ApiError> {
+        let pairs = self.descriptors.iter().flat_map(|pairs| &pairs.0);
+        let parse = |text: &'a Text<'a>| Id::parse(&text.0).map_err(|error| wrong("descriptors", error));
+        pairs.map(|(name, value)| Ok((parse(name)?, parse(value)?))).collect()
+    }
+
+    fn own_numbers(&self) -> Result<OwnNumbers, ApiError> {
+        let algorithm = self.strategy.as_ref().map(|text| strategy(&text.0)).transpose()?;
+        let window = self.window_seconds.map(|secs| Span::from_secs(u64::from(secs)));
+        Ok(OwnNumbers { algorithm, requests: self.limit, window })
+    }
+}
+
+impl<'a> Facts<'a> {
+    /// The request, with these numbers in place of the rule's if there are any.
+    pub(crate) fn request<'b>(&'b self, own: Option<&'b Limit>) -> Request<'b>
+    where
+        'a: 'b,
+    {
+        Request { descriptors: &self.descriptors, limit_override: own, ..self.request.clone() }
+    }
+}
+
+impl OwnNumbers {
+    /// Whether the check brings any.
+    pub(crate) fn any(&self) -> bool {
+        *self != OwnNumbers::default()
+    }
+
+    /// The limit they make together with the numbers in force.
+    pub(crate) fn limit(&self, in_force: Option<(Algorithm, u32, Span)>) -> Result<Limit, ApiError> {
+        let (algorithm, requests, window) =
+            in_force.unwrap_or((Algorithm::TokenBucket, 100, Span::from_secs(60)));
+        numbers(
+            self.algorithm.unwrap_or(algorithm),
+            self.requests.unwrap_or(requests),
+            self.window.unwrap_or(window),
+            None,
+        )
+    }
+}
+
+/// A limit from numbers of the API; what does not fit is named by its field.
+pub(crate) fn numbers(
+    algorithm: Algorithm,
+    requests: u32,
+    window: Span,
+    burst: Option<u32>,
+) -> Result<Limit, ApiError> {
+    use tollgate::LimitError as Wrong;
+    Limit::shaped(algorithm, requests, Window::Length(window), burst, None).map_err(|error| {
+        let field = match error {
+            Wrong::WindowTooShort | Wrong::WindowTooLong => "window_seconds",
+            Wrong::BurstZero | Wrong::BurstWithoutBucket => "burst_capacity",
+            _ => "limit",
+        };
+        ApiError::field(Code::InvalidLimit, field, error.to_string())
+    })
+}
+
+/// A strategy by its name.
+pub(crate) fn strategy(name: &str) -> Result<Algorithm, ApiError> {
+    Algorithm::parse(name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(Algorithm::as_str);
+        ApiError::invalid("strategy", format!("must be one of {}, sliding_window", names.join(", ")))
+    })
+}
+
+/// An endpoint in its normal form.
+pub(crate) fn endpoint(text: &str) -> Result<Endpoint<'_>, ApiError> {
+    if text.is_empty() {
+        return Err(ApiError::invalid("endpoint", "must not be empty"));
+    }
+    Endpoint::parse(text).map_err(|error| ApiError::invalid("endpoint", error.to_string()))
+}
+
+/// An optional identifier.
+pub(crate) fn id<'a>(field: &'static str, text: Option<&'a Text<'a>>) -> Result<Option<Id<'a>>, ApiError> {
+    text.map(|text| Id::parse(&text.0).map_err(|error| wrong(field, error))).transpose()
+}
+
+fn address(text: &str) -> Result<IpAddr, ApiError> {
+    text.parse().map_err(|_| ApiError::invalid("ip", "must be an IPv4 or IPv6 address, without port or zone"))
+}
+
+fn wrong(field: &'static str, error: IdError) -> ApiError {
+    ApiError::invalid(field, error.to_string())
+}

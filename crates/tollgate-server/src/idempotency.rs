@@ -1,0 +1,207 @@
+//! Batches that are sent twice are decided once.
+//!
+//! A key belongs to its caller and to one body. While the first batch is under way a second is told so; afterwards
+//! it gets the first one's answer, marked as replayed, for five minutes. The store is bounded in bytes: when it
+//! is full the oldest answers go first, and that is counted.
+
+use std::collections::{HashMap, VecDeque};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tollgate::{Span, Timestamp};
+
+use crate::error::{ApiError, Code};
+
+const KEPT_FOR: Span = Span::from_secs(300);
+const BYTES_MAX: usize = 32 << 20;
+
+type Fingerprint = [u8; 32];
+
+#[derive(Default)]
+pub(crate) struct Idempotency {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    answers: HashMap<Fingerprint, Slot>,
+    /// Keys in the order in which they end.
+    order: VecDeque<(Timestamp, Fingerprint)>,
+    bytes: usize,
+    evicted: u64,
+}
+
+struct Slot {
+    body: Fingerprint,
+    ends: Timestamp,
+    answer: Option<Bytes>,
+}
+
+/// What to do with a batch that carries a key.
+#[derive(Debug)]
+pub(crate) enum Turn<'a> {
+    /// Decide it, and say how it ended.
+    Decide(Ticket<'a>),
+    /// It was decided before.
+    Replay(Bytes),
+}
+
+/// The right to decide a batch. Dropped without an answer, it lets the next one try.
+pub(crate) struct Ticket<'a> {
+    store: &'a Idempotency,
+    key: Fingerprint,
+    answered: bool,
+}
+
+impl std::fmt::Debug for Ticket<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Ticket")
+    }
+}
+
+impl Idempotency {
+    /// The turn of this caller's batch with this key and body.
+    pub(crate) fn turn(
+        &self,
+        caller: &str,
+        key: &str,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<Turn<'_>, ApiError> {
+        let key = fingerprint(&[caller.as_bytes(), key.as_bytes()]);
+        let body = fingerprint(&[body]);
+        let mut state = self.state.lock();
+        state.expire(now);
+        match state.answers.get(&key) {
+            None => {
+                let ends = now + KEPT_FOR;
+                state.answers.insert(key, Slot { body, ends, answer: None });
+                state.order.push_back((ends, key));
+                Ok(Turn::Decide(Ticket { store: self, key, answered: false }))
+            }
+            Some(slot) if slot.body != body => Err(ApiError::field(
+                Code::IdempotencyMismatch,
+                "idempotency_key",
+                "was used for another body in the last five minutes",
+            )),
+            Some(Slot { answer: Some(answer), .. }) => Ok(Turn::Replay(answer.clone())),
+            Some(_) => Err(ApiError::field(
+                Code::Conflict,
+                "idempotency_key",
+                "the first batch with this key is still under way",
+            )),
+        }
+    }
+
+    /// Answers that had to go before their time.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.state.lock().evicted
+    }
+}
+
+impl Ticket<'_> {
+    /// Keeps the answer for those who send the batch again.
+    pub(crate) fn answer(mut self, answer: &Bytes) {
+        self.answered = true;
+        let mut state = self.store.state.lock();
+        if let Some(slot) = state.answers.get_mut(&self.key) {
+            slot.answer = Some(answer.clone());
+            state.bytes += answer.len();
+        }
+        state.shrink(self.key);
+    }
+}
+
+impl Drop for Ticket<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.store.state.lock().answers.remove(&self.key);
+        }
+    }
+}
+
+impl State {
+    fn expire(&mut self, now: Timestamp) {
+        while let Some((ends, key)) = self.order.front().copied()
+            && ends <= now
+        {
+            self.order.pop_front();
+            self.remove(key, ends);
+        }
+    }
+
+    /// Makes the answers fit, oldest first, but never the one just given.
+    fn shrink(&mut self, newest: Fingerprint) {
+        while self.bytes > BYTES_MAX
+            && let Some((ends, key)) = self.order.front().copied()
+            && key != newest
+        {
+            self.order.pop_front();
+            self.remove(key, ends);
+            self.evicted += 1;
+        }
+    }
+
+    /// Removes a key, unless it has been used anew since.
+    fn remove(&mut self, key: Fingerprint, ends: Timestamp) {
+        if self.answers.get(&key).is_some_and(|slot| slot.ends == ends)
+            && let Some(slot) = self.answers.remove(&key)
+        {
+            self.bytes -= slot.answer.map_or(0, |answer| answer.len());
+        }
+    }
+}
+
+/// A hash of the parts, each with its length, so that no two lists look alike.
+fn fingerprint(parts: &[&[u8]]) -> Fingerprint {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    hash.finalize().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000);
+
+    fn decided<'a>(turn: Result<Turn<'a>, ApiError>) -> Ticket<'a> {
+        match turn.unwrap() {
+            Turn::Decide(ticket) => ticket,
+            Turn::Replay(_) => panic!("replayed"),
+        }
+    }
+
+    #[test]
+    fn t39_a_key_belongs_to_its_caller_and_its_body() {
+        let store = Idempotency::default();
+        decided(store.turn("a", "k", b"one", NOW)).answer(&Bytes::from_static(b"first"));
+        assert!(matches!(store.turn("a", "k", b"one", NOW), Ok(Turn::Replay(answer)) if answer == "first"));
+        assert_eq!(store.turn("a", "k", b"two", NOW).unwrap_err().code(), Code::IdempotencyMismatch);
+        decided(store.turn("b", "k", b"two", NOW));
+    }
+
+    #[test]
+    fn t39_a_second_batch_waits_its_turn_and_a_failed_first_gives_it_up() {
+        let store = Idempotency::default();
+        let first = decided(store.turn("a", "k", b"one", NOW));
+        assert_eq!(store.turn("a", "k", b"one", NOW).unwrap_err().code(), Code::Conflict);
+        drop(first);
+        decided(store.turn("a", "k", b"one", NOW));
+    }
+
+    #[test]
+    fn answers_end_after_five_minutes_and_when_the_store_is_full() {
+        let store = Idempotency::default();
+        decided(store.turn("a", "k", b"", NOW)).answer(&Bytes::from_static(b"first"));
+        decided(store.turn("a", "k", b"", NOW + KEPT_FOR)).answer(&Bytes::from_static(b"second"));
+        let large = Bytes::from(vec![0; BYTES_MAX]);
+        decided(store.turn("a", "large", b"", NOW + KEPT_FOR)).answer(&large);
+        assert_eq!(store.evicted(), 1);
+        decided(store.turn("a", "k", b"", NOW + KEPT_FOR));
+    }
+}

@@ -1,0 +1,195 @@
+//! JSON from outside: strict, bounded, and every mistake named by its field.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+
+use crate::error::{ApiError, Code};
+
+/// Nothing we take is nested deeper.
+const DEPTH_MAX: usize = 32;
+
+/// Parses a body. The fast way first; only a body that fails is read again to find out where.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    if too_deep(body) {
+        let reason = format!("must not be nested deeper than {DEPTH_MAX} levels");
+        return Err(ApiError::field(Code::InvalidInput, "", reason));
+    }
+    serde_json::from_slice(body).map_err(|error| locate::<T>(body, &error))
+}
+
+fn locate<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> ApiError {
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let Err(located) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+        // It parses, so what follows it is what is wrong.
+        return ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}"));
+    };
+    let path = located.path().to_string();
+    let cause = located.into_inner();
+    if cause.is_data() {
+        let (field, reason) = name_field(path, &cause.to_string());
+        return ApiError::invalid(field, reason);
+    }
+    ApiError::field(Code::InvalidInput, "", format!("not JSON: {cause}"))
+}
+
+/// The field and the reason, from where the parser stood and what it said.
+fn name_field(path: String, said: &str) -> (String, String) {
+    let reason = said.split(" at line ").next().unwrap_or(said);
+    let quoted = || reason.split('`').nth(1).unwrap_or_default();
+    let inside = |field: &str| if path == "." { field.to_owned() } else { format!("{path}.{field}") };
+    if reason.starts_with("missing field") {
+        return (inside(quoted()), "is missing".to_owned());
+    }
+    if reason.starts_with("duplicate field") {
+        return (inside(quoted()), "is given twice".to_owned());
+    }
+    if reason.starts_with("unknown field") {
+        return (inside(quoted()), "unknown field".to_owned());
+    }
+    (if path == "." { String::new() } else { path }, plain(reason))
+}
+
+/// The parser's sentence without the names of Rust's types.
+fn plain(reason: &str) -> String {
+    let mut plain = reason.to_owned();
+    for (rust, word) in [
+        ("expected u32", "expected an integer from 0 to 4294967295"),
+        ("expected u64", "expected a non-negative integer"),
+        ("floating point", "fraction"),
+    ] {
+        plain = plain.replace(rust, word);
+    }
+    plain
+}
+
+/// Counting brackets is enough for almost every body; only one with many is looked at more closely.
+fn too_deep(body: &[u8]) -> bool {
+    let opening = |byte: &&u8| matches!(**byte, b'[' | b'{');
+    if body.iter().filter(opening).count() <= DEPTH_MAX {
+        return false;
+    }
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+    }
+    false
+}
+
+/// A string that borrows from the body unless it had escapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for TextVisitor<'a> {
+            type Value = Text<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor(PhantomData))
+    }
+}
+
+/// An object of strings, in the order written; a key given twice is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pairs<'a>(pub(crate) Vec<(Text<'a>, Text<'a>)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for PairsVisitor<'a> {
+            type Value = Pairs<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
+                let mut pairs: Vec<(Text<'a>, Text<'a>)> = Vec::new();
+                while let Some((key, value)) = map.next_entry::<Text<'a>, Text<'a>>()? {
+                    if pairs.iter().any(|(known, _)| *known == key) {
+                        return Err(de::Error::custom(format!("{:?} is given twice", key.0)));
+                    }
+                    if pairs.len() == 32 {
+                        return Err(de::Error::custom("must have at most 32 entries"));
+                    }
+                    pairs.push((key, value));
+                }
+                Ok(Pairs(pairs))
+            }
+        }
+        deserializer.deserialize_map(PairsVisitor(PhantomData))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[expect(dead_code, reason = "only its parsing is looked at")]
+    struct Sample<'a> {
+        #[serde(borrow)]
+        name: Text<'a>,
+        cost: Option<u32>,
+        #[serde(borrow, default)]
+        more: Pairs<'a>,
+    }
+
+    fn complaint(body: &str) -> String {
+        let error = parse::<Sample<'_>>(body.as_bytes()).unwrap_err();
+        serde_json::to_value(error.body("")).unwrap()["message"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn t36_numbers_that_are_not_whole_or_in_range_are_refused_by_name() {
+        for number in ["NaN", "Infinity", "1e400", "-1", "-0", "1.5", "4294967296", "18446744073709551616", "\"5\""] {
+            let complaint = complaint(&format!(r#"{{"name":"a","cost":{number}}}"#));
+            assert!(complaint.starts_with("cost: ") || complaint.contains("not JSON"), "{number}: {complaint}");
+        }
+    }
+
+    #[test]
+    fn t35_duplicate_keys_and_trailing_data_are_refused() {
+        assert_eq!(complaint(r#"{"name":"a","name":"b"}"#), "name: is given twice");
+        assert!(complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice"));
+        assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
+        assert!(complaint("\u{feff}{}").contains("not JSON"));
+        assert_eq!(complaint("{}"), "name: is missing");
+    }
+
+    #[test]
+    fn t34_nesting_is_bounded_and_never_overflows_the_stack() {
+        let deep = format!(r#"{{"name":"a","x":{}"#, "[".repeat(100_000));
+        assert!(complaint(&deep).contains("nested"));
+        let brackets_in_text = format!(r#"{{"name":"{}"}}"#, "[{".repeat(100));
+        assert!(parse::<Sample<'_>>(brackets_in_text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn text_borrows_unless_it_was_escaped() {
+        let plain: Sample<'_> = parse(br#"{"name":"abc"}"#).unwrap();
+        let escaped: Sample<'_> = parse(br#"{"name":"a\u0062c"}"#).unwrap();
+        assert!(matches!(plain.name.0, Cow::Borrowed("abc")));
+        assert!(matches!(&escaped.name.0, Cow::Owned(text) if text == "abc"));
+    }
+}

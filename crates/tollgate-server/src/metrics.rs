@@ -1,0 +1,202 @@
+//! Metrics for Prometheus. Labels come from the configuration and from fixed lists, never from a client.
+
+use std::fmt;
+
+use arc_swap::ArcSwap;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use tollgate::record::{Record, RecordSink};
+use tollgate::{Answer, Decision, Refusal, RuleSet};
+
+/// What is measured.
+pub(crate) struct Metrics {
+    registry: Registry,
+    decisions: Family<DecisionLabels, Counter>,
+    degraded: Counter,
+    responses: Family<ResponseLabels, Counter>,
+    /// The counters of each rule by its position, so that a decision looks up no label.
+    by_rule: ArcSwap<Vec<RuleCounters>>,
+    unruled: RuleCounters,
+    /// Read when somebody asks.
+    pub(crate) gauges: Gauges,
+}
+
+/// Figures that are read when somebody asks.
+#[derive(Default)]
+pub(crate) struct Gauges {
+    pub(crate) counters: Gauge,
+    pub(crate) counter_bytes: Gauge,
+    pub(crate) counter_overflows: Gauge,
+    pub(crate) idempotency_evictions: Gauge,
+    pub(crate) connections: Gauge,
+    pub(crate) connections_refused: Gauge,
+    pub(crate) snapshot_failures: Gauge,
+    pub(crate) config_generation: Gauge,
+    pub(crate) config_last_reload_success: Gauge,
+    pub(crate) clock_offset_seconds: Gauge<f64, std::sync::atomic::AtomicU64>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DecisionLabels {
+    rule: String,
+    decision: Kind,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ResponseLabels {
+    route: &'static str,
+    status: u16,
+}
+
+/// How a decision ended.
+#[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
+enum Kind {
+    Admitted,
+    OverLimit,
+    CostExceedsLimit,
+    Cooldown,
+    Blocked,
+    Unavailable,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] = [
+        Kind::Admitted,
+        Kind::OverLimit,
+        Kind::CostExceedsLimit,
+        Kind::Cooldown,
+        Kind::Blocked,
+        Kind::Unavailable,
+    ];
+
+    fn of(decision: &Decision) -> Self {
+        match decision.answer {
+            Answer::Admit { .. } => Kind::Admitted,
+            Answer::Refuse { reason: Refusal::OverLimit, .. } => Kind::OverLimit,
+            Answer::Refuse { reason: Refusal::CostExceedsLimit, .. } => Kind::CostExceedsLimit,
+            Answer::Refuse { reason: Refusal::Cooldown, .. } => Kind::Cooldown,
+            Answer::Block => Kind::Blocked,
+            Answer::Unavailable => Kind::Unavailable,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Kind::Admitted => "admitted",
+            Kind::OverLimit => "over_limit",
+            Kind::CostExceedsLimit => "cost_exceeds_limit",
+            Kind::Cooldown => "cooldown",
+            Kind::Blocked => "blocked",
+            Kind::Unavailable => "unavailable",
+        }
+    }
+}
+
+impl EncodeLabelValue for Kind {
+    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
+        EncodeLabelValue::encode(&self.as_str(), encoder)
+    }
+}
+
+/// The counters of one rule, one for each way a decision can end.
+struct RuleCounters {
+    rule: Box<str>,
+    by_kind: [Counter; 6],
+}
+
+impl RuleCounters {
+    fn new(rule: &str, family: &Family<DecisionLabels, Counter>) -> Self {
+        let counter = |decision| {
+            family.get_or_create(&DecisionLabels { rule: rule.to_owned(), decision }).clone()
+        };
+        RuleCounters { rule: rule.into(), by_kind: Kind::ALL.map(counter) }
+    }
+
+    fn count(&self, kind: Kind) {
+        self.by_kind[kind as usize].inc();
+    }
+}
+
+impl Metrics {
+    pub(crate) fn new(rules: &RuleSet) -> Self {
+        let mut registry = Registry::with_prefix("tollgate");
+        let decisions = Family::<DecisionLabels, Counter>::default();
+        let responses = Family::<ResponseLabels, Counter>::default();
+        let degraded = Counter::default();
+        registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
+        registry.register("degraded_decisions", "Decisions made without the shared counters", degraded.clone());
+        registry.register("http_responses", "Answers by route and status", responses.clone());
+        let gauges = Gauges::default();
+        gauges.register(&mut registry);
+        let unruled = RuleCounters::new("", &decisions);
+        let metrics =
+            Metrics { registry, decisions, degraded, responses, by_rule: ArcSwap::default(), unruled, gauges };
+        metrics.follow(rules);
+        metrics
+    }
+
+    /// Makes counters for the rules of a new set; those of rules that are gone stay, as Prometheus expects.
+    pub(crate) fn follow(&self, rules: &RuleSet) {
+        let counters = rules.rules().iter().map(|rule| RuleCounters::new(&rule.name, &self.decisions));
+        self.by_rule.store(std::sync::Arc::new(counters.collect()));
+    }
+
+    pub(crate) fn count_response(&self, route: &'static str, status: u16) {
+        self.responses.get_or_create(&ResponseLabels { route, status }).inc();
+    }
+
+    /// Everything, as OpenMetrics text.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = encode(&mut text, &self.registry);
+        text
+    }
+}
+
+impl Gauges {
+    fn register(&self, registry: &mut Registry) {
+        let gauges = [
+            ("counters", "Counters held in memory", &self.counters),
+            ("counter_bytes", "Bytes of the counters held in memory", &self.counter_bytes),
+            ("counter_overflows", "Decisions that shared a counter because memory was full", &self.counter_overflows),
+            ("idempotency_evictions", "Batch answers dropped before their time", &self.idempotency_evictions),
+            ("connections", "Open connections", &self.connections),
+            ("connections_refused", "Connections closed because of a cap", &self.connections_refused),
+            ("snapshot_failures", "Counter snapshots that could not be written", &self.snapshot_failures),
+            ("config_generation", "Configurations that have been in force", &self.config_generation),
+            (
+                "config_last_reload_success",
+                "Whether the last configuration that was read is in force",
+                &self.config_last_reload_success,
+            ),
+        ];
+        for (name, help, gauge) in gauges {
+            registry.register(name, help, gauge.clone());
+        }
+        let offset = self.clock_offset_seconds.clone();
+        registry.register("clock_offset_seconds", "The wall clock's lead over the clock of decisions", offset);
+    }
+}
+
+impl RecordSink for Metrics {
+    fn offer(&self, record: &Record<'_>) {
+        let decision = record.decision;
+        let kind = Kind::of(decision);
+        let by_rule = self.by_rule.load();
+        let counters = decision.rule_position().and_then(|position| by_rule.get(position));
+        match (counters, decision.rule()) {
+            // A decision may have seen the rules of a moment ago: the name decides, the position only helps.
+            (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(kind),
+            (_, Some(rule)) => RuleCounters::new(&rule.name, &self.decisions).count(kind),
+            (_, None) => self.unruled.count(kind),
+        }
+        if decision.degraded {
+            self.degraded.inc();
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! `POST /v1/rate-limit/check`: may this request pass?
+
+use axum::body::Body;
+use axum::response::Response;
+use tollgate::{Limit, Timestamp};
+
+use super::{CHECK_BYTES_MAX, Call};
+use crate::answer::{self, DecisionBody};
+use crate::app::App;
+use crate::auth::{Caller, forbidden};
+use crate::error::{ApiError, ErrorEnvelope};
+use crate::facts::{CheckBody, Facts};
+use crate::json;
+use crate::scope::Scope;
+
+/// Checks one request and charges it if it may pass.
+#[utoipa::path(
+    post, path = "/v1/rate-limit/check", request_body = CheckBody<'_>,
+    responses(
+        (status = 200, description = "The request may pass", body = DecisionBody<'_>),
+        (status = 429, description = "The request is over a limit; see Retry-After", body = DecisionBody<'_>),
+        (status = 403, description = "The client is blocked (decision), or may not bring its own numbers (error)",
+         body = DecisionBody<'_>),
+        (status = 400, description = "A field is wrong; nothing was charged", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+    )
+)]
+pub(super) async fn check(call: Call, body: Body) -> Result<Response, ApiError> {
+    let body = call.json_body(body, CHECK_BYTES_MAX).await?;
+    let check: CheckBody<'_> = json::parse(&body)?;
+    let facts = check.facts()?;
+    let now = call.app.now();
+    let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+    let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
+    answer::decision(&decision, &call.app.live().profiles)
+}
+
+/// The numbers that the check brings, if the caller may bring any.
+pub(super) async fn own_limit(
+    app: &App,
+    caller: &Caller,
+    facts: &Facts<'_>,
+    now: Timestamp,
+) -> Result<Option<Limit>, ApiError> {
+    if !facts.own.any() {
+        return Ok(None);
+    }
+    if !app.open_on_loopback() && !caller.has(Scope::Override) {
+        return Err(forbidden(Scope::Override));
+    }
+    let in_force = app.limiter().peek(&facts.request(None), now).await;
+    let in_force = in_force.binding().map(|report| (report.algorithm, report.requests, report.window));
+    facts.own.limit(in_force).map(Some)
+}

@@ -1,0 +1,178 @@
+//! `/v1/rate-limit/config`: numbers for one user on one endpoint.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+use tollgate::rules::overrides::Override;
+use tollgate::{Endpoint, Id, Request, Span, Window};
+use utoipa::{IntoParams, ToSchema};
+
+use super::{CHECK_BYTES_MAX, Call};
+use crate::answer;
+use crate::error::{ApiError, Code, ErrorEnvelope};
+use crate::facts::{endpoint, id, numbers, strategy};
+use crate::json::{self, Text};
+
+/// They live in memory: enough for everything but an attack.
+const OVERRIDES_MAX: usize = 100_000;
+
+/// Numbers for one user on one endpoint, as written.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfigBody<'a> {
+    /// The user.
+    #[serde(borrow)]
+    #[schema(value_type = String, max_length = 256)]
+    user_id: Text<'a>,
+    /// The endpoint.
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    endpoint: Text<'a>,
+    /// Requests per window.
+    limit: u32,
+    /// The window in seconds.
+    window_seconds: u32,
+    /// The algorithm.
+    #[serde(borrow)]
+    #[schema(value_type = String)]
+    strategy: Text<'a>,
+    /// What a bucket holds, if not `limit`.
+    burst_capacity: Option<u32>,
+}
+
+/// Numbers for one user on one endpoint, in force.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ConfigAnswer<'a> {
+    /// The user.
+    user_id: &'a str,
+    /// The endpoint in its normal form.
+    endpoint: &'a str,
+    /// Requests per window.
+    limit: u32,
+    /// The window in seconds.
+    window_seconds: u64,
+    /// The algorithm.
+    strategy: &'static str,
+    /// What a bucket holds, if not `limit`.
+    burst_capacity: Option<u32>,
+    /// When they were set.
+    updated_at: String,
+}
+
+/// Which user and endpoint.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct ConfigQuery {
+    /// The user.
+    user_id: String,
+    /// The endpoint.
+    endpoint: String,
+}
+
+/// Sets the numbers of one user on one endpoint.
+#[utoipa::path(
+    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>,
+    responses(
+        (status = 200, description = "In force from now on; what was used carries over", body = ConfigAnswer<'_>),
+        (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
+        (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
+    )
+)]
+pub(super) async fn write(call: Call, body: Body) -> Result<Response, ApiError> {
+    let body = call.json_body(body, CHECK_BYTES_MAX).await?;
+    let config: ConfigBody<'_> = json::parse(&body)?;
+    let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
+    let endpoint = endpoint(&config.endpoint.0)?;
+    let window = Span::from_secs(u64::from(config.window_seconds));
+    let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
+    let now = call.app.now();
+    let new = Override::new(user, &endpoint, limit, now);
+    let rules = call.app.limiter().rules();
+    if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
+        let message = format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
+        return Err(ApiError::new(Code::Conflict, message));
+    }
+    drop(rules);
+    let request = Request { user: Some(user), ..Request::new(endpoint) };
+    let answer = answer_of(&new);
+    let carried = call.app.limiter().set_override(&request, new.clone(), now).await;
+    carried.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    tracing::info!(
+        by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, limit = config.limit,
+        "numbers set for one user and endpoint"
+    );
+    Ok(answer::json(StatusCode::OK, &answer))
+}
+
+/// The numbers of one user on one endpoint.
+#[utoipa::path(
+    get, path = "/v1/rate-limit/config", params(ConfigQuery),
+    responses(
+        (status = 200, description = "The numbers in force", body = ConfigAnswer<'_>),
+        (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
+    )
+)]
+pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
+    let query: ConfigQuery = call.query()?;
+    let (user, endpoint) = query.parse()?;
+    let rules = call.app.limiter().rules();
+    let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
+    Ok(answer::json(StatusCode::OK, &answer_of(found)))
+}
+
+/// Removes the numbers of one user on one endpoint: the rule applies again.
+#[utoipa::path(
+    delete, path = "/v1/rate-limit/config", params(ConfigQuery),
+    responses(
+        (status = 204, description = "Removed"),
+        (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
+    )
+)]
+pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
+    let query: ConfigQuery = call.query()?;
+    let (user, endpoint) = query.parse()?;
+    let (user, endpoint) = (user.as_str(), endpoint.as_str());
+    call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
+    call.app.limiter().update_overrides(|overrides| {
+        overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone())
+    });
+    tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::NO_CONTENT;
+    Ok(response)
+}
+
+impl ConfigQuery {
+    fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
+        let user = Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
+        Ok((user, endpoint(&self.endpoint)?))
+    }
+}
+
+fn answer_of(found: &Override) -> ConfigAnswer<'_> {
+    let limit = &found.limit.limit;
+    let window = match limit.window() {
+        Window::Length(span) => span.as_secs_ceil(),
+        Window::Calendar(_) => limit.window_length().as_secs_ceil(),
+    };
+    ConfigAnswer {
+        user_id: &found.user,
+        endpoint: &found.endpoint,
+        limit: limit.requests(),
+        window_seconds: window,
+        strategy: limit.algorithm().as_str(),
+        burst_capacity: limit.burst(),
+        updated_at: answer::rfc3339(found.updated_at),
+    }
+}
+
+fn missing_user() -> ApiError {
+    ApiError::invalid("user_id", "is missing")
+}
+
+fn not_found() -> ApiError {
+    ApiError::new(Code::NotFound, "this user has no numbers of its own on this endpoint")
+}

@@ -1,0 +1,138 @@
+//! `POST /v1/rate-limit/explain`: why would this request pass, or not?
+
+use axum::body::Body;
+use axum::response::Response;
+use http::StatusCode;
+use serde::Serialize;
+use tollgate::algorithms::Outcome;
+use tollgate::counters::Effect;
+use tollgate::decision::Report;
+use tollgate::explain::RuleExplanation;
+use tollgate::headers::retry_after_secs;
+use tollgate::{Decision, Timestamp};
+use utoipa::ToSchema;
+
+use super::check::own_limit;
+use super::{CHECK_BYTES_MAX, Call};
+use crate::answer::{self, DecisionBody};
+use crate::error::{ApiError, ErrorEnvelope};
+use crate::facts::CheckBody;
+use crate::json;
+
+/// A decision and everything behind it. Nothing was charged.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ExplainBody<'a> {
+    /// What the request would be told now.
+    #[serde(flatten)]
+    decision: DecisionBody<'a>,
+    /// Who the request is counted as, `user:alice`.
+    client: Option<String>,
+    /// The endpoint in its normal form.
+    normalized_endpoint: &'a str,
+    /// The earliest instant at which the request is admitted, in Unix microseconds; null if never.
+    next_allowed_at_us: Option<u64>,
+    /// Every rule in the order of the walk.
+    rules: Vec<RuleBody<'a>>,
+}
+
+/// What became of one rule.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct RuleBody<'a> {
+    /// The rule.
+    name: &'a str,
+    /// Whether the request meets its conditions.
+    matched: bool,
+    /// What became of it, in words.
+    reason: String,
+    /// What it does.
+    action: &'static str,
+    /// Lower is looked at first.
+    priority: u32,
+    /// Only the first matching rule of a layer applies.
+    layer: &'a str,
+    /// Whether one of its limits decided.
+    binding: bool,
+    /// What its limits say, if they apply.
+    limits: Vec<LimitBody>,
+}
+
+/// What one limit says.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct LimitBody {
+    /// Requests per window.
+    limit: u32,
+    /// The window in seconds.
+    window_seconds: u64,
+    /// The algorithm.
+    strategy: &'static str,
+    /// What would pass now.
+    remaining: u32,
+    /// Seconds until the request is admitted by this limit; null if it is now, or never will be.
+    retry_after: Option<u64>,
+    /// When the limit is as good as new, in Unix seconds.
+    reset_at: u64,
+    /// Whether a refusal by it counts.
+    enforced: bool,
+}
+
+/// Explains one request without charging it.
+#[utoipa::path(
+    post, path = "/v1/rate-limit/explain", request_body = CheckBody<'_>,
+    responses(
+        (status = 200, description = "The decision, and every rule behind it", body = ExplainBody<'_>),
+        (status = 400, description = "A field is wrong", body = ErrorEnvelope<'_>),
+    )
+)]
+pub(super) async fn explain(call: Call, body: Body) -> Result<Response, ApiError> {
+    let body = call.json_body(body, CHECK_BYTES_MAX).await?;
+    let check: CheckBody<'_> = json::parse(&body)?;
+    let facts = check.facts()?;
+    let now = call.app.now();
+    let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+    let request = facts.request(own.as_ref());
+    let explanation = call.app.limiter().explain(&request, now).await;
+    let decision = &explanation.decision;
+    let rules = explanation.rules(&request);
+    let body = ExplainBody {
+        decision: DecisionBody::new(decision),
+        client: request.client().map(|client| client.to_string()),
+        normalized_endpoint: request.endpoint.as_str(),
+        next_allowed_at_us: next_allowed_at(decision).map(Timestamp::as_micros),
+        rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),
+    };
+    Ok(answer::json(StatusCode::OK, &body))
+}
+
+fn next_allowed_at(decision: &Decision) -> Option<Timestamp> {
+    let wait = if decision.admits() { Some(tollgate::Span::ZERO) } else { decision.retry_after() };
+    wait.map(|wait| decision.now + wait)
+}
+
+fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBody<'a> {
+    let rule = explained.rule;
+    RuleBody {
+        name: &rule.name,
+        matched: explained.matched,
+        reason: explained.reason.clone(),
+        action: rule.action.as_str(),
+        priority: rule.priority,
+        layer: &rule.layer,
+        binding: decision.rule_name() == Some(&*rule.name),
+        limits: explained.reports.iter().map(|report| limit_body(report, decision.now)).collect(),
+    }
+}
+
+fn limit_body(report: &Report, now: Timestamp) -> LimitBody {
+    LimitBody {
+        limit: report.requests,
+        window_seconds: report.window.as_secs_ceil(),
+        strategy: report.algorithm.as_str(),
+        remaining: report.remaining(),
+        retry_after: match report.verdict.outcome {
+            Outcome::Refuse { retry_after } => Some(retry_after_secs(retry_after)),
+            _ => None,
+        },
+        reset_at: (now + report.verdict.reset_after).as_secs_ceil(),
+        enforced: report.effect == Effect::Enforce,
+    }
+}

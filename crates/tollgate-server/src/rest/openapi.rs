@@ -1,0 +1,115 @@
+//! The description of the API, made from the handlers themselves.
+
+use std::sync::LazyLock;
+
+use utoipa::OpenApi;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+
+use super::{admin, batch, check, config, explain, reset, service, status};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "tollgate", description = "Decides, for every request to an API, whether it may pass now."),
+    paths(
+        check::check,
+        batch::batch_check,
+        status::status,
+        status::status_by_path,
+        explain::explain,
+        config::read,
+        config::write,
+        config::delete,
+        reset::reset,
+        admin::reload,
+        admin::rules,
+        admin::penalties,
+        admin::pardon,
+        service::healthz,
+        service::readyz,
+        service::metrics,
+        service::openapi,
+    )
+)]
+struct Description;
+
+static JSON: LazyLock<String> = LazyLock::new(|| {
+    let mut description = Description::openapi();
+    let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    description.components.get_or_insert_default().add_security_scheme("key", bearer);
+    description.to_json().unwrap_or_default()
+});
+
+/// OpenAPI 3.1, made once.
+pub(super) fn json() -> &'static str {
+    &JSON
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    use super::super::{ROUTES, Verb};
+    use super::*;
+
+    /// What version 1 has promised. Lines are added, never removed: see docs/api.md.
+    const CONTRACT: &str = include_str!("../../contract/v1.txt");
+
+    fn description() -> Value {
+        serde_json::from_str(json()).unwrap()
+    }
+
+    /// Every route, parameter and field, one a line.
+    fn described(api: &Value) -> BTreeSet<String> {
+        let mut lines = BTreeSet::new();
+        for (path, operations) in api["paths"].as_object().unwrap() {
+            for (verb, operation) in operations.as_object().unwrap() {
+                let route = format!("{} {path}", verb.to_uppercase());
+                for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                    lines.insert(format!("{route} takes {}", parameter["name"].as_str().unwrap()));
+                }
+                for status in operation["responses"].as_object().unwrap().keys() {
+                    lines.insert(format!("{route} answers {status}"));
+                }
+                lines.insert(route);
+            }
+        }
+        for (name, schema) in api["components"]["schemas"].as_object().unwrap() {
+            let parts = schema["allOf"].as_array().into_iter().flatten().chain([schema]);
+            for part in parts {
+                for (field, kind) in part["properties"].as_object().into_iter().flatten() {
+                    lines.insert(format!("{name}.{field}: {}", kind["type"]));
+                }
+            }
+            for code in schema["enum"].as_array().into_iter().flatten() {
+                lines.insert(format!("{name} = {code}"));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn nothing_that_version_1_documents_has_disappeared() {
+        let described = described(&description());
+        let lost: Vec<&str> = CONTRACT.lines().filter(|line| !described.contains(*line)).collect();
+        assert!(lost.is_empty(), "a change of version 1 may only add; these are gone: {lost:#?}");
+        let new: Vec<&String> = described.iter().filter(|line| !CONTRACT.lines().any(|old| old == *line)).collect();
+        assert!(new.is_empty(), "new, so promise them in contract/v1.txt: {new:#?}");
+    }
+
+    #[test]
+    fn every_route_of_version_1_is_described() {
+        let api = description();
+        for route in ROUTES.iter().filter(|route| route.path.starts_with("/v1/")) {
+            let path = route.path.replace("{*", "{");
+            let verb = match route.method {
+                Verb::Get => "get",
+                Verb::Post => "post",
+                Verb::Put => "put",
+                Verb::Delete => "delete",
+            };
+            assert!(api["paths"][&path][verb].is_object(), "{verb} {path}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Health, metrics and documentation: what operators and machines ask of the service itself.
+
+use axum::body::Body;
+use axum::response::Response;
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::{Call, openapi as description};
+use crate::answer;
+use crate::error::ApiError;
+
+/// Pages may load what this server serves, and nothing else.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                      frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
+
+/// How the service is.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct HealthBody {
+    /// `ok`, `ready`, `degraded` (it decides, but something needs attention) or `draining`.
+    status: &'static str,
+    /// What is wrong with the configuration file, if it is not the one in force.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    config_error: Option<String>,
+}
+
+/// 200 as soon as the process serves.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It serves", body = HealthBody)))]
+pub(super) async fn healthz(_: Call) -> Result<Response, ApiError> {
+    Ok(answer::json(StatusCode::OK, &HealthBody { status: "ok", config_error: None }))
+}
+
+/// Whether new requests should be sent here.
+#[utoipa::path(get, path = "/readyz", responses(
+    (status = 200, description = "Send requests; `degraded` names what needs attention", body = HealthBody),
+    (status = 503, description = "It is shutting down", body = HealthBody),
+))]
+pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
+    if call.app.is_draining() {
+        let body = HealthBody { status: "draining", config_error: None };
+        return Ok(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body));
+    }
+    // A broken file is no reason to stop sending requests: the old rules are in force.
+    let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
+    let status = if config_error.is_some() { "degraded" } else { "ready" };
+    Ok(answer::json(StatusCode::OK, &HealthBody { status, config_error }))
+}
+
+/// Metrics as OpenMetrics text.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "OpenMetrics text", body = String)))]
+pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(text(kind, call.app.metrics_text()))
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1", body = String)))]
+pub(super) async fn openapi(_: Call) -> Result<Response, ApiError> {
+    Ok(text("application/json", description::json()))
+}
+
+/// The documentation, as a page that needs nothing from elsewhere.
+pub(super) async fn docs(_: Call) -> Result<Response, ApiError> {
+    Ok(text("text/html; charset=utf-8", include_str!("../docs/index.html")))
+}
+
+pub(super) async fn docs_script(_: Call) -> Result<Response, ApiError> {
+    Ok(text("text/javascript; charset=utf-8", include_str!("../docs/docs.js")))
+}
+
+pub(super) async fn docs_style(_: Call) -> Result<Response, ApiError> {
+    Ok(text("text/css; charset=utf-8", include_str!("../docs/docs.css")))
+}
+
+/// Where to go from the root.
+pub(super) async fn index(_: Call) -> Result<Response, ApiError> {
+    let mut response = Response::default();
+    *response.status_mut() = StatusCode::SEE_OTHER;
+    response.headers_mut().insert(header::LOCATION, HeaderValue::from_static("/docs"));
+    Ok(response)
+}
+
+fn text(kind: &'static str, text: impl Into<Body>) -> Response {
+    let mut response = Response::new(text.into());
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
