@@ -1,1 +1,29 @@
-//! The service around the library.
+//! The service around the library: REST API, settings, reload, metrics.
+//!
+//! The modules stand in the order of a request's way: bytes arrive ([`transport`]), the surface reads them (`rest`,
+//! `json`, `facts`, `auth`), the library decides (`app`), and the answer goes out (`answer`, `error`). [`serve`] puts
+//! them together, from [`settings`] to the end of the process.
+
+pub mod settings;
+
+pub mod serve;
+
+pub mod transport;
+
+mod auth;
+mod facts;
+mod json;
+mod rest;
+
+mod app;
+mod idempotency;
+
+mod answer;
+mod error;
+mod metrics;
+
+pub mod clock;
+pub mod data_dir;
+pub mod logging;
+pub mod reload;
+pub mod scope;

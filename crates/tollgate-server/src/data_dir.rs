@@ -1,0 +1,230 @@
+//! The data directory: what must survive a restart.
+//!
+//! `admin.key` (the key of the administrator), `counters.snap` (the counters) and `lock` (so that two processes do not
+//! overwrite each other's counters). A file is replaced by a new one under its name, never written in place: a crash
+//! or a full disk leaves the old one.
+
+use std::fmt;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+
+use tollgate::counters::memory::{MemoryBounds, SnapshotError};
+use tollgate::{MemoryCounters, Seed, Timestamp};
+use tracing::{info, warn};
+
+const ADMIN_KEY: &str = "admin.key";
+const COUNTERS: &str = "counters.snap";
+const LOCK: &str = "lock";
+/// No key is longer; a larger file is not a key.
+const KEY_BYTES_MAX: u64 = 4_096;
+
+/// Why a data directory cannot be used.
+#[non_exhaustive]
+#[derive(Debug, thiserror::Error)]
+pub enum DataDirError {
+    /// It cannot be made or entered: the path or its permissions are wrong.
+    #[error("cannot use the data directory {path}: {source}", path = path.display())]
+    Unusable {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Another process has it: give each its own, or stop the other.
+    #[error("the data directory {path} is in use by another process", path = path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The key file cannot be read or written.
+    #[error("cannot read or write {path}: {source}", path = path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The key file holds no key: remove it, and a key is made.
+    #[error("{path} holds no key: it must be one line of printable ASCII; remove the file to have a key made",
+        path = path.display())]
+    NoKey {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The data directory, held by this process alone.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    /// Locked until dropped.
+    _lock: File,
+}
+
+/// The key of the administrator.
+#[derive(Clone, PartialEq, Eq)]
+pub struct AdminKey {
+    /// The key.
+    pub key: String,
+    /// Whether it was made just now: it is then shown once.
+    pub is_new: bool,
+}
+
+impl fmt::Debug for AdminKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AdminKey(***, is_new: {})", self.is_new)
+    }
+}
+
+impl DataDir {
+    /// Makes the directory if need be, for its owner only, and takes hold of it.
+    ///
+    /// # Errors
+    /// When it cannot be made, or another process has it.
+    pub fn open(path: &Path) -> Result<Self, DataDirError> {
+        let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
+        make_directory(path).map_err(unusable)?;
+        let lock =
+            owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(unusable(source)),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The administrator's key; made if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written, or holds no key.
+    pub fn admin_key(&self) -> Result<AdminKey, DataDirError> {
+        let path = self.path.join(ADMIN_KEY);
+        let failed = |source| DataDirError::Key { path: path.clone(), source };
+        match File::open(&path) {
+            Ok(file) => {
+                warn_if_others_can_read(&file, &path);
+                let mut text = String::new();
+                file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+                let key = text.trim().to_owned();
+                let usable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
+                if usable { Ok(AdminKey { key, is_new: false }) } else { Err(DataDirError::NoKey { path }) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let key = new_key().map_err(failed)?;
+                self.replace(ADMIN_KEY, |file| writeln!(file, "{key}")).map_err(failed)?;
+                Ok(AdminKey { key, is_new: true })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The counters as they were saved, and the seed of their subjects; empty ones if there are none, or if the file is
+    /// damaged. A damaged file is put aside: a start with full allowances is better than none.
+    pub fn load_counters(&self, bounds: MemoryBounds) -> (MemoryCounters, Seed) {
+        let counters = MemoryCounters::new(bounds);
+        let path = self.path.join(COUNTERS);
+        let error = match File::open(&path).map(BufReader::new) {
+            Ok(file) => match counters.restore(file) {
+                Ok(seed) => {
+                    info!(counters = counters.len(), "counters restored");
+                    return (counters, seed);
+                }
+                Err(error) => error,
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return (counters, Seed::random()),
+            Err(error) => SnapshotError::Io(error),
+        };
+        let aside = self.path.join(format!("{COUNTERS}.damaged"));
+        let kept = fs::rename(&path, &aside).is_ok();
+        warn!(?error, file = %path.display(), kept_as = kept.then(|| aside.display().to_string()),
+            "the snapshot of the counters cannot be read; starting with none");
+        (MemoryCounters::new(bounds), Seed::random())
+    }
+
+    /// Saves the counters; whether it worked. A failure is logged, and the last save stays: decisions do not depend on
+    /// it.
+    pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> bool {
+        let saved = self.replace(COUNTERS, |file| counters.save(seed, now, file));
+        if let Err(error) = &saved {
+            warn!(%error, directory = %self.path.display(), "cannot save the counters; will try again");
+        }
+        saved.is_ok()
+    }
+
+    /// Writes a file beside the one of that name, makes sure it is on the disk, and puts it in its place.
+    fn replace(
+        &self,
+        name: &str,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let draft = self.path.join(format!("{name}.tmp"));
+        let written = write_draft(&draft, write).and_then(|()| fs::rename(&draft, self.path.join(name)));
+        if written.is_err() {
+            let _ = fs::remove_file(&draft); // a full disk needs the room
+        }
+        written?;
+        // The name itself is on the disk only when the directory is.
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+fn write_draft(draft: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let file = owners_file().create(true).truncate(true).write(true).open(draft)?;
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    write(&mut file)?;
+    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}
+
+/// `tg_admin_` and 32 random bytes in 43 characters that need no escaping anywhere.
+fn new_key() -> io::Result<String> {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut random = [0; 32];
+    getrandom::fill(&mut random).map_err(io::Error::other)?;
+    let mut key = String::from("tg_admin_");
+    for group in random.chunks(3) {
+        let bits = group
+            .iter()
+            .enumerate()
+            .fold(0_usize, |bits, (n, byte)| bits | usize::from(*byte) << (16 - 8 * n));
+        key.extend((0..=group.len()).map(|n| char::from(ALPHABET[bits >> (18 - 6 * n) & 63])));
+    }
+    Ok(key)
+}
+
+#[cfg(unix)]
+fn make_directory(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+#[cfg(not(unix))]
+fn make_directory(path: &Path) -> io::Result<()> {
+    fs::create_dir_all(path)
+}
+
+/// A file that only its owner may read.
+fn owners_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+fn warn_if_others_can_read(file: &File, path: &Path) {
+    #[cfg(unix)]
+    if let Ok(metadata) = file.metadata() {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
+        if mode & 0o077 != 0 {
+            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "others can read the admin key");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+use std::os::unix::fs::PermissionsExt;
+
+use tollgate::{Endpoint, Id, Limiter, Request, RuleSet};
+
+use super::*;
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn open() -> (tempfile::TempDir, DataDir) {
+    let parent = tempfile::tempdir().unwrap();
+    let data_dir = DataDir::open(&parent.path().join("a/b")).unwrap();
+    (parent, data_dir)
+}
+
+#[test]
+fn what_is_kept_is_for_the_owner_alone() {
+    let (_parent, data_dir) = open();
+    let _ = data_dir.admin_key().unwrap();
+    assert_eq!(mode(data_dir.path()), 0o700);
+    assert_eq!(mode(&data_dir.path().join("admin.key")), 0o600);
+}
+
+#[test]
+fn two_processes_cannot_share_a_directory() {
+    let (_parent, data_dir) = open();
+    let second = DataDir::open(data_dir.path()).unwrap_err();
+    assert!(matches!(second, DataDirError::InUse { .. }));
+    assert!(second.to_string().contains("a/b is in use by another process"));
+    let path = data_dir.path().to_owned();
+    drop(data_dir);
+    assert!(DataDir::open(&path).is_ok());
+}
+
+#[test]
+fn the_admin_key_is_made_once_and_kept() {
+    let (_parent, data_dir) = open();
+    let first = data_dir.admin_key().unwrap();
+    assert!(first.is_new && first.key.starts_with("tg_admin_") && first.key.len() == 9 + 43, "{}", first.key);
+    let second = data_dir.admin_key().unwrap();
+    assert_eq!((second.is_new, second.key), (false, first.key));
+    assert_ne!(new_key().unwrap(), new_key().unwrap());
+}
+
+#[test]
+fn t56_an_admin_key_does_not_print_itself() {
+    let (_parent, data_dir) = open();
+    let key = data_dir.admin_key().unwrap();
+    assert!(!format!("{key:?}").contains("tg_admin"));
+}
+
+#[test]
+fn a_key_put_there_by_the_operator_is_used_and_an_empty_one_is_not() {
+    let (_parent, data_dir) = open();
+    let path = data_dir.path().join("admin.key");
+    fs::write(&path, "  my-own-key\r\n").unwrap();
+    assert_eq!(data_dir.admin_key().unwrap().key, "my-own-key");
+    for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
+        fs::write(&path, wrong).unwrap();
+        let error = data_dir.admin_key().unwrap_err();
+        assert!(matches!(error, DataDirError::NoKey { .. }), "{wrong:?}: {error}");
+    }
+}
+
+fn limiter(counters: MemoryCounters, seed: Seed) -> Limiter<MemoryCounters> {
+    let rules = RuleSet::from_toml("default_limit = 1\ndefault_window = \"1h\"").unwrap();
+    Limiter::with_records(rules, counters, tollgate::record::NoRecords, seed)
+}
+
+fn admits(limiter: &Limiter<MemoryCounters>, now: Timestamp) -> bool {
+    let request = Request {
+        user: Some(Id::parse("alice").unwrap()),
+        ..Request::new(Endpoint::parse("/search").unwrap())
+    };
+    limiter.check_now(&request, now).admits()
+}
+
+#[test]
+fn a_restart_does_not_refill_allowances() {
+    let (_parent, data_dir) = open();
+    let now = Timestamp::from_secs(1_000_000);
+    let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
+    let before = limiter(counters, seed);
+    assert!(admits(&before, now));
+    assert!(data_dir.save_counters(before.counters(), seed, now));
+    let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
+    assert!(!admits(&limiter(counters, seed), now));
+}
+
+#[test]
+fn a_damaged_snapshot_is_put_aside_and_the_start_goes_on() {
+    let (_parent, data_dir) = open();
+    let now = Timestamp::from_secs(1_000_000);
+    let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
+    let before = limiter(counters, seed);
+    assert!(admits(&before, now));
+    assert!(data_dir.save_counters(before.counters(), seed, now));
+    let path = data_dir.path().join("counters.snap");
+    let mut bytes = fs::read(&path).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    let (counters, _) = data_dir.load_counters(MemoryBounds::default());
+    assert!(counters.is_empty());
+    assert!(!path.exists());
+    assert_eq!(fs::read(data_dir.path().join("counters.snap.damaged")).unwrap(), bytes);
+}
+
+#[test]
+fn t61_a_save_that_fails_leaves_the_last_one_and_the_next_may_work() {
+    let (_parent, data_dir) = open();
+    let now = Timestamp::from_secs(1_000_000);
+    let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
+    assert!(data_dir.save_counters(&counters, seed, now));
+    let path = data_dir.path().join("counters.snap");
+    let saved = fs::read(&path).unwrap();
+    // A directory where the draft goes: as good as a full disk, and true for root as well.
+    fs::create_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
+    assert!(!data_dir.save_counters(&counters, seed, now));
+    assert_eq!(fs::read(&path).unwrap(), saved);
+    fs::remove_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
+    assert!(data_dir.save_counters(&counters, seed, now), "the next time it works");
+}
+
+#[test]
+fn t61_a_full_disk_in_the_middle_of_a_write_leaves_the_last_file() {
+    let (_parent, data_dir) = open();
+    data_dir.replace("x", |file| file.write_all(b"old")).unwrap();
+    let full = || io::Error::from(io::ErrorKind::StorageFull);
+    let result = data_dir.replace("x", |file| file.write_all(b"half").and_then(|()| Err(full())));
+    assert_eq!(result.unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(fs::read(data_dir.path().join("x")).unwrap(), b"old");
+    assert!(!data_dir.path().join("x.tmp").exists());
+}

@@ -1,0 +1,76 @@
+//! What a person is told when the service starts.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use tollgate::Rule;
+
+use super::Ready;
+
+/// Rules named one by one; the rest are counted.
+const RULES_SHOWN: usize = 8;
+
+/// Where everything is, what applies, and a line to try. It shows the admin key only when that was made just now.
+pub fn banner(ready: &Ready) -> String {
+    let Ready { settings, address, new_admin_key } = ready;
+    let url = format!("http://{}", reachable(*address));
+    let mut text = String::new();
+    let key_file = settings.data_dir.join("admin.key");
+    // Writing to a string cannot fail.
+    let mut line = |name: &str, value: &dyn std::fmt::Display| {
+        let _ = writeln!(text, "  {name:<10}{value}");
+    };
+    line("health", &format_args!("{url}/healthz"));
+    line("docs", &format_args!("{url}/docs"));
+    line("metrics", &format_args!("{url}/metrics"));
+    line("data", &settings.data_dir.display());
+    match &settings.config_file {
+        Some(file) => line("config", &file.display()),
+        None => line("config", &"none: the defaults apply (--config FILE)"),
+    }
+    line("admin key", &key_file.display());
+    if let Some(key) = new_admin_key {
+        line("", &format_args!("{} (made just now, shown once)", key.reveal()));
+    }
+    let rules = rules(settings.rules.rules());
+    format!("tollgate is serving on {url}\n\n{text}\n{rules}\n{}", try_it(&url, settings.auth.open_checks))
+}
+
+/// An address to put into a browser: "all addresses" is not one.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn rules(rules: &[Rule]) -> String {
+    let mut text = String::from("Rules in force:\n");
+    for rule in rules.iter().take(RULES_SHOWN) {
+        let limits: Vec<String> = (rule.limits.iter())
+            .map(|limit| format!("{} requests per {}", limit.limit.requests(), limit.limit.window()))
+            .collect();
+        let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
+        let what = if limits.is_empty() {
+            rule.action.as_str().to_owned()
+        } else {
+            format!("{}, counted by {} ({})", limits.join(" and "), per.join(" and "), rule.action.as_str())
+        };
+        let off = if rule.enabled { "" } else { " [disabled]" };
+        let _ = writeln!(text, "  {:?}: {what}{off}", rule.name);
+    }
+    if rules.len() > RULES_SHOWN {
+        let _ = writeln!(text, "  and {} more", rules.len() - RULES_SHOWN);
+    }
+    text
+}
+
+fn try_it(url: &str, open_checks: bool) -> String {
+    let key = if open_checks { "" } else { " \\\n    -H 'Authorization: Bearer …'" };
+    format!(
+        "Try it:\n  curl -i {url}/v1/rate-limit/check -H 'Content-Type: application/json'{key} \\\n    \
+         -d '{{\"user_id\":\"alice\",\"endpoint\":\"/search\"}}'\n"
+    )
+}

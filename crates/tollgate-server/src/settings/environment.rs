@@ -1,0 +1,67 @@
+//! `TOLLGATE_SECTION__KEY=value` over the file.
+
+use tollgate::wire::document::Node;
+use tollgate::wire::{Document, Origin, Problems, Value};
+
+const PREFIX: &str = "TOLLGATE_";
+/// Read by the command line, not here.
+const OF_THE_CLI: [&str; 3] = ["TOLLGATE_URL", "TOLLGATE_KEY", "TOLLGATE_CONFIG"];
+/// Where data goes by default.
+const PLACES: [&str; 2] = ["HOME", "XDG_DATA_HOME"];
+
+/// The environment of this process. Variables that are not Unicode are none of ours and are left out.
+pub fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// Whether a variable has a meaning for settings.
+pub(super) fn concerns_us((name, _): &(String, String)) -> bool {
+    PLACES.contains(&name.as_str()) || is_setting(name)
+}
+
+/// Kubernetes gives every pod variables like `TOLLGATE_SERVICE_HOST` and `TOLLGATE_PORT_8080_TCP` if a service is
+/// called tollgate. They are no settings, and a pod must not fail to start over them.
+fn is_setting(name: &str) -> bool {
+    let of_kubernetes = |key: &str| {
+        !key.contains("__")
+            && (key.ends_with("_PORT") || key.contains("PORT_") || key.contains("SERVICE_") || key == "PORT")
+    };
+    name.strip_prefix(PREFIX).is_some_and(|key| !of_kubernetes(key)) && !OF_THE_CLI.contains(&name)
+}
+
+/// Puts each variable over what the file says. Mistakes are told with the name of the variable.
+pub(super) fn apply(document: &mut Document, environment: &[(String, String)]) {
+    for (name, value) in environment.iter().filter(|(name, _)| is_setting(name)) {
+        let key = name.trim_start_matches(PREFIX).to_ascii_lowercase();
+        let path: Vec<&str> = key.split("__").collect();
+        let origin = Origin::Named(name.clone());
+        document.set(&path, parse(value, &origin), &origin);
+    }
+}
+
+/// A TOML value if it is one; else the text itself, so that nobody has to quote `info` twice in a shell.
+fn parse(text: &str, origin: &Origin) -> Value {
+    let as_text = || Value::Text(text.to_owned());
+    let Ok(document) = Document::from_toml(&format!("value = {text}")) else { return as_text() };
+    let mut problems = Problems::default();
+    let mut fields = document.fields(&mut problems);
+    let value = fields.read("value", |value| Ok(value.clone()));
+    fields.finish();
+    match value {
+        // A second line in the value would be a second key.
+        Some(value) if problems.0.is_empty() && value != Value::Datetime => relocated(value, origin),
+        _ => as_text(),
+    }
+}
+
+fn relocated(value: Value, origin: &Origin) -> Value {
+    let node = |node: Node| Node { value: relocated(node.value, origin), origin: origin.clone() };
+    match value {
+        Value::List(items) => Value::List(items.into_iter().map(node).collect()),
+        Value::Table(entries) => {
+            Value::Table(entries.into_iter().map(|(key, value)| (key, node(value))).collect())
+        }
+        plain => plain,
+    }
+}

@@ -1,0 +1,47 @@
+//! The settings file: read within bounds, and told apart from what it was before.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::SettingsError;
+
+/// A larger file is a mistake, and must not cost the memory to find out.
+const BYTES_MAX: u64 = 16 << 20;
+
+pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
+    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    // Bounded while reading, not by the length before it: the file may grow, or be a pipe.
+    file.by_ref().take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes.len() as u64 > BYTES_MAX {
+        return Err(SettingsError::TooLarge { path: path.to_owned(), bytes_max: BYTES_MAX });
+    }
+    String::from_utf8(bytes).map_err(|_| SettingsError::NotText { path: path.to_owned() })
+}
+
+/// What tells one state of a file from another, links followed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
+    modified: SystemTime,
+    bytes: u64,
+    /// Device and number, where files have them: a file put in place of another may have its time and length.
+    inode: (u64, u64),
+}
+
+impl FileStamp {
+    /// The state of the file now; nothing if there is none.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let metadata = fs::metadata(path).ok()?;
+        #[cfg(unix)]
+        let inode = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.dev(), metadata.ino())
+        };
+        #[cfg(not(unix))]
+        let inode = (0, 0);
+        Some(FileStamp { modified: metadata.modified().ok()?, bytes: metadata.len(), inode })
+    }
+}

@@ -1,0 +1,236 @@
+//! From what was written to what is used, collecting every mistake on the way.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tollgate::RuleSet;
+use tollgate::counters::memory::MemoryBounds;
+use tollgate::headers::HeaderProfile;
+use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::wire::values::{boolean, integer, span, text, word};
+use tollgate::wire::{Fields, Value, read_rules};
+use tracing_subscriber::EnvFilter;
+
+use super::{
+    AuthSettings, Caller, CounterSettings, LogFormat, LogSettings, ServerSettings, Settings, Source,
+    listen_default,
+};
+use crate::scope::{Scope, Scopes};
+
+const CONNECTIONS_MAX: usize = 1_000_000;
+const KEYS_MAX: usize = 1_000_000_000;
+const LOG_BYTES_MAX: usize = 1 << 40;
+const NAME_BYTES_MAX: usize = 64;
+
+/// Reads everything. Nothing if the rules are wrong; whether the rest is, the fields know.
+pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Settings> {
+    // First, because rules are put together only while nothing else is wrong: a duplicate name would else go unsaid.
+    let rules = read_rules(fields);
+    let server = fields.table("server", read_server).unwrap_or_default();
+    let counters = fields.table("counters", read_counters).unwrap_or_default();
+    let auth = fields.table("auth", read_auth).unwrap_or_default();
+    let log = fields.table("log", read_log).unwrap_or_default();
+    let ipv6_prefix = fields.table("identity", read_ipv6_prefix).flatten().unwrap_or(IPV6_PREFIX_DEFAULT);
+    let flags = &source.flags;
+    Some(Settings {
+        listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
+        data_dir: (flags.data_dir.clone()).or(server.data_dir).unwrap_or_else(|| data_dir_default(&source)),
+        config_file: flags.config.clone(),
+        server: server.settings,
+        counters,
+        auth,
+        log,
+        ipv6_prefix,
+        rules: RuleSet::with_ipv6_prefix(rules?, ipv6_prefix),
+        source,
+    })
+}
+
+/// By the XDG base directories; without a home, beside the process.
+fn data_dir_default(source: &Source) -> PathBuf {
+    let variable = |wanted: &str| {
+        let found = source.environment.iter().find(|(name, value)| name == wanted && !value.is_empty());
+        found.map(|(_, value)| PathBuf::from(value))
+    };
+    (variable("XDG_DATA_HOME").filter(|path| path.is_absolute()))
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share")))
+        .map_or_else(|| PathBuf::from("./tollgate-data"), |data| data.join("tollgate"))
+}
+
+#[derive(Default)]
+struct Server {
+    listen: Option<SocketAddr>,
+    data_dir: Option<PathBuf>,
+    settings: ServerSettings,
+}
+
+fn read_server(fields: &mut Fields<'_, '_>) -> Server {
+    let default = ServerSettings::default();
+    let count = integer(1..=CONNECTIONS_MAX);
+    let (instant, hour) = (Duration::from_millis(1), Duration::from_hours(1));
+    let timeout = duration(instant, hour);
+    let connections_max = fields.read("connections_max", &count).unwrap_or(default.connections_max);
+    Server {
+        listen: fields.read("listen", address),
+        data_dir: fields.read("data_dir", directory),
+        settings: ServerSettings {
+            connections_max,
+            connections_per_ip_max: (fields.read("connections_per_ip_max", &count))
+                .unwrap_or_else(|| default.connections_per_ip_max.min(connections_max)),
+            header_timeout: fields.read("header_timeout", &timeout).unwrap_or(default.header_timeout),
+            body_timeout: fields.read("body_timeout", &timeout).unwrap_or(default.body_timeout),
+            idle_timeout: fields.read("idle_timeout", &timeout).unwrap_or(default.idle_timeout),
+            drain_timeout: (fields.read("drain_timeout", duration(Duration::ZERO, hour)))
+                .unwrap_or(default.drain_timeout),
+            headers: read_headers(fields).unwrap_or(default.headers),
+        },
+    }
+}
+
+fn address(value: &Value) -> Result<SocketAddr, String> {
+    let text = text(value)?;
+    text.parse().map_err(|_| format!("{text:?} is not an address and a port such as \"127.0.0.1:8080\""))
+}
+
+fn directory(value: &Value) -> Result<PathBuf, String> {
+    let text = text(value)?;
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.into()) }
+}
+
+fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Result<Duration, String> {
+    let shown = |duration: Duration| tollgate::Span::from(duration).to_string();
+    move |value| {
+        let duration = Duration::from(span(value)?);
+        if (least..=most).contains(&duration) {
+            Ok(duration)
+        } else {
+            Err(format!("must be between {} and {}", shown(least), shown(most)))
+        }
+    }
+}
+
+fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
+    let known = HeaderProfile::ALL.map(|profile| (profile.as_str(), profile));
+    let profiles = fields.items("headers", word(&known))?;
+    let has = |profile| profiles.contains(&profile);
+    if let Some(twice) = repeated(&profiles) {
+        fields.complain("headers", format!("{:?} is listed twice", twice.as_str()));
+    } else if has(HeaderProfile::XRateLimit) && has(HeaderProfile::Draft03) {
+        let reason = "\"x-ratelimit\" and \"draft-03\" exclude each other: both write X-RateLimit-Limit";
+        fields.complain("headers", reason.to_owned());
+    }
+    Some(profiles)
+}
+
+fn repeated<T: PartialEq>(items: &[T]) -> Option<&T> {
+    items.iter().enumerate().find(|(number, item)| items[..*number].contains(item)).map(|(_, item)| item)
+}
+
+fn read_counters(fields: &mut Fields<'_, '_>) -> CounterSettings {
+    let store = |value: &Value| match word(&[("memory", "memory"), ("redis", "redis")])(value)? {
+        "memory" => Ok(()),
+        other => Err(format!("{other:?} is not available in this version")),
+    };
+    let redis = fields.has("store") && fields.read("store", store).is_none();
+    if redis {
+        // One mistake, one message: what belongs to Redis is not also unknown.
+        for key in ["url", "topology", "nodes"] {
+            let _ = fields.read(key, |_| Ok(()));
+        }
+    }
+    let default = MemoryBounds::default();
+    let bounds = MemoryBounds {
+        keys_max: (fields.read("keys_max", integer(1..=KEYS_MAX)))
+            .and_then(NonZeroUsize::new)
+            .unwrap_or(default.keys_max),
+        log_bytes_max: (fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX)))
+            .unwrap_or(default.log_bytes_max),
+        penalties_max: fields.read("penalties_max", integer(0..=KEYS_MAX)).unwrap_or(default.penalties_max),
+    };
+    let often = duration(Duration::from_secs(1), Duration::from_hours(24));
+    let save_every = fields.read("save_every", often).unwrap_or(Duration::from_mins(1));
+    CounterSettings::Memory { bounds, save_every }
+}
+
+fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
+    let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
+    let callers = fields.list_of_tables("callers", read_caller);
+    let names: Vec<&str> = callers.iter().map(|caller| &*caller.name).collect();
+    if let Some(twice) = repeated(&names) {
+        let reason = format!("two callers are named {twice:?}");
+        fields.complain("callers", reason);
+    }
+    let keys: Vec<&[u8; 32]> = callers.iter().map(|caller| &caller.key_sha256).collect();
+    if repeated(&keys).is_some() {
+        fields.complain("callers", "two callers have the same key".to_owned());
+    }
+    AuthSettings { open_checks, callers }
+}
+
+fn read_caller(fields: &mut Fields<'_, '_>) -> Option<Caller> {
+    let name = fields.require("name", caller_name);
+    let key_sha256 = fields.require("key_sha256", sha256);
+    let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
+    if scopes.unwrap_or_default().is_empty() && !fields.has_problems() {
+        fields.complain("scopes", format!("is missing: one or more of {}", scope_names()));
+    }
+    Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })
+}
+
+fn caller_name(value: &Value) -> Result<Box<str>, String> {
+    let name = text(value)?;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
+        return Err(format!("must be 1 to {NAME_BYTES_MAX} printable bytes"));
+    }
+    // The audit trail must not confuse a caller with the owner of admin.key.
+    if name == "admin" { Err("\"admin\" is the caller with admin.key".to_owned()) } else { Ok(name.into()) }
+}
+
+/// The message never repeats the text: it may be the key itself, put here by mistake.
+fn sha256(value: &Value) -> Result<[u8; 32], String> {
+    let wrong = || "must be the SHA-256 of the key as 64 hexadecimal digits".to_owned();
+    let text = text(value)?;
+    let mut hash = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err(wrong());
+    }
+    for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
+        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+    }
+    Ok(hash)
+}
+
+fn scope(value: &Value) -> Result<Scope, String> {
+    let name = text(value)?;
+    Scope::parse(&name).ok_or_else(|| format!("{name:?} is not one of {}", scope_names()))
+}
+
+fn scope_names() -> impl Display {
+    Scope::ALL.map(Scope::as_str).join(", ")
+}
+
+fn read_log(fields: &mut Fields<'_, '_>) -> LogSettings {
+    let default = LogSettings::default();
+    let known = LogFormat::ALL.map(|format| (format.as_str(), format));
+    LogSettings {
+        format: fields.read("format", word(&known)).unwrap_or(default.format),
+        filter: fields.read("level", filter).unwrap_or(default.filter),
+    }
+}
+
+fn filter(value: &Value) -> Result<String, String> {
+    let text = text(value)?;
+    // A word that is no level would be taken for the name of a module, and silence everything else.
+    let levels = ["error", "warn", "info", "debug", "trace", "off"];
+    let plain = |part: &str| part.contains('=') || levels.contains(&part.trim());
+    let valid = text.split(',').all(plain) && EnvFilter::try_new(&text).is_ok();
+    if valid { Ok(text) } else { Err(format!("{text:?} is not a level ({})", levels.join(", "))) }
+}
+
+fn read_ipv6_prefix(fields: &mut Fields<'_, '_>) -> Option<u8> {
+    fields.read("ipv6_prefix", integer(48..=128))
+}

@@ -1,0 +1,189 @@
+//! The settings in force, as a file that would give the same settings.
+//!
+//! Short forms are shown as the rules they stand for, defaults are spelled out, and hashes of keys are hidden.
+
+use std::fmt::{Display, Write};
+
+use tollgate::limit::Window;
+use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
+use tollgate::{RuleSet, Span};
+
+use super::{CounterSettings, Settings};
+
+impl Settings {
+    /// The settings in force as TOML. Nothing in it is secret.
+    pub fn show(&self) -> String {
+        let mut out = Toml::default();
+        self.show_server(&mut out);
+        self.show_counters(&mut out);
+        self.show_auth(&mut out);
+        out.section("log");
+        out.text("format", self.log.format.as_str());
+        out.text("level", &self.log.filter);
+        out.section("identity");
+        out.plain("ipv6_prefix", self.ipv6_prefix);
+        show_rules(&self.rules, &mut out);
+        out.0
+    }
+
+    fn show_server(&self, out: &mut Toml) {
+        let server = &self.server;
+        out.section("server");
+        out.text("listen", self.listen);
+        out.text("data_dir", self.data_dir.display());
+        out.plain("connections_max", server.connections_max);
+        out.plain("connections_per_ip_max", server.connections_per_ip_max);
+        out.text("header_timeout", Span::from(server.header_timeout));
+        out.text("body_timeout", Span::from(server.body_timeout));
+        out.text("idle_timeout", Span::from(server.idle_timeout));
+        out.text("drain_timeout", Span::from(server.drain_timeout));
+        out.plain("headers", list(server.headers.iter().map(|profile| profile.as_str())));
+    }
+
+    fn show_counters(&self, out: &mut Toml) {
+        let CounterSettings::Memory { bounds, save_every } = &self.counters;
+        out.section("counters");
+        out.text("store", "memory");
+        out.plain("keys_max", bounds.keys_max);
+        out.plain("log_bytes_max", bounds.log_bytes_max);
+        out.plain("penalties_max", bounds.penalties_max);
+        out.text("save_every", Span::from(*save_every));
+    }
+
+    fn show_auth(&self, out: &mut Toml) {
+        out.section("auth");
+        out.plain("open_checks", self.auth.open_checks);
+        for caller in &self.auth.callers {
+            out.item("auth.callers");
+            out.text("name", &caller.name);
+            out.text("key_sha256", "***");
+            out.plain("scopes", list(caller.scopes.iter()));
+        }
+    }
+}
+
+fn show_rules(rules: &RuleSet, out: &mut Toml) {
+    if let Some(policy) = rules.penalties() {
+        out.section("progressive_penalties");
+        out.plain("enabled", true);
+        out.text("detection_window", policy.detection_window);
+        out.plain("violation_threshold", policy.violation_threshold);
+        out.text("base_cooldown", policy.base_cooldown);
+        let multipliers: Vec<String> = policy.multipliers.iter().map(ToString::to_string).collect();
+        out.plain("penalty_multipliers", format_args!("[{}]", multipliers.join(", ")));
+        out.text("max_cooldown", policy.cooldown_max);
+    }
+    for rule in rules.rules() {
+        show_rule(rule, out);
+    }
+}
+
+fn show_rule(rule: &Rule, out: &mut Toml) {
+    out.item("rules");
+    out.text("name", &rule.name);
+    out.plain("priority", rule.priority);
+    let when = matcher(&rule.when);
+    if !when.is_empty() {
+        out.plain("when", format_args!("{{ {} }}", when.join(", ")));
+    }
+    out.text("layer", &rule.layer);
+    out.text("action", rule.action.as_str());
+    if let Some(first) = rule.limits.first() {
+        out.plain("per", list(&rule.per));
+        out.text("algorithm", first.limit.algorithm());
+        if let Some(delay) = first.limit.max_delay() {
+            out.text("max_delay", delay);
+        }
+        let limits: Vec<String> = rule.limits.iter().map(limit).collect();
+        out.plain("limits", format_args!("[{}]", limits.join(", ")));
+    }
+    out.text("on_store_failure", rule.on_store_failure.as_str());
+    out.plain("response", response(&rule.response));
+    out.plain("enabled", rule.enabled);
+}
+
+fn matcher(when: &Matcher) -> Vec<String> {
+    let mut conditions = Vec::new();
+    let mut condition = |key: &str, values: Vec<String>| {
+        if !values.is_empty() {
+            conditions.push(format!("{key} = {}", list(values)));
+        }
+    };
+    condition("tiers", strings(&when.tiers));
+    condition("endpoints", strings(&when.endpoints));
+    condition("methods", strings(&when.methods));
+    condition("ips", strings(&when.ips));
+    condition("users", strings(&when.users));
+    condition("tenants", strings(&when.tenants));
+    if !when.descriptors.is_empty() {
+        let pair =
+            |(name, values): &(Box<str>, Vec<Box<str>>)| format!("{} = {}", quoted(name), list(values));
+        let pairs: Vec<String> = when.descriptors.iter().map(pair).collect();
+        conditions.push(format!("descriptors = {{ {} }}", pairs.join(", ")));
+    }
+    conditions
+}
+
+fn limit(limit: &RuleLimit) -> String {
+    let limit = &limit.limit;
+    let burst = limit.burst().map(|burst| format!(", burst = {burst}")).unwrap_or_default();
+    format!("{{ requests = {}, {}{burst} }}", limit.requests(), window(limit.window()))
+}
+
+/// A calendar window prints as `week-1@Europe/Berlin`.
+fn window(window: &Window) -> String {
+    let name = window.to_string();
+    let Some((unit, zone)) = name.split_once('@') else { return format!("window = {}", quoted(&name)) };
+    let zone = format!("time_zone = {}", quoted(zone));
+    let days = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
+    match unit.split_once('-') {
+        Some(("week", day)) => {
+            let day = day.parse::<usize>().ok().and_then(|day| days.get(day.wrapping_sub(1)));
+            format!("window = \"week\", anchor = {}, {zone}", quoted(day.unwrap_or(&"monday")))
+        }
+        Some((unit, day)) => format!("window = {}, anchor = {day}, {zone}", quoted(unit)),
+        None => format!("window = {}, {zone}", quoted(unit)),
+    }
+}
+
+fn response(response: &Response) -> String {
+    let message = response.message.as_ref().map(|text| format!(", message = {}", quoted(text)));
+    let floor = quoted(response.retry_after_floor);
+    format!("{{ status = {}, retry_after_floor = {floor}{} }}", response.status, message.unwrap_or_default())
+}
+
+fn strings(items: &[impl Display]) -> Vec<String> {
+    items.iter().map(ToString::to_string).collect()
+}
+
+fn list(items: impl IntoIterator<Item = impl Display>) -> String {
+    let items: Vec<String> = items.into_iter().map(quoted).collect();
+    format!("[{}]", items.join(", "))
+}
+
+fn quoted(text: impl Display) -> String {
+    toml::Value::String(text.to_string()).to_string()
+}
+
+/// A file in the making. Writing to a string cannot fail.
+#[derive(Default)]
+struct Toml(String);
+
+impl Toml {
+    fn section(&mut self, name: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        let _ = writeln!(self.0, "{gap}[{name}]");
+    }
+
+    fn item(&mut self, name: &str) {
+        let _ = writeln!(self.0, "\n[[{name}]]");
+    }
+
+    fn plain(&mut self, key: &str, value: impl Display) {
+        let _ = writeln!(self.0, "{key} = {value}");
+    }
+
+    fn text(&mut self, key: &str, value: impl Display) {
+        self.plain(key, quoted(value));
+    }
+}

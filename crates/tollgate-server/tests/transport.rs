@@ -1,0 +1,255 @@
+//! Connections over real sockets: slow, idle, many, and the orderly end.
+
+#![allow(clippy::unwrap_used)] // a helper of tests is a test
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::Extension;
+use axum::routing::get;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tollgate_server::settings::ServerSettings;
+use tollgate_server::transport::{self, ConnectionStats, DrainReport, Peer};
+
+const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+struct Server {
+    address: SocketAddr,
+    stats: Arc<ConnectionStats>,
+    stop: Option<oneshot::Sender<()>>,
+    task: JoinHandle<DrainReport>,
+}
+
+fn settings() -> ServerSettings {
+    ServerSettings {
+        header_timeout: Duration::from_millis(200),
+        idle_timeout: Duration::from_millis(600),
+        drain_timeout: Duration::from_secs(2),
+        ..ServerSettings::default()
+    }
+}
+
+async fn start(settings: ServerSettings) -> Server {
+    let router = Router::new()
+        .route("/", get(|Extension(Peer(peer)): Extension<Peer>| async move { peer.to_string() }))
+        .route("/slow", get(async || tokio::time::sleep(Duration::from_millis(500)).await))
+        .route("/stuck", get(async || std::future::pending::<()>().await));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let stats = Arc::new(ConnectionStats::default());
+    let (stop, stopped) = oneshot::channel();
+    let served = Arc::clone(&stats);
+    let task = tokio::spawn(async move {
+        let shutdown = async { stopped.await.unwrap_or(()) };
+        transport::run(listener, router, &settings, served, shutdown).await
+    });
+    Server { address, stats, stop: Some(stop), task }
+}
+
+impl Server {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    fn stop(&mut self) {
+        self.stop.take().unwrap().send(()).unwrap();
+    }
+}
+
+/// What comes until the server closes.
+async fn rest(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    let _ = stream.read_to_string(&mut text).await;
+    text
+}
+
+/// One answer with a known length, the connection left open.
+async fn answer(stream: &mut TcpStream) -> String {
+    let mut text = String::new();
+    let mut buffer = [0; 4096];
+    while !text.contains("\r\n\r\n") {
+        let read = stream.read(&mut buffer).await.unwrap();
+        assert_ne!(read, 0, "closed after {text:?}");
+        text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+    }
+    text
+}
+
+async fn ask(stream: &mut TcpStream) -> String {
+    stream.write_all(GET.as_bytes()).await.unwrap();
+    answer(stream).await
+}
+
+#[tokio::test]
+async fn handlers_see_the_address_of_the_client() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    let text = ask(&mut stream).await;
+    assert!(text.ends_with(&stream.local_addr().unwrap().to_string()), "{text}");
+}
+
+#[tokio::test]
+async fn t40_a_head_that_comes_byte_by_byte_is_cut_off() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    let started = Instant::now();
+    for byte in GET.as_bytes() {
+        if stream.write_all(&[*byte]).await.is_err() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(40)).await;
+    }
+    assert_eq!(rest(&mut stream).await, "");
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(server.stats.timed_out.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn t40_a_connection_that_says_nothing_is_closed() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    let started = Instant::now();
+    assert_eq!(rest(&mut stream).await, "");
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(190) && took < Duration::from_millis(550), "{took:?}");
+}
+
+#[tokio::test]
+async fn t40_a_slow_head_on_a_used_connection_is_cut_off_too() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    ask(&mut stream).await;
+    stream.write_all(b"GET / HT").await.unwrap();
+    let started = Instant::now();
+    assert_eq!(rest(&mut stream).await, "");
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn t40_an_idle_connection_is_closed_and_not_before_its_time() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    for _ in 0..3 {
+        ask(&mut stream).await;
+        // Longer than the header timeout: lying idle is not being slow.
+        tokio::time::sleep(Duration::from_millis(350)).await;
+    }
+    ask(&mut stream).await;
+    let started = Instant::now();
+    assert_eq!(rest(&mut stream).await, "");
+    let took = started.elapsed();
+    assert!(took >= Duration::from_millis(550) && took < Duration::from_millis(1_200), "{took:?}");
+}
+
+#[tokio::test]
+async fn t40_an_idle_http2_connection_is_closed() {
+    let server = start(settings()).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let started = Instant::now();
+    let mut bytes = Vec::new();
+    let _ = stream.read_to_end(&mut bytes).await;
+    let took = started.elapsed();
+    assert!(!bytes.is_empty(), "the server's settings");
+    assert!(took >= Duration::from_millis(550) && took < Duration::from_millis(1_200), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_request_may_take_longer_than_a_connection_may_lie_idle() {
+    let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..settings() }).await;
+    let mut stream = server.connect().await;
+    stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn t40_one_address_has_only_so_many_connections() {
+    let server = start(ServerSettings { connections_per_ip_max: 2, ..settings() }).await;
+    let mut first = server.connect().await;
+    let mut second = server.connect().await;
+    ask(&mut first).await;
+    ask(&mut second).await;
+    let mut third = server.connect().await;
+    assert_eq!(rest(&mut third).await, "");
+    assert_eq!(server.stats.refused.load(Ordering::Relaxed), 1);
+    drop(first);
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut fourth = server.connect().await;
+    assert!(ask(&mut fourth).await.starts_with("HTTP/1.1 200"), "a place was given back");
+    assert_eq!(server.stats.open.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn t40_five_hundred_slow_sockets_do_not_stop_a_healthy_one() {
+    let slow = ServerSettings { header_timeout: Duration::from_secs(10), ..settings() };
+    let server = start(slow).await;
+    let mut sockets = Vec::new();
+    for _ in 0..500 {
+        let mut socket = server.connect().await;
+        socket.write_all(b"GET / HTTP/1.1\r\nx-slow: ").await.unwrap();
+        sockets.push(socket);
+    }
+    let started = Instant::now();
+    let mut healthy = server.connect().await;
+    for _ in 0..100 {
+        assert!(ask(&mut healthy).await.starts_with("HTTP/1.1 200"));
+    }
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    assert_eq!(server.stats.open.load(Ordering::Relaxed), 501);
+}
+
+#[tokio::test]
+async fn t59_a_request_in_flight_is_answered_and_new_connections_are_refused() {
+    let mut server = start(settings()).await;
+    let mut busy = server.connect().await;
+    let mut idle = server.connect().await;
+    ask(&mut idle).await;
+    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.stop();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(TcpStream::connect(server.address).await.is_err(), "no longer listening");
+    let text = rest(&mut busy).await;
+    assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
+    assert_eq!(rest(&mut idle).await, "");
+    let report = server.task.await.unwrap();
+    assert_eq!((report.open, report.aborted), (2, 0));
+    assert!(report.took < Duration::from_secs(1), "{report:?}");
+}
+
+#[tokio::test]
+async fn t59_a_request_that_was_on_its_way_when_the_end_came_is_answered() {
+    let mut server = start(settings()).await;
+    let mut used = server.connect().await;
+    ask(&mut used).await;
+    let mut fresh = server.connect().await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.stop();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    for stream in [&mut used, &mut fresh] {
+        stream.write_all(GET.as_bytes()).await.unwrap();
+        let text = rest(stream).await;
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
+    }
+    assert_eq!(server.task.await.unwrap().aborted, 0);
+}
+
+#[tokio::test]
+async fn t59_what_does_not_finish_in_time_is_cut_off() {
+    let mut server = start(ServerSettings { drain_timeout: Duration::from_millis(500), ..settings() }).await;
+    let mut stuck = server.connect().await;
+    stuck.write_all(b"GET /stuck HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    server.stop();
+    assert_eq!(rest(&mut stuck).await, "");
+    let report = server.task.await.unwrap();
+    assert_eq!((report.open, report.aborted), (1, 1));
+    assert!(report.took < Duration::from_secs(1), "{report:?}");
+    assert_eq!(server.stats.open.load(Ordering::Relaxed), 0);
+}
