@@ -3,8 +3,10 @@
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::completions::Completions;
+use crate::commands::config::Config;
 use crate::commands::man::Man;
 use crate::commands::rules::Rules;
+use crate::commands::serve::Serve;
 use crate::commands::{Facts, Place};
 use crate::secret::Secret;
 
@@ -22,6 +24,7 @@ pub(crate) struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
+  tollgate serve                                          run the service, with everything embedded
   tollgate rules lint rules.toml                          find every mistake of a rule file
   tollgate rules test rules.toml tests.toml               try rules on example requests, offline
   tollgate check --user alice --endpoint /api/v1/users    ask whether a request may pass
@@ -70,6 +73,8 @@ pub(crate) enum Color {
 /// What to do.
 #[derive(Subcommand)]
 pub(crate) enum Command {
+    /// Run the service, with everything embedded
+    Serve(Serve),
     /// Ask whether a request may pass, and count it
     #[command(after_help = "\
 Examples:
@@ -101,6 +106,8 @@ Exit codes: 0 whatever the decision would be, 2 error.")]
     Explain(Facts),
     /// Check, list and try rule files, offline
     Rules(Rules),
+    /// Print the settings in force
+    Config(Config),
     /// Print completions for a shell
     Completions(Completions),
     /// Print the manual page, or write one page per command

@@ -2,10 +2,12 @@
 
 pub(crate) mod check;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod explain;
 pub(crate) mod man;
 pub(crate) mod reset;
 pub(crate) mod rules;
+pub(crate) mod serve;
 pub(crate) mod status;
 
 use std::net::IpAddr;

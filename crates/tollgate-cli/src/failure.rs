@@ -4,6 +4,8 @@ use std::io;
 
 use serde_json::json;
 use tollgate::wire::{Origin, Problem, Problems};
+use tollgate_server::serve::ServeError;
+use tollgate_server::settings::SettingsError;
 
 use crate::client::ClientError;
 
@@ -29,6 +31,15 @@ pub(crate) enum Failure {
     /// The answer could not be written: a full disk, say.
     #[error("cannot write: {0}")]
     Write(#[source] io::Error),
+    /// The settings have mistakes, or their file could not be read.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The service could not run.
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    /// The system gives no threads or no event queue.
+    #[error("cannot start: {0}")]
+    Runtime(#[source] io::Error),
     /// The server could not be asked, or answered with an error.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -41,8 +52,8 @@ impl Failure {
             return format!("{}\n", error.text.trim_end());
         }
         let code = match self {
-            Failure::Read { .. } | Failure::Mistakes { .. } => "INVALID_INPUT",
-            Failure::Write(_) => "INTERNAL_ERROR",
+            Failure::Read { .. } | Failure::Mistakes { .. } | Failure::Settings(_) => "INVALID_INPUT",
+            Failure::Write(_) | Failure::Serve(_) | Failure::Runtime(_) => "INTERNAL_ERROR",
             Failure::Client(_) => "SERVICE_UNAVAILABLE",
         };
         let mut error = json!({ "code": code, "message": self.to_string() });

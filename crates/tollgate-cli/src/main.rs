@@ -40,11 +40,13 @@ fn run(
     client: impl FnOnce() -> Result<Client, client::ClientError>,
 ) -> Result<Exit, Failure> {
     match command {
+        Command::Serve(serve) => commands::serve::run(serve, output),
         Command::Check(facts) => commands::check::run(facts, &client()?, output),
         Command::Status(place) => commands::status::run(place, &client()?, output),
         Command::Reset(place) => commands::reset::run(place, &client()?, output),
         Command::Explain(facts) => commands::explain::run(facts, &client()?, output),
         Command::Rules(rules) => commands::rules::run(rules, output),
+        Command::Config(config) => commands::config::run(config, output),
         Command::Completions(completions) => commands::completions::run(completions, output),
         Command::Man(man) => commands::man::run(man, output),
     }

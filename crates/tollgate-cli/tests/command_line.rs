@@ -7,7 +7,10 @@ use std::process::Stdio;
 
 use common::{Files, run, tollgate};
 
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 13] = [
+    &["serve"],
+    &["config"],
+    &["config", "show"],
     &["check"],
     &["status"],
     &["reset"],
