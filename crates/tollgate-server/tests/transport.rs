@@ -161,6 +161,20 @@ async fn t40_an_idle_http2_connection_is_closed() {
 }
 
 #[tokio::test]
+async fn a_head_with_too_many_or_too_long_fields_is_refused() {
+    let server = start(settings()).await;
+    for fields in ["a: b\r\n".repeat(101), format!("a: {}\r\n", "b".repeat(70_000))] {
+        let mut stream = server.connect().await;
+        // The server may have heard enough before all is written.
+        let _ = stream.write_all(format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes()).await;
+        let text = rest(&mut stream).await;
+        assert!(!text.starts_with("HTTP/1.1 200"), "{text}");
+    }
+    let mut stream = server.connect().await;
+    assert!(ask(&mut stream).await.starts_with("HTTP/1.1 200"), "others are served");
+}
+
+#[tokio::test]
 async fn a_request_may_take_longer_than_a_connection_may_lie_idle() {
     let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..settings() }).await;
     let mut stream = server.connect().await;

@@ -30,7 +30,6 @@ use super::service::{Peer, RouterService};
 use crate::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
-const HTTP1_HEADERS_MAX: usize = 100;
 const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 256;
 /// Streams that a client may open and reset before they were looked at ("rapid reset").
@@ -140,12 +139,12 @@ impl Connections {
 
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
+    // At most 100 header fields is hyper's default, and setting it would allocate for them at each request.
     builder
         .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(None) // see above
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
-        .max_headers(HTTP1_HEADERS_MAX)
         .pipeline_flush(true);
     builder
         .http2()
