@@ -39,7 +39,8 @@ pub(crate) struct DecisionBody<'a> {
     pub(crate) decision: Option<&'static str>,
     /// When the block ends, in Unix seconds; null if it does not end by itself.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) blocked_until: Option<Option<u64>>,
+    #[schema(value_type = Option<u64>)]
+    pub(crate) blocked_until: Option<BlockedUntil>,
     /// What the rule has its clients told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<&'a str>,
@@ -47,6 +48,10 @@ pub(crate) struct DecisionBody<'a> {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) degraded: bool,
 }
+
+/// The end of a block. A rule's block has none: it ends when the rule does.
+#[derive(Serialize)]
+pub(crate) struct BlockedUntil(Option<u64>);
 
 impl<'a> DecisionBody<'a> {
     pub(crate) fn new(decision: &'a Decision) -> Self {
@@ -69,12 +74,14 @@ impl<'a> DecisionBody<'a> {
             degraded: decision.degraded,
         };
         match decision.answer {
-            Answer::Admit { delay } => body.delay_ms = Some(delay.as_millis_ceil()).filter(|delay| *delay > 0),
+            Answer::Admit { delay } => {
+                body.delay_ms = Some(delay.as_millis_ceil()).filter(|delay| *delay > 0)
+            }
             Answer::Refuse { reason, .. } => body.reason = Some(reason.as_str()),
             Answer::Block => {
                 body.decision = Some("blocked");
                 body.reason = Some(message.unwrap_or("blocked by a rule"));
-                body.blocked_until = Some(None);
+                body.blocked_until = Some(BlockedUntil(None));
             }
             Answer::Unavailable => {}
         }

@@ -146,7 +146,9 @@ impl App {
         gauges.clock_offset_seconds.set(self.clock.wall_offset());
         let status = self.reload().map(ReloadHandle::status);
         gauges.config_generation.set(count(status.as_ref().map_or(1, |status| status.generation)));
-        gauges.config_last_reload_success.set(i64::from(status.is_none_or(|status| status.last_error.is_none())));
+        gauges
+            .config_last_reload_success
+            .set(i64::from(status.is_none_or(|status| status.last_error.is_none())));
         self.metrics().text()
     }
 }

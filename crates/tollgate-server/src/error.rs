@@ -150,6 +150,7 @@ impl ApiError {
         self
     }
 
+    #[cfg(test)]
     pub(crate) fn code(&self) -> Code {
         self.code
     }

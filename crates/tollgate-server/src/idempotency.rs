@@ -169,7 +169,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
-    fn decided<'a>(turn: Result<Turn<'a>, ApiError>) -> Ticket<'a> {
+    fn decided(turn: Result<Turn<'_>, ApiError>) -> Ticket<'_> {
         match turn.unwrap() {
             Turn::Decide(ticket) => ticket,
             Turn::Replay(_) => panic!("replayed"),

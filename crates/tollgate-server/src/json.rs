@@ -39,7 +39,12 @@ fn locate<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> 
 fn name_field(path: String, said: &str) -> (String, String) {
     let reason = said.split(" at line ").next().unwrap_or(said);
     let quoted = || reason.split('`').nth(1).unwrap_or_default();
-    let inside = |field: &str| if path == "." { field.to_owned() } else { format!("{path}.{field}") };
+    // The parser stands at the field itself, or at the object around it.
+    let inside = |field: &str| match path.as_str() {
+        "." => field.to_owned(),
+        at if at == field || at.ends_with(&format!(".{field}")) => at.to_owned(),
+        around => format!("{around}.{field}"),
+    };
     if reason.starts_with("missing field") {
         return (inside(quoted()), "is missing".to_owned());
     }
@@ -162,16 +167,23 @@ mod tests {
 
     #[test]
     fn t36_numbers_that_are_not_whole_or_in_range_are_refused_by_name() {
-        for number in ["NaN", "Infinity", "1e400", "-1", "-0", "1.5", "4294967296", "18446744073709551616", "\"5\""] {
+        for number in
+            ["NaN", "Infinity", "1e400", "-1", "-0", "1.5", "4294967296", "18446744073709551616", "\"5\""]
+        {
             let complaint = complaint(&format!(r#"{{"name":"a","cost":{number}}}"#));
-            assert!(complaint.starts_with("cost: ") || complaint.contains("not JSON"), "{number}: {complaint}");
+            assert!(
+                complaint.starts_with("cost: ") || complaint.contains("not JSON"),
+                "{number}: {complaint}"
+            );
         }
     }
 
     #[test]
     fn t35_duplicate_keys_and_trailing_data_are_refused() {
         assert_eq!(complaint(r#"{"name":"a","name":"b"}"#), "name: is given twice");
-        assert!(complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice"));
+        assert!(
+            complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice")
+        );
         assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
         assert!(complaint("\u{feff}{}").contains("not JSON"));
         assert_eq!(complaint("{}"), "name: is missing");

@@ -110,9 +110,8 @@ struct RuleCounters {
 
 impl RuleCounters {
     fn new(rule: &str, family: &Family<DecisionLabels, Counter>) -> Self {
-        let counter = |decision| {
-            family.get_or_create(&DecisionLabels { rule: rule.to_owned(), decision }).clone()
-        };
+        let counter =
+            |decision| family.get_or_create(&DecisionLabels { rule: rule.to_owned(), decision }).clone();
         RuleCounters { rule: rule.into(), by_kind: Kind::ALL.map(counter) }
     }
 
@@ -128,13 +127,24 @@ impl Metrics {
         let responses = Family::<ResponseLabels, Counter>::default();
         let degraded = Counter::default();
         registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
-        registry.register("degraded_decisions", "Decisions made without the shared counters", degraded.clone());
+        registry.register(
+            "degraded_decisions",
+            "Decisions made without the shared counters",
+            degraded.clone(),
+        );
         registry.register("http_responses", "Answers by route and status", responses.clone());
         let gauges = Gauges::default();
         gauges.register(&mut registry);
         let unruled = RuleCounters::new("", &decisions);
-        let metrics =
-            Metrics { registry, decisions, degraded, responses, by_rule: ArcSwap::default(), unruled, gauges };
+        let metrics = Metrics {
+            registry,
+            decisions,
+            degraded,
+            responses,
+            by_rule: ArcSwap::default(),
+            unruled,
+            gauges,
+        };
         metrics.follow(rules);
         metrics
     }
@@ -163,7 +173,11 @@ impl Gauges {
         let gauges = [
             ("counters", "Counters held in memory", &self.counters),
             ("counter_bytes", "Bytes of the counters held in memory", &self.counter_bytes),
-            ("counter_overflows", "Decisions that shared a counter because memory was full", &self.counter_overflows),
+            (
+                "counter_overflows",
+                "Decisions that shared a counter because memory was full",
+                &self.counter_overflows,
+            ),
             ("idempotency_evictions", "Batch answers dropped before their time", &self.idempotency_evictions),
             ("connections", "Open connections", &self.connections),
             ("connections_refused", "Connections closed because of a cap", &self.connections_refused),
@@ -179,7 +193,11 @@ impl Gauges {
             registry.register(name, help, gauge.clone());
         }
         let offset = self.clock_offset_seconds.clone();
-        registry.register("clock_offset_seconds", "The wall clock's lead over the clock of decisions", offset);
+        registry.register(
+            "clock_offset_seconds",
+            "The wall clock's lead over the clock of decisions",
+            offset,
+        );
     }
 }
 

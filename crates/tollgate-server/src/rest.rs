@@ -152,17 +152,19 @@ fn methods_of(path: &'static str) -> MethodRouter<Arc<App>> {
     }
     // Made once per path at start-up, and kept for good.
     let allow: &'static str = Box::leak(allow.join(", ").into_boxed_str());
-    methods.fallback(move |State(app), request| refuse(app, request, ApiError::method_not_allowed(allow)))
+    methods.fallback(move |State(app): State<Arc<App>>, request: http::Request<Body>| async move {
+        refuse(&app, request.headers(), ApiError::method_not_allowed(allow))
+    })
 }
 
 async fn not_found(State(app): State<Arc<App>>, request: http::Request<Body>) -> Response {
-    refuse(app, request, ApiError::new(Code::NotFound, "there is nothing here; see /docs")).await
+    refuse(&app, request.headers(), ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
 }
 
-async fn refuse(app: Arc<App>, request: http::Request<Body>, error: ApiError) -> Response {
-    let request_id = RequestId::of(&app, request.headers());
+fn refuse(app: &App, headers: &HeaderMap, error: ApiError) -> Response {
+    let request_id = RequestId::of(app, headers);
     let mut response = error.into_response(request_id.as_str());
-    finish(&app, "other", &request_id, &mut response);
+    finish(app, "other", &request_id, &mut response);
     response
 }
 
@@ -202,7 +204,10 @@ async fn catch_panic(answering: Answering) -> Result<Response, ApiError> {
         let polled = catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
         polled.unwrap_or_else(|_| {
             tracing::error!("a handler panicked");
-            Poll::Ready(Err(ApiError::new(Code::InternalError, "the server failed; the request id is in its log")))
+            Poll::Ready(Err(ApiError::new(
+                Code::InternalError,
+                "the server failed; the request id is in its log",
+            )))
         })
     })
     .await
@@ -234,9 +239,8 @@ impl Call {
     /// The body, if it is JSON, not too large and in time.
     async fn json_body(&self, body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.require_json()?;
-        let too_large = || {
-            ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {bytes_max} bytes"))
-        };
+        let too_large =
+            || ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {bytes_max} bytes"));
         let body = Limited::new(body, bytes_max);
         match tokio::time::timeout(self.app.body_timeout, body.collect()).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
@@ -247,7 +251,8 @@ impl Call {
     }
 
     fn require_json(&self) -> Result<(), ApiError> {
-        let kind = self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let kind =
+            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
         let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
         if kind.eq_ignore_ascii_case(b"application/json") {
             return Ok(());

@@ -3,7 +3,11 @@ use std::time::SystemTime;
 
 use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
-#[expect(clippy::print_stdout, reason = "an example shows something")]
+#[expect(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "an example shows something, and has a clock"
+)]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rules = RuleSet::from_toml("default_limit = 3\ndefault_window = \"1m\"")?;
     let limiter = Limiter::new(rules, MemoryCounters::default());

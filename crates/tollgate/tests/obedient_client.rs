@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use tollgate::headers::{HeaderProfile, for_each};
-use tollgate::{Algorithm, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp};
+use tollgate::{
+    Algorithm, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
+};
 
 const RETRIES: u32 = 10_000;
 

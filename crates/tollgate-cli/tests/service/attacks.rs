@@ -74,8 +74,12 @@ fn t69_what_clients_send_cannot_forge_a_log_line() {
 
 #[test]
 fn t12_spellings_of_one_path_share_one_counter() {
-    let service = Service::with_config("[[rules]]\nname = \"e\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 6, window = \"1h\" }]");
-    for (spent, spelling) in ["/api/v1", "/%61pi/v1", "//api/./v1/", "/api/x/../v1", "/api;v=1/v1?q"].iter().enumerate() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"e\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 6, window = \"1h\" }]",
+    );
+    for (spent, spelling) in
+        ["/api/v1", "/%61pi/v1", "//api/./v1/", "/api/x/../v1", "/api;v=1/v1?q"].iter().enumerate()
+    {
         let body = service.check("a", spelling).json();
         assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{spelling}");
     }

@@ -64,12 +64,20 @@ fn t31_every_route_asks_for_its_scope() {
             if scopes.contains(&scope) {
                 assert!(![401, 403].contains(&answer.status), "{key} {method} {path}: {}", answer.text);
             } else {
-                assert_eq!((answer.status, answer.error().1), (403, "FORBIDDEN".to_owned()), "{key} {method} {path}");
+                assert_eq!(
+                    (answer.status, answer.error().1),
+                    (403, "FORBIDDEN".to_owned()),
+                    "{key} {method} {path}"
+                );
             }
         }
         let json = [("content-type", "application/json")];
         let anonymous = service.send(method, path, &json, body);
-        assert_eq!((anonymous.status, anonymous.error().1), (401, "UNAUTHORIZED".to_owned()), "{method} {path}");
+        assert_eq!(
+            (anonymous.status, anonymous.error().1),
+            (401, "UNAUTHORIZED".to_owned()),
+            "{method} {path}"
+        );
         assert_eq!(anonymous.header("www-authenticate"), Some("Bearer"));
         assert_eq!(service.with_key("wrong", method, path, body).status, 401, "{method} {path}");
     }
@@ -121,7 +129,8 @@ fn t29_keys_are_in_no_log_metric_or_error() {
     service.post("/v1/rate-limit/check", &format!(r#"{{"api_key":"{canary}","endpoint":"/x"}}"#));
     let explained =
         service.post("/v1/rate-limit/explain", &format!(r#"{{"api_key":"{canary}","endpoint":"/x"}}"#));
-    let wrong = service.post("/v1/rate-limit/check", &format!(r#"{{"api_key":"{canary}","endpoint":"/%zz"}}"#));
+    let wrong =
+        service.post("/v1/rate-limit/check", &format!(r#"{{"api_key":"{canary}","endpoint":"/%zz"}}"#));
     let everything = [service.log(), service.get("/metrics").text, explained.text, wrong.text].concat();
     assert!(!everything.contains(canary), "{everything}");
     assert!(!service.log().contains(&service.admin_key()));

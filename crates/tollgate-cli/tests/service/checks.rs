@@ -93,13 +93,9 @@ fn a_cost_of_zero_only_looks() {
 #[test]
 fn every_way_to_say_who_is_asking_counts_on_its_own() {
     let service = Service::with_config("default_limit = 1");
-    for who in [
-        r#""user_id":"x""#,
-        r#""api_key":"x""#,
-        r#""ip":"192.0.2.1""#,
-        r#""tenant":"x""#,
-        r#""login":"x""#,
-    ] {
+    for who in
+        [r#""user_id":"x""#, r#""api_key":"x""#, r#""ip":"192.0.2.1""#, r#""tenant":"x""#, r#""login":"x""#]
+    {
         let body = format!(r#"{{{who},"endpoint":"/e"}}"#);
         let statuses = [(); 2].map(|()| service.post("/v1/rate-limit/check", &body).status);
         assert_eq!(statuses, [200, 429], "{who}");
@@ -248,7 +244,10 @@ fn an_explanation_lists_every_rule_and_charges_nothing() {
     let ask = r#"{"user_id":"a","endpoint":"//x/../y/"}"#;
     service.post("/v1/rate-limit/explain", ask);
     let body = service.post("/v1/rate-limit/explain", ask).json();
-    assert_eq!((&body["allowed"], &body["rule"], &body["remaining"]), (&json!(true), &json!("default"), &json!(5)));
+    assert_eq!(
+        (&body["allowed"], &body["rule"], &body["remaining"]),
+        (&json!(true), &json!("default"), &json!(5))
+    );
     assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
     assert!(body["next_allowed_at_us"].is_u64());
     let rules = body["rules"].as_array().unwrap();

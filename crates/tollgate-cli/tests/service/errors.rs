@@ -33,9 +33,17 @@ fn every_wrong_field_is_named_and_nothing_is_charged() {
         (r#"{"user_id":"a","endpoint":"/x","method":"G T"}"#.to_owned(), "INVALID_INPUT", "method"),
         (r#"{"user_id":"a","endpoint":"/x","cost":-1}"#.to_owned(), "INVALID_INPUT", "cost"),
         (r#"{"user_id":"a","endpoint":"/x","cost":1.5}"#.to_owned(), "INVALID_INPUT", "cost"),
-        (r#"{"user_id":"a","endpoint":"/x","descriptors":{"a":1}}"#.to_owned(), "INVALID_INPUT", "descriptors.a"),
+        (
+            r#"{"user_id":"a","endpoint":"/x","descriptors":{"a":1}}"#.to_owned(),
+            "INVALID_INPUT",
+            "descriptors.a",
+        ),
         (r#"{"user_id":"a","endpoint":"/x","limit":-5}"#.to_owned(), "INVALID_LIMIT", "limit"),
-        (r#"{"user_id":"a","endpoint":"/x","window_seconds":0}"#.to_owned(), "INVALID_LIMIT", "window_seconds"),
+        (
+            r#"{"user_id":"a","endpoint":"/x","window_seconds":0}"#.to_owned(),
+            "INVALID_LIMIT",
+            "window_seconds",
+        ),
         (r#"{"user_id":"a","endpoint":"/x","strategy":"magic"}"#.to_owned(), "INVALID_STRATEGY", "strategy"),
         (r#"{"user_id":"a","user_id":"b","endpoint":"/x"}"#.to_owned(), "INVALID_INPUT", "user_id"),
         (r#"{"user_id":"a","endpoint":"/x"} trailing"#.to_owned(), "INVALID_INPUT", ""),
@@ -118,7 +126,18 @@ fn t34_deep_json_is_refused() {
 fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
     let service = Service::unconfigured();
     let key = service.admin_key();
-    let wrong = ["-1", "-0", "1.5", "1e3", "4294967296", "9007199254740993", "9223372036854775808", "\"5\"", "[]", "{}"];
+    let wrong = [
+        "-1",
+        "-0",
+        "1.5",
+        "1e3",
+        "4294967296",
+        "9007199254740993",
+        "9223372036854775808",
+        "\"5\"",
+        "[]",
+        "{}",
+    ];
     for number in wrong {
         for field in ["cost", "limit", "window_seconds"] {
             let body = format!(r#"{{"user_id":"a","endpoint":"/x","{field}":{number}}}"#);
@@ -126,9 +145,10 @@ fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
             assert_eq!((status, &*named), (400, field), "{body}");
         }
         for field in ["limit", "window_seconds", "burst_capacity"] {
-            let mut fields = vec![("limit", "5"), ("window_seconds", "60"), ("burst_capacity", "5")];
+            let mut fields = [("limit", "5"), ("window_seconds", "60"), ("burst_capacity", "5")];
             fields.iter_mut().find(|(name, _)| *name == field).unwrap().1 = number;
-            let numbers: Vec<String> = fields.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
+            let numbers: Vec<String> =
+                fields.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
             let body =
                 format!(r#"{{"user_id":"a","endpoint":"/x","strategy":"gcra",{}}}"#, numbers.join(","));
             let (status, _, named) = service.with_key(&key, "PUT", "/v1/rate-limit/config", &body).error();
@@ -136,7 +156,8 @@ fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
         }
     }
     for literal in ["NaN", "Infinity", "1e400", "+1", "01", "0x10"] {
-        let (status, code, _) = refused(&service, &format!(r#"{{"user_id":"a","endpoint":"/x","cost":{literal}}}"#));
+        let (status, code, _) =
+            refused(&service, &format!(r#"{{"user_id":"a","endpoint":"/x","cost":{literal}}}"#));
         assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{literal}");
     }
 }
@@ -145,7 +166,8 @@ fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
 fn t35_unknown_fields_are_ignored_by_a_check_and_refused_by_a_change() {
     let service = Service::unconfigured();
     assert_eq!(service.post(CHECK, r#"{"user_id":"a","endpoint":"/x","tomorrow":1}"#).status, 200);
-    let config = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra","brust":1}"#;
+    let config =
+        r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra","brust":1}"#;
     let answer = service.admin("PUT", "/v1/rate-limit/config", config);
     assert_eq!(answer.error(), error(400, "INVALID_INPUT", "brust"));
     let query = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x&planet=mars");

@@ -1,5 +1,6 @@
 //! Starts the binary on a free port with a data directory of its own, talks HTTP to it, and stops it.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -93,9 +94,9 @@ impl Service {
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
         for (name, value) in headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
+            let _ = write!(request, "{name}: {value}\r\n");
         }
-        request.push_str(&format!("content-length: {}\r\n\r\n{body}", body.len()));
+        let _ = write!(request, "content-length: {}\r\n\r\n{body}", body.len());
         self.raw(request.as_bytes())
     }
 
@@ -211,8 +212,10 @@ fn parse_answer(bytes: &[u8]) -> Option<Answer> {
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     let mut lines = head.split("\r\n");
     let status = lines.next()?.split(' ').nth(1)?.parse().ok()?;
-    let headers: Vec<(String, String)> =
-        lines.filter_map(|line| line.split_once(": ")).map(|(n, v)| (n.to_lowercase(), v.to_owned())).collect();
+    let headers: Vec<(String, String)> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(n, v)| (n.to_lowercase(), v.to_owned()))
+        .collect();
     let length = headers.iter().find(|(name, _)| name == "content-length").map_or("0", |(_, value)| value);
     let body = &bytes[end + 4..];
     let length: usize = length.parse().ok()?;

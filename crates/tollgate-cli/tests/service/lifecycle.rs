@@ -33,7 +33,12 @@ fn a_broken_file_is_told_whole_and_nothing_starts() {
     let output = serve(&["--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
     let told = String::from_utf8_lossy(&output.stderr);
-    for part in ["broken.toml:1: default_limit: ", ":3: server.listen: ", ":4: server.lisen: ", ":7: rules[0].per[0]: "] {
+    for part in [
+        "broken.toml:1: default_limit: ",
+        ":3: server.listen: ",
+        ":4: server.lisen: ",
+        ":7: rules[0].per[0]: ",
+    ] {
         assert!(told.contains(part), "{part} is not in: {told}");
     }
     assert!(told.contains("did you mean listen?"), "{told}");

@@ -36,7 +36,8 @@ pub(crate) struct ReloadAnswer {
     )
 )]
 pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
-    let handle = call.app.reload().ok_or_else(|| ApiError::new(Code::Conflict, "there is nothing to reload"))?;
+    let handle =
+        call.app.reload().ok_or_else(|| ApiError::new(Code::Conflict, "there is nothing to reload"))?;
     let handle = handle.clone();
     // Reading a file waits on the disk: not on a thread that serves requests.
     let outcome = tokio::task::spawn_blocking(move || handle.reload()).await;

@@ -92,7 +92,8 @@ pub(super) async fn write(call: Call, body: Body) -> Result<Response, ApiError> 
     let new = Override::new(user, &endpoint, limit, now);
     let rules = call.app.limiter().rules();
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
-        let message = format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
+        let message =
+            format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
         return Err(ApiError::new(Code::Conflict, message));
     }
     drop(rules);
@@ -136,9 +137,9 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
-    call.app.limiter().update_overrides(|overrides| {
-        overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone())
-    });
+    call.app
+        .limiter()
+        .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -147,7 +148,8 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
 
 impl ConfigQuery {
     fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
-        let user = Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
+        let user =
+            Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
         Ok((user, endpoint(&self.endpoint)?))
     }
 }

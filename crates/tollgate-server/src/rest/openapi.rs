@@ -94,7 +94,8 @@ mod tests {
         let described = described(&description());
         let lost: Vec<&str> = CONTRACT.lines().filter(|line| !described.contains(*line)).collect();
         assert!(lost.is_empty(), "a change of version 1 may only add; these are gone: {lost:#?}");
-        let new: Vec<&String> = described.iter().filter(|line| !CONTRACT.lines().any(|old| old == *line)).collect();
+        let new: Vec<&String> =
+            described.iter().filter(|line| !CONTRACT.lines().any(|old| old == *line)).collect();
         assert!(new.is_empty(), "new, so promise them in contract/v1.txt: {new:#?}");
     }
 

@@ -97,7 +97,10 @@ impl ResetBody<'_> {
             ..Request::new(endpoint(&self.endpoint.0)?)
         };
         if request.client().is_none() {
-            return Err(wrong("user_id", "at least one of user_id, api_key, ip, tenant, login is needed".to_owned()));
+            return Err(wrong(
+                "user_id",
+                "at least one of user_id, api_key, ip, tenant, login is needed".to_owned(),
+            ));
         }
         Ok(request)
     }
