@@ -97,7 +97,10 @@ impl std::error::Error for ApiError {}
 impl std::fmt::Display for ApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} ({}", self.message, self.code)?;
+        // Most messages are made of field and reason already: nobody needs to read them twice.
+        let told = |reason: &&String| self.message.contains(reason.as_str());
         match (&self.field, &self.reason) {
+            (_, Some(reason)) if told(&reason) => {}
             (Some(field), Some(reason)) => write!(f, ", {field}: {reason}")?,
             (Some(one), None) | (None, Some(one)) => write!(f, ", {one}")?,
             (None, None) => {}

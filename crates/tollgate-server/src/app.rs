@@ -142,6 +142,8 @@ impl App {
         gauges.idempotency_evictions.set(count(self.idempotency.evicted()));
         gauges.connections.set(count(self.connections.open()));
         gauges.connections_refused.set(count(self.connections.refused()));
+        gauges.connections_timed_out.set(count(self.connections.timed_out.load(Ordering::Relaxed)));
+        gauges.accept_errors.set(count(self.connections.accept_errors.load(Ordering::Relaxed)));
         gauges.snapshot_failures.set(count(self.snapshot_failures.load(Ordering::Relaxed)));
         gauges.clock_offset_seconds.set(self.clock.wall_offset());
         let status = self.reload().map(ReloadHandle::status);

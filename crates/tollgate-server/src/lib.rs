@@ -24,6 +24,8 @@ mod metrics;
 
 pub mod clock;
 pub mod data_dir;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod logging;
 pub mod reload;
 pub mod scope;

@@ -34,6 +34,8 @@ pub(crate) struct Gauges {
     pub(crate) idempotency_evictions: Gauge,
     pub(crate) connections: Gauge,
     pub(crate) connections_refused: Gauge,
+    pub(crate) connections_timed_out: Gauge,
+    pub(crate) accept_errors: Gauge,
     pub(crate) snapshot_failures: Gauge,
     pub(crate) config_generation: Gauge,
     pub(crate) config_last_reload_success: Gauge,
@@ -181,6 +183,12 @@ impl Gauges {
             ("idempotency_evictions", "Batch answers dropped before their time", &self.idempotency_evictions),
             ("connections", "Open connections", &self.connections),
             ("connections_refused", "Connections closed because of a cap", &self.connections_refused),
+            (
+                "connections_timed_out",
+                "Connections closed because of a time-out",
+                &self.connections_timed_out,
+            ),
+            ("accept_errors", "Connections that could not be accepted", &self.accept_errors),
             ("snapshot_failures", "Counter snapshots that could not be written", &self.snapshot_failures),
             ("config_generation", "Configurations that have been in force", &self.config_generation),
             (

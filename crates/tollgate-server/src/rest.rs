@@ -282,3 +282,54 @@ fn decode(field: &'static str, piece: &str) -> Result<String, ApiError> {
     let decoded = percent_encoding::percent_decode_str(piece).decode_utf8();
     decoded.map(Into::into).map_err(|_| ApiError::invalid(field, "must be UTF-8"))
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{MemoryCounters, Seed};
+
+    use super::*;
+    use crate::clock::Clock;
+    use crate::settings::{Flags, Settings};
+
+    fn app() -> Arc<App> {
+        let settings = Settings::load(&Flags::default(), std::iter::empty()).unwrap();
+        App::new(settings, MemoryCounters::default(), Seed([1; 16]), "key", Clock::start(), Arc::default())
+    }
+
+    async fn answer(route: &'static Route) -> Response {
+        dispatch(app(), route, http::Request::new(Body::empty())).await
+    }
+
+    async fn panics(_: Call) -> Result<Response, ApiError> {
+        panic!("a defect");
+    }
+
+    #[tokio::test]
+    async fn a_deprecated_route_says_since_when_and_until_when() {
+        static OLD: Route = Route {
+            deprecated: Some(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" }),
+            ..route!(Get "/old", Access::Anyone, service::healthz)
+        };
+        let response = answer(&OLD).await;
+        assert_eq!(response.headers()["deprecation"], "@1795000000");
+        assert_eq!(response.headers()["sunset"], "Tue, 16 Nov 2027 00:00:00 GMT");
+        static CURRENT: Route = route!(Get "/current", Access::Anyone, service::healthz);
+        assert!(!answer(&CURRENT).await.headers().contains_key("deprecation"));
+    }
+
+    #[tokio::test]
+    async fn t74_a_panic_in_a_handler_is_an_answer_with_a_request_id() {
+        static BROKEN: Route = route!(Get "/broken", Access::Anyone, panics);
+        let response = answer(&BROKEN).await;
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key("x-request-id"));
+    }
+
+    #[test]
+    fn every_route_but_those_of_the_service_itself_asks_for_a_scope() {
+        for route in ROUTES {
+            let open = matches!(route.access, Access::Anyone);
+            assert_eq!(open, !route.path.starts_with("/v1/"), "{}", route.path);
+        }
+    }
+}

@@ -209,3 +209,18 @@ fn t59_sigterm_under_load_answers_everything_that_was_sent() {
     let (status, _) = service.ended();
     assert_eq!(status.code(), Some(0));
 }
+
+#[test]
+fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_counted() {
+    let folder = TempDir::new().unwrap();
+    // Nothing can be written where a folder is in the way; root may write anywhere else.
+    fs::create_dir_all(folder.path().join("data/counters.snap.tmp/in-the-way")).unwrap();
+    let file = folder.path().join("tollgate.toml");
+    fs::write(&file, "[counters]\nsave_every = \"1s\"").unwrap();
+    let service = Service::start(folder, Some(&file), &[]);
+    let failures = || service.metric("tollgate_snapshot_failures").unwrap();
+    wait_for("a failed save", || (failures() >= 1.0).then_some(()));
+    assert_eq!(service.check("a", "/x").status, 200);
+    fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
+    wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
+}

@@ -5,6 +5,7 @@ mod attacks;
 mod batch;
 mod callers;
 mod checks;
+mod commands;
 mod errors;
 mod harness;
 mod lifecycle;

@@ -1,0 +1,12 @@
+//! The doors of the service, for fuzzers: what a stranger's bytes meet first.
+
+use crate::facts::CheckBody;
+use crate::json;
+
+/// Reads bytes as the body of a check. Whether they are one; whatever they are, it neither panics nor hangs.
+pub fn check_body(body: &[u8]) -> bool {
+    let Ok(check) = json::parse::<CheckBody<'_>>(body) else { return false };
+    let Ok(facts) = check.facts() else { return false };
+    let request = facts.request(None);
+    request.client().is_some() && !request.endpoint.as_str().is_empty()
+}
