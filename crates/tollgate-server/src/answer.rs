@@ -44,6 +44,9 @@ pub(crate) struct DecisionBody<'a> {
     /// What the rule has its clients told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) message: Option<&'a str>,
+    /// The status the rule has its clients answered with, if it is not 429.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) response_status: Option<u16>,
     /// Whether it was decided without the shared counters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) degraded: bool,
@@ -58,6 +61,7 @@ impl<'a> DecisionBody<'a> {
         let binding = decision.binding();
         let rule = decision.rule();
         let message = rule.and_then(|rule| rule.response.message.as_deref());
+        let status = rule.map(|rule| rule.response.status);
         let mut body = DecisionBody {
             allowed: decision.admits(),
             limit: binding.map(|report| report.requests),
@@ -71,6 +75,7 @@ impl<'a> DecisionBody<'a> {
             decision: None,
             blocked_until: None,
             message: message.filter(|_| !decision.admits()),
+            response_status: status.filter(|status| !decision.admits() && *status != 429),
             degraded: decision.degraded,
         };
         match decision.answer {

@@ -9,6 +9,8 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use tollgate::counters::Effect;
+use tollgate::decision::Report;
 use tollgate::record::{Record, RecordSink};
 use tollgate::{Answer, Decision, Refusal, RuleSet};
 
@@ -17,6 +19,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
     degraded: Counter,
+    /// What rules that only log would have refused: how a rule is tried before it is enforced.
+    shadow_refusals: Family<RuleLabel, Counter>,
     responses: Family<ResponseLabels, Counter>,
     /// The counters of each rule by its position, so that a decision looks up no label.
     by_rule: ArcSwap<Vec<RuleCounters>>,
@@ -46,6 +50,11 @@ pub(crate) struct Gauges {
 struct DecisionLabels {
     rule: String,
     decision: Kind,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct RuleLabel {
+    rule: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -127,6 +136,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("tollgate");
         let decisions = Family::<DecisionLabels, Counter>::default();
         let responses = Family::<ResponseLabels, Counter>::default();
+        let shadow_refusals = Family::<RuleLabel, Counter>::default();
         let degraded = Counter::default();
         registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
         registry.register(
@@ -134,6 +144,8 @@ impl Metrics {
             "Decisions made without the shared counters",
             degraded.clone(),
         );
+        let help = "What rules that only log would have refused";
+        registry.register("shadow_refusals", help, shadow_refusals.clone());
         registry.register("http_responses", "Answers by route and status", responses.clone());
         let gauges = Gauges::default();
         gauges.register(&mut registry);
@@ -142,6 +154,7 @@ impl Metrics {
             registry,
             decisions,
             degraded,
+            shadow_refusals,
             responses,
             by_rule: ArcSwap::default(),
             unruled,
@@ -223,6 +236,11 @@ impl RecordSink for Metrics {
         }
         if decision.degraded {
             self.degraded.inc();
+        }
+        let shadowed = |report: &&Report| report.effect == Effect::Shadow && !report.verdict.admits();
+        for report in decision.reports.iter().filter(shadowed) {
+            let label = RuleLabel { rule: decision.rule_of(report).to_owned() };
+            self.shadow_refusals.get_or_create(&label).inc();
         }
     }
 }

@@ -161,6 +161,32 @@ fn rules_actions_and_layers_hold_end_to_end() {
 }
 
 #[test]
+fn a_rule_that_only_logs_refuses_nothing_and_is_counted() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "trial"
+        action = "log_only"
+        per = ["user"]
+        limits = [{ requests = 1, window = "1h" }]
+        [[rules]]
+        name = "real"
+        per = ["user"]
+        limits = [{ requests = 3, window = "1h" }]
+        response = { status = 503, message = "busy" }
+    "#,
+    );
+    for _ in 0..3 {
+        assert_eq!(service.check("a", "/x").status, 200);
+    }
+    assert_eq!(service.metric(r#"tollgate_shadow_refusals_total{rule="trial"}"#), Some(2.0));
+    let refused = service.check("a", "/x");
+    let body = refused.json();
+    assert_eq!((refused.status, &body["rule"], &body["message"]), (429, &json!("real"), &json!("busy")));
+    assert_eq!(body["response_status"], 503);
+}
+
+#[test]
 fn a_shaping_rule_answers_with_a_delay() {
     let service = Service::with_config(
         r#"
