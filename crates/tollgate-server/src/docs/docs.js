@@ -114,7 +114,10 @@ async function draw() {
     const api = await (await fetch("/openapi.json")).json();
     document.getElementById("about").textContent = api.info.description + " Version " + api.info.version + ".";
     main.textContent = "";
-    for (const [path, operations] of Object.entries(api.paths)) {
+    // What most people come for stands first.
+    const rank = (path) => (path.startsWith("/v1/rate-limit") ? 0 : path.startsWith("/v1/") ? 1 : 2);
+    const routes = Object.entries(api.paths).sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b));
+    for (const [path, operations] of routes) {
       for (const [verb, operation] of Object.entries(operations)) main.append(route(verb, path, operation, api));
     }
   } catch (error) {
