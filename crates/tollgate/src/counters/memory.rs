@@ -11,6 +11,7 @@
 mod packed;
 mod shard;
 mod snapshot;
+mod table;
 
 use std::future::{Future, ready};
 use std::num::NonZeroUsize;
@@ -42,7 +43,7 @@ pub struct MemoryBounds {
 }
 
 impl Default for MemoryBounds {
-    /// A million counters (about 70 MB when full), 64 MB of logs, 100,000 clients on record.
+    /// A million counters (about 50 MB when full), 64 MB of logs, 100,000 clients on record.
     fn default() -> Self {
         const KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
         MemoryBounds { keys_max: KEYS, log_bytes_max: 64 << 20, penalties_max: 100_000 }
@@ -83,6 +84,7 @@ impl Key {
     }
 
     /// The upper half is a good hash already.
+    #[inline]
     fn hash(self) -> u64 {
         self.halves()[1]
     }
