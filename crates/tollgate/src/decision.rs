@@ -282,6 +282,9 @@ impl Decision {
 
     /// A rule may ask clients never to come back sooner than some time.
     fn raise_to_floor(&mut self) {
+        if self.retry_after().is_none() {
+            return;
+        }
         let floor = self.rule().map_or(Span::ZERO, |rule| rule.response.retry_after_floor);
         if let Answer::Refuse { retry_after: Some(wait), .. } = &mut self.answer {
             *wait = floor.max(*wait);

@@ -16,7 +16,7 @@ mod table;
 use std::future::{Future, ready};
 use std::num::NonZeroUsize;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::shard::{Shard, Slot};
 pub use self::snapshot::SnapshotError;
@@ -144,7 +144,7 @@ impl MemoryCounters {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
             let key = Key::new(charge.subject, charge.counter);
             let verdict = lock(&self.shards[key.shard()].0).charge(key, charge, now);
-            return Verdicts { verdicts: SmallVec::from_slice(&[verdict]), cooldown: None };
+            return Verdicts { verdicts: smallvec![verdict], cooldown: None };
         }
         self.charge_several(charges, now)
     }
