@@ -166,14 +166,14 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
 fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
     let charged = admitted && !plan.charges.dry_run;
     let Charges { charges, .. } = &plan.charges;
-    let each = charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
-    each.map(|((charge, verdict), source)| {
+    let mut reports = SmallVec::new();
+    for ((charge, verdict), source) in charges.iter().zip(&verdicts.verdicts).zip(&plan.sources) {
         let mut verdict = *verdict;
         if verdict.admits() && !charged {
             // It was judged as if charged, and was not: the cost is still there.
             verdict.remaining = verdict.remaining.saturating_add(charge.cost);
         }
-        Report {
+        reports.push(Report {
             rule: *source,
             requests: charge.limit.requests(),
             capacity: charge.limit.capacity(),
@@ -181,9 +181,9 @@ fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Re
             algorithm: charge.limit.algorithm(),
             effect: charge.effect,
             verdict,
-        }
-    })
-    .collect()
+        });
+    }
+    reports
 }
 
 /// Admitted: the limit with the least left is the one to tell of.

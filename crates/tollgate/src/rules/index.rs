@@ -123,8 +123,10 @@ impl Index {
             found.extend_from_slice(positions);
         }
         self.look_up_ip(request, &mut found);
-        found.sort_unstable();
-        found.dedup();
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
         found
     }
 
@@ -140,6 +142,7 @@ impl Index {
     }
 }
 
+#[inline]
 fn look_up(map: &ByText, id: Option<Id<'_>>, found: &mut Candidates) {
     // Most maps are empty: no value is hashed for them.
     if map.is_empty() {

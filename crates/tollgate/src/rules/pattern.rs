@@ -275,8 +275,10 @@ fn split_first(path: &str) -> Option<(&str, &str)> {
         return None;
     }
     // Segments are short: looking at each byte is quicker than any cleverer search.
-    let end = path.bytes().position(|byte| byte == b'/');
-    Some(end.and_then(|end| Some((path.get(..end)?, path.get(end + 1..)?))).unwrap_or((path, "")))
+    match path.bytes().position(|byte| byte == b'/') {
+        Some(end) => Some((&path[..end], &path[end + 1..])),
+        None => Some((path, "")),
+    }
 }
 
 /// Many patterns, looked up together: the cost depends on the path's depth, not on how many patterns there
@@ -294,7 +296,7 @@ pub struct PatternIndex {
 }
 
 /// A text or a few values that lie where they are looked for: one miss of the cache less for each.
-pub(super) type ShortText = SmallVec<[u8; 24]>;
+pub(super) type ShortText = SmallVec<[u8; 16]>;
 pub(super) type FewValues = SmallVec<[u32; 4]>;
 
 #[derive(Debug, Clone, Default)]
@@ -308,7 +310,7 @@ struct Node {
     /// What is left of the only pattern that leads here. It branches out into nodes when a second one comes:
     /// most of a long pattern is compared in one go, where a chain of nodes would miss the cache at every
     /// segment.
-    tail: Option<Tail>,
+    tail: Option<Box<Tail>>,
 }
 
 #[derive(Debug, Clone)]
@@ -343,19 +345,28 @@ impl PatternIndex {
 
     /// Visits the nodes that fit the beginning of the endpoint, each with the rest of the path.
     fn walk(&self, endpoint: &Endpoint<'_>, mut visit: impl FnMut(&Node, &str)) {
-        // Depth first, one branch waits per level while the other is followed: this never grows past its
-        // place on the stack. Breadth first would have to hold a whole level.
-        let mut waiting: SmallVec<[(&Node, &str); SEGMENTS_MAX + 1]> = SmallVec::new();
-        waiting.push((&self.root, endpoint.below_root()));
-        while let Some((node, rest)) = waiting.pop() {
+        // Depth first: where both branches fit, one waits while the other is followed. So at most one waits per
+        // level, and this never grows past its place on the stack.
+        let mut waiting: SmallVec<[(&Node, &str); SEGMENTS_MAX]> = SmallVec::new();
+        let (mut node, mut rest) = (&self.root, endpoint.below_root());
+        loop {
             visit(node, rest);
-            let Some((segment, below)) = split_first(rest) else { continue };
-            if let Some(child) = &node.wildcard {
-                waiting.push((child, below));
-            }
-            if let Some(child) = node.literals.get(segment.as_bytes()) {
-                waiting.push((child, below));
-            }
+            let (literal, below) = match split_first(rest) {
+                Some((segment, below)) => (node.literals.get(segment.as_bytes()), below),
+                None => (None, ""),
+            };
+            let wildcard = if rest.is_empty() { None } else { node.wildcard.as_deref() };
+            (node, rest) = match (literal, wildcard) {
+                (Some(literal), Some(wildcard)) => {
+                    waiting.push((wildcard, below));
+                    (literal, below)
+                }
+                (Some(only), None) | (None, Some(only)) => (only, below),
+                (None, None) => match waiting.pop() {
+                    Some(branch) => branch,
+                    None => return,
+                },
+            };
         }
     }
 }
@@ -366,7 +377,7 @@ impl Node {
     fn for_each_end(&self, rest: &str, f: &mut impl FnMut(u32)) {
         let values = if rest.is_empty() { &self.here } else { &self.below };
         values.iter().copied().for_each(&mut *f);
-        if let Some(Tail { segments, end }) = &self.tail
+        if let Some(Tail { segments, end }) = self.tail.as_deref()
             && fits(segments, end.open, rest)
         {
             f(end.value);
@@ -375,7 +386,7 @@ impl Node {
 
     fn insert(&mut self, segments: &[Segment], end: End) {
         if self.is_vacant() && !segments.is_empty() {
-            self.tail = Some(Tail { segments: segments.into(), end });
+            self.tail = Some(Box::new(Tail { segments: segments.into(), end }));
             return;
         }
         if let Some(earlier) = self.tail.take() {

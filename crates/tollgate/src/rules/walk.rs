@@ -222,7 +222,8 @@ impl<'a, 'r> Walk<'a, 'r> {
         if wants_own && !matches!(self.plan.end, End::Blocked(_)) {
             self.charge_without_rule();
         }
-        if let (Some(policy), Some(client)) = (&self.set.penalties, self.request.client())
+        if let Some(policy) = &self.set.penalties
+            && let Some(client) = self.request.client()
             && !self.plan.charges.charges.is_empty()
         {
             let mut values = SubjectValues::default();

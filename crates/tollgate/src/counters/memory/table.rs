@@ -9,8 +9,8 @@
 use super::Key;
 use super::packed::Entry;
 
-/// Slots of a piece: two kilobytes.
-const PIECE: usize = 64;
+/// Slots of a piece: four kilobytes.
+const PIECE: usize = 128;
 
 #[derive(Default)]
 pub(super) struct Table {
