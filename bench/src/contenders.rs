@@ -115,7 +115,9 @@ impl Contender for Check {
     }
 
     fn check(&self, key: &String) -> bool {
-        let (Ok(user), Ok(endpoint)) = (Id::parse(key), Endpoint::parse("/api/v1/items")) else { return false };
+        let (Ok(user), Ok(endpoint)) = (Id::parse(key), Endpoint::parse("/api/v1/items")) else {
+            return false;
+        };
         let request = Request { user: Some(user), ..Request::new(endpoint) };
         self.limiter.check_now(&request, self.clock.now()).admits()
     }

@@ -58,7 +58,8 @@ fn write_rule(text: &mut String, name: &str, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// A request that meets a rule by endpoint, one by tenant and one by descriptor, whatever the size of the set.
+/// A request that meets a rule by endpoint, one by tenant, one by descriptor and the one for everybody, whatever the
+/// size of the set.
 pub struct Question {
     user: String,
     endpoint: String,
@@ -112,7 +113,7 @@ mod tests {
                 let decide = |request: &Request<'_>| limiter.check_now(request, Timestamp::from_secs(1));
                 let decision = question.ask(decide).unwrap();
                 let rule = decision.rule().unwrap();
-                assert!(!rule.when.endpoints.is_empty(), "{count} rules: the narrowest rule of three decides");
+                assert!(!rule.when.endpoints.is_empty(), "{count} rules: the narrowest rule of four decides");
                 assert_eq!(decision.reports.len(), 1);
             }
         }

@@ -58,9 +58,8 @@ pub(crate) fn measure(of: &[&str]) -> Result<Figures> {
 }
 
 fn measure_case<C: Contender>(case: Case) -> Result<Sample> {
-    let questions: Vec<Vec<String>> = (0..case.threads)
-        .map(|thread| shuffled(case.keys, thread).into_iter().map(name).collect())
-        .collect();
+    let questions: Vec<Vec<String>> =
+        (0..case.threads).map(|thread| shuffled(case.keys, thread).into_iter().map(name).collect()).collect();
     let resident = resident_bytes()?;
     let mut contender = C::new(case.keys)?;
     for key in 0..case.keys {
@@ -138,7 +137,9 @@ pub(crate) fn compare(Effort { rounds, shorten }: Effort) -> Result<()> {
         }
     }
 
-    println!("\nOne check in the process; medians of {rounds} round(s), in brackets the ratio to {GOVERNOR}\n");
+    println!(
+        "\nOne check in the process; medians of {rounds} round(s), in brackets the ratio to {GOVERNOR}\n"
+    );
     print_table("CPU ns/check", &cases, &samples, |sample| sample.cpu_ns);
     print_table("wall ns/check", &cases, &samples, |sample| sample.wall_ns);
     print_table("bytes/key", &cases[2..3], &samples, |sample| sample.bytes_per_key);

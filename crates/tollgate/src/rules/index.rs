@@ -75,7 +75,9 @@ impl Index {
             if terms.is_empty() {
                 index.unconditional.push(position);
             }
-            terms.into_iter().for_each(|term| index.file(term, rule, position));
+            for term in terms {
+                index.file(term, rule, position);
+            }
         }
         index
     }

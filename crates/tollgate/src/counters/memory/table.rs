@@ -134,8 +134,9 @@ impl Table {
     }
 
     #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
     fn home(&self, key: Key) -> usize {
-        (u128::from(key.hash()) * self.slots() as u128 >> 64) as usize
+        ((u128::from(key.hash()) * self.slots() as u128) >> 64) as usize
     }
 
     #[inline]
