@@ -1,5 +1,8 @@
-//! What the two drivers, `rest` and `library`, share.
+//! What the drivers, `rest`, `library` and `allocations`, share.
 
+pub mod contenders;
+pub mod machine;
 pub mod process;
 pub mod report;
+pub mod rules;
 pub mod wrk;

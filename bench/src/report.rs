@@ -48,6 +48,33 @@ impl fmt::Display for Table {
     }
 }
 
+/// Figures beside what they should be.
+#[derive(Default)]
+pub struct Targets(Vec<[String; 4]>);
+
+impl Targets {
+    pub fn at_most(&mut self, what: impl Into<String>, measured: f64, most: f64) {
+        self.push(what, measured, format!("<= {most}"), measured <= most);
+    }
+
+    pub fn at_least(&mut self, what: impl Into<String>, measured: f64, least: f64) {
+        self.push(what, measured, format!(">= {least}"), measured >= least);
+    }
+
+    fn push(&mut self, what: impl Into<String>, measured: f64, target: String, holds: bool) {
+        let verdict = if holds { "holds" } else { "MISSED" };
+        self.0.push([what.into(), format!("{measured:.2}"), target, verdict.into()]);
+    }
+}
+
+impl fmt::Display for Targets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(["target", "measured", "should be", ""]);
+        self.0.iter().for_each(|row| table.row(row.clone()));
+        table.fmt(f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -166,14 +166,14 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
 fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
     let charged = admitted && !plan.charges.dry_run;
     let Charges { charges, .. } = &plan.charges;
-    let each = charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
-    each.map(|((charge, verdict), source)| {
+    let mut reports = SmallVec::new();
+    for ((charge, verdict), source) in charges.iter().zip(&verdicts.verdicts).zip(&plan.sources) {
         let mut verdict = *verdict;
         if verdict.admits() && !charged {
             // It was judged as if charged, and was not: the cost is still there.
             verdict.remaining = verdict.remaining.saturating_add(charge.cost);
         }
-        Report {
+        reports.push(Report {
             rule: *source,
             requests: charge.limit.requests(),
             capacity: charge.limit.capacity(),
@@ -181,9 +181,9 @@ fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Re
             algorithm: charge.limit.algorithm(),
             effect: charge.effect,
             verdict,
-        }
-    })
-    .collect()
+        });
+    }
+    reports
 }
 
 /// Admitted: the limit with the least left is the one to tell of.
@@ -282,6 +282,9 @@ impl Decision {
 
     /// A rule may ask clients never to come back sooner than some time.
     fn raise_to_floor(&mut self) {
+        if self.retry_after().is_none() {
+            return;
+        }
         let floor = self.rule().map_or(Span::ZERO, |rule| rule.response.retry_after_floor);
         if let Answer::Refuse { retry_after: Some(wait), .. } = &mut self.answer {
             *wait = floor.max(*wait);

@@ -142,12 +142,36 @@ fn check_length(text: &str) -> Result<(), EndpointError> {
 ///
 /// A few normal texts are not recognised, namely those with an escaped percent sign. They only cost more.
 fn is_normal(raw: &str) -> bool {
+    if is_plain(raw.as_bytes()) {
+        return true;
+    }
     match raw.as_bytes() {
         [b'/'] => true,
         [b'/', segments @ ..] => segments.split(|byte| *byte == b'/').all(is_normal_segment),
         _ => false,
     }
 }
+
+/// A normal form without dots or escapes, told by one look at each byte.
+fn is_plain(raw: &[u8]) -> bool {
+    let mut last = 0;
+    let is_plain = raw.iter().all(|&byte| {
+        let before = std::mem::replace(&mut last, byte);
+        PLAIN[usize::from(byte)] && !(byte == b'/' && before == b'/')
+    });
+    is_plain && raw.first() == Some(&b'/') && (last != b'/' || raw.len() == 1)
+}
+
+/// Bytes that stand for themselves wherever they stand, and the slash.
+const PLAIN: [bool; 256] = {
+    let mut plain = [false; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        plain[byte as usize] = byte == b'/' || (is_path_byte(byte) && byte != b'.');
+        byte += 1;
+    }
+    plain
+};
 
 fn is_normal_segment(segment: &[u8]) -> bool {
     if matches!(segment, b"" | b"." | b"..") {

@@ -165,7 +165,9 @@ pub struct Limit {
     window: Window,
     max_delay: Option<Span>,
     tick: Tick,
+    length: Span,
     window_ticks: u64,
+    capacity: u32,
     capacity_units: u64,
     debt_units_max: u64,
 }
@@ -211,6 +213,7 @@ impl Limit {
             _ => capacity_units,
         };
         let debt_units_max = if capacity == 0 { 0 } else { debt_units_max };
+        let admitted_max = u32::try_from(debt_units_max / window_ticks).unwrap_or(u32::MAX);
         Ok(Limit {
             algorithm,
             requests,
@@ -218,7 +221,9 @@ impl Limit {
             window,
             max_delay,
             tick,
+            length,
             window_ticks,
+            capacity: if algorithm.has_burst() { admitted_max } else { requests },
             capacity_units,
             debt_units_max,
         })
@@ -250,21 +255,13 @@ impl Limit {
     }
 
     /// The largest cost that can ever be admitted at once.
-    pub fn capacity(&self) -> u32 {
-        match self.algorithm {
-            Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
-                u32::try_from(self.debt_units_max / self.window_ticks).unwrap_or(u32::MAX)
-            }
-            _ => self.requests,
-        }
+    pub const fn capacity(&self) -> u32 {
+        self.capacity
     }
 
     /// The length of one window, or of the longest one if they differ.
-    pub fn window_length(&self) -> Span {
-        match &self.window {
-            Window::Length(span) => *span,
-            Window::Calendar(calendar) => calendar.longest(),
-        }
+    pub const fn window_length(&self) -> Span {
+        self.length
     }
 
     /// The unit of time in which it counts.

@@ -11,11 +11,12 @@
 mod packed;
 mod shard;
 mod snapshot;
+mod table;
 
 use std::future::{Future, ready};
 use std::num::NonZeroUsize;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::shard::{Shard, Slot};
 pub use self::snapshot::SnapshotError;
@@ -42,7 +43,7 @@ pub struct MemoryBounds {
 }
 
 impl Default for MemoryBounds {
-    /// A million counters (about 70 MB when full), 64 MB of logs, 100,000 clients on record.
+    /// A million counters (about 50 MB when full), 64 MB of logs, 100,000 clients on record.
     fn default() -> Self {
         const KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
         MemoryBounds { keys_max: KEYS, log_bytes_max: 64 << 20, penalties_max: 100_000 }
@@ -83,6 +84,7 @@ impl Key {
     }
 
     /// The upper half is a good hash already.
+    #[inline]
     fn hash(self) -> u64 {
         self.halves()[1]
     }
@@ -142,7 +144,7 @@ impl MemoryCounters {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
             let key = Key::new(charge.subject, charge.counter);
             let verdict = lock(&self.shards[key.shard()].0).charge(key, charge, now);
-            return Verdicts { verdicts: SmallVec::from_slice(&[verdict]), cooldown: None };
+            return Verdicts { verdicts: smallvec![verdict], cooldown: None };
         }
         self.charge_several(charges, now)
     }

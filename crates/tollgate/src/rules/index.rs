@@ -10,15 +10,15 @@ use hashbrown::HashMap;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use super::pattern::PatternIndex;
-use super::rule::{Matcher, Rule};
+use super::pattern::{FewValues, PatternIndex, ShortText};
+use super::rule::{Condition, Matcher, Rule};
 use crate::identity::{Id, Request, unmap};
 use crate::method::Method;
 
 /// Positions of rules that may match, in no order yet.
 pub(super) type Candidates = SmallVec<[u32; 16]>;
 
-type ByText = HashMap<Box<str>, Vec<u32>>;
+type ByText = HashMap<ShortText, FewValues>;
 
 /// Rules filed under their rarest condition.
 #[derive(Debug, Default)]
@@ -32,6 +32,8 @@ pub(super) struct Index {
     networks: Vec<(u8, HashMap<IpAddr, Vec<u32>>)>,
     methods: Vec<(Method, Vec<u32>)>,
     unconditional: Vec<u32>,
+    /// Under what each rule is filed: whoever finds it there has met that condition.
+    filed: Vec<Option<Condition>>,
 }
 
 /// A condition that rules can be filed under.
@@ -46,6 +48,18 @@ enum Term {
     Method(Method),
 }
 
+impl Term {
+    fn condition(&self) -> Option<Condition> {
+        match self {
+            Term::Endpoint(_) => Some(Condition::Endpoint),
+            Term::Tier(_) => Some(Condition::Tier),
+            Term::User(_) => Some(Condition::User),
+            Term::Tenant(_) => Some(Condition::Tenant),
+            Term::Descriptor(..) | Term::Network(_) | Term::Method(_) => None,
+        }
+    }
+}
+
 impl Index {
     /// Files the rules; `rules[i]` is found as `i`.
     pub(super) fn new(rules: &[Rule]) -> Self {
@@ -56,9 +70,13 @@ impl Index {
         let mut index = Index::default();
         for (position, rule) in (0u32..).zip(rules) {
             let crowd = |terms: &Vec<Term>| terms.iter().map(|term| popularity[term]).max();
-            match conditions(&rule.when).into_iter().min_by_key(crowd) {
-                Some(terms) => terms.into_iter().for_each(|term| index.file(term, rule, position)),
-                None => index.unconditional.push(position),
+            let terms = conditions(&rule.when).into_iter().min_by_key(crowd).unwrap_or_default();
+            index.filed.push(terms.first().and_then(Term::condition));
+            if terms.is_empty() {
+                index.unconditional.push(position);
+            }
+            for term in terms {
+                index.file(term, rule, position);
             }
         }
         index
@@ -70,11 +88,11 @@ impl Index {
                 let pattern = rule.when.endpoints.iter().find(|pattern| pattern.to_string() == text);
                 pattern.into_iter().for_each(|pattern| self.endpoints.insert(pattern, position));
             }
-            Term::Tier(tier) => self.tiers.entry(tier).or_default().push(position),
-            Term::User(user) => self.users.entry(user).or_default().push(position),
-            Term::Tenant(tenant) => self.tenants.entry(tenant).or_default().push(position),
+            Term::Tier(tier) => self.tiers.entry(tier.as_bytes().into()).or_default().push(position),
+            Term::User(user) => self.users.entry(user.as_bytes().into()).or_default().push(position),
+            Term::Tenant(tenant) => self.tenants.entry(tenant.as_bytes().into()).or_default().push(position),
             Term::Descriptor(name, value) => {
-                slot(&mut self.descriptors, name).entry(value).or_default().push(position);
+                slot(&mut self.descriptors, name).entry(value.as_bytes().into()).or_default().push(position);
             }
             Term::Network(net) => {
                 let network = slot(&mut self.networks, net.prefix_len());
@@ -82,6 +100,12 @@ impl Index {
             }
             Term::Method(method) => slot(&mut self.methods, method).push(position),
         }
+    }
+
+    /// The condition that a request has met if the rule is among its candidates.
+    #[inline]
+    pub(super) fn met(&self, position: u32) -> Option<Condition> {
+        self.filed[position as usize]
     }
 
     /// The rules that may match, each at least once, in ascending order.
@@ -96,13 +120,16 @@ impl Index {
         for (name, map) in &self.descriptors {
             look_up(map, request.descriptor(name), &mut found);
         }
-        if let Some(method) = request.method {
-            let filed = self.methods.iter().find(|(filed, _)| *filed == method.counted());
-            found.extend(filed.into_iter().flat_map(|(_, positions)| positions.iter().copied()));
+        if let Some(method) = request.method
+            && let Some((_, positions)) = self.methods.iter().find(|(filed, _)| *filed == method.counted())
+        {
+            found.extend_from_slice(positions);
         }
         self.look_up_ip(request, &mut found);
-        found.sort_unstable();
-        found.dedup();
+        if found.len() > 1 {
+            found.sort_unstable();
+            found.dedup();
+        }
         found
     }
 
@@ -118,12 +145,13 @@ impl Index {
     }
 }
 
+#[inline]
 fn look_up(map: &ByText, id: Option<Id<'_>>, found: &mut Candidates) {
     // Most maps are empty: no value is hashed for them.
     if map.is_empty() {
         return;
     }
-    if let Some(positions) = id.and_then(|id| map.get(id.as_str())) {
+    if let Some(positions) = id.and_then(|id| map.get(id.as_str().as_bytes())) {
         found.extend_from_slice(positions);
     }
 }

@@ -165,6 +165,15 @@ pub struct Matcher {
     pub descriptors: Vec<(Box<str>, Vec<Box<str>>)>,
 }
 
+/// A condition that can be known to hold before a rule is looked at.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Condition {
+    Tier,
+    Endpoint,
+    User,
+    Tenant,
+}
+
 /// The condition that a request does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
@@ -186,12 +195,18 @@ impl fmt::Display for Mismatch {
 impl Matcher {
     /// Whether every condition holds.
     pub fn matches(&self, request: &Request<'_>) -> bool {
-        one_of(&self.tiers, request.tier)
-            && (self.endpoints.is_empty() || self.endpoints.iter().any(|p| p.matches(&request.endpoint)))
+        self.matches_beyond(None, request)
+    }
+
+    /// Whether every condition holds, given that one is known to.
+    pub(super) fn matches_beyond(&self, known: Option<Condition>, request: &Request<'_>) -> bool {
+        let is_known = |condition| known == Some(condition);
+        (is_known(Condition::Tier) || one_of(&self.tiers, request.tier))
+            && (is_known(Condition::User) || one_of(&self.users, request.user))
+            && (is_known(Condition::Tenant) || one_of(&self.tenants, request.tenant))
+            && (is_known(Condition::Endpoint) || self.matches_endpoint(request))
             && self.matches_method(request)
             && self.matches_ip(request)
-            && one_of(&self.users, request.user)
-            && one_of(&self.tenants, request.tenant)
             && self.descriptors.iter().all(|(name, values)| one_of(values, request.descriptor(name)))
     }
 
@@ -205,7 +220,7 @@ impl Matcher {
             ("user", &self.users, request.user),
             ("tenant", &self.tenants, request.tenant),
         ];
-        if !self.endpoints.is_empty() && !self.endpoints.iter().any(|p| p.matches(&request.endpoint)) {
+        if !self.matches_endpoint(request) {
             return Some(fact("endpoint", false));
         }
         if let Some((name, _, id)) = simple.into_iter().find(|(_, values, id)| !one_of(values, *id)) {
@@ -220,6 +235,10 @@ impl Matcher {
         let failed = |(name, values): &&(Box<str>, Vec<Box<str>>)| !one_of(values, request.descriptor(name));
         let (name, _) = self.descriptors.iter().find(failed)?;
         Some(fact(&format!("descriptor {name}"), request.descriptor(name).is_none()))
+    }
+
+    fn matches_endpoint(&self, request: &Request<'_>) -> bool {
+        self.endpoints.is_empty() || self.endpoints.iter().any(|pattern| pattern.matches(&request.endpoint))
     }
 
     fn matches_method(&self, request: &Request<'_>) -> bool {

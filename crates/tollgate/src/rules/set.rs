@@ -19,7 +19,7 @@ pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 pub struct RuleSet {
     /// In the order of the walk.
     pub(crate) rules: Arc<[Rule]>,
-    /// The layer of each rule, as a number.
+    /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
     pub(super) layers: Arc<[u32]>,
     pub(super) index: Arc<Index>,
     pub(crate) penalties: Option<PenaltyPolicy>,
@@ -98,6 +98,9 @@ impl RuleSet {
     }
 }
 
+/// The layer of rules that take none.
+pub(super) const NO_LAYER: u32 = u32::MAX;
+
 fn check_names(rules: &[Rule]) -> Result<(), RuleSetError> {
     let mut names = HashSet::new();
     match rules.iter().find(|rule| !names.insert(&*rule.name)) {
@@ -116,7 +119,7 @@ fn number_layers(rules: &[Rule]) -> Result<Arc<[u32]>, RuleSetError> {
         if rule.action != Action::LogOnly {
             *limits_max = rule.limits.len().max(*limits_max);
         }
-        layers.push(*number);
+        layers.push(if matches!(rule.action, Action::Reject | Action::Throttle) { *number } else { NO_LAYER });
     }
     let most = numbers.values().map(|(_, limits)| limits).sum();
     if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok(layers.into()) }

@@ -8,7 +8,7 @@
 use smallvec::SmallVec;
 
 use super::overrides::CHECK_NAMESPACE;
-use super::rule::{Action, Rule, counter_id};
+use super::rule::{Action, Condition, Rule, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Request, Seed, Subject, SubjectValues, tag};
@@ -18,7 +18,7 @@ use crate::limit::Limit;
 pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Plan<'a> {
     /// What to ask the counters.
     pub(crate) charges: Charges<'a>,
@@ -29,9 +29,10 @@ pub(crate) struct Plan<'a> {
 }
 
 /// How a walk ended.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum End {
     /// No more rules.
+    #[default]
     Exhausted,
     /// At this rule, which admits.
     Allowed(u32),
@@ -67,7 +68,7 @@ struct Walk<'a, 'r> {
     set: &'a RuleSet,
     request: &'r Request<'a>,
     seed: Seed,
-    plan: Plan<'a>,
+    plan: &'r mut Plan<'a>,
     layers: SmallVec<[u32; 8]>,
     overridden: bool,
 }
@@ -75,21 +76,29 @@ struct Walk<'a, 'r> {
 impl RuleSet {
     /// What the request is charged.
     pub(crate) fn plan<'a>(&'a self, request: &Request<'a>, seed: Seed) -> Plan<'a> {
-        let mut walk = Walk::new(self, request, seed);
+        let mut plan = Plan::default();
+        let mut walk = Walk::new(self, request, seed, &mut plan);
         for position in self.index.candidates(request) {
-            walk.visit(position);
+            // Most rules that could match are less specific ones of a layer that has its rule: they are not
+            // even looked at.
+            if !walk.layers.contains(&self.layers[position as usize]) {
+                walk.visit(position, self.index.met(position));
+            }
             if walk.plan.end != End::Exhausted {
                 break;
             }
         }
-        walk.finish()
+        walk.finish();
+        plan
     }
 
     /// The same walk over every rule, with what became of each.
     pub(crate) fn plan_explained<'a>(&'a self, request: &Request<'a>, seed: Seed) -> (Plan<'a>, Vec<Step>) {
-        let mut walk = Walk::new(self, request, seed);
-        let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position)).collect();
-        (walk.finish(), steps)
+        let mut plan = Plan::default();
+        let mut walk = Walk::new(self, request, seed, &mut plan);
+        let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, None)).collect();
+        walk.finish();
+        (plan, steps)
     }
 
     /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
@@ -97,7 +106,8 @@ impl RuleSet {
     /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
     /// address. Counters shared with others (global, by endpoint alone) stay.
     pub(crate) fn charges_of_client<'a>(&'a self, request: &Request<'a>, seed: Seed) -> Charges<'a> {
-        let mut walk = Walk::new(self, request, seed);
+        let mut plan = Plan::default();
+        let mut walk = Walk::new(self, request, seed, &mut plan);
         for (position, rule) in (0u32..).zip(&*self.rules) {
             let endpoints = &rule.when.endpoints;
             let elsewhere =
@@ -114,17 +124,17 @@ impl RuleSet {
             }
         }
         walk.overridden = false;
-        walk.finish().charges
+        walk.finish();
+        plan.charges
     }
 }
 
 impl<'a, 'r> Walk<'a, 'r> {
-    fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed) -> Self {
-        let plan = Plan { charges: Charges::default(), sources: SmallVec::new(), end: End::Exhausted };
+    fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed, plan: &'r mut Plan<'a>) -> Self {
         Walk { set, request, seed, plan, layers: SmallVec::new(), overridden: false }
     }
 
-    fn visit(&mut self, position: u32) -> Step {
+    fn visit(&mut self, position: u32, known: Option<Condition>) -> Step {
         let rule = &self.set.rules[position as usize];
         if !rule.enabled {
             return Step::Disabled;
@@ -132,7 +142,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         if self.plan.end != End::Exhausted {
             return Step::NotReached;
         }
-        if !rule.when.matches(self.request) {
+        if !rule.when.matches_beyond(known, self.request) {
             return Step::Mismatch;
         }
         match rule.action {
@@ -220,12 +230,13 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.plan.sources.push(position);
     }
 
-    fn finish(mut self) -> Plan<'a> {
+    fn finish(&mut self) {
         let wants_own = self.request.limit_override.is_some() && !self.overridden;
         if wants_own && !matches!(self.plan.end, End::Blocked(_)) {
             self.charge_without_rule();
         }
-        if let (Some(policy), Some(client)) = (&self.set.penalties, self.request.client())
+        if let Some(policy) = &self.set.penalties
+            && let Some(client) = self.request.client()
             && !self.plan.charges.charges.is_empty()
         {
             let mut values = SubjectValues::default();
@@ -234,7 +245,6 @@ impl<'a, 'r> Walk<'a, 'r> {
             let subject = self.seed.subject(&values);
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy });
         }
-        self.plan
     }
 
     /// The check brought its own numbers and no rule of its client applies: they apply alone.

@@ -11,8 +11,9 @@ use crate::time::{Span, Timestamp};
 const AT_BITS: u32 = 52;
 const AT_MASK: u64 = (1 << AT_BITS) - 1;
 
-/// One counter as it lies in a table.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+/// One counter as it lies in a table, never across two lines of the cache.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+#[repr(align(32))]
 pub(super) struct Entry {
     key: [u64; 2],
     word: u64,
@@ -22,12 +23,21 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {
+    /// A place without a counter. Its key is that of one counter in 2^128, whose loss is borne.
+    pub(super) const EMPTY: Entry = Entry { key: [0, 0], word: 0, value: 0 };
+
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.key == [0, 0]
+    }
+
     pub(super) fn new(key: Key, next: &Next) -> Self {
         let mut entry = Entry { key: key.halves(), word: 0, value: 0 };
         entry.set(next);
         entry
     }
 
+    #[inline]
     pub(super) fn set(&mut self, next: &Next) {
         let lasts = next.restored_at.since(next.cell.at);
         self.word = shorten(lasts) << AT_BITS | (next.cell.at.as_micros() & AT_MASK);
@@ -44,10 +54,12 @@ impl Entry {
         Key::from_halves(self.key)
     }
 
+    #[inline]
     pub(super) fn is(&self, key: Key) -> bool {
         self.key == key.halves()
     }
 
+    #[inline]
     pub(super) fn cell(&self) -> Cell {
         Cell { at: Timestamp::from_micros(self.word & AT_MASK), value: self.value }
     }
@@ -72,7 +84,7 @@ fn shorten(span: Span) -> u64 {
         return micros;
     }
     let shift = u64::from(57 - micros.leading_zeros());
-    let mantissa = micros.div_ceil(1 << shift);
+    let mantissa = (micros + (1 << shift) - 1) >> shift; // rounded up, without a division
     if mantissa == 128 { (shift + 2) << 6 } else { (shift + 1) << 6 | (mantissa - 64) }
 }
 

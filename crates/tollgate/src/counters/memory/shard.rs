@@ -3,6 +3,7 @@
 use hashbrown::HashTable;
 
 use super::packed::Entry;
+use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
 use crate::algorithms::{self, Next, Verdict};
@@ -45,7 +46,7 @@ pub(super) enum Slot {
 }
 
 pub(super) struct Shard {
-    pub(super) cells: HashTable<Entry>,
+    pub(super) cells: Table,
     pub(super) logs: HashTable<LogEntry>,
     pub(super) penalties: HashTable<PenaltyEntry>,
     keys_max: usize,
@@ -60,7 +61,7 @@ pub(super) struct Shard {
 impl Shard {
     pub(super) fn new(bounds: MemoryBounds, shards: usize) -> Self {
         Shard {
-            cells: HashTable::new(),
+            cells: Table::default(),
             logs: HashTable::new(),
             penalties: HashTable::new(),
             keys_max: bounds.keys_max.get().div_ceil(shards),
@@ -78,7 +79,7 @@ impl Shard {
 
     pub(super) fn bytes(&self) -> usize {
         let penalty = size_of::<PenaltyEntry>() + 1;
-        self.cells.allocation_size() + self.log_bytes + self.penalties.len() * penalty
+        self.cells.bytes() + self.log_bytes + self.penalties.len() * penalty
     }
 
     pub(super) fn overflows(&self) -> u64 {
@@ -88,7 +89,7 @@ impl Shard {
     /// Judges and, if admitted, commits a charge that stands alone: one lookup instead of two.
     pub(super) fn charge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Verdict {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
-            && let Some(entry) = self.cells.find_mut(key.hash(), |entry| entry.is(key))
+            && let Some(entry) = self.cells.find_mut(key)
         {
             heal(entry, charge, now);
             let judgement = algorithms::judge(charge.limit, Some(entry.cell()), charge.cost, now);
@@ -110,7 +111,7 @@ impl Shard {
             return self.judge_log(key, charge, now);
         }
         let key = self.key_with_room(key, charge, now);
-        let cell = self.cells.find_mut(key.hash(), |entry| entry.is(key)).map(|entry| {
+        let cell = self.cells.find_mut(key).map(|entry| {
             heal(entry, charge, now);
             entry.cell()
         });
@@ -139,10 +140,10 @@ impl Shard {
             Slot::None => {}
             Slot::Cell(key, next) => {
                 self.next_restored_at = self.next_restored_at.min(next.restored_at);
-                self.cells
-                    .entry(key.hash(), |entry| entry.is(key), |entry| entry.key().hash())
-                    .and_modify(|entry| entry.set(&next))
-                    .or_insert_with(|| Entry::new(key, &next));
+                match self.cells.find_mut(key) {
+                    Some(entry) => entry.set(&next),
+                    None => self.cells.insert(Entry::new(key, &next)),
+                }
             }
             Slot::Log(key) => self.commit_log(key, charge, now),
         }
@@ -171,7 +172,7 @@ impl Shard {
     /// The key itself if it is known or there is room for it, else the key that newcomers share.
     fn key_with_room(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Key {
         let full = |shard: &Self| shard.cells.len() >= shard.keys_max;
-        if !full(self) || self.cells.find(key.hash(), |entry| entry.is(key)).is_some() {
+        if !full(self) || self.cells.contains(key) {
             return key;
         }
         self.make_room(now);
@@ -202,9 +203,7 @@ impl Shard {
     pub(super) fn sweep(&mut self, now: Timestamp) {
         self.drop_restored(now);
         self.penalties.retain(|entry| entry.forgotten_at > now);
-        if self.cells.len() < self.cells.capacity() / 4 {
-            self.cells.shrink_to(self.cells.len() * 2, |entry| entry.key().hash());
-        }
+        self.cells.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
         }
@@ -231,8 +230,7 @@ impl Shard {
 
     /// Forgets a counter. Whether it held anything.
     pub(super) fn forget(&mut self, key: Key) -> bool {
-        if let Ok(found) = self.cells.find_entry(key.hash(), |entry| entry.is(key)) {
-            found.remove();
+        if self.cells.remove(key) {
             return true;
         }
         if let Ok(found) = self.logs.find_entry(key.hash(), |entry| entry.key == key) {
@@ -297,7 +295,7 @@ impl Shard {
 
     /// Takes a saved counter in.
     pub(super) fn adopt_cell(&mut self, entry: Entry) {
-        self.cells.insert_unique(entry.key().hash(), entry, |entry| entry.key().hash());
+        self.cells.insert(entry);
     }
 
     /// Takes a saved record in.

@@ -1,0 +1,48 @@
+//! How often one check asks the allocator for memory. It should never: not for an admitted check in memory.
+//!
+//! A program of its own, because the allocator that counts is slower than the one that is measured.
+
+use allocation_counter::measure;
+use anyhow::{Result, ensure};
+use tollgate::Limiter;
+use tollgate_bench::contenders::{Check, Clock, Contender, Governor, Store, counters};
+use tollgate_bench::report::Table;
+use tollgate_bench::rules::{Question, many};
+
+const CHECKS: usize = 10_000;
+
+fn main() -> Result<()> {
+    println!("\nAllocations per check of a key that is known\n");
+    let mut table = Table::new(["contender", "allocations"]);
+    table.row(["governor".to_owned(), allocations_of::<Governor>()?.to_string()]);
+    for (name, allocations) in [
+        ("tollgate store", allocations_of::<Store>()?),
+        ("tollgate check", allocations_of::<Check>()?),
+        ("tollgate check, 10,000 rules", allocations_with_many_rules()?),
+    ] {
+        table.row([name.to_owned(), allocations.to_string()]);
+        ensure!(allocations == 0.0, "{name} allocates {allocations} times per check");
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn allocations_of<C: Contender>() -> Result<f64> {
+    let contender = C::new(1)?;
+    let key = "user-0000001:/api/v1/items".to_owned();
+    per_check(|| Ok(contender.check(&key)))
+}
+
+fn allocations_with_many_rules() -> Result<f64> {
+    let limiter = Limiter::new(many(10_000)?, counters(1));
+    let (clock, question) = (Clock::new(), Question::new(1, 10_000));
+    per_check(|| question.ask(|request| limiter.check_now(request, clock.now()).admits()))
+}
+
+fn per_check(check: impl Fn() -> Result<bool>) -> Result<f64> {
+    ensure!(check()?, "the first check was refused"); // stores the key
+    let mut admitted = Ok(0);
+    let counted = measure(|| admitted = (0..CHECKS).map(|_| check().map(usize::from)).sum());
+    ensure!(admitted? == CHECKS, "a check was refused");
+    Ok(counted.count_total as f64 / CHECKS as f64)
+}

@@ -1,0 +1,149 @@
+//! The limiters under test, each behind the same call.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::time::{Instant, SystemTime};
+
+use anyhow::Result;
+use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
+use tollgate::counters::memory::MemoryBounds;
+use tollgate::counters::{Charge, Charges, Effect};
+use tollgate::identity::SubjectValues;
+use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleLimit};
+use tollgate::{
+    Algorithm, Client, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, Seed, Span, Timestamp, Window,
+};
+
+use crate::rules;
+
+/// One limiter under test.
+pub trait Contender: Sync + Sized {
+    /// An empty one, for at most `keys_max` keys.
+    fn new(keys_max: usize) -> Result<Self>;
+
+    /// Charges one unit and says whether it was admitted. Reads the clock itself, as a service would.
+    #[expect(clippy::ptr_arg, reason = "governor looks up a key by its own type")]
+    fn check(&self, key: &String) -> bool;
+
+    /// Stores a key before the measurement.
+    fn store(&mut self, key: &String) {
+        self.check(key);
+    }
+}
+
+/// What any limiter with a million keys must do at least: find one. No lock, no clock, no write.
+pub struct BareMap(hashbrown::HashMap<String, u64>);
+
+impl Contender for BareMap {
+    fn new(_: usize) -> Result<Self> {
+        Ok(Self(hashbrown::HashMap::new()))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.0.get(key).is_some_and(|value| *value == 0)
+    }
+
+    fn store(&mut self, key: &String) {
+        self.0.insert(key.clone(), 0);
+    }
+}
+
+pub struct Governor(DefaultKeyedRateLimiter<String>);
+
+impl Contender for Governor {
+    fn new(_: usize) -> Result<Self> {
+        // One unit each nanosecond, governor's smallest step.
+        let quota =
+            NonZeroU32::new(1_000_000_000).map_or(Quota::per_second(NonZeroU32::MIN), Quota::per_second);
+        Ok(Self(RateLimiter::keyed(quota)))
+    }
+
+    fn check(&self, key: &String) -> bool {
+        self.0.check_key(key).is_ok()
+    }
+}
+
+/// tollgate's counters alone, as governor is one limit alone: a user is hashed as a rule would hash it, and charged.
+pub struct Store {
+    counters: MemoryCounters,
+    limit: RuleLimit,
+    seed: Seed,
+    clock: Clock,
+}
+
+impl Store {
+    /// Bytes that the table says it has reserved.
+    pub fn bytes(&self) -> usize {
+        self.counters.bytes()
+    }
+}
+
+impl Contender for Store {
+    fn new(keys_max: usize) -> Result<Self> {
+        let window = Window::Length(Span::from_secs(1));
+        let limit = Limit::new(Algorithm::TokenBucket, rules::NEVER_REFUSED, window)?;
+        let limit = RuleLimit::new("per-user", limit);
+        Ok(Self { counters: counters(keys_max), limit, seed: Seed::random(), clock: Clock::new() })
+    }
+
+    fn check(&self, key: &String) -> bool {
+        let Ok(user) = Id::parse(key) else { return false };
+        let mut values = SubjectValues::default();
+        values.push_client(Client::User(user), IPV6_PREFIX_DEFAULT);
+        let mut charges = Charges::default();
+        charges.charges.push(Charge {
+            subject: self.seed.subject(&values),
+            counter: self.limit.counter,
+            rule: "per-user",
+            limit: &self.limit.limit,
+            cost: 1,
+            effect: Effect::Enforce,
+        });
+        self.counters.charge_all_now(&charges, self.clock.now()).admitted(&charges)
+    }
+}
+
+/// tollgate whole: ten rules, one of which limits the user, from the text of the request to the decision.
+pub struct Check {
+    limiter: Limiter<MemoryCounters>,
+    clock: Clock,
+}
+
+impl Contender for Check {
+    fn new(keys_max: usize) -> Result<Self> {
+        let limiter = Limiter::new(rules::one_of_ten_applies()?, counters(keys_max));
+        Ok(Self { limiter, clock: Clock::new() })
+    }
+
+    fn check(&self, key: &String) -> bool {
+        let (Ok(user), Ok(endpoint)) = (Id::parse(key), Endpoint::parse("/api/v1/items")) else {
+            return false;
+        };
+        let request = Request { user: Some(user), ..Request::new(endpoint) };
+        self.limiter.check_now(&request, self.clock.now()).admits()
+    }
+}
+
+/// Keys fall unevenly on the shards of a table, so one for exactly as many keys would overflow.
+pub fn counters(keys_max: usize) -> MemoryCounters {
+    let keys_max = NonZeroUsize::new(keys_max * 2).unwrap_or(NonZeroUsize::MIN).max(MIN_KEYS);
+    MemoryCounters::new(MemoryBounds { keys_max, ..MemoryBounds::default() })
+}
+
+const MIN_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
+
+/// Wall time that never steps back: read once, and from then on told by the monotonic clock.
+pub struct Clock {
+    anchor: Timestamp,
+    since: Instant,
+}
+
+impl Clock {
+    #[expect(clippy::new_without_default, reason = "a clock that is read is no default")]
+    pub fn new() -> Self {
+        Self { anchor: SystemTime::now().into(), since: Instant::now() }
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.anchor + self.since.elapsed().into()
+    }
+}

@@ -1,0 +1,39 @@
+//! What the machine says about this process: time used, memory held, cores had.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Threads that the scheduler leaves on one core do not contend, and would look twice as good.
+pub fn pin_to(core: usize) -> Result<()> {
+    let mut cores = CpuSet::new();
+    cores.set(core);
+    sched_setaffinity(None, &cores).with_context(|| format!("cannot run on core {core}"))
+}
+
+pub fn thread_cpu_ns() -> i64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec * 1_000_000_000 + time.tv_nsec
+}
+
+pub fn resident_bytes() -> Result<usize> {
+    let statm = fs::read_to_string("/proc/self/statm")?;
+    let pages: usize = statm.split(' ').nth(1).context("/proc/self/statm is short")?.parse()?;
+    Ok(pages * rustix::param::page_size())
+}
+
+/// The numbers below `count`, each once, in an order that differs by `seed` and that no prefetcher guesses.
+pub fn shuffled(count: usize, seed: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    let mut random = 0x9E37_79B9_7F4A_7C15_usize ^ (seed + 1);
+    for last in (1..count).rev() {
+        // xorshift64
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        order.swap(last, random % (last + 1));
+    }
+    order
+}
