@@ -88,7 +88,9 @@ pub struct Next {
 /// The log keeps more than a cell holds and is judged by [`sliding_window_log`].
 pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
     match limit.algorithm() {
-        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => bucket::judge(limit, cell, cost, now),
+        Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+            bucket::judge(limit, cell, cost, now)
+        }
         Algorithm::SlidingWindowCounter => sliding_window_counter::judge(limit, cell, cost, now),
         Algorithm::FixedWindow | Algorithm::SlidingWindowLog => fixed_window::judge(limit, cell, cost, now),
     }

@@ -82,9 +82,8 @@ pub struct Verdicts {
 impl Verdicts {
     /// Whether everything was charged, or would have been.
     pub fn admitted(&self, charges: &Charges<'_>) -> bool {
-        let enforced = |(charge, verdict): (&Charge<'_>, &Verdict)| {
-            verdict.admits() || charge.effect == Effect::Shadow
-        };
+        let enforced =
+            |(charge, verdict): (&Charge<'_>, &Verdict)| verdict.admits() || charge.effect == Effect::Shadow;
         self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(enforced)
     }
 }

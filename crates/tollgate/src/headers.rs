@@ -92,7 +92,8 @@ fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static 
     put("ratelimit-limit", Digits::new(u64::from(report.requests)).as_str());
     put("ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
     put("ratelimit-reset", Digits::new(until_more(decision, report)).as_str());
-    let policies = enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
+    let policies =
+        enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
     put("ratelimit-policy", &policies.collect::<Vec<_>>().join(", "));
 }
 

@@ -240,7 +240,9 @@ impl Dimension {
             "login" => Dimension::Login,
             "endpoint" => Dimension::Endpoint,
             "method" => Dimension::Method,
-            other => Dimension::Descriptor(other.strip_prefix("descriptor:").filter(|n| !n.is_empty())?.into()),
+            other => {
+                Dimension::Descriptor(other.strip_prefix("descriptor:").filter(|n| !n.is_empty())?.into())
+            }
         })
     }
 
@@ -423,7 +425,8 @@ mod tests {
     #[test]
     fn t09_no_two_lists_of_values_share_a_subject() {
         let per = &["user", "tenant"];
-        let spellings = [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
+        let spellings =
+            [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
         let subjects: std::collections::HashSet<_> =
             spellings.iter().map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
         assert_eq!(subjects.len(), spellings.len());
@@ -454,7 +457,8 @@ mod tests {
 
     #[test]
     fn t10_identifiers_end_at_256_bytes() {
-        for (length, ok) in [(0, false), (1, true), (255, true), (256, true), (257, false), (1 << 20, false)] {
+        for (length, ok) in [(0, false), (1, true), (255, true), (256, true), (257, false), (1 << 20, false)]
+        {
             assert_eq!(Id::parse(&"x".repeat(length)).is_ok(), ok, "{length} bytes");
         }
     }

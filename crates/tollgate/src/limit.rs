@@ -293,7 +293,9 @@ fn check_window(algorithm: Algorithm, window: &Window) -> Result<Span, LimitErro
         Window::Length(span) if *span < WINDOW_MIN => Err(LimitError::WindowTooShort),
         Window::Length(span) if *span > WINDOW_MAX => Err(LimitError::WindowTooLong),
         Window::Length(span) => Ok(*span),
-        Window::Calendar(_) if algorithm != Algorithm::FixedWindow => Err(LimitError::CalendarNeedsFixedWindow),
+        Window::Calendar(_) if algorithm != Algorithm::FixedWindow => {
+            Err(LimitError::CalendarNeedsFixedWindow)
+        }
         Window::Calendar(calendar) => Ok(calendar.longest()),
     }
 }
@@ -342,7 +344,10 @@ mod tests {
         let day = Span::from_secs(86_400);
         assert_eq!(Limit::new(bucket, 1, per(Span::ZERO)), Err(LimitError::WindowTooShort));
         assert_eq!(Limit::new(bucket, 1, per(Span::from_secs(1 << 32))), Err(LimitError::WindowTooLong));
-        assert_eq!(Limit::new(bucket, u32::MAX, per(Span::from_secs(86_400 * 365))), Err(LimitError::TooLarge));
+        assert_eq!(
+            Limit::new(bucket, u32::MAX, per(Span::from_secs(86_400 * 365))),
+            Err(LimitError::TooLarge)
+        );
         assert!(Limit::new(bucket, u32::MAX, per(day)).is_ok(), "counted in seconds");
         assert_eq!(Limit::new(Algorithm::SlidingWindowLog, 10_001, per(day)), Err(LimitError::LogTooLong));
     }
@@ -360,7 +365,8 @@ mod tests {
     #[test]
     fn burst_and_delay_are_refused_where_they_mean_nothing() {
         let minute = per(Span::from_secs(60));
-        let shaped = |algorithm, burst, delay| Limit::shaped(algorithm, 10, minute.clone(), burst, delay).err();
+        let shaped =
+            |algorithm, burst, delay| Limit::shaped(algorithm, 10, minute.clone(), burst, delay).err();
         assert_eq!(shaped(Algorithm::FixedWindow, Some(5), None), Some(LimitError::BurstWithoutBucket));
         assert_eq!(shaped(Algorithm::TokenBucket, Some(0), None), Some(LimitError::BurstZero));
         assert_eq!(

@@ -91,7 +91,13 @@ impl<S, R: RecordSink> Limiter<S, R> {
     }
 
     /// Without the shared counters each rule says what happens: count here, admit, or refuse.
-    fn without_counters(&self, plan: &mut Plan<'_>, rules: &RuleSet, error: &StoreError, now: Timestamp) -> Draft {
+    fn without_counters(
+        &self,
+        plan: &mut Plan<'_>,
+        rules: &RuleSet,
+        error: &StoreError,
+        now: Timestamp,
+    ) -> Draft {
         if let Some(rule) = closed_rule(plan, rules.rules(), error) {
             return Draft::unavailable(Some(rule));
         }

@@ -110,7 +110,8 @@ mod tests {
     fn t66_a_burst_of_refusals_is_one_violation() {
         let policy = PenaltyPolicy::default();
         let mut conduct = Conduct::default();
-        let counted = (0..1_000).filter(|n| conduct.refused(&policy, MINUTE, Timestamp::from_micros(*n))).count();
+        let counted =
+            (0..1_000).filter(|n| conduct.refused(&policy, MINUTE, Timestamp::from_micros(*n))).count();
         assert_eq!((counted, conduct.cooldown_until), (1, Timestamp::default()));
     }
 

@@ -27,12 +27,15 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
     let room = owed_max - debt;
     let wanted = u64::from(cost.max(1)).saturating_mul(limit.window_ticks());
     if wanted > owed_max {
-        let reset_after = if rate == 0 { Span::ZERO } else { wait_until(tick, at + debt.div_ceil(rate), now) };
+        let reset_after =
+            if rate == 0 { Span::ZERO } else { wait_until(tick, at + debt.div_ceil(rate), now) };
         return refused(Verdict::never(units_to_requests(room, limit), reset_after));
     }
     if wanted > room {
         return refused(Verdict {
-            outcome: Outcome::Refuse { retry_after: wait_until(tick, at + (wanted - room).div_ceil(rate), now) },
+            outcome: Outcome::Refuse {
+                retry_after: wait_until(tick, at + (wanted - room).div_ceil(rate), now),
+            },
             remaining: units_to_requests(room, limit),
             reset_after: wait_until(tick, at + debt.div_ceil(rate), now),
         });

@@ -140,7 +140,8 @@ mod tests {
 
     #[test]
     fn at_most_twice_the_limit_less_one_in_any_window() {
-        let limit = Limit::new(Algorithm::SlidingWindowCounter, 10, Window::Length(Span::from_secs(1))).unwrap();
+        let limit =
+            Limit::new(Algorithm::SlidingWindowCounter, 10, Window::Length(Span::from_secs(1))).unwrap();
         let mut cell = None;
         let mut admitted = 0;
         // Everything in the last instant of one window, then greedily until the end of the next.

@@ -46,7 +46,11 @@ impl Log {
         let remaining = narrow(left);
 
         if wanted > requests {
-            return Verdict { outcome: Outcome::Never, remaining, reset_after: self.reset_after(window, now) };
+            return Verdict {
+                outcome: Outcome::Never,
+                remaining,
+                reset_after: self.reset_after(window, now),
+            };
         }
         if wanted > left {
             let retry_after = self.freed_at(window, moment, used + wanted - requests).since(now);
@@ -123,7 +127,10 @@ mod tests {
         let mut log = Log::default();
         log.record(&limit, 1, Timestamp::from_secs(5));
         let almost = Timestamp::from_micros(5_999_999);
-        assert_eq!(log.judge(&limit, 1, almost).outcome, Outcome::Refuse { retry_after: Span::from_micros(1) });
+        assert_eq!(
+            log.judge(&limit, 1, almost).outcome,
+            Outcome::Refuse { retry_after: Span::from_micros(1) }
+        );
         assert!(log.judge(&limit, 1, Timestamp::from_secs(6)).admits());
     }
 }

@@ -161,7 +161,8 @@ impl MemoryCounters {
                 locked.shard(key).judge(key, charge, now)
             })
             .collect();
-        let verdicts = Verdicts { verdicts: judged.iter().map(|(verdict, _)| *verdict).collect(), cooldown: None };
+        let verdicts =
+            Verdicts { verdicts: judged.iter().map(|(verdict, _)| *verdict).collect(), cooldown: None };
         if charges.dry_run {
             return verdicts;
         }
@@ -201,7 +202,9 @@ impl Locked<'_> {
     fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
         let Some(penalty) = charges.penalty else { return };
         let refusing = |(charge, verdict): &(&super::Charge<'_>, &Verdict)| {
-            charge.effect == Effect::Enforce && charge.cost > 0 && matches!(verdict.outcome, Outcome::Refuse { .. })
+            charge.effect == Effect::Enforce
+                && charge.cost > 0
+                && matches!(verdict.outcome, Outcome::Refuse { .. })
         };
         let window = (charges.charges.iter().zip(&verdicts.verdicts))
             .filter(refusing)

@@ -88,7 +88,8 @@ impl Index {
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let mut found: Candidates = SmallVec::from_slice(&self.unconditional);
         self.endpoints.for_each_match(&request.endpoint, |position| found.push(position));
-        let by_text = [(&self.tiers, request.tier), (&self.users, request.user), (&self.tenants, request.tenant)];
+        let by_text =
+            [(&self.tiers, request.tier), (&self.users, request.user), (&self.tenants, request.tenant)];
         for (map, id) in by_text {
             look_up(map, id, &mut found);
         }

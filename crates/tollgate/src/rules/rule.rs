@@ -116,7 +116,8 @@ pub enum OnStoreFailure {
 
 impl OnStoreFailure {
     /// All modes.
-    pub const ALL: [OnStoreFailure; 3] = [OnStoreFailure::Local, OnStoreFailure::Open, OnStoreFailure::Closed];
+    pub const ALL: [OnStoreFailure; 3] =
+        [OnStoreFailure::Local, OnStoreFailure::Open, OnStoreFailure::Closed];
 
     /// The name users write and read.
     pub const fn as_str(self) -> &'static str {

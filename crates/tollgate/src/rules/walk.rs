@@ -195,12 +195,25 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     /// Numbers of their own count on their own: by the rule's subject, for this endpoint.
-    fn charge_override(&mut self, position: u32, mut values: SubjectValues, counter: CounterId, limit: &'a Limit) {
+    fn charge_override(
+        &mut self,
+        position: u32,
+        mut values: SubjectValues,
+        counter: CounterId,
+        limit: &'a Limit,
+    ) {
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
         self.push(position, self.seed.subject(&values), counter, limit, Effect::Enforce);
     }
 
-    fn push(&mut self, position: u32, subject: Subject, counter: CounterId, limit: &'a Limit, effect: Effect) {
+    fn push(
+        &mut self,
+        position: u32,
+        subject: Subject,
+        counter: CounterId,
+        limit: &'a Limit,
+        effect: Effect,
+    ) {
         let rule: &'a str = &self.set.rules[position as usize].name;
         let cost = self.request.cost;
         self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect });
@@ -226,7 +239,9 @@ impl<'a, 'r> Walk<'a, 'r> {
 
     /// The check brought its own numbers and no rule of its client applies: they apply alone.
     fn charge_without_rule(&mut self) {
-        let (Some(limit), Some(client)) = (self.request.limit_override, self.request.client()) else { return };
+        let (Some(limit), Some(client)) = (self.request.limit_override, self.request.client()) else {
+            return;
+        };
         let mut values = SubjectValues::default();
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
@@ -241,4 +256,3 @@ impl<'a, 'r> Walk<'a, 'r> {
 
 /// The source of a charge that no rule stands behind.
 pub(crate) const NO_RULE: u32 = u32::MAX;
-

@@ -31,7 +31,8 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a)))).unwrap_or(Action::Reject);
     let per = fields.items("per", dimension);
     let limits = read_limits(fields, action);
-    let on_store_failure = fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
+    let on_store_failure =
+        fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
     let response = fields.table("response", read_response).unwrap_or_default();
     let layer = fields.read("layer", name_of_layer);
     let enabled = fields.read("enabled", boolean).unwrap_or(true);
@@ -65,7 +66,10 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
 fn check_per(fields: &mut Fields<'_, '_>, per: Option<&[Dimension]>, action: Action) {
     let given = per.is_some_and(|per| !per.is_empty());
     if action.limits() && !given && !fields.has("per") {
-        fields.complain("per", "is missing: say what to count by, [\"global\"] for everyone together".to_owned());
+        fields.complain(
+            "per",
+            "is missing: say what to count by, [\"global\"] for everyone together".to_owned(),
+        );
     } else if action.limits() && !given && !fields.has_problems() {
         fields.complain("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
     } else if !action.limits() && fields.has("per") {
@@ -183,7 +187,10 @@ pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Action) -> Vec<Li
         (Action::Throttle, given) => given,
         (_, given) if algorithm == Algorithm::LeakyBucket => given,
         (_, Some(_)) => {
-            fields.complain("max_delay", "needs action = \"throttle\" or algorithm = \"leaky_bucket\"".to_owned());
+            fields.complain(
+                "max_delay",
+                "needs action = \"throttle\" or algorithm = \"leaky_bucket\"".to_owned(),
+            );
             None
         }
         (_, None) => None,
@@ -267,11 +274,7 @@ fn weekday(value: &Value) -> Result<Weekday, String> {
 }
 
 /// `requests_per_second` and so on, with one `burst_size` for all of them.
-fn read_per_unit(
-    fields: &mut Fields<'_, '_>,
-    algorithm: Algorithm,
-    max_delay: Option<Span>,
-) -> Vec<Limit> {
+fn read_per_unit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Option<Span>) -> Vec<Limit> {
     let units = [
         ("requests_per_second", 1),
         ("requests_per_minute", 60),

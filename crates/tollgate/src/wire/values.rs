@@ -132,7 +132,8 @@ mod tests {
 
     #[test]
     fn t36_anything_else_is_no_length_of_time() {
-        for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1x", "99999999999999999999s", "NaN", "1h-30m", "1S"] {
+        for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1x", "99999999999999999999s", "NaN", "1h-30m", "1S"]
+        {
             assert!(parse_span(text).is_err(), "{text:?}");
         }
         assert!(parse_span("600000000000000000s").unwrap_err().contains("too long"));
@@ -142,7 +143,9 @@ mod tests {
     fn t36_numbers_are_whole_and_in_range() {
         let parse = integer(0..=100_u32);
         assert_eq!(parse(&Value::Integer(100)), Ok(100));
-        for wrong in [Value::Integer(-1), Value::Integer(101), Value::Integer(1 << 40), Value::Float(f64::INFINITY)] {
+        for wrong in
+            [Value::Integer(-1), Value::Integer(101), Value::Integer(1 << 40), Value::Float(f64::INFINITY)]
+        {
             assert_eq!(parse(&wrong), Err("must be between 0 and 100".to_owned()));
         }
         assert_eq!(parse(&Value::Float(1.5)), Err("must be an integer, not a fraction".to_owned()));

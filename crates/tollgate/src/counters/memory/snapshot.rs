@@ -135,11 +135,7 @@ fn put(bytes: &mut Vec<u8>, words: impl IntoIterator<Item = u64>) {
 }
 
 /// A list: its length, then its items, counted as they are written.
-fn put_list<T>(
-    bytes: &mut Vec<u8>,
-    items: impl Iterator<Item = T>,
-    mut item: impl FnMut(&mut Vec<u8>, T),
-) {
+fn put_list<T>(bytes: &mut Vec<u8>, items: impl Iterator<Item = T>, mut item: impl FnMut(&mut Vec<u8>, T)) {
     let start = bytes.len();
     put(bytes, [0]);
     let mut count: u64 = 0;
@@ -158,7 +154,9 @@ fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
     put_list(bytes, logs, |bytes, entry| {
         put(bytes, entry.key.halves());
         put(bytes, [entry.restored_at.as_micros(), entry.reserved as u64]);
-        put_list(bytes, entry.log.entries(), |bytes, (at, cost)| put(bytes, [at.as_micros(), u64::from(cost)]));
+        put_list(bytes, entry.log.entries(), |bytes, (at, cost)| {
+            put(bytes, [at.as_micros(), u64::from(cost)])
+        });
     });
 }
 
@@ -166,7 +164,10 @@ fn put_penalties<'a>(bytes: &mut Vec<u8>, penalties: impl Iterator<Item = &'a Pe
     put_list(bytes, penalties, |bytes, entry| {
         let conduct = &entry.conduct;
         put(bytes, entry.key.halves());
-        put(bytes, [entry.forgotten_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros));
+        put(
+            bytes,
+            [entry.forgotten_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros),
+        );
         put_list(bytes, conduct.violations.iter(), |bytes, at| put(bytes, [at.as_micros()]));
         put(bytes, [entry.client.len() as u64]);
         bytes.extend_from_slice(entry.client.as_bytes());
@@ -205,7 +206,8 @@ impl<R: Read> Summed<R> {
 
     fn text(&mut self) -> Result<String, SnapshotError> {
         let length = self.length()?;
-        let bytes = (0..length).map(|_| self.bytes::<1>().map(|[byte]| byte)).collect::<Result<Vec<u8>, _>>()?;
+        let bytes =
+            (0..length).map(|_| self.bytes::<1>().map(|[byte]| byte)).collect::<Result<Vec<u8>, _>>()?;
         String::from_utf8(bytes).map_err(|_| SnapshotError::Damaged)
     }
 }
