@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charges, Effect, StoreError, Verdicts};
+use crate::identity::Dimension;
 use crate::limit::Algorithm;
 use crate::rules::overrides::CHECK_NAMESPACE;
 use crate::rules::{End, NO_RULE, OnStoreFailure, Plan, Rule, Snapshot};
@@ -264,7 +265,7 @@ impl Decision {
     pub(crate) fn used_by_client(&self) -> u32 {
         let counts_client = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
-            rule.is_some_and(|rule| rule.per.iter().any(|dimension| dimension.names_client()))
+            rule.is_some_and(|rule| rule.per.iter().any(Dimension::names_client))
         };
         let report = self.reports.iter().find(counts_client);
         report.map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))

@@ -17,7 +17,7 @@ use std::num::NonZeroUsize;
 
 use smallvec::SmallVec;
 
-use self::shard::{Shard, Slot};
+use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
     Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
@@ -74,6 +74,7 @@ impl Key {
         Key(subject.0 ^ counter.0)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "each half keeps its own bits")]
     fn halves(self) -> [u64; 2] {
         [self.0 as u64, (self.0 >> 64) as u64]
     }
@@ -88,6 +89,7 @@ impl Key {
     }
 
     /// Bits that the tables inside a shard do not look at.
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits are enough to choose a shard by")]
     fn shard(self) -> usize {
         self.halves()[0] as usize % SHARDS
     }
@@ -155,22 +157,23 @@ impl MemoryCounters {
                 return Verdicts { verdicts: SmallVec::new(), cooldown };
             }
         }
-        let judged: SmallVec<[(Verdict, Slot); 4]> = (charges.charges.iter())
+        let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
             .map(|charge| {
                 let key = Key::new(charge.subject, charge.counter);
                 locked.shard(key).judge(key, charge, now)
             })
             .collect();
         let verdicts =
-            Verdicts { verdicts: judged.iter().map(|(verdict, _)| *verdict).collect(), cooldown: None };
+            Verdicts { verdicts: judged.iter().map(|judged| judged.verdict).collect(), cooldown: None };
         if charges.dry_run {
             return verdicts;
         }
-        if verdicts.admitted(charges) {
-            for (charge, (_, slot)) in charges.charges.iter().zip(judged) {
-                locked.shard(Key::new(charge.subject, charge.counter)).commit(slot, charge, now);
-            }
-        } else {
+        let admitted = verdicts.admitted(charges);
+        for (charge, judged) in charges.charges.iter().zip(&judged) {
+            let shard = locked.shard(Key::new(charge.subject, charge.counter));
+            if admitted { shard.commit(judged, charge, now) } else { shard.repair(judged, charge, now) }
+        }
+        if !admitted {
             locked.note_refusal(charges, &verdicts, now);
         }
         verdicts

@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 use super::packed::Entry;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, Next, Verdict};
+use crate::algorithms::{self, Cell, Next, Verdict};
 use crate::counters::{Charge, Penalised, PenaltyCharge};
 use crate::limit::Algorithm;
 use crate::penalties::Conduct;
@@ -34,14 +34,24 @@ pub(super) struct PenaltyEntry {
     pub(super) forgotten_at: Timestamp,
 }
 
-/// What [`Shard::judge`] found, for [`Shard::commit`] to write.
-pub(super) enum Slot {
-    /// Nothing to write: a refusal or a peek.
-    None,
-    /// The next state of the counter with this key.
-    Cell(Key, Next),
-    /// An entry for the log with this key.
-    Log(Key),
+/// What [`Shard::judge`] found, for [`Shard::commit`] or [`Shard::repair`] to write.
+pub(super) struct Judged {
+    pub(super) verdict: Verdict,
+    /// The counter, or the one that newcomers share.
+    key: Key,
+    /// Whether its state lay in an impossible future and was judged as if it did not.
+    healed: bool,
+    next: Write,
+}
+
+/// What an admitted charge writes.
+enum Write {
+    /// Nothing: a refusal or a peek.
+    Nothing,
+    /// The next state of a counter.
+    Cell(Next),
+    /// An entry of a log.
+    Entry,
 }
 
 pub(super) struct Shard {
@@ -90,61 +100,96 @@ impl Shard {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
             && let Some(entry) = self.cells.find_mut(key.hash(), |entry| entry.is(key))
         {
-            heal(entry, charge, now);
-            let judgement = algorithms::judge(charge.limit, Some(entry.cell()), charge.cost, now);
+            let (cell, healed) = healed(entry.cell(), charge, now);
+            let judgement = algorithms::judge(charge.limit, Some(cell), charge.cost, now);
             if let Some(next) = judgement.next {
                 entry.set(&next);
+                self.next_restored_at = self.next_restored_at.min(next.restored_at);
+            } else if healed && charge.cost > 0 {
+                self.repair_cell(key, cell);
             }
             return judgement.verdict;
         }
-        let (verdict, slot) = self.judge(key, charge, now);
-        if verdict.admits() {
-            self.commit(slot, charge, now);
+        let judged = self.judge(key, charge, now);
+        if judged.verdict.admits() {
+            self.commit(&judged, charge, now);
+        } else {
+            self.repair(&judged, charge, now);
         }
-        verdict
+        judged.verdict
     }
 
-    /// What the charge is told, and what to write if the whole decision admits.
-    pub(super) fn judge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> (Verdict, Slot) {
+    /// What the charge is told, and what to write if the whole decision admits. Writes nothing.
+    pub(super) fn judge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
         if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
             return self.judge_log(key, charge, now);
         }
         let key = self.key_with_room(key, charge, now);
-        let cell = self.cells.find_mut(key.hash(), |entry| entry.is(key)).map(|entry| {
-            heal(entry, charge, now);
-            entry.cell()
-        });
-        let judgement = algorithms::judge(charge.limit, cell, charge.cost, now);
-        (judgement.verdict, judgement.next.map_or(Slot::None, |next| Slot::Cell(key, next)))
+        let found = self.cells.find(key.hash(), |entry| entry.is(key));
+        let seen = found.map(|entry| healed(entry.cell(), charge, now));
+        let judgement = algorithms::judge(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
+        Judged {
+            verdict: judgement.verdict,
+            key,
+            healed: seen.is_some_and(|(_, healed)| healed),
+            next: judgement.next.map_or(Write::Nothing, Write::Cell),
+        }
     }
 
-    fn judge_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> (Verdict, Slot) {
+    fn judge_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
         let key = self.log_key_with_room(key, charge, now);
-        let verdict = match self.logs.find_mut(key.hash(), |entry| entry.key == key) {
-            Some(entry) => {
-                if let Some(healed) = entry.log.heal(charge.limit, now) {
-                    entry.log = healed;
-                }
-                entry.log.judge(charge.limit, charge.cost, now)
-            }
+        let found = self.logs.find(key.hash(), |entry| entry.key == key);
+        let healed = found.and_then(|entry| entry.log.heal(charge.limit, now));
+        let verdict = match healed.as_ref().or(found.map(|entry| &entry.log)) {
+            Some(log) => log.judge(charge.limit, charge.cost, now),
             None => Log::default().judge(charge.limit, charge.cost, now),
         };
         let writes = verdict.admits() && charge.cost > 0;
-        (verdict, if writes { Slot::Log(key) } else { Slot::None })
+        let next = if writes { Write::Entry } else { Write::Nothing };
+        Judged { verdict, key, healed: healed.is_some(), next }
     }
 
     /// Writes what [`Shard::judge`] found.
-    pub(super) fn commit(&mut self, slot: Slot, charge: &Charge<'_>, now: Timestamp) {
-        match slot {
-            Slot::None => {}
-            Slot::Cell(key, next) => {
+    pub(super) fn commit(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
+        let key = judged.key;
+        match &judged.next {
+            Write::Nothing => self.repair(judged, charge, now),
+            Write::Cell(next) => {
                 self.next_restored_at = self.next_restored_at.min(next.restored_at);
                 self.cells
                     .entry(key.hash(), |entry| entry.is(key), |entry| entry.key().hash())
-                    .and_modify(|entry| entry.set(&next))
-                    .or_insert_with(|| Entry::new(key, &next));
+                    .and_modify(|entry| entry.set(next))
+                    .or_insert_with(|| Entry::new(key, next));
             }
-            Slot::Log(key) => self.commit_log(key, charge, now),
+            Write::Entry => self.commit_log(key, charge, now),
+        }
+    }
+
+    /// Brings a state back from an impossible future, though the request is refused: waiting for it would not end.
+    /// A look repairs nothing, because it must change nothing, whatever clock it comes with.
+    pub(super) fn repair(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
+        if !judged.healed || charge.cost == 0 {
+            return;
+        }
+        let key = judged.key;
+        if charge.limit.algorithm() != Algorithm::SlidingWindowLog {
+            let found = self.cells.find(key.hash(), |entry| entry.is(key));
+            if let Some((cell, true)) = found.map(|entry| healed(entry.cell(), charge, now)) {
+                self.repair_cell(key, cell);
+            }
+        } else if let Some(entry) = self.logs.find_mut(key.hash(), |entry| entry.key == key)
+            && let Some(healed) = entry.log.heal(charge.limit, now)
+        {
+            entry.log = healed;
+            entry.restored_at = now + charge.limit.window_length();
+            self.next_restored_at = self.next_restored_at.min(entry.restored_at);
+        }
+    }
+
+    fn repair_cell(&mut self, key: Key, cell: Cell) {
+        if let Some(entry) = self.cells.find_mut(key.hash(), |entry| entry.is(key)) {
+            entry.move_to(cell);
+            self.next_restored_at = self.next_restored_at.min(entry.restored_at());
         }
     }
 
@@ -159,6 +204,9 @@ impl Shard {
                 LogEntry { key, log: Log::default(), reserved, restored_at: now }
             });
         let entry = slot.get_mut();
+        if let Some(healed) = entry.log.heal(charge.limit, now) {
+            entry.log = healed;
+        }
         entry.log.record(charge.limit, charge.cost, now);
         entry.restored_at = entry.log.last().unwrap_or(now) + charge.limit.window_length();
         // A raised limit needs a larger reservation than the one the log began with.
@@ -306,13 +354,12 @@ impl Shard {
     }
 }
 
-/// A state from an impossible future is repaired in place, on a refusal too, so that waiting for it ends.
-fn heal(entry: &mut Entry, charge: &Charge<'_>, now: Timestamp) {
-    if entry.cell().at > now
-        && let Some(healed) = algorithms::heal(charge.limit, entry.cell(), now)
-    {
-        entry.move_to(healed);
+/// The state as it is judged, and whether it had to be brought back from an impossible future for that.
+fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
+    if cell.at <= now {
+        return (cell, false);
     }
+    algorithms::heal(charge.limit, cell, now).map_or((cell, false), |healed| (healed, true))
 }
 
 /// What a log may grow to under the limit in force.

@@ -155,7 +155,7 @@ fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
         put(bytes, entry.key.halves());
         put(bytes, [entry.restored_at.as_micros(), entry.reserved as u64]);
         put_list(bytes, entry.log.entries(), |bytes, (at, cost)| {
-            put(bytes, [at.as_micros(), u64::from(cost)])
+            put(bytes, [at.as_micros(), u64::from(cost)]);
         });
     });
 }
