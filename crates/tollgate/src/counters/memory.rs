@@ -25,7 +25,7 @@ use super::{
 use crate::algorithms::Outcome;
 use crate::identity::Subject;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
 const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
@@ -152,7 +152,8 @@ impl MemoryCounters {
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {
-            let cooldown = locked.shard(Key(penalty.subject.0)).cooldown_left(Key(penalty.subject.0), now);
+            let key = Key(penalty.subject.0);
+            let cooldown = locked.shard(key).cooldown_left(key, &penalty, now);
             if cooldown.is_some() {
                 return Verdicts { verdicts: SmallVec::new(), cooldown };
             }
@@ -173,10 +174,8 @@ impl MemoryCounters {
             let shard = locked.shard(Key::new(charge.subject, charge.counter));
             if admitted { shard.commit(judged, charge, now) } else { shard.repair(judged, charge, now) }
         }
-        if !admitted {
-            locked.note_refusal(charges, &verdicts, now);
-        }
-        verdicts
+        let cooldown = if admitted { None } else { locked.note_refusal(charges, &verdicts, now) };
+        Verdicts { cooldown, ..verdicts }
     }
 
     /// Locks each shard of the charges once, in ascending order: two callers may wait for each other but cannot
@@ -201,9 +200,10 @@ impl Locked<'_> {
         &mut self.0[position].1
     }
 
-    /// Notes the refusal in the client's record, once per episode of the limit that keeps it waiting longest.
-    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
-        let Some(penalty) = charges.penalty else { return };
+    /// Notes the refusal in the client's record, once per episode of the refusing limit with the longest window. How
+    /// long the client is kept out for it, if it is.
+    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
+        let penalty = charges.penalty?;
         let refusing = |(charge, verdict): &(&super::Charge<'_>, &Verdict)| {
             charge.effect == Effect::Enforce
                 && charge.cost > 0
@@ -213,10 +213,8 @@ impl Locked<'_> {
             .filter(refusing)
             .map(|(charge, _)| charge.limit.window_length())
             .max();
-        if let Some(window) = window {
-            let key = Key(penalty.subject.0);
-            self.shard(key).note_refusal(key, &penalty, window, now);
-        }
+        let key = Key(penalty.subject.0);
+        self.shard(key).note_refusal(key, &penalty, window?, now)
     }
 }
 

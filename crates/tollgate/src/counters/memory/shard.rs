@@ -291,33 +291,43 @@ impl Shard {
         false
     }
 
-    pub(super) fn cooldown_left(&self, key: Key, now: Timestamp) -> Option<Span> {
-        self.penalties.find(key.hash(), |entry| entry.key == key)?.conduct.cooldown_left(now)
+    pub(super) fn cooldown_left(
+        &self,
+        key: Key,
+        penalty: &PenaltyCharge<'_>,
+        now: Timestamp,
+    ) -> Option<Span> {
+        let entry = self.penalties.find(key.hash(), |entry| entry.key == key)?;
+        entry.conduct.cooldown_left(penalty.policy, now)
     }
 
+    /// Notes a refusal; how long the client is kept out for it, if it is.
     pub(super) fn note_refusal(
         &mut self,
         key: Key,
         penalty: &PenaltyCharge<'_>,
         window: Span,
         now: Timestamp,
-    ) {
+    ) -> Option<Span> {
         if let Some(entry) = self.penalties.find_mut(key.hash(), |entry| entry.key == key) {
             entry.conduct.refused(penalty.policy, window, now);
             entry.forgotten_at = entry.conduct.forgotten_at(penalty.policy);
-            return;
+            return entry.conduct.cooldown_left(penalty.policy, now);
         }
         if self.penalties.len() >= self.penalties_max {
             self.penalties.retain(|entry| entry.forgotten_at > now);
         }
-        if self.penalties.len() < self.penalties_max {
-            let mut conduct = Conduct::default();
-            conduct.refused(penalty.policy, window, now);
-            let forgotten_at = conduct.forgotten_at(penalty.policy);
-            let client = penalty.client.to_string().into_boxed_str();
-            let entry = PenaltyEntry { key, client, conduct, forgotten_at };
-            self.penalties.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        if self.penalties.len() >= self.penalties_max {
+            return None;
         }
+        let mut conduct = Conduct::default();
+        conduct.refused(penalty.policy, window, now);
+        let cooldown = conduct.cooldown_left(penalty.policy, now);
+        let forgotten_at = conduct.forgotten_at(penalty.policy);
+        let client = penalty.client.to_string().into_boxed_str();
+        let entry = PenaltyEntry { key, client, conduct, forgotten_at };
+        self.penalties.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        cooldown
     }
 
     pub(super) fn pardon(&mut self, key: Key) {
