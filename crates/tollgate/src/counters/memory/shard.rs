@@ -14,8 +14,9 @@ use crate::time::{Span, Timestamp};
 /// The subject that newcomers share when there is no room for them.
 const OVERFLOW: u128 = 0x6f76_6572_666c_6f77_6f76_6572_666c_6f77;
 
-/// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte.
-const LOG_BYTES: usize = size_of::<LogEntry>() + 1;
+/// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte, in a table that has
+/// just doubled.
+const LOG_BYTES: usize = (size_of::<LogEntry>() + 1) * 16 / 7;
 /// What one remembered charge takes.
 const LOG_ENTRY_BYTES: usize = size_of::<(Timestamp, u32)>();
 
@@ -87,8 +88,9 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let penalty = size_of::<PenaltyEntry>() + 1;
-        self.cells.allocation_size() + self.log_bytes + self.penalties.len() * penalty
+        let outside = |entry: &PenaltyEntry| entry.client.len() + entry.conduct.violations.capacity() * 8;
+        let penalties: usize = self.penalties.iter().map(outside).sum();
+        self.cells.allocation_size() + self.log_bytes + self.penalties.allocation_size() + penalties
     }
 
     pub(super) fn overflows(&self) -> u64 {
@@ -372,7 +374,7 @@ fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
     algorithms::heal(charge.limit, cell, now).map_or((cell, false), |healed| (healed, true))
 }
 
-/// What a log may grow to under the limit in force.
+/// What a log may grow to under the limit in force. Its buffer grows by doubling.
 fn log_bytes(charge: &Charge<'_>) -> usize {
-    LOG_BYTES + charge.limit.requests() as usize * LOG_ENTRY_BYTES
+    LOG_BYTES + (charge.limit.requests() as usize).next_power_of_two().max(4) * LOG_ENTRY_BYTES
 }
