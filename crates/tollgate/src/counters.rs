@@ -4,6 +4,10 @@
 pub mod conformance;
 pub mod memory;
 
+#[cfg(any(test, feature = "test-util"))]
+#[doc(inline)]
+pub use crate::__conformance as conformance;
+
 use std::future::Future;
 use std::time::Duration;
 
@@ -75,7 +79,8 @@ pub struct Verdicts {
     /// One per charge, in their order. What remains is stated as if every admitting limit had been charged; if the
     /// decision refuses, none was.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// How long the client is kept out; its limits were then not looked at.
+    /// How long the client is kept out: since an earlier refusal, and then its limits were not looked at and there are
+    /// no verdicts; or from this refusal on, and then the verdicts say what refused.
     pub cooldown: Option<Span>,
 }
 

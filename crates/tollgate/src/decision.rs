@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charges, Effect, StoreError, Verdicts};
+use crate::identity::Dimension;
 use crate::limit::Algorithm;
 use crate::rules::overrides::CHECK_NAMESPACE;
 use crate::rules::{End, NO_RULE, OnStoreFailure, Plan, Rule, Snapshot};
@@ -115,12 +116,18 @@ impl Draft {
     pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts, admitted);
-        if let Some(left) = verdicts.cooldown {
+        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
             let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
             let decided_by = plan.sources.first().copied();
             return Draft { answer, reports, binding: None, decided_by, degraded: false };
         }
-        let (answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
+        let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
+        if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
+            (&mut answer, verdicts.cooldown)
+        {
+            // This refusal starts a penalty: coming back when the limit allows it would be too early.
+            *wait = cooldown.max(*wait);
+        }
         let decided_by = match plan.end {
             End::Allowed(rule) if binding.is_none() => Some(rule),
             _ => None,
@@ -269,7 +276,7 @@ impl Decision {
     pub(crate) fn used_by_client(&self) -> u32 {
         let counts_client = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
-            rule.is_some_and(|rule| rule.per.iter().any(|dimension| dimension.names_client()))
+            rule.is_some_and(|rule| rule.per.iter().any(Dimension::names_client))
         };
         let report = self.reports.iter().find(counts_client);
         report.map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))

@@ -72,8 +72,8 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// Replaces the rules; numbers set for single users stay.
     pub fn replace_rules(&self, rules: RuleSet) {
-        let overrides = Arc::clone(self.rules.load().overrides());
-        self.rules.swap(rules.with_overrides(overrides));
+        // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
+        self.rules.update(move |current| rules.with_overrides(Arc::clone(current.overrides())));
     }
 
     /// Replaces the numbers set for single users.

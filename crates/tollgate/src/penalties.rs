@@ -65,8 +65,13 @@ pub struct Conduct {
 
 impl Conduct {
     /// How much longer the client is kept out.
-    pub fn cooldown_left(&self, now: Timestamp) -> Option<Span> {
-        (self.cooldown_until > now).then(|| self.cooldown_until.since(now))
+    ///
+    /// A penalty further ahead than any can be, by twice the longest and a minute, was written by a clock that was
+    /// wrong: it is over.
+    pub fn cooldown_left(&self, policy: &PenaltyPolicy, now: Timestamp) -> Option<Span> {
+        let possible = (policy.cooldown_max + policy.cooldown_max).max(Span::from_secs(60));
+        let left = self.cooldown_until.since(now);
+        (!left.is_zero() && left <= possible).then_some(left)
     }
 
     /// Violations that still count at `now`.
@@ -123,11 +128,22 @@ mod tests {
         let mut cooldowns = Vec::new();
         for _ in 0..8 {
             assert!(conduct.refused(&policy, MINUTE, now));
-            cooldowns.push(conduct.cooldown_left(now).map_or(0, Span::as_secs_ceil));
+            cooldowns.push(conduct.cooldown_left(&policy, now).map_or(0, Span::as_secs_ceil));
             now = conduct.episode_until;
         }
         assert_eq!(cooldowns, [0, 0, 60, 120, 240, 400, 400, 400]);
         assert!(conduct.violations.len() <= VIOLATIONS_MAX);
+    }
+
+    #[test]
+    fn t65_a_penalty_from_a_clock_that_was_a_year_ahead_is_over() {
+        let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
+        let mut conduct = Conduct::default();
+        let now = Timestamp::from_secs(1_000_000);
+        conduct.refused(&policy, MINUTE, now + Span::from_secs(365 * 86_400));
+        assert_eq!(conduct.cooldown_left(&policy, now), None);
+        let a_little_ahead = Conduct { cooldown_until: now + Span::from_secs(61), ..Conduct::default() };
+        assert_eq!(a_little_ahead.cooldown_left(&policy, now), Some(Span::from_secs(61)));
     }
 
     #[test]
@@ -137,8 +153,8 @@ mod tests {
         for minute in 0..3 {
             conduct.refused(&policy, MINUTE, Timestamp::from_secs(minute * 60));
         }
-        assert!(conduct.cooldown_left(Timestamp::from_secs(130)).is_some());
+        assert!(conduct.cooldown_left(&policy, Timestamp::from_secs(130)).is_some());
         let later = conduct.forgotten_at(&policy);
-        assert_eq!((conduct.violations_at(&policy, later), conduct.cooldown_left(later)), (0, None));
+        assert_eq!((conduct.violations_at(&policy, later), conduct.cooldown_left(&policy, later)), (0, None));
     }
 }

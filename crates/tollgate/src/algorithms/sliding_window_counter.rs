@@ -1,8 +1,9 @@
 //! Sliding window counter: two aligned windows, the older weighted by how much of it still counts.
 //!
 //! With `e` ticks gone of the current window of `w` ticks, `previous * (w - e) + current * w` is compared with
-//! `requests * w`: integers, no rounding. At most `requests` pass per aligned window, at most `2 * requests - 1`
-//! in any span of a window's length, and a saturated client gets exactly `requests / window` in the long run.
+//! `requests * w`: integers, no rounding. At most `requests` pass per aligned window and at most `2 * requests - 1`
+//! in any span of a window's length. A client that never stops asking gets `requests - 1` per window in the long run
+//! (one every other window if `requests` is 1): the last unit is free only when the older window has faded entirely.
 
 use super::{Cell, Judgement, Next, Outcome, Verdict};
 use crate::limit::Limit;

@@ -18,7 +18,7 @@ use std::num::NonZeroUsize;
 
 use smallvec::{SmallVec, smallvec};
 
-use self::shard::{Shard, Slot};
+use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
     Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
@@ -26,7 +26,7 @@ use super::{
 use crate::algorithms::Outcome;
 use crate::identity::Subject;
 use crate::sync::{Mutex, MutexGuard, lock};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
 const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
@@ -75,6 +75,7 @@ impl Key {
         Key(subject.0 ^ counter.0)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "each half keeps its own bits")]
     fn halves(self) -> [u64; 2] {
         [self.0 as u64, (self.0 >> 64) as u64]
     }
@@ -90,6 +91,7 @@ impl Key {
     }
 
     /// Bits that the tables inside a shard do not look at.
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits are enough to choose a shard by")]
     fn shard(self) -> usize {
         self.halves()[0] as usize % SHARDS
     }
@@ -152,30 +154,30 @@ impl MemoryCounters {
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {
-            let cooldown = locked.shard(Key(penalty.subject.0)).cooldown_left(Key(penalty.subject.0), now);
+            let key = Key(penalty.subject.0);
+            let cooldown = locked.shard(key).cooldown_left(key, &penalty, now);
             if cooldown.is_some() {
                 return Verdicts { verdicts: SmallVec::new(), cooldown };
             }
         }
-        let judged: SmallVec<[(Verdict, Slot); 4]> = (charges.charges.iter())
+        let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
             .map(|charge| {
                 let key = Key::new(charge.subject, charge.counter);
                 locked.shard(key).judge(key, charge, now)
             })
             .collect();
         let verdicts =
-            Verdicts { verdicts: judged.iter().map(|(verdict, _)| *verdict).collect(), cooldown: None };
+            Verdicts { verdicts: judged.iter().map(|judged| judged.verdict).collect(), cooldown: None };
         if charges.dry_run {
             return verdicts;
         }
-        if verdicts.admitted(charges) {
-            for (charge, (_, slot)) in charges.charges.iter().zip(judged) {
-                locked.shard(Key::new(charge.subject, charge.counter)).commit(slot, charge, now);
-            }
-        } else {
-            locked.note_refusal(charges, &verdicts, now);
+        let admitted = verdicts.admitted(charges);
+        for (charge, judged) in charges.charges.iter().zip(&judged) {
+            let shard = locked.shard(Key::new(charge.subject, charge.counter));
+            if admitted { shard.commit(judged, charge, now) } else { shard.repair(judged, charge, now) }
         }
-        verdicts
+        let cooldown = if admitted { None } else { locked.note_refusal(charges, &verdicts, now) };
+        Verdicts { cooldown, ..verdicts }
     }
 
     /// Locks each shard of the charges once, in ascending order: two callers may wait for each other but cannot
@@ -200,9 +202,10 @@ impl Locked<'_> {
         &mut self.0[position].1
     }
 
-    /// Notes the refusal in the client's record, once per episode of the limit that keeps it waiting longest.
-    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) {
-        let Some(penalty) = charges.penalty else { return };
+    /// Notes the refusal in the client's record, once per episode of the refusing limit with the longest window. How
+    /// long the client is kept out for it, if it is.
+    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
+        let penalty = charges.penalty?;
         let refusing = |(charge, verdict): &(&super::Charge<'_>, &Verdict)| {
             charge.effect == Effect::Enforce
                 && charge.cost > 0
@@ -212,10 +215,8 @@ impl Locked<'_> {
             .filter(refusing)
             .map(|(charge, _)| charge.limit.window_length())
             .max();
-        if let Some(window) = window {
-            let key = Key(penalty.subject.0);
-            self.shard(key).note_refusal(key, &penalty, window, now);
-        }
+        let key = Key(penalty.subject.0);
+        self.shard(key).note_refusal(key, &penalty, window?, now)
     }
 }
 

@@ -86,7 +86,9 @@ impl Index {
         match term {
             Term::Endpoint(text) => {
                 let pattern = rule.when.endpoints.iter().find(|pattern| pattern.to_string() == text);
-                pattern.into_iter().for_each(|pattern| self.endpoints.insert(pattern, position));
+                if let Some(pattern) = pattern {
+                    self.endpoints.insert(pattern, position);
+                }
             }
             Term::Tier(tier) => self.tiers.entry(tier.as_bytes().into()).or_default().push(position),
             Term::User(user) => self.users.entry(user.as_bytes().into()).or_default().push(position),

@@ -138,10 +138,6 @@ impl CurrentRules {
         Snapshot(self.0.load())
     }
 
-    pub(crate) fn swap(&self, rules: RuleSet) {
-        self.0.store(Arc::new(rules));
-    }
-
     /// Makes the next set from the current one; made again if another change comes between.
     pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) {
         self.0.rcu(|current| next(current));

@@ -11,7 +11,7 @@ use super::overrides::CHECK_NAMESPACE;
 use super::rule::{Action, Condition, Rule, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Request, Seed, Subject, SubjectValues, tag};
+use crate::identity::{Dimension, Request, Seed, Subject, SubjectValues, tag};
 use crate::limit::Limit;
 
 /// The most limits that one request is charged.
@@ -112,7 +112,7 @@ impl RuleSet {
             let endpoints = &rule.when.endpoints;
             let elsewhere =
                 !endpoints.is_empty() && !endpoints.iter().any(|pattern| pattern.matches(&request.endpoint));
-            let shared = !rule.per.iter().any(|dimension| dimension.names_client());
+            let shared = !rule.per.iter().any(Dimension::names_client);
             let mut values = SubjectValues::default();
             if elsewhere || shared || !rule.per.iter().all(|d| values.push(d, request, self.ipv6_prefix)) {
                 continue;
@@ -177,7 +177,8 @@ impl<'a, 'r> Walk<'a, 'r> {
             return Step::Collected;
         }
         self.layers.push(layer);
-        let replacement = if rule.per.iter().any(|d| d.names_client()) { self.replacement() } else { None };
+        let replacement =
+            if rule.per.iter().any(Dimension::names_client) { self.replacement() } else { None };
         match replacement {
             Some((counter, limit)) => self.charge_override(position, values, counter, limit),
             None => self.charge_rule(position, rule, self.seed.subject(&values), Effect::Enforce),

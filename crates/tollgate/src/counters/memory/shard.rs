@@ -6,7 +6,7 @@ use super::packed::Entry;
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, Next, Verdict};
+use crate::algorithms::{self, Cell, Next, Verdict};
 use crate::counters::{Charge, Penalised, PenaltyCharge};
 use crate::limit::Algorithm;
 use crate::penalties::Conduct;
@@ -15,8 +15,9 @@ use crate::time::{Span, Timestamp};
 /// The subject that newcomers share when there is no room for them.
 const OVERFLOW: u128 = 0x6f76_6572_666c_6f77_6f76_6572_666c_6f77;
 
-/// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte.
-const LOG_BYTES: usize = size_of::<LogEntry>() + 1;
+/// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte, in a table that has
+/// just doubled.
+const LOG_BYTES: usize = (size_of::<LogEntry>() + 1) * 16 / 7;
 /// What one remembered charge takes.
 const LOG_ENTRY_BYTES: usize = size_of::<(Timestamp, u32)>();
 
@@ -35,14 +36,24 @@ pub(super) struct PenaltyEntry {
     pub(super) forgotten_at: Timestamp,
 }
 
-/// What [`Shard::judge`] found, for [`Shard::commit`] to write.
-pub(super) enum Slot {
-    /// Nothing to write: a refusal or a peek.
-    None,
-    /// The next state of the counter with this key.
-    Cell(Key, Next),
-    /// An entry for the log with this key.
-    Log(Key),
+/// What [`Shard::judge`] found, for [`Shard::commit`] or [`Shard::repair`] to write.
+pub(super) struct Judged {
+    pub(super) verdict: Verdict,
+    /// The counter, or the one that newcomers share.
+    key: Key,
+    /// Whether its state lay in an impossible future and was judged as if it did not.
+    healed: bool,
+    next: Write,
+}
+
+/// What an admitted charge writes.
+enum Write {
+    /// Nothing: a refusal or a peek.
+    Nothing,
+    /// The next state of a counter.
+    Cell(Next),
+    /// An entry of a log.
+    Entry,
 }
 
 pub(super) struct Shard {
@@ -78,8 +89,9 @@ impl Shard {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        let penalty = size_of::<PenaltyEntry>() + 1;
-        self.cells.bytes() + self.log_bytes + self.penalties.len() * penalty
+        let outside = |entry: &PenaltyEntry| entry.client.len() + entry.conduct.violations.capacity() * 8;
+        let penalties: usize = self.penalties.iter().map(outside).sum();
+        self.cells.bytes() + self.log_bytes + self.penalties.allocation_size() + penalties
     }
 
     pub(super) fn overflows(&self) -> u64 {
@@ -91,61 +103,96 @@ impl Shard {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
             && let Some(entry) = self.cells.find_mut(key)
         {
-            heal(entry, charge, now);
-            let judgement = algorithms::judge(charge.limit, Some(entry.cell()), charge.cost, now);
+            let (cell, healed) = healed(entry.cell(), charge, now);
+            let judgement = algorithms::judge(charge.limit, Some(cell), charge.cost, now);
             if let Some(next) = judgement.next {
                 entry.set(&next);
+                self.next_restored_at = self.next_restored_at.min(next.restored_at);
+            } else if healed && charge.cost > 0 {
+                self.repair_cell(key, cell);
             }
             return judgement.verdict;
         }
-        let (verdict, slot) = self.judge(key, charge, now);
-        if verdict.admits() {
-            self.commit(slot, charge, now);
+        let judged = self.judge(key, charge, now);
+        if judged.verdict.admits() {
+            self.commit(&judged, charge, now);
+        } else {
+            self.repair(&judged, charge, now);
         }
-        verdict
+        judged.verdict
     }
 
-    /// What the charge is told, and what to write if the whole decision admits.
-    pub(super) fn judge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> (Verdict, Slot) {
+    /// What the charge is told, and what to write if the whole decision admits. Writes nothing.
+    pub(super) fn judge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
         if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
             return self.judge_log(key, charge, now);
         }
         let key = self.key_with_room(key, charge, now);
-        let cell = self.cells.find_mut(key).map(|entry| {
-            heal(entry, charge, now);
-            entry.cell()
-        });
-        let judgement = algorithms::judge(charge.limit, cell, charge.cost, now);
-        (judgement.verdict, judgement.next.map_or(Slot::None, |next| Slot::Cell(key, next)))
+        let found = self.cells.find(key);
+        let seen = found.map(|entry| healed(entry.cell(), charge, now));
+        let judgement = algorithms::judge(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
+        Judged {
+            verdict: judgement.verdict,
+            key,
+            healed: seen.is_some_and(|(_, healed)| healed),
+            next: judgement.next.map_or(Write::Nothing, Write::Cell),
+        }
     }
 
-    fn judge_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> (Verdict, Slot) {
+    fn judge_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
         let key = self.log_key_with_room(key, charge, now);
-        let verdict = match self.logs.find_mut(key.hash(), |entry| entry.key == key) {
-            Some(entry) => {
-                if let Some(healed) = entry.log.heal(charge.limit, now) {
-                    entry.log = healed;
-                }
-                entry.log.judge(charge.limit, charge.cost, now)
-            }
+        let found = self.logs.find(key.hash(), |entry| entry.key == key);
+        let healed = found.and_then(|entry| entry.log.heal(charge.limit, now));
+        let verdict = match healed.as_ref().or(found.map(|entry| &entry.log)) {
+            Some(log) => log.judge(charge.limit, charge.cost, now),
             None => Log::default().judge(charge.limit, charge.cost, now),
         };
         let writes = verdict.admits() && charge.cost > 0;
-        (verdict, if writes { Slot::Log(key) } else { Slot::None })
+        let next = if writes { Write::Entry } else { Write::Nothing };
+        Judged { verdict, key, healed: healed.is_some(), next }
     }
 
     /// Writes what [`Shard::judge`] found.
-    pub(super) fn commit(&mut self, slot: Slot, charge: &Charge<'_>, now: Timestamp) {
-        match slot {
-            Slot::None => {}
-            Slot::Cell(key, next) => {
+    pub(super) fn commit(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
+        let key = judged.key;
+        match &judged.next {
+            Write::Nothing => self.repair(judged, charge, now),
+            Write::Cell(next) => {
                 self.next_restored_at = self.next_restored_at.min(next.restored_at);
                 match self.cells.find_mut(key) {
-                    Some(entry) => entry.set(&next),
-                    None => self.cells.insert(Entry::new(key, &next)),
+                    Some(entry) => entry.set(next),
+                    None => self.cells.insert(Entry::new(key, next)),
                 }
             }
-            Slot::Log(key) => self.commit_log(key, charge, now),
+            Write::Entry => self.commit_log(key, charge, now),
+        }
+    }
+
+    /// Brings a state back from an impossible future, though the request is refused: waiting for it would not end.
+    /// A look repairs nothing, because it must change nothing, whatever clock it comes with.
+    pub(super) fn repair(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
+        if !judged.healed || charge.cost == 0 {
+            return;
+        }
+        let key = judged.key;
+        if charge.limit.algorithm() != Algorithm::SlidingWindowLog {
+            let found = self.cells.find(key);
+            if let Some((cell, true)) = found.map(|entry| healed(entry.cell(), charge, now)) {
+                self.repair_cell(key, cell);
+            }
+        } else if let Some(entry) = self.logs.find_mut(key.hash(), |entry| entry.key == key)
+            && let Some(healed) = entry.log.heal(charge.limit, now)
+        {
+            entry.log = healed;
+            entry.restored_at = now + charge.limit.window_length();
+            self.next_restored_at = self.next_restored_at.min(entry.restored_at);
+        }
+    }
+
+    fn repair_cell(&mut self, key: Key, cell: Cell) {
+        if let Some(entry) = self.cells.find_mut(key) {
+            entry.move_to(cell);
+            self.next_restored_at = self.next_restored_at.min(entry.restored_at());
         }
     }
 
@@ -160,6 +207,9 @@ impl Shard {
                 LogEntry { key, log: Log::default(), reserved, restored_at: now }
             });
         let entry = slot.get_mut();
+        if let Some(healed) = entry.log.heal(charge.limit, now) {
+            entry.log = healed;
+        }
         entry.log.record(charge.limit, charge.cost, now);
         entry.restored_at = entry.log.last().unwrap_or(now) + charge.limit.window_length();
         // A raised limit needs a larger reservation than the one the log began with.
@@ -241,33 +291,43 @@ impl Shard {
         false
     }
 
-    pub(super) fn cooldown_left(&self, key: Key, now: Timestamp) -> Option<Span> {
-        self.penalties.find(key.hash(), |entry| entry.key == key)?.conduct.cooldown_left(now)
+    pub(super) fn cooldown_left(
+        &self,
+        key: Key,
+        penalty: &PenaltyCharge<'_>,
+        now: Timestamp,
+    ) -> Option<Span> {
+        let entry = self.penalties.find(key.hash(), |entry| entry.key == key)?;
+        entry.conduct.cooldown_left(penalty.policy, now)
     }
 
+    /// Notes a refusal; how long the client is kept out for it, if it is.
     pub(super) fn note_refusal(
         &mut self,
         key: Key,
         penalty: &PenaltyCharge<'_>,
         window: Span,
         now: Timestamp,
-    ) {
+    ) -> Option<Span> {
         if let Some(entry) = self.penalties.find_mut(key.hash(), |entry| entry.key == key) {
             entry.conduct.refused(penalty.policy, window, now);
             entry.forgotten_at = entry.conduct.forgotten_at(penalty.policy);
-            return;
+            return entry.conduct.cooldown_left(penalty.policy, now);
         }
         if self.penalties.len() >= self.penalties_max {
             self.penalties.retain(|entry| entry.forgotten_at > now);
         }
-        if self.penalties.len() < self.penalties_max {
-            let mut conduct = Conduct::default();
-            conduct.refused(penalty.policy, window, now);
-            let forgotten_at = conduct.forgotten_at(penalty.policy);
-            let client = penalty.client.to_string().into_boxed_str();
-            let entry = PenaltyEntry { key, client, conduct, forgotten_at };
-            self.penalties.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        if self.penalties.len() >= self.penalties_max {
+            return None;
         }
+        let mut conduct = Conduct::default();
+        conduct.refused(penalty.policy, window, now);
+        let cooldown = conduct.cooldown_left(penalty.policy, now);
+        let forgotten_at = conduct.forgotten_at(penalty.policy);
+        let client = penalty.client.to_string().into_boxed_str();
+        let entry = PenaltyEntry { key, client, conduct, forgotten_at };
+        self.penalties.insert_unique(key.hash(), entry, |entry| entry.key.hash());
+        cooldown
     }
 
     pub(super) fn pardon(&mut self, key: Key) {
@@ -304,16 +364,15 @@ impl Shard {
     }
 }
 
-/// A state from an impossible future is repaired in place, on a refusal too, so that waiting for it ends.
-fn heal(entry: &mut Entry, charge: &Charge<'_>, now: Timestamp) {
-    if entry.cell().at > now
-        && let Some(healed) = algorithms::heal(charge.limit, entry.cell(), now)
-    {
-        entry.move_to(healed);
+/// The state as it is judged, and whether it had to be brought back from an impossible future for that.
+fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
+    if cell.at <= now {
+        return (cell, false);
     }
+    algorithms::heal(charge.limit, cell, now).map_or((cell, false), |healed| (healed, true))
 }
 
-/// What a log may grow to under the limit in force.
+/// What a log may grow to under the limit in force. Its buffer grows by doubling.
 fn log_bytes(charge: &Charge<'_>) -> usize {
-    LOG_BYTES + charge.limit.requests() as usize * LOG_ENTRY_BYTES
+    LOG_BYTES + (charge.limit.requests() as usize).next_power_of_two().max(4) * LOG_ENTRY_BYTES
 }

@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
 use super::packed::Entry;
-use super::shard::{LogEntry, PenaltyEntry};
+use super::shard::{LogEntry, PenaltyEntry, Shard};
 use super::{Key, MemoryCounters};
 use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
@@ -73,59 +73,62 @@ impl MemoryCounters {
             return Err(SnapshotError::Foreign);
         }
         let seed = Seed(input.bytes()?);
-        for _ in &self.shards {
-            self.restore_cells(&mut input)?;
-            self.restore_logs(&mut input)?;
-            self.restore_penalties(&mut input)?;
+        for shard in &self.shards {
+            // Into the shard it was saved from: the key of an overflow counter does not tell which.
+            let shard = &mut *lock(&shard.0);
+            restore_cells(shard, &mut input)?;
+            restore_logs(shard, &mut input)?;
+            restore_penalties(shard, &mut input)?;
         }
         let sum = input.sum.finish();
         let mut expected = [0; 8];
         input.inner.read_exact(&mut expected)?;
-        if sum == u64::from_le_bytes(expected) { Ok(seed) } else { Err(SnapshotError::Damaged) }
+        let ends = input.inner.read(&mut [0])? == 0;
+        if ends && sum == u64::from_le_bytes(expected) { Ok(seed) } else { Err(SnapshotError::Damaged) }
     }
+}
 
-    fn restore_cells(&self, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
-        for _ in 0..input.length()? {
-            let entry = Entry::from_words([input.word()?, input.word()?, input.word()?, input.word()?]);
-            lock(&self.shards[entry.key().shard()].0).adopt_cell(entry);
-        }
-        Ok(())
+fn restore_cells(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
+    for _ in 0..input.length()? {
+        let entry = Entry::from_words([input.word()?, input.word()?, input.word()?, input.word()?]);
+        shard.adopt_cell(entry);
     }
+    Ok(())
+}
 
-    fn restore_logs(&self, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
+fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
+    for _ in 0..input.length()? {
+        let key = Key::from_halves([input.word()?, input.word()?]);
+        let restored_at = Timestamp::from_micros(input.word()?);
+        let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Damaged)?;
+        let mut entries = Vec::new();
         for _ in 0..input.length()? {
-            let key = Key::from_halves([input.word()?, input.word()?]);
-            let restored_at = Timestamp::from_micros(input.word()?);
-            let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Damaged)?;
-            let mut entries = Vec::new();
-            for _ in 0..input.length()? {
-                let at = Timestamp::from_micros(input.word()?);
-                entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Damaged)?));
-            }
-            let log = Log::from_entries(entries);
-            lock(&self.shards[key.shard()].0).adopt_log(LogEntry { key, log, reserved, restored_at });
+            let at = Timestamp::from_micros(input.word()?);
+            entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Damaged)?));
         }
-        Ok(())
+        let log = Log::from_entries(entries);
+        shard.adopt_log(LogEntry { key, log, reserved, restored_at });
     }
+    Ok(())
+}
 
-    fn restore_penalties(&self, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
-        for _ in 0..input.length()? {
-            let key = Key::from_halves([input.word()?, input.word()?]);
-            let mut instants = [Timestamp::default(); 3];
-            for instant in &mut instants {
-                *instant = Timestamp::from_micros(input.word()?);
-            }
-            let [forgotten_at, episode_until, cooldown_until] = instants;
-            let count = input.length()?.min(VIOLATIONS_MAX as u64);
-            let violations = (0..count).map(|_| input.word().map(Timestamp::from_micros));
-            let violations = violations.collect::<Result<_, _>>()?;
-            let client = input.text()?.into_boxed_str();
-            let conduct = Conduct { violations, episode_until, cooldown_until };
-            let entry = PenaltyEntry { key, client, conduct, forgotten_at };
-            lock(&self.shards[key.shard()].0).adopt_penalty(entry);
+fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
+    for _ in 0..input.length()? {
+        let key = Key::from_halves([input.word()?, input.word()?]);
+        let mut instants = [Timestamp::default(); 3];
+        for instant in &mut instants {
+            *instant = Timestamp::from_micros(input.word()?);
         }
-        Ok(())
+        let [forgotten_at, episode_until, cooldown_until] = instants;
+        let count = input.length()?.min(VIOLATIONS_MAX as u64);
+        let violations = (0..count).map(|_| input.word().map(Timestamp::from_micros));
+        let violations = violations.collect::<Result<_, _>>()?;
+        let client = input.text()?.into_boxed_str();
+        let conduct = Conduct { violations, episode_until, cooldown_until };
+        let entry = PenaltyEntry { key, client, conduct, forgotten_at };
+        shard.adopt_penalty(entry);
     }
+    Ok(())
 }
 
 fn put(bytes: &mut Vec<u8>, words: impl IntoIterator<Item = u64>) {
@@ -155,7 +158,7 @@ fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
         put(bytes, entry.key.halves());
         put(bytes, [entry.restored_at.as_micros(), entry.reserved as u64]);
         put_list(bytes, entry.log.entries(), |bytes, (at, cost)| {
-            put(bytes, [at.as_micros(), u64::from(cost)])
+            put(bytes, [at.as_micros(), u64::from(cost)]);
         });
     });
 }

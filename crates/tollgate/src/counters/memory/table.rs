@@ -37,6 +37,10 @@ impl Table {
         self.position(key).map(|position| self.slot(position))
     }
 
+    pub(super) fn find(&self, key: Key) -> Option<&Entry> {
+        self.position(key).map(|position| &self.pieces[position / PIECE][position % PIECE])
+    }
+
     pub(super) fn contains(&self, key: Key) -> bool {
         self.position(key).is_some()
     }

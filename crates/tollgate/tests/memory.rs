@@ -1,0 +1,372 @@
+//! The memory store: bounded against invented clients (threat 16), exact among threads (G), and back after a restart.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
+use std::num::NonZeroUsize;
+use std::sync::Barrier;
+use std::thread;
+
+use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::counters::memory::{MemoryBounds, MemoryCounters, SnapshotError};
+use tollgate::counters::{Charge, Charges, CounterAdmin, CounterId, Effect, PenaltyCharge, conformance};
+use tollgate::identity::Subject;
+use tollgate::penalties::PenaltyPolicy;
+use tollgate::record::NoRecords;
+use tollgate::{
+    Algorithm, Client, Endpoint, Id, Limit, Limiter, Request, RuleSet, Seed, Span, Timestamp, Window,
+};
+
+const SHARDS: usize = 256;
+const DAY: Span = Span::from_secs(86_400);
+const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+/// The subject with this number: as evenly spread as hashes are.
+fn subject(number: u64) -> Subject {
+    let mix = |mut z: u64| {
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    };
+    let low = mix(number.wrapping_add(0x9e37_79b9_7f4a_7c15));
+    Subject(u128::from(mix(!low)) << 64 | u128::from(low))
+}
+
+fn limit(algorithm: Algorithm, requests: u32, window: Span) -> Limit {
+    Limit::new(algorithm, requests, Window::Length(window)).unwrap()
+}
+
+/// The counter of each algorithm is its own, as it is in a rule set.
+fn counter(limit: &Limit) -> CounterId {
+    let number = Algorithm::ALL.iter().position(|algorithm| *algorithm == limit.algorithm()).unwrap();
+    CounterId(subject(u64::MAX - number as u64).0)
+}
+
+fn one(limit: &Limit, subject: Subject, cost: u32) -> Charge<'_> {
+    Charge { subject, counter: counter(limit), rule: "memory", limit, cost, effect: Effect::Enforce }
+}
+
+fn charges<'a>(all: impl IntoIterator<Item = Charge<'a>>) -> Charges<'a> {
+    Charges { charges: all.into_iter().collect(), penalty: None, dry_run: false }
+}
+
+fn charge(store: &MemoryCounters, limit: &Limit, subject: Subject, cost: u32, now: Timestamp) -> Verdict {
+    store.charge_all_now(&charges([one(limit, subject, cost)]), now).verdicts[0]
+}
+
+fn bounded(keys_max: usize) -> MemoryCounters {
+    let keys_max = NonZeroUsize::new(keys_max).unwrap();
+    MemoryCounters::new(MemoryBounds { keys_max, log_bytes_max: 4 << 20, penalties_max: 1_000 })
+}
+
+/// What a table of so many counters may take: hash tables are filled to 7/8, have a power of two of places, and may
+/// double once more to get rid of graves. An overflow counter for each of `limits` comes on top.
+fn bytes_max(keys_max: usize, limits: usize) -> usize {
+    let keys = keys_max.div_ceil(SHARDS) + limits;
+    let places = (keys * 8).div_ceil(7).next_power_of_two() * 2;
+    SHARDS * (places * 33 + 64)
+}
+
+#[test]
+fn t16_two_million_invented_clients_neither_grow_the_table_nor_free_a_victim() {
+    const KEYS_MAX: usize = 20_000;
+    let store = bounded(KEYS_MAX);
+    let limits: Vec<Limit> = Algorithm::ALL.into_iter().map(|algorithm| limit(algorithm, 5, DAY)).collect();
+    let victim = subject(u64::MAX / 2);
+    for limit in &limits {
+        assert!(charge(&store, limit, victim, 5, NOW).admits());
+    }
+    let mut most = 0;
+    for number in 0..2_000_000_u64 {
+        let limit = &limits[usize::try_from(number % 6).unwrap()];
+        let now = NOW + Span::from_micros(number);
+        charge(&store, limit, subject(number), 1, now);
+        if number % 10_000 == 0 {
+            most = most.max(store.bytes());
+            for limit in &limits {
+                assert!(!charge(&store, limit, victim, 1, now).admits(), "{} let go", limit.algorithm());
+            }
+        }
+    }
+    let bound = bytes_max(KEYS_MAX, limits.len()) + (4 << 20) + SHARDS * 1_024;
+    assert!(most <= bound, "{most} bytes, the bound is {bound}");
+    assert!(store.overflows() > 1_000_000);
+}
+
+#[test]
+fn t16_newcomers_of_a_full_table_share_one_counter_per_shard() {
+    let store = bounded(SHARDS);
+    let day = limit(Algorithm::FixedWindow, 3, DAY);
+    let admitted =
+        (0..100_000).filter(|number| charge(&store, &day, subject(*number), 1, NOW).admits()).count();
+    assert!(store.len() <= 2 * SHARDS, "{} counters", store.len());
+    // Each shard has one counter of its own and the shared one: far from an allowance for each invented client.
+    assert_eq!(admitted, SHARDS + 3 * SHARDS);
+}
+
+#[test]
+fn t16_restored_counters_make_room_and_used_ones_stay() {
+    let store = bounded(40_000);
+    let (second, day) =
+        (limit(Algorithm::FixedWindow, 1, Span::from_secs(1)), limit(Algorithm::TokenBucket, 1, DAY));
+    let (passing, mut staying, mut newcomers) = (0..16_000, 20_000..28_000, 30_000..46_000);
+    assert!(passing.into_iter().all(|number| charge(&store, &second, subject(number), 1, NOW).admits()));
+    assert!(staying.clone().all(|number| charge(&store, &day, subject(number), 1, NOW).admits()));
+    assert_eq!((store.len(), store.overflows()), (24_000, 0));
+
+    let later = NOW + Span::from_secs(5);
+    assert!(newcomers.all(|number| charge(&store, &day, subject(number), 1, later).admits()));
+    assert_eq!(store.overflows(), 0, "each has a counter of its own");
+    assert!(store.len() < 40_000, "those that were as good as new are gone");
+    assert!(staying.all(|number| !charge(&store, &day, subject(number), 1, later).admits()));
+}
+
+#[test]
+fn t16_a_repaired_counter_can_make_room_as_soon_as_it_is_restored() {
+    // Written by a clock a year ahead, repaired on the next charge: from then on its time runs as it should.
+    let store = bounded(SHARDS);
+    let second = limit(Algorithm::TokenBucket, 1, Span::from_secs(1));
+    let ahead = NOW + Span::from_secs(365 * 86_400);
+    let same_shard = |number: u64| Subject(subject(number).0 << 8);
+    assert!(charge(&store, &second, same_shard(1), 1, ahead).admits());
+    assert!(
+        charge(&store, &second, same_shard(2), 0, ahead).admits(),
+        "a look finds no room, for a year to come"
+    );
+    assert!(!charge(&store, &second, same_shard(1), 1, NOW).admits());
+    let overflows = store.overflows();
+    assert!(charge(&store, &second, same_shard(3), 1, NOW + Span::from_secs(2)).admits());
+    assert_eq!(store.overflows(), overflows, "the repaired one was dropped for the newcomer");
+}
+
+#[test]
+fn t16_logs_stay_within_the_bytes_set_aside_for_them() {
+    let log_bytes_max = 2 << 20;
+    let store = MemoryCounters::new(MemoryBounds { log_bytes_max, ..MemoryBounds::default() });
+    let wide = limit(Algorithm::SlidingWindowLog, 100, DAY);
+    for number in 0..5_000 {
+        for step in 0..20 {
+            charge(&store, &wide, subject(number), 1, NOW + Span::from_micros(step));
+        }
+    }
+    // One log may be shared per shard beyond the bound, which is divided among them.
+    assert!(store.bytes() <= log_bytes_max + SHARDS * 8_192, "{} bytes", store.bytes());
+    assert!(store.overflows() > 0);
+}
+
+#[test]
+fn t16_sweeping_gives_memory_back() {
+    let store = MemoryCounters::default();
+    let second = limit(Algorithm::SlidingWindowCounter, 5, Span::from_secs(1));
+    for number in 0..100_000 {
+        charge(&store, &second, subject(number), 1, NOW);
+    }
+    let full = store.bytes();
+    store.sweep(NOW);
+    assert_eq!(store.len(), 100_000, "nothing is restored yet");
+    store.sweep(NOW + Span::from_secs(3));
+    assert!(store.is_empty() && store.bytes() < full / 10, "{} of {full} bytes kept", store.bytes());
+}
+
+#[test]
+fn g_of_two_thousand_parallel_requests_exactly_the_limit_is_admitted() {
+    const CALLERS: usize = 4;
+    const EACH: usize = 500;
+    let barrier = Barrier::new(CALLERS);
+    for round in 0..50 {
+        for algorithm in Algorithm::ALL {
+            let store = MemoryCounters::default();
+            let hundred = limit(algorithm, 100, DAY);
+            let caller = || {
+                barrier.wait();
+                (0..EACH).filter(|_| charge(&store, &hundred, subject(round), 1, NOW).admits()).count()
+            };
+            let admitted: usize = thread::scope(|scope| {
+                let callers = [(); CALLERS].map(|()| scope.spawn(caller));
+                callers.into_iter().map(|caller| caller.join().unwrap()).sum()
+            });
+            assert_eq!(admitted, 100, "{algorithm}, round {round}");
+        }
+    }
+}
+
+#[test]
+fn g_parallel_requests_on_overlapping_limits_charge_all_or_none() {
+    let barrier = Barrier::new(4);
+    for round in 0..50 {
+        let store = MemoryCounters::default();
+        let limits: Vec<Limit> = Algorithm::ALL
+            .into_iter()
+            .zip([90, 120, 80, 100, 60, 70])
+            .map(|(a, n)| limit(a, n, DAY))
+            .collect();
+        let caller = |first: usize| {
+            barrier.wait();
+            // Each caller names the same three limits in another order, beside one that the others leave alone.
+            let order = [0, 2, 4].map(|n| &limits[(n + 2 * first) % 6]);
+            let all = charges(order.iter().map(|limit| one(limit, subject(round), 1)));
+            (0..50).filter(|_| store.charge_all_now(&all, NOW).admitted(&all)).count()
+        };
+        let admitted: usize = thread::scope(|scope| {
+            let callers = [0, 1, 2, 1].map(|first| scope.spawn(move || caller(first)));
+            callers.into_iter().map(|caller| caller.join().unwrap()).sum()
+        });
+        assert_eq!(admitted, 60, "the tightest of the three, round {round}");
+        for (limit, left) in [(&limits[0], 30), (&limits[2], 20), (&limits[4], 0)] {
+            assert_eq!(charge(&store, limit, subject(round), 0, NOW).remaining, left, "round {round}");
+        }
+    }
+}
+
+/// A store with something of everything in it.
+fn used_store() -> (MemoryCounters, Vec<Limit>) {
+    let store = MemoryCounters::default();
+    let limits: Vec<Limit> =
+        Algorithm::ALL.into_iter().map(|algorithm| limit(algorithm, 9, Span::from_secs(3_600))).collect();
+    for (number, cost) in (0..40).zip((1..=9).cycle()) {
+        for (limit, step) in limits.iter().zip(0..) {
+            charge(&store, limit, subject(number), cost, NOW + Span::from_secs(step * 60));
+            charge(&store, limit, subject(number), 1, NOW + Span::from_secs(step * 90));
+        }
+    }
+    for (number, name) in (0..5).zip(["alice", "bob", "carol", "dave", "é"]) {
+        refuse_watched(&store, &limits[4], subject(number), name);
+    }
+    (store, limits)
+}
+
+/// Refuses a client until it is kept out.
+fn refuse_watched(store: &MemoryCounters, limit: &Limit, subject: Subject, name: &str) {
+    let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
+    let client = Client::User(Id::parse(name).unwrap());
+    let penalty = Some(PenaltyCharge { subject, client, policy: &policy });
+    let all = Charges { penalty, ..charges([one(limit, subject, 9)]) };
+    while store.charge_all_now(&all, NOW).cooldown.is_none() {}
+}
+
+fn saved(store: &MemoryCounters) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    store.save(Seed([7; 16]), NOW, &mut bytes).unwrap();
+    bytes
+}
+
+fn penalised(store: &MemoryCounters) -> Vec<tollgate::counters::Penalised> {
+    conformance::block_on(store.penalised(usize::MAX, NOW)).unwrap()
+}
+
+#[test]
+fn counters_logs_and_penalties_come_back_from_a_snapshot() {
+    let (store, limits) = used_store();
+    let restored = MemoryCounters::default();
+    assert_eq!(restored.restore(saved(&store).as_slice()).unwrap(), Seed([7; 16]));
+    assert_eq!((restored.len(), penalised(&restored)), (store.len(), penalised(&store)));
+    assert_eq!(penalised(&store).len(), 5);
+    for later in [0, 600, 1_800, 3_600, 7_200].map(|secs| NOW + Span::from_secs(secs)) {
+        for (limit, number) in limits.iter().flat_map(|limit| (0..41).map(move |number| (limit, number))) {
+            let (before, after) =
+                [&store, &restored].map(|store| charge(store, limit, subject(number), 2, later)).into();
+            assert_eq!(before, after, "{} of subject {number}", limit.algorithm());
+        }
+    }
+}
+
+#[test]
+fn a_snapshot_leaves_out_what_is_restored() {
+    let (store, _) = used_store();
+    let mut bytes = Vec::new();
+    store.save(Seed([7; 16]), NOW + Span::from_secs(86_400), &mut bytes).unwrap();
+    let restored = MemoryCounters::default();
+    restored.restore(bytes.as_slice()).unwrap();
+    assert!(restored.is_empty() && penalised(&restored).is_empty());
+}
+
+#[test]
+fn shared_counters_of_a_full_table_come_back_to_their_shards() {
+    let store = bounded(SHARDS);
+    let day = limit(Algorithm::FixedWindow, 3, DAY);
+    for number in 0..100_000 {
+        charge(&store, &day, subject(number), 1, NOW);
+    }
+    let restored = bounded(SHARDS);
+    restored.restore(saved(&store).as_slice()).unwrap();
+    let admitted = (0..100_000).filter(|number| charge(&restored, &day, subject(*number), 3, NOW).admits());
+    assert_eq!(admitted.count(), 0, "a restart is no fresh allowance");
+}
+
+#[test]
+fn a_restart_refills_nobody() {
+    let rules = || RuleSet::from_toml("default_limit = 5\ndefault_window = \"1h\"").unwrap();
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, cost: 5, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let before = Limiter::new(rules(), MemoryCounters::default());
+    assert!(before.check_now(&request, NOW).admits());
+    let mut bytes = Vec::new();
+    before.counters().save(before.seed(), NOW, &mut bytes).unwrap();
+
+    let counters = MemoryCounters::default();
+    let seed = counters.restore(bytes.as_slice()).unwrap();
+    let after = Limiter::with_records(rules(), counters, NoRecords, seed);
+    assert!(!after.check_now(&request, NOW).admits());
+    let stranger = Limiter::with_records(rules(), MemoryCounters::default(), NoRecords, Seed([1; 16]));
+    stranger.counters().restore(bytes.as_slice()).unwrap();
+    assert!(stranger.check_now(&request, NOW).admits(), "another seed finds nothing");
+}
+
+#[test]
+fn a_snapshot_cut_short_anywhere_is_refused() {
+    let bytes = saved(&used_store().0);
+    for length in 0..bytes.len() {
+        let cut = MemoryCounters::default().restore(&bytes[..length]);
+        assert!(cut.is_err(), "{length} of {} bytes were taken for a snapshot", bytes.len());
+    }
+    let longer = [bytes.as_slice(), &[0]].concat();
+    assert!(matches!(MemoryCounters::default().restore(longer.as_slice()), Err(SnapshotError::Damaged)));
+}
+
+#[test]
+fn a_snapshot_with_any_bit_turned_is_refused() {
+    let bytes = saved(&used_store().0);
+    let mut turned = bytes.clone();
+    // Every bit of the first kilobyte, then one bit of every byte.
+    let bits = (0..8 * 1_024).chain((8 * 1_024..8 * bytes.len()).step_by(7));
+    for bit in bits {
+        turned[bit / 8] ^= 1 << (bit % 8);
+        let damaged = MemoryCounters::default().restore(turned.as_slice());
+        assert!(damaged.is_err(), "bit {bit} was turned and nobody noticed");
+        turned[bit / 8] = bytes[bit / 8];
+    }
+}
+
+#[test]
+fn a_file_that_is_no_snapshot_is_called_foreign() {
+    for foreign in [b"tollgat2aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
+        assert!(matches!(MemoryCounters::default().restore(foreign), Err(SnapshotError::Foreign)));
+    }
+    assert!(matches!(MemoryCounters::default().restore([].as_slice()), Err(SnapshotError::Io(_))));
+}
+
+#[test]
+fn t65_a_look_with_a_wrong_clock_changes_nothing() {
+    for algorithm in Algorithm::ALL {
+        let store = MemoryCounters::default();
+        let hour = limit(algorithm, 3, Span::from_secs(3_600));
+        assert!(charge(&store, &hour, subject(1), 3, NOW).admits());
+        let long_ago = NOW - Span::from_secs(10 * 86_400);
+        assert!(!charge(&store, &hour, subject(1), 0, long_ago).admits());
+        let dry = Charges { dry_run: true, ..charges([one(&hour, subject(1), 1)]) };
+        assert!(!store.charge_all_now(&dry, long_ago).verdicts[0].admits());
+        assert!(!charge(&store, &hour, subject(1), 1, NOW).admits(), "{algorithm} was refilled by looking");
+    }
+}
+
+#[test]
+fn t65_a_state_from_an_impossible_future_frees_its_client_after_one_wait() {
+    for algorithm in Algorithm::ALL {
+        let store = MemoryCounters::default();
+        let hour = limit(algorithm, 3, Span::from_secs(3_600));
+        assert!(charge(&store, &hour, subject(1), 3, NOW + Span::from_secs(10 * 86_400)).admits());
+        let Outcome::Refuse { retry_after } = charge(&store, &hour, subject(1), 1, NOW).outcome else {
+            panic!("{algorithm}: what was used is kept");
+        };
+        assert!(retry_after <= Span::from_secs(2 * 3_600), "{algorithm}: {retry_after}");
+        assert!(charge(&store, &hour, subject(1), 1, NOW + retry_after).admits(), "{algorithm}");
+    }
+}

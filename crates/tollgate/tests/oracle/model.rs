@@ -1,0 +1,379 @@
+//! The algorithms once more, as the definitions state them, in exact fractions.
+//!
+//! Nothing here calls the library. Where the library keeps one *debt* for three algorithms, a token bucket is kept
+//! here as its tokens, GCRA as its theoretical arrival time and the leaky bucket as its virtual finish time; where the
+//! library has a closed form for a wait, the waits of the sliding window are found here by searching for the first
+//! instant that admits. Times are microseconds, counts are requests.
+
+use num_rational::Ratio;
+use tollgate::Algorithm;
+
+/// An exact number.
+pub(crate) type Exact = Ratio<i128>;
+
+/// Products above this are not exact in a double, so a coarser tick is taken.
+const EXACT_MAX: i128 = 1 << 53;
+const MINUTE: i128 = 60_000_000;
+
+/// A limit as it is written down.
+#[derive(Clone, Debug)]
+pub(crate) struct Numbers {
+    pub(crate) algorithm: Algorithm,
+    pub(crate) requests: i128,
+    pub(crate) window: i128,
+    pub(crate) burst: Option<i128>,
+    pub(crate) max_delay: Option<i128>,
+}
+
+/// What a limit says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) told: Told,
+    pub(crate) remaining: i128,
+    pub(crate) reset_after: i128,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    Admit { delay: i128 },
+    Refuse { retry_after: i128 },
+    Never,
+}
+
+/// What a counter remembers.
+#[derive(Clone, Debug)]
+pub(crate) enum State {
+    /// Tokens left at `at` in a bucket that held `burst`.
+    Tokens { tokens: Exact, at: i128, burst: i128 },
+    /// A theoretical arrival time (or virtual finish time), written at `at` when one request took `interval`.
+    Arrival { tat: Exact, at: i128, interval: Exact },
+    /// The counts of the window from `start` and of the one before it.
+    Weighted { start: i128, current: i128, previous: i128 },
+    /// Every admitted cost and its instant.
+    Log(Vec<(i128, i128)>),
+    /// The count of the window from `start`.
+    Count { start: i128, count: i128 },
+}
+
+/// An answer, and what is to be remembered after it.
+pub(crate) struct Judged {
+    pub(crate) answer: Answer,
+    /// If the charge is taken.
+    pub(crate) charged: Option<State>,
+    /// If the state had to be brought back from an impossible future; it is, even if the request is refused.
+    pub(crate) healed: Option<State>,
+}
+
+impl Numbers {
+    pub(crate) fn capacity_whole(&self) -> i128 {
+        if self.requests == 0 { 0 } else { self.burst.unwrap_or(self.requests) }
+    }
+
+    /// The finest of 1 us, 1 ms and 1 s in which the window is whole and all products are exact.
+    pub(crate) fn tick(&self) -> Option<i128> {
+        let delay = self.max_delay.unwrap_or(0);
+        let most = self.requests.max(self.capacity_whole());
+        [1, 1_000, 1_000_000]
+            .into_iter()
+            .find(|tick| self.window % tick == 0 && most * (self.window / tick + delay / tick) <= EXACT_MAX)
+    }
+
+    fn tick_or_panic(&self) -> i128 {
+        self.tick().unwrap_or_else(|| panic!("no tick for {self:?}"))
+    }
+
+    /// The time one request takes at the configured rate.
+    fn interval(&self) -> Exact {
+        Exact::new(self.window, self.requests)
+    }
+
+    /// The longest delay, in whole ticks.
+    fn longest_delay(&self) -> i128 {
+        floor_to(self.max_delay.unwrap_or(0), self.tick_or_panic())
+    }
+
+    /// The most that can be owed at once, in requests.
+    fn owed_max(&self) -> Exact {
+        let burst = Exact::from_integer(self.capacity_whole());
+        if self.requests == 0 {
+            return Exact::from_integer(0);
+        }
+        let queue = Exact::from_integer(self.longest_delay()) / self.interval();
+        match (self.algorithm, self.max_delay) {
+            (Algorithm::LeakyBucket, Some(_)) => burst.min(queue + 1),
+            _ => burst + queue,
+        }
+    }
+
+    /// A state further ahead than this is taken for corrupt.
+    fn tolerance(&self) -> i128 {
+        (2 * self.window).max(MINUTE)
+    }
+
+    /// Consumption written in finer ticks counts in ours from the next whole unit on.
+    fn in_units(&self, used: Exact) -> Exact {
+        let units = Exact::from_integer(self.window / self.tick_or_panic());
+        (used * units).ceil() / units
+    }
+}
+
+/// Judges a charge of `cost` at `now`; a cost of zero asks whether one request would pass.
+pub(crate) fn judge(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> Judged {
+    let healed = state.and_then(|state| heal(numbers, state, now));
+    let seen = healed.as_ref().or(state);
+    let (answer, next) = match numbers.algorithm {
+        Algorithm::TokenBucket => tokens(numbers, seen, cost, now),
+        Algorithm::Gcra | Algorithm::LeakyBucket => arrival(numbers, seen, cost, now),
+        Algorithm::SlidingWindowCounter => weighted(numbers, seen, cost, now),
+        Algorithm::SlidingWindowLog => log(numbers, seen, cost, now),
+        Algorithm::FixedWindow => count(numbers, seen, cost, now),
+    };
+    let admits = matches!(answer.told, Told::Admit { .. });
+    Judged { answer, charged: next.filter(|_| admits && cost > 0), healed: healed.filter(|_| cost > 0) }
+}
+
+/// Semantics 2.11: what lies ahead by more than two windows and a minute is set to now, and keeps what was used.
+fn heal(numbers: &Numbers, state: &State, now: i128) -> Option<State> {
+    let impossible = |at: i128| at - now > numbers.tolerance();
+    let start = now - now % numbers.window;
+    match *state {
+        State::Tokens { tokens, at, burst } if impossible(at) => {
+            Some(State::Tokens { tokens, at: now, burst })
+        }
+        State::Arrival { tat, at, interval } if impossible(at) => {
+            Some(State::Arrival { tat: tat - (at - now), at: now, interval })
+        }
+        State::Weighted { start: at, current, previous } if impossible(at) => {
+            Some(State::Weighted { start, current, previous })
+        }
+        State::Count { start: at, count } if impossible(at) => Some(State::Count { start, count }),
+        State::Log(ref entries) if entries.last().is_some_and(|(at, _)| impossible(*at)) => {
+            Some(State::Log(vec![(now, entries.iter().map(|(_, cost)| cost).sum())]))
+        }
+        _ => None,
+    }
+}
+
+/// Semantics 2.2; with `max_delay` the bucket may be overdrawn by what refills in that time.
+fn tokens(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+    let burst = numbers.capacity_whole();
+    let overdraft = numbers.owed_max() - burst;
+    let wanted = Exact::from_integer(cost.max(1));
+    let tick = numbers.tick_or_panic();
+    let mut at = floor_to(now, tick);
+    let mut tokens = Exact::from_integer(burst);
+    if let Some(State::Tokens { tokens: left, at: written, burst: held }) = state {
+        let used = numbers.in_units(Exact::from_integer(*held) - left).min(numbers.owed_max());
+        let written = floor_to(*written, tick);
+        let passed = Exact::from_integer((at - written).max(0));
+        let refilled = passed * Exact::new(numbers.requests, numbers.window);
+        tokens = (tokens - used + refilled).min(tokens);
+        at = at.max(written);
+    }
+    let wait = |missing: Exact| wait_for(numbers, at, missing, now);
+    if wanted > numbers.owed_max() {
+        let remaining = (tokens + overdraft).floor().to_integer();
+        let reset_after = wait(Exact::from_integer(burst) - tokens);
+        return (Answer { told: Told::Never, remaining, reset_after }, None);
+    }
+    if wanted > tokens + overdraft {
+        let told = Told::Refuse { retry_after: wait(wanted - overdraft - tokens) };
+        let remaining = (tokens + overdraft).floor().to_integer();
+        return (Answer { told, remaining, reset_after: wait(Exact::from_integer(burst) - tokens) }, None);
+    }
+    let delay = if wanted > tokens { wait(wanted - tokens) } else { 0 };
+    let tokens = tokens - cost;
+    let answer = Answer {
+        told: Told::Admit { delay },
+        remaining: (tokens + overdraft).floor().to_integer(),
+        reset_after: wait(Exact::from_integer(burst) - tokens),
+    };
+    (answer, Some(State::Tokens { tokens, at, burst }))
+}
+
+/// From `now` to the first tick at which `missing` requests' worth has been refilled since `at`.
+fn wait_for(numbers: &Numbers, at: i128, missing: Exact, now: i128) -> i128 {
+    if numbers.requests == 0 {
+        return 0;
+    }
+    let ready = Exact::from_integer(at) + missing * numbers.interval();
+    (ceil_to(ready, numbers.tick_or_panic()) - now).max(0)
+}
+
+/// Semantics 2.3 and 2.7: a theoretical arrival time, or a virtual finish time.
+fn arrival(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+    let wanted = cost.max(1);
+    if numbers.requests == 0 {
+        return (Answer { told: Told::Never, remaining: 0, reset_after: 0 }, None);
+    }
+    let (tick, interval) = (numbers.tick_or_panic(), numbers.interval());
+    let mut at = floor_to(now, tick);
+    let mut tat = Exact::from_integer(at);
+    if let Some(State::Arrival { tat: stored, at: written, interval: then }) = state {
+        let used = (stored - written).max(Exact::from_integer(0)) / then;
+        let written = floor_to(*written, tick);
+        at = at.max(written);
+        let used = numbers.in_units(used).min(numbers.owed_max());
+        tat = (used * interval + written).max(Exact::from_integer(at));
+    }
+    let ahead_max = numbers.owed_max() * interval;
+    let until = |instant: Exact| (ceil_to(instant, tick) - now).max(0);
+    let remaining = |tat: Exact| ((ahead_max - (tat - at)) / interval).floor().to_integer();
+    let after = tat + interval * wanted;
+    if interval * wanted > ahead_max {
+        let answer = Answer { told: Told::Never, remaining: remaining(tat), reset_after: until(tat) };
+        return (answer, None);
+    }
+    if after - at > ahead_max {
+        let told = Told::Refuse { retry_after: until(after - ahead_max) };
+        return (Answer { told, remaining: remaining(tat), reset_after: until(tat) }, None);
+    }
+    let starts = match numbers.algorithm {
+        Algorithm::LeakyBucket => tat,
+        _ => after - interval * numbers.capacity_whole(),
+    };
+    let delay = if starts > Exact::from_integer(at) { until(starts) } else { 0 };
+    let tat = tat + interval * cost;
+    let answer = Answer { told: Told::Admit { delay }, remaining: remaining(tat), reset_after: until(tat) };
+    (answer, Some(State::Arrival { tat, at, interval }))
+}
+
+/// The counts of the window that contains an instant, and how much of it has gone.
+#[derive(Clone, Copy)]
+struct Rolled {
+    start: i128,
+    elapsed: i128,
+    current: i128,
+    previous: i128,
+}
+
+impl Rolled {
+    fn new(numbers: &Numbers, state: Option<&State>, now: i128) -> Self {
+        let window = numbers.window;
+        let now = floor_to(now, numbers.tick_or_panic());
+        let (start, elapsed) = (now - now % window, now % window);
+        match state {
+            Some(State::Weighted { start: written, current, previous }) if *written >= start => {
+                let elapsed = if *written > start { 0 } else { elapsed };
+                Rolled { start: *written, elapsed, current: *current, previous: *previous }
+            }
+            Some(State::Weighted { start: written, current, .. }) if *written + window == start => {
+                Rolled { start, elapsed, current: 0, previous: *current }
+            }
+            _ => Rolled { start, elapsed, current: 0, previous: 0 },
+        }
+    }
+
+    fn weight(&self, window: i128) -> Exact {
+        Exact::new(self.previous * (window - self.elapsed), window) + self.current
+    }
+}
+
+/// Semantics 2.4. The wait is searched for, not computed.
+fn weighted(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+    let (window, tick) = (numbers.window, numbers.tick_or_panic());
+    let wanted = cost.max(1);
+    let limit = Exact::from_integer(numbers.requests);
+    let rolled = Rolled::new(numbers, state, now);
+    let left = |rolled: &Rolled| (limit - rolled.weight(window)).floor().to_integer().max(0);
+    let admits = |rolled: &Rolled| rolled.weight(window) + wanted <= limit;
+    let reset_after = |rolled: &Rolled| match (rolled.current, rolled.previous) {
+        (0, 0) => 0,
+        (0, _) => rolled.start + window - now,
+        _ => rolled.start + 2 * window - now,
+    };
+    if wanted > numbers.requests {
+        let answer =
+            Answer { told: Told::Never, remaining: left(&rolled), reset_after: reset_after(&rolled) };
+        return (answer, None);
+    }
+    if !admits(&rolled) {
+        let first = rolled.start / tick;
+        let (mut refused, mut admitted) = (now / tick - first, 2 * window / tick);
+        while admitted - refused > 1 {
+            let middle = (refused + admitted).div_euclid(2);
+            let then = Rolled::new(numbers, state, (first + middle) * tick);
+            if admits(&then) { admitted = middle } else { refused = middle }
+        }
+        let told = Told::Refuse { retry_after: (first + admitted) * tick - now };
+        return (Answer { told, remaining: left(&rolled), reset_after: reset_after(&rolled) }, None);
+    }
+    let after = Rolled { current: rolled.current + cost, ..rolled };
+    let told = Told::Admit { delay: 0 };
+    let answer = Answer { told, remaining: left(&after), reset_after: reset_after(&after) };
+    let Rolled { start, current, previous, .. } = after;
+    (answer, Some(State::Weighted { start, current, previous }))
+}
+
+/// Semantics 2.5: everything admitted in `(now - window, now]`.
+fn log(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+    let window = numbers.window;
+    let entries = match state {
+        Some(State::Log(entries)) => entries.as_slice(),
+        _ => &[],
+    };
+    let wanted = cost.max(1);
+    let moment = entries.last().map_or(now, |(at, _)| now.max(*at));
+    let mut counted: Vec<(i128, i128)> = entries.to_vec();
+    counted.retain(|(at, _)| *at > moment - window);
+    let used: i128 = counted.iter().map(|(_, cost)| cost).sum();
+    let reset_after =
+        |counted: &[(i128, i128)]| counted.last().map_or(0, |(at, _)| (at + window - now).max(0));
+    let remaining = (numbers.requests - used).max(0);
+    if wanted > numbers.requests {
+        return (Answer { told: Told::Never, remaining, reset_after: reset_after(&counted) }, None);
+    }
+    if used + wanted > numbers.requests {
+        // Oldest first, until what is left leaves room.
+        let mut left = used;
+        let freeing = counted.iter().find(|(_, cost)| {
+            left -= cost;
+            left + wanted <= numbers.requests
+        });
+        let retry_after = freeing.map_or(0, |(at, _)| at + window - now);
+        let answer =
+            Answer { told: Told::Refuse { retry_after }, remaining, reset_after: reset_after(&counted) };
+        return (answer, None);
+    }
+    if cost > 0 {
+        counted.push((moment, cost));
+    }
+    let answer = Answer {
+        told: Told::Admit { delay: 0 },
+        remaining: remaining - cost,
+        reset_after: reset_after(&counted),
+    };
+    (answer, Some(State::Log(counted)))
+}
+
+/// Semantics 2.6: a count per aligned window.
+fn count(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+    let window = numbers.window;
+    let mut start = now - now % window;
+    let mut used = 0;
+    if let Some(State::Count { start: written, count }) = state
+        && *written >= start
+    {
+        (start, used) = (*written, *count);
+    }
+    let left = (numbers.requests - used).max(0);
+    let until_end = start + window - now;
+    let reset_after = |used: i128| if used > 0 { until_end } else { 0 };
+    if cost.max(1) > left {
+        let never = cost.max(1) > numbers.requests;
+        let told = if never { Told::Never } else { Told::Refuse { retry_after: until_end } };
+        return (Answer { told, remaining: left, reset_after: reset_after(used) }, None);
+    }
+    let count = used + cost;
+    let answer =
+        Answer { told: Told::Admit { delay: 0 }, remaining: left - cost, reset_after: reset_after(count) };
+    (answer, Some(State::Count { start, count }))
+}
+
+fn floor_to(instant: i128, tick: i128) -> i128 {
+    instant - instant % tick
+}
+
+fn ceil_to(instant: Exact, tick: i128) -> i128 {
+    (instant / tick).ceil().to_integer() * tick
+}

@@ -1,0 +1,74 @@
+//! Threat 66: penalties end when clients are told they end, and not before.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use tollgate::decision::{Answer, Refusal};
+use tollgate::{Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp};
+
+const RULES: &str = r#"
+    default_limit = 2
+    default_window = "10s"
+    [progressive_penalties]
+    enabled = true
+    violation_threshold = 2
+    base_cooldown = "2m"
+    max_cooldown = "5m"
+"#;
+
+fn limiter() -> Limiter<MemoryCounters> {
+    Limiter::new(RuleSet::from_toml(RULES).unwrap(), MemoryCounters::default())
+}
+
+fn check(limiter: &Limiter<MemoryCounters>, user: &str, now: Timestamp) -> Decision {
+    let user = Some(Id::parse(user).unwrap());
+    limiter.check_now(&Request { user, ..Request::new(Endpoint::parse("/").unwrap()) }, now)
+}
+
+/// Asks until refused; the wait that is announced then.
+fn run_into_the_limit(limiter: &Limiter<MemoryCounters>, now: Timestamp) -> Span {
+    loop {
+        let decision = check(limiter, "alice", now);
+        if let Answer::Refuse { reason, retry_after } = decision.answer {
+            assert_eq!(reason, Refusal::OverLimit);
+            return retry_after.unwrap();
+        }
+    }
+}
+
+#[test]
+fn t66_the_refusal_that_starts_a_penalty_announces_its_end_and_not_that_of_the_limit() {
+    let limiter = limiter();
+    let mut now = Timestamp::from_secs(1_000);
+    assert_eq!(run_into_the_limit(&limiter, now), Span::from_secs(5));
+    now = now + Span::from_secs(10);
+    assert_eq!(run_into_the_limit(&limiter, now), Span::from_secs(120));
+
+    let early = check(&limiter, "alice", now + Span::from_micros(119_999_999));
+    assert_eq!(
+        early.answer,
+        Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(Span::from_micros(1)) }
+    );
+    assert!(check(&limiter, "bob", now).admits(), "nobody else is kept out");
+    assert!(check(&limiter, "alice", now + Span::from_secs(120)).admits());
+}
+
+#[test]
+fn t66_an_obedient_client_is_never_refused_twice_in_a_row() {
+    let limiter = limiter();
+    let mut now = Timestamp::from_secs(1_000);
+    for _ in 0..200 {
+        now = now + run_into_the_limit(&limiter, now);
+        assert!(check(&limiter, "alice", now).admits(), "refused at {now:?} though it waited as told");
+    }
+}
+
+#[test]
+fn t65_a_clock_that_was_wrong_for_a_moment_keeps_nobody_out_for_a_year() {
+    let limiter = limiter();
+    let now = Timestamp::from_secs(1_000_000);
+    let wrong = now + Span::from_secs(365 * 86_400);
+    run_into_the_limit(&limiter, wrong);
+    run_into_the_limit(&limiter, wrong + Span::from_secs(10));
+    let wait = run_into_the_limit(&limiter, now);
+    assert!(wait <= Span::from_secs(300), "kept out for {wait}");
+    assert!(check(&limiter, "alice", now + wait).admits());
+}
