@@ -1,14 +1,15 @@
 //! Decisions as HTTP answers.
 
-use axum::body::Body;
-use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode, header};
+use http_body_util::Full;
 use serde::Serialize;
 use tollgate::headers::{self, HeaderProfile, retry_after_secs};
 use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, Code};
+use crate::rest::Response;
 
 /// The answer to one check.
 #[derive(Serialize, ToSchema)]
@@ -133,7 +134,7 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     if serde_json::to_writer(&mut bytes, body).is_err() {
         bytes.clear();
     }
-    let mut response = Response::new(Body::from(bytes));
+    let mut response = Response::new(Full::new(Bytes::from(bytes)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::answer;
+use crate::rest::Response;
 
 /// The stable code of an error. Codes are added, never changed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -70,7 +70,7 @@ pub(crate) struct ApiError {
     message: Cow<'static, str>,
     field: Option<Cow<'static, str>>,
     reason: Option<Cow<'static, str>>,
-    allow: Option<&'static str>,
+    allow: Option<String>,
 }
 
 /// The envelope of every error.
@@ -136,7 +136,7 @@ impl ApiError {
         ApiError::field(code, field, reason)
     }
 
-    pub(crate) fn method_not_allowed(allow: &'static str) -> Self {
+    pub(crate) fn method_not_allowed(allow: String) -> Self {
         let message = format!("this path takes {allow}");
         ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
     }
@@ -161,7 +161,8 @@ impl ApiError {
     }
 
     pub(crate) fn into_response(self, request_id: &str) -> Response {
-        let mut response = answer::json(self.code.status(), &ErrorEnvelope { error: self.body(request_id) });
+        let envelope = ErrorEnvelope { error: self.body(request_id) };
+        let mut response = answer::json(self.code.status(), &envelope);
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match self.code {
@@ -173,8 +174,8 @@ impl ApiError {
             }
             _ => {}
         }
-        if let Some(allow) = self.allow {
-            headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::try_from(allow).ok()) {
+            headers.insert(header::ALLOW, allow);
         }
         response
     }

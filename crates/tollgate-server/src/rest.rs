@@ -13,26 +13,26 @@ mod reset;
 mod service;
 mod status;
 
+use std::collections::HashMap;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
-use std::sync::Arc;
-use std::task::Poll;
+use std::pin::Pin;
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 
-use axum::Router;
-use axum::body::Body;
-use axum::extract::State;
-use axum::response::Response;
-use axum::routing::{MethodFilter, MethodRouter};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
-use http_body_util::{BodyExt, Limited};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Incoming;
 
 use crate::app::App;
 use crate::auth::{Access, Caller};
 use crate::error::{ApiError, Code};
 use crate::scope::Scope;
+
+/// An answer, whole.
+pub(crate) type Response = http::Response<Full<Bytes>>;
 
 /// A check with everything in it stays far below this.
 const CHECK_BYTES_MAX: usize = 64 << 10;
@@ -69,8 +69,29 @@ enum Verb {
     Delete,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
-type Handler = fn(Call, Body) -> Answering;
+impl Verb {
+    /// `HEAD` is `GET` without the body, which the transport leaves out.
+    fn is(self, method: &Method) -> bool {
+        match self {
+            Verb::Get => method == Method::GET || method == Method::HEAD,
+            Verb::Post => method == Method::POST,
+            Verb::Put => method == Method::PUT,
+            Verb::Delete => method == Method::DELETE,
+        }
+    }
+
+    const fn allow(self) -> &'static str {
+        match self {
+            Verb::Get => "GET, HEAD",
+            Verb::Post => "POST",
+            Verb::Put => "PUT",
+            Verb::Delete => "DELETE",
+        }
+    }
+}
+
+type Handling = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
+type Handler = fn(Call, Incoming) -> Handling;
 
 /// A request that was let in.
 pub(crate) struct Call {
@@ -118,99 +139,118 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(Get "/", Access::Anyone, service::index),
 ];
 
-/// The surface as a router.
-pub(crate) fn router(app: Arc<App>) -> Router {
-    let mut router = Router::new();
-    for path in paths() {
-        router = router.route(path, methods_of(path));
-        if path.starts_with("/v1/") {
-            router = router.route(&format!("/api{path}"), methods_of(path));
-        }
-    }
-    router.fallback(not_found).with_state(app)
+/// The routes by path: those that are written out, and those with a variable end, by what stands before it.
+struct Paths {
+    exact: HashMap<&'static str, Vec<&'static Route>>,
+    prefixes: Vec<(&'static str, Vec<&'static Route>)>,
 }
 
-fn paths() -> Vec<&'static str> {
-    let mut paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-    paths.dedup();
+static PATHS: LazyLock<Paths> = LazyLock::new(|| {
+    let mut paths = Paths { exact: HashMap::new(), prefixes: Vec::new() };
+    for route in ROUTES {
+        match route.path.split_once('{') {
+            None => paths.exact.entry(route.path).or_default().push(route),
+            Some((prefix, _)) => paths.prefixes.push((prefix, vec![route])),
+        }
+    }
     paths
-}
+});
 
-/// The routes of one path; any other method is told which there are.
-fn methods_of(path: &'static str) -> MethodRouter<Arc<App>> {
-    let mut methods = MethodRouter::new();
-    let mut allow = Vec::new();
-    for route in ROUTES.iter().filter(|route| route.path == path) {
-        let (filter, names) = match route.method {
-            Verb::Get => (MethodFilter::GET, "GET, HEAD"),
-            Verb::Post => (MethodFilter::POST, "POST"),
-            Verb::Put => (MethodFilter::PUT, "PUT"),
-            Verb::Delete => (MethodFilter::DELETE, "DELETE"),
-        };
-        allow.push(names);
-        methods = methods.on(filter, move |State(app), request| dispatch(app, route, request));
-    }
-    // Made once per path at start-up, and kept for good.
-    let allow: &'static str = Box::leak(allow.join(", ").into_boxed_str());
-    methods.fallback(move |State(app): State<Arc<App>>, request: http::Request<Body>| async move {
-        refuse(&app, request.headers(), ApiError::method_not_allowed(allow))
-    })
-}
-
-async fn not_found(State(app): State<Arc<App>>, request: http::Request<Body>) -> Response {
-    refuse(&app, request.headers(), ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
-}
-
-fn refuse(app: &App, headers: &HeaderMap, error: ApiError) -> Response {
-    let request_id = RequestId::of(app, headers);
-    let mut response = error.into_response(request_id.as_str());
-    finish(app, "other", &request_id, &mut response);
-    response
-}
-
-/// The way of every call: who, whether, what, and whatever happens an answer.
-async fn dispatch(app: Arc<App>, route: &'static Route, request: http::Request<Body>) -> Response {
-    let request_id = RequestId::of(&app, request.headers());
-    let admitted = app.live().gate.admit(request.headers(), route.access);
-    let outcome = match admitted {
-        Ok(caller) => {
-            let (parts, body) = request.into_parts();
-            let call = Call { app: Arc::clone(&app), parts, caller, request_id: request_id.clone() };
-            catch_panic((route.handler)(call, body)).await
-        }
-        Err(error) => Err(error),
+/// The routes of a path, in either of its spellings.
+fn routes_of(path: &str) -> &'static [&'static Route] {
+    let path = match path.strip_prefix("/api") {
+        Some(rest) if rest.starts_with("/v1/") => rest,
+        _ => path,
     };
-    let mut response = outcome.unwrap_or_else(|error| error.into_response(request_id.as_str()));
-    if let Some(deprecated) = route.deprecated {
-        let headers = response.headers_mut();
-        headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
-        headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));
+    if let Some(routes) = PATHS.exact.get(path) {
+        return routes;
     }
-    finish(&app, route.path, &request_id, &mut response);
-    response
+    let longer = |prefix: &str| path.len() > prefix.len() && path.starts_with(prefix);
+    PATHS.prefixes.iter().find(|(prefix, _)| longer(prefix)).map_or(&[], |(_, routes)| routes)
 }
 
-fn finish(app: &App, route: &'static str, request_id: &RequestId, response: &mut Response) {
-    app.metrics().count_response(route, response.status().as_u16());
-    let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, request_id.0.clone());
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+/// Answers one request: the way of every call.
+pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answering {
+    let request_id = RequestId::of(app, request.headers());
+    let routes = routes_of(request.uri().path());
+    let route = routes.iter().copied().find(|route| route.method.is(request.method()));
+    let stage = match route {
+        Some(route) => match app.live().gate.admit(request.headers(), route.access) {
+            Ok(caller) => {
+                let (parts, body) = request.into_parts();
+                let call = Call { app: Arc::clone(app), parts, caller, request_id: request_id.clone() };
+                Stage::Handling((route.handler)(call, body))
+            }
+            Err(error) => Stage::Refused(error),
+        },
+        None if routes.is_empty() => {
+            Stage::Refused(ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
+        }
+        None => {
+            let allow: Vec<&str> = routes.iter().map(|route| route.method.allow()).collect();
+            Stage::Refused(ApiError::method_not_allowed(allow.join(", ")))
+        }
+    };
+    Answering { app: Arc::clone(app), route, request_id, stage: Some(stage) }
+}
+
+/// An answer in the making. Whatever happens in the handler, it becomes one.
+pub(crate) struct Answering {
+    app: Arc<App>,
+    route: Option<&'static Route>,
+    request_id: RequestId,
+    /// Taken when it is done.
+    stage: Option<Stage>,
+}
+
+enum Stage {
+    Handling(Handling),
+    Refused(ApiError),
+}
+
+impl Future for Answering {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let outcome = match &mut self.stage {
+            Some(Stage::Handling(handling)) => ready!(poll_unpanicking(handling, context)),
+            _ => match self.stage.take() {
+                Some(Stage::Refused(error)) => Err(error),
+                _ => Err(failed()),
+            },
+        };
+        let response = outcome.unwrap_or_else(|error| error.into_response(self.request_id.as_str()));
+        Poll::Ready(self.finish(response))
+    }
 }
 
 /// A panic in a handler is a defect of ours: it is logged, and the caller gets an answer all the same.
-async fn catch_panic(answering: Answering) -> Result<Response, ApiError> {
-    let mut answering = pin!(answering);
-    std::future::poll_fn(|context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| answering.as_mut().poll(context)));
-        polled.unwrap_or_else(|_| {
-            tracing::error!("a handler panicked");
-            Poll::Ready(Err(ApiError::new(
-                Code::InternalError,
-                "the server failed; the request id is in its log",
-            )))
-        })
+fn poll_unpanicking(handling: &mut Handling, context: &mut Context<'_>) -> Poll<Result<Response, ApiError>> {
+    let polled = catch_unwind(AssertUnwindSafe(|| handling.as_mut().poll(context)));
+    polled.unwrap_or_else(|_| {
+        tracing::error!("a handler panicked");
+        Poll::Ready(Err(failed()))
     })
-    .await
+}
+
+fn failed() -> ApiError {
+    ApiError::new(Code::InternalError, "the server failed; the request id is in its log")
+}
+
+impl Answering {
+    /// What every answer carries.
+    fn finish(&self, mut response: Response) -> Response {
+        let path = self.route.map_or("other", |route| route.path);
+        self.app.metrics().count_response(path, response.status().as_u16());
+        let headers = response.headers_mut();
+        if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
+            headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
+            headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));
+        }
+        headers.insert(REQUEST_ID, self.request_id.0.clone());
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
 }
 
 /// The identifier of a request: the caller's, if it is one we can repeat, else one of ours.
@@ -237,7 +277,7 @@ impl RequestId {
 
 impl Call {
     /// The body, if it is JSON, not too large and in time.
-    async fn json_body(&self, body: Body, bytes_max: usize) -> Result<Bytes, ApiError> {
+    async fn json_body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.require_json()?;
         let too_large =
             || ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {bytes_max} bytes"));
@@ -265,8 +305,9 @@ impl Call {
 
     /// The values of the query, parsed strictly.
     fn query<T: serde::de::DeserializeOwned>(&self) -> Result<T, ApiError> {
-        let query = axum::extract::Query::<T>::try_from_uri(&self.parts.uri);
-        query.map(|query| query.0).map_err(|error| ApiError::new(Code::InvalidInput, error.body_text()))
+        let query = self.parts.uri.query().unwrap_or_default();
+        serde_urlencoded::from_str(query)
+            .map_err(|error| ApiError::new(Code::InvalidInput, error.to_string()))
     }
 
     /// The path behind a prefix, whichever of the two spellings of the prefix was used.
@@ -296,12 +337,10 @@ mod tests {
         App::new(settings, MemoryCounters::default(), Seed([1; 16]), "key", Clock::start(), Arc::default())
     }
 
-    async fn answer(route: &'static Route) -> Response {
-        dispatch(app(), route, http::Request::new(Body::empty())).await
-    }
-
-    async fn panics(_: Call) -> Result<Response, ApiError> {
-        panic!("a defect");
+    async fn answered(route: &'static Route, handling: Handling) -> Response {
+        let app = app();
+        let request_id = RequestId::of(&app, &HeaderMap::new());
+        Answering { app, route: Some(route), request_id, stage: Some(Stage::Handling(handling)) }.await
     }
 
     #[tokio::test]
@@ -310,17 +349,17 @@ mod tests {
             deprecated: Some(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" }),
             ..route!(Get "/old", Access::Anyone, service::healthz)
         };
-        let response = answer(&OLD).await;
+        static CURRENT: Route = route!(Get "/current", Access::Anyone, service::healthz);
+        let ok = || Box::pin(async { Ok(Response::default()) });
+        let response = answered(&OLD, ok()).await;
         assert_eq!(response.headers()["deprecation"], "@1795000000");
         assert_eq!(response.headers()["sunset"], "Tue, 16 Nov 2027 00:00:00 GMT");
-        static CURRENT: Route = route!(Get "/current", Access::Anyone, service::healthz);
-        assert!(!answer(&CURRENT).await.headers().contains_key("deprecation"));
+        assert!(!answered(&CURRENT, ok()).await.headers().contains_key("deprecation"));
     }
 
     #[tokio::test]
     async fn t74_a_panic_in_a_handler_is_an_answer_with_a_request_id() {
-        static BROKEN: Route = route!(Get "/broken", Access::Anyone, panics);
-        let response = answer(&BROKEN).await;
+        let response = answered(&ROUTES[0], Box::pin(async { panic!("a defect") })).await;
         assert_eq!(response.status(), 500);
         assert!(response.headers().contains_key("x-request-id"));
     }
@@ -330,6 +369,21 @@ mod tests {
         for route in ROUTES {
             let open = matches!(route.access, Access::Anyone);
             assert_eq!(open, !route.path.starts_with("/v1/"), "{}", route.path);
+        }
+    }
+
+    #[test]
+    fn every_route_is_found_by_its_path_and_by_its_alias() {
+        for route in ROUTES {
+            let path = route.path.replace("{user_id}/{*endpoint}", "a/b/c").replace("{client}", "user:a");
+            let found = |path: &str| routes_of(path).iter().any(|found| std::ptr::eq(*found, route));
+            assert!(found(&path), "{path}");
+            assert_eq!(found(&format!("/api{path}")), path.starts_with("/v1/"), "/api{path}");
+        }
+        for nowhere in
+            ["/v1/rate-limit/check/", "/v1/rate-limit/status/", "/v1", "", "/api/healthz", "/docs/x"]
+        {
+            assert!(routes_of(nowhere).is_empty(), "{nowhere}");
         }
     }
 }

@@ -129,7 +129,11 @@ async fn serve_until(
         info!("ending: finishing requests in flight");
         app.start_draining();
     };
-    transport::run(listener, crate::rest::router(Arc::clone(&app)), &server, stats, end).await;
+    let surface = {
+        let app = Arc::clone(&app);
+        move |request, _| crate::rest::answer(&app, request)
+    };
+    transport::run(listener, surface, &server, stats, end).await;
     saver.save_aside().await;
     info!("ended");
     Ok(())

@@ -1,8 +1,8 @@
-//! Sockets: from `accept` to the router, and the orderly end.
+//! Sockets: from `accept` to the surface, and the orderly end.
 //!
 //! A rate limiter is itself a target. So nothing a client does or omits holds a connection for long (see
 //! `connection.rs`), connections are bounded in total and per address, and running out of file descriptors neither
-//! ends the loop nor spins it. Between hyper and the router there is one thin service and no layer: what is added to
+//! ends the loop nor spins it. Between hyper and the surface there is one thin service and no layer: what is added to
 //! a request here is paid for by every decision.
 
 mod caps;
@@ -17,14 +17,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::Router;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use self::caps::Caps;
-use self::connection::{Connections, Stage};
-pub use self::service::Peer;
+use self::connection::{Connections, Stage, Terms};
+pub use self::service::Surface;
 use crate::settings::ServerSettings;
 
 /// How long to wait when no connection can be accepted, for lack of file descriptors or memory.
@@ -73,20 +72,17 @@ pub struct DrainReport {
     pub took: Duration,
 }
 
-/// Serves `router` on `listener` until `shutdown` completes, then lets requests in flight finish.
+/// Serves `surface` on `listener` until `shutdown` completes, then lets requests in flight finish.
 ///
-/// Handlers find the client's address in the request's extensions, as [`Peer`]. They themselves give up on a body that
-/// comes too slowly: only they can answer that.
+/// The surface itself gives up on a body that comes too slowly: only it can answer that.
 pub async fn run(
     listener: TcpListener,
-    router: Router,
+    surface: impl Surface,
     settings: &ServerSettings,
     stats: Arc<ConnectionStats>,
     shutdown: impl Future<Output = ()>,
 ) -> DrainReport {
-    // Routes are finished here, once, and not at each request.
-    let router = router.with_state(());
-    let connections = Arc::new(Connections::new(router, settings, Arc::clone(&stats)));
+    let connections = Arc::new(Connections::new(surface, settings, Arc::clone(&stats)));
     let caps = Arc::new(Caps::new(settings));
     // Every connection holds a sender: when the last is gone, all are.
     let (alive, gone) = mpsc::channel(1);
@@ -110,14 +106,14 @@ pub async fn run(
     }
     accept_the_waiting(&listener, &connections, &caps, &alive).await;
     drop((listener, alive));
-    drain(&connections, gone, settings.drain_timeout).await
+    drain(&connections.terms, gone, settings.drain_timeout).await
 }
 
 /// Clients in the queue of the listener are connected as far as they know, and may have sent a request. As many as the
 /// queue can hold are served; a flood must not keep the service from ending.
 async fn accept_the_waiting(
     listener: &TcpListener,
-    connections: &Arc<Connections>,
+    connections: &Arc<Connections<impl Surface>>,
     caps: &Arc<Caps>,
     alive: &mpsc::Sender<()>,
 ) {
@@ -136,7 +132,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 fn open(
-    connections: &Arc<Connections>,
+    connections: &Arc<Connections<impl Surface>>,
     caps: &Arc<Caps>,
     stream: TcpStream,
     peer: SocketAddr,
@@ -144,7 +140,7 @@ fn open(
 ) {
     let Some(place) = caps.take(peer.ip()) else {
         // Dropping the stream closes it: the cheapest answer there is.
-        connections.stats.refused.fetch_add(1, Ordering::Relaxed);
+        connections.terms.stats.refused.fetch_add(1, Ordering::Relaxed);
         debug!(%peer, "too many connections");
         return;
     };
@@ -152,37 +148,37 @@ fn open(
     if let Err(error) = stream.set_nodelay(true) {
         debug!(%peer, %error, "cannot set TCP_NODELAY");
     }
-    connections.stats.accepted.fetch_add(1, Ordering::Relaxed);
-    connections.stats.open.fetch_add(1, Ordering::Relaxed);
+    connections.terms.stats.accepted.fetch_add(1, Ordering::Relaxed);
+    connections.terms.stats.open.fetch_add(1, Ordering::Relaxed);
     let connections = Arc::clone(connections);
     tokio::spawn(async move {
         // Given back when the task ends, by a panic too.
-        let _open = Open { connections: &connections, _place: place, _alive: alive };
+        let _open = Open { stats: &connections.terms.stats, _place: place, _alive: alive };
         connections.serve(stream, peer).await;
     });
 }
 
 struct Open<'c> {
-    connections: &'c Connections,
+    stats: &'c ConnectionStats,
     _place: caps::Place,
     _alive: mpsc::Sender<()>,
 }
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        self.connections.stats.open.fetch_sub(1, Ordering::Relaxed);
+        self.stats.open.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-async fn drain(connections: &Connections, mut gone: mpsc::Receiver<()>, timeout: Duration) -> DrainReport {
+async fn drain(terms: &Terms, mut gone: mpsc::Receiver<()>, timeout: Duration) -> DrainReport {
     let started = Instant::now();
-    let open = connections.stats.open();
-    connections.enter(Stage::Draining);
+    let open = terms.stats.open();
+    terms.enter(Stage::Draining);
     let mut aborted = 0;
     if tokio::time::timeout(timeout, gone.recv()).await.is_err() {
-        aborted = connections.stats.open();
+        aborted = terms.stats.open();
         warn!(aborted, "cutting off connections that did not finish in time");
-        connections.enter(Stage::Aborting);
+        terms.enter(Stage::Aborting);
         let _ = tokio::time::timeout(ABORT_GRACE, gone.recv()).await;
     }
     let report = DrainReport { open, aborted, took: started.elapsed() };

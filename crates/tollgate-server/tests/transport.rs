@@ -3,19 +3,21 @@
 #![allow(clippy::unwrap_used)] // a helper of tests is a test
 
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use axum::extract::Extension;
-use axum::routing::get;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate_server::settings::ServerSettings;
-use tollgate_server::transport::{self, ConnectionStats, DrainReport, Peer};
+use tollgate_server::transport::{self, ConnectionStats, DrainReport};
 
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
@@ -35,11 +37,21 @@ fn settings() -> ServerSettings {
     }
 }
 
+type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
+
+/// Tells the client its address; slowly or never, if it asks for that.
+fn surface(request: Request<Incoming>, peer: SocketAddr) -> Answering {
+    Box::pin(async move {
+        match request.uri().path() {
+            "/slow" => tokio::time::sleep(Duration::from_millis(500)).await,
+            "/stuck" => std::future::pending().await,
+            _ => {}
+        }
+        Response::new(Full::from(peer.to_string()))
+    })
+}
+
 async fn start(settings: ServerSettings) -> Server {
-    let router = Router::new()
-        .route("/", get(|Extension(Peer(peer)): Extension<Peer>| async move { peer.to_string() }))
-        .route("/slow", get(async || tokio::time::sleep(Duration::from_millis(500)).await))
-        .route("/stuck", get(async || std::future::pending::<()>().await));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let stats = Arc::new(ConnectionStats::default());
@@ -47,7 +59,7 @@ async fn start(settings: ServerSettings) -> Server {
     let served = Arc::clone(&stats);
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        transport::run(listener, router, &settings, served, shutdown).await
+        transport::run(listener, surface, &settings, served, shutdown).await
     });
     Server { address, stats, stop: Some(stop), task }
 }

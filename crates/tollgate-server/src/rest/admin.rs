@@ -1,13 +1,12 @@
 //! `/v1/admin`: for operators.
 
-use axum::response::Response;
 use http::StatusCode;
 use serde::Serialize;
 use tollgate::counters::CounterAdmin;
 use tollgate::{Client, Rule};
 use utoipa::ToSchema;
 
-use super::{Call, decode};
+use super::{Call, Response, decode};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 

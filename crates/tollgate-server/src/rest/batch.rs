@@ -1,16 +1,16 @@
 //! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
 
-use axum::body::Body;
-use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Decision, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::own_limit;
-use super::{BATCH_BYTES_MAX, Call};
+use super::{BATCH_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
 use crate::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::facts::CheckBody;
@@ -73,7 +73,7 @@ pub(crate) enum ItemBody<'a> {
         (status = 422, description = "The key was used for another body", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn batch_check(call: Call, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, BATCH_BYTES_MAX).await?;
     let batch: BatchBody<'_> = json::parse(&body)?;
     if batch.checks.len() > CHECKS_MAX {
@@ -139,7 +139,7 @@ fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
 }
 
 fn replay(answer: &Bytes) -> Response {
-    let mut response = Response::new(Body::from(answer.clone()));
+    let mut response = Response::new(Full::new(answer.clone()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -1,10 +1,9 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
-use axum::body::Body;
-use axum::response::Response;
+use hyper::body::Incoming;
 use tollgate::{Limit, Timestamp};
 
-use super::{CHECK_BYTES_MAX, Call};
+use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
 use crate::app::App;
 use crate::auth::{Caller, forbidden};
@@ -25,7 +24,7 @@ use crate::scope::Scope;
         (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn check(call: Call, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
     let facts = check.facts()?;

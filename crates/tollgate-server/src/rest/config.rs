@@ -1,14 +1,13 @@
 //! `/v1/rate-limit/config`: numbers for one user on one endpoint.
 
-use axum::body::Body;
-use axum::response::Response;
 use http::StatusCode;
+use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, Span, Window};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{CHECK_BYTES_MAX, Call};
+use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{endpoint, id, numbers, strategy};
@@ -81,7 +80,7 @@ pub(crate) struct ConfigQuery {
         (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn write(call: Call, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;

@@ -1,8 +1,7 @@
 //! `POST /v1/rate-limit/explain`: why would this request pass, or not?
 
-use axum::body::Body;
-use axum::response::Response;
 use http::StatusCode;
+use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
@@ -13,7 +12,7 @@ use tollgate::{Decision, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::own_limit;
-use super::{CHECK_BYTES_MAX, Call};
+use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
@@ -83,7 +82,7 @@ pub(crate) struct LimitBody {
         (status = 400, description = "A field is wrong", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn explain(call: Call, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
     let facts = check.facts()?;

@@ -1,13 +1,12 @@
 //! `POST /v1/rate-limit/reset`: a client starts afresh.
 
-use axum::body::Body;
-use axum::response::Response;
 use http::StatusCode;
+use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::{ApiKey, Request};
 use utoipa::ToSchema;
 
-use super::{CHECK_BYTES_MAX, Call};
+use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{endpoint, id};
@@ -66,7 +65,7 @@ pub(crate) struct ResetAnswer<'a> {
         (status = 403, description = "The key lacks the scope reset", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn reset(call: Call, body: Body) -> Result<Response, ApiError> {
+pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let whose: ResetBody<'_> = json::parse(&body)?;
     let request = whose.request()?;

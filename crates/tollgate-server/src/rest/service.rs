@@ -1,12 +1,12 @@
 //! Health, metrics and documentation: what operators and machines ask of the service itself.
 
-use axum::body::Body;
-use axum::response::Response;
+use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use http_body_util::Full;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{Call, openapi as description};
+use super::{Call, Response, openapi as description};
 use crate::answer;
 use crate::error::ApiError;
 
@@ -80,8 +80,8 @@ pub(super) async fn index(_: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-fn text(kind: &'static str, text: impl Into<Body>) -> Response {
-    let mut response = Response::new(text.into());
+fn text(kind: &'static str, text: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(text.into()));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));

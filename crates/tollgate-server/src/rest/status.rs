@@ -1,11 +1,10 @@
 //! `GET /v1/rate-limit/status`: how a client stands, without charging it.
 
-use axum::response::Response;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Call, decode};
+use super::{Call, Response, decode};
 use crate::answer;
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::{CheckBody, strategy};

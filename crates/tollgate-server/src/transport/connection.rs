@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -26,7 +25,7 @@ use tokio::time::{Instant, Sleep};
 use tracing::debug;
 
 use super::ConnectionStats;
-use super::service::{Peer, RouterService};
+use super::service::{ConnectionService, Surface};
 use crate::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -41,10 +40,15 @@ const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// answered (and told that the connection closes); closing at once would lose it. HTTP/2 has GOAWAY for this.
 const DRAIN_LINGER: Duration = Duration::from_millis(300);
 
-/// What all connections have in common.
-pub(super) struct Connections {
+/// What serves all connections.
+pub(super) struct Connections<S> {
     builder: Builder<TokioExecutor>,
-    router: Router,
+    surface: Arc<S>,
+    pub(super) terms: Terms,
+}
+
+/// On which terms a connection lives.
+pub(super) struct Terms {
     header_timeout: Duration,
     idle_timeout: Duration,
     stage: Arc<CurrentStage>,
@@ -81,35 +85,28 @@ impl CurrentStage {
     }
 }
 
-impl Connections {
-    pub(super) fn new(router: Router, settings: &ServerSettings, stats: Arc<ConnectionStats>) -> Self {
-        Connections {
-            builder: builder(),
-            router,
+impl<S: Surface> Connections<S> {
+    pub(super) fn new(surface: S, settings: &ServerSettings, stats: Arc<ConnectionStats>) -> Self {
+        let terms = Terms {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
             stage: Arc::default(),
             stage_changed: Notify::new(),
             stats,
-        }
-    }
-
-    /// Tells every connection.
-    pub(super) fn enter(&self, stage: Stage) {
-        self.stage.enter(stage);
-        self.stage_changed.notify_waiters();
+        };
+        Connections { builder: builder(), surface: Arc::new(surface), terms }
     }
 
     /// Serves one connection to its end.
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let pulse = Arc::new(Pulse { stage: Arc::clone(&self.stage), ..Pulse::default() });
+        let pulse = Arc::new(Pulse { stage: Arc::clone(&self.terms.stage), ..Pulse::default() });
         let io = TokioIo::new(Watched { stream, pulse: Arc::clone(&pulse) });
         let service =
-            RouterService { router: self.router.clone(), peer: Peer(peer), pulse: Arc::clone(&pulse) };
+            ConnectionService { surface: Arc::clone(&self.surface), peer, pulse: Arc::clone(&pulse) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
-        let mut watch = Watch::new(self, &pulse);
+        let mut watch = Watch::new(&self.terms, &pulse);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));
-        let mut changed = pin!(self.stage_changed.notified());
+        let mut changed = pin!(self.terms.stage_changed.notified());
         let end = std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(result) = connection.as_mut().poll(cx) {
@@ -122,7 +119,15 @@ impl Connections {
                 }
             }
         });
-        self.note(&end.await, peer);
+        self.terms.note(&end.await, peer);
+    }
+}
+
+impl Terms {
+    /// Tells every connection.
+    pub(super) fn enter(&self, stage: Stage) {
+        self.stage.enter(stage);
+        self.stage_changed.notify_waiters();
     }
 
     fn note(&self, end: &End, peer: SocketAddr) {
@@ -246,7 +251,7 @@ enum Step {
 
 /// Ends a connection that waits too long, or that the service no longer wants.
 struct Watch<'c> {
-    connections: &'c Connections,
+    terms: &'c Terms,
     pulse: &'c Pulse,
     phase: Phase,
     requests: u32,
@@ -260,9 +265,9 @@ struct Watch<'c> {
 }
 
 impl<'c> Watch<'c> {
-    fn new(connections: &'c Connections, pulse: &'c Pulse) -> Self {
+    fn new(terms: &'c Terms, pulse: &'c Pulse) -> Self {
         Watch {
-            connections,
+            terms,
             pulse,
             phase: Phase::Reading,
             requests: 0,
@@ -276,8 +281,8 @@ impl<'c> Watch<'c> {
     /// When the connection is next to be looked at.
     fn deadline(&self) -> Instant {
         let patience = match self.phase {
-            Phase::Reading => self.since + self.connections.header_timeout,
-            Phase::Serving | Phase::Idle => self.since + self.connections.idle_timeout,
+            Phase::Reading => self.since + self.terms.header_timeout,
+            Phase::Serving | Phase::Idle => self.since + self.terms.idle_timeout,
         };
         self.finish_at.map_or(patience, |finish_at| finish_at.min(patience))
     }
@@ -318,7 +323,7 @@ impl<'c> Watch<'c> {
             if !self.listening {
                 self.listening = changed.as_mut().poll(cx).is_pending();
             }
-            let stage = self.connections.stage.get();
+            let stage = self.terms.stage.get();
             if self.listening && stage == self.stage {
                 return;
             }
@@ -329,7 +334,7 @@ impl<'c> Watch<'c> {
             }
             self.stage = stage;
             self.listening = false;
-            changed.set(self.connections.stage_changed.notified());
+            changed.set(self.terms.stage_changed.notified());
         }
     }
 

@@ -1,60 +1,73 @@
-//! Between hyper and the router: the client's address in, and marks of a request's begin and end.
+//! Between hyper and the surface: marks of a request's begin and end.
 //!
-//! Everything here is held in place: a request allocates nothing beyond what hyper and axum do.
+//! The surface stands on hyper itself. A router with layers costs boxes for the request's body, for the answer's body
+//! and for each route, which is more than a decision does; the routes here are a table of our own.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-use axum::Router;
-use axum::body::{Body, Bytes, HttpBody};
+use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
-use hyper::body::{Frame, Incoming, SizeHint};
-use tower::Service;
+use http_body_util::Full;
+use hyper::body::{Body, Frame, Incoming, SizeHint};
 
 use super::connection::{InFlight, Pulse};
 
-/// The address of the client's socket, in the extensions of every request.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Peer(pub SocketAddr);
+/// What answers requests.
+pub trait Surface: Send + Sync + 'static {
+    /// An answer in the making.
+    type Answering: Future<Output = Response<Full<Bytes>>> + Send + Unpin;
 
-/// The router, for one connection.
-pub(super) struct RouterService {
-    pub(super) router: Router,
-    pub(super) peer: Peer,
-    pub(super) pulse: Arc<Pulse>,
+    /// Answers a request that came from this address.
+    fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::Answering;
 }
 
-impl hyper::service::Service<Request<Incoming>> for RouterService {
-    type Response = Response<Answer>;
-    type Error = Infallible;
-    type Future = Answering;
+impl<S, F> Surface for S
+where
+    S: Fn(Request<Incoming>, SocketAddr) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<Full<Bytes>>> + Send + Unpin,
+{
+    type Answering = F;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering {
-        let in_flight = self.pulse.begin(request.version() == Version::HTTP_2);
-        request.extensions_mut().insert(self.peer);
-        // A router is always ready, and a clone of it is a clone of a pointer.
-        Answering { route: self.router.clone().call(request), in_flight: Some(in_flight) }
+    fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> F {
+        self(request, peer)
     }
 }
 
-type Route = <Router as Service<Request<Incoming>>>::Future;
+/// The surface, for one connection.
+pub(super) struct ConnectionService<S> {
+    pub(super) surface: Arc<S>,
+    pub(super) peer: SocketAddr,
+    pub(super) pulse: Arc<Pulse>,
+}
+
+impl<S: Surface> hyper::service::Service<Request<Incoming>> for ConnectionService<S> {
+    type Response = Response<Answer>;
+    type Error = Infallible;
+    type Future = Answering<S::Answering>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        let in_flight = self.pulse.begin(request.version() == Version::HTTP_2);
+        Answering { answer: self.surface.answer(request, self.peer), in_flight: Some(in_flight) }
+    }
+}
 
 /// An answer in the making.
-pub(super) struct Answering {
-    route: Route,
+pub(super) struct Answering<F> {
+    answer: F,
     in_flight: Option<InFlight>,
 }
 
-impl Future for Answering {
+impl<F: Future<Output = Response<Full<Bytes>>> + Unpin> Future for Answering<F> {
     type Output = Result<Response<Answer>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut response = std::task::ready!(Pin::new(&mut self.route).poll(cx))?;
+        let mut response = ready!(Pin::new(&mut self.answer).poll(cx));
         // HTTP/1 clients learn from an answer that the connection ends; HTTP/2 has a frame for it.
         if self.in_flight.as_ref().is_some_and(InFlight::is_the_last) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
@@ -66,18 +79,18 @@ impl Future for Answering {
 
 /// The body of an answer. The request is in flight until it is sent.
 pub(super) struct Answer {
-    body: Body,
+    body: Full<Bytes>,
     _in_flight: Option<InFlight>,
 }
 
-impl HttpBody for Answer {
+impl Body for Answer {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = Infallible;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 

@@ -119,7 +119,11 @@ fn number_layers(rules: &[Rule]) -> Result<Arc<[u32]>, RuleSetError> {
         if rule.action != Action::LogOnly {
             *limits_max = rule.limits.len().max(*limits_max);
         }
-        layers.push(if matches!(rule.action, Action::Reject | Action::Throttle) { *number } else { NO_LAYER });
+        layers.push(if matches!(rule.action, Action::Reject | Action::Throttle) {
+            *number
+        } else {
+            NO_LAYER
+        });
     }
     let most = numbers.values().map(|(_, limits)| limits).sum();
     if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok(layers.into()) }
