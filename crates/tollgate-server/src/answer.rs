@@ -81,7 +81,7 @@ impl<'a> DecisionBody<'a> {
         };
         match decision.answer {
             Answer::Admit { delay } => {
-                body.delay_ms = Some(delay.as_millis_ceil()).filter(|delay| *delay > 0)
+                body.delay_ms = Some(delay.as_millis_ceil()).filter(|delay| *delay > 0);
             }
             Answer::Refuse { reason, .. } => body.reason = Some(reason.as_str()),
             Answer::Block => {

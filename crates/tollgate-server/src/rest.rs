@@ -14,16 +14,16 @@ mod service;
 mod status;
 
 use std::collections::HashMap;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
 use crate::app::App;
@@ -265,8 +265,8 @@ impl RequestId {
         };
         let given = headers.get(REQUEST_ID).filter(usable).cloned();
         RequestId(given.unwrap_or_else(|| {
-            let text = format!("req_{:016x}", app.request_ids.make());
-            HeaderValue::from_str(&text).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
+            let text = hexadecimal(app.request_ids.make());
+            HeaderValue::from_bytes(&text).unwrap_or_else(|_| HeaderValue::from_static("req_0"))
         }))
     }
 
@@ -275,19 +275,26 @@ impl RequestId {
     }
 }
 
+/// `req_` and the number in sixteen digits.
+fn hexadecimal(number: u64) -> [u8; 20] {
+    let mut text = *b"req_0000000000000000";
+    for (digit, shift) in text[4..].iter_mut().zip((0..16).rev()) {
+        *digit = b"0123456789abcdef"[usize::try_from(number >> (4 * shift) & 15).unwrap_or(0)];
+    }
+    text
+}
+
 impl Call {
     /// The body, if it is JSON, not too large and in time.
     async fn json_body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.require_json()?;
-        let too_large =
-            || ApiError::new(Code::PayloadTooLarge, format!("the body must be at most {bytes_max} bytes"));
-        let body = Limited::new(body, bytes_max);
-        match tokio::time::timeout(self.app.body_timeout, body.collect()).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<http_body_util::LengthLimitError>() => Err(too_large()),
-            Ok(Err(_)) => Err(ApiError::new(Code::InvalidInput, "the body could not be read")),
-            Err(_) => Err(ApiError::new(Code::RequestTimeout, "the body did not arrive in time")),
-        }
+        let mut reading = pin!(read_whole(body, bytes_max));
+        // Most bodies came with their heads: no timer is set for them.
+        let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+            Poll::Ready(read) => Ok(read),
+            Poll::Pending => tokio::time::timeout(self.app.body_timeout, reading).await,
+        };
+        read.map_err(|_| ApiError::new(Code::RequestTimeout, "the body did not arrive in time"))?
     }
 
     fn require_json(&self) -> Result<(), ApiError> {
@@ -316,6 +323,28 @@ impl Call {
         let path = path.strip_prefix("/api").unwrap_or(path);
         path.strip_prefix(prefix).unwrap_or_default()
     }
+}
+
+/// The bytes of a body. One that came in one piece, as almost all do, is not copied.
+async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::new(Code::InvalidInput, "the body could not be read"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len().max(all.len()) + data.len() > bytes_max {
+            let message = format!("the body must be at most {bytes_max} bytes");
+            return Err(ApiError::new(Code::PayloadTooLarge, message));
+        }
+        if first.is_empty() {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
 /// Decodes one piece of a path.
