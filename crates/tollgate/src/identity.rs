@@ -360,8 +360,9 @@ impl SubjectValues {
 
     /// Adds raw bytes of a kind of their own.
     pub(crate) fn push_bytes(&mut self, tag: u8, bytes: &[u8]) {
-        let [a, b, c, d] = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
-        self.0.extend_from_slice(&[tag, a, b, c, d]);
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        self.0.push(tag);
+        self.0.extend_from_slice(&length.to_le_bytes());
         self.0.extend_from_slice(bytes);
     }
 }
