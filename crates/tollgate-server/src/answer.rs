@@ -1,15 +1,18 @@
 //! Decisions as HTTP answers.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
-use tollgate::headers::{self, HeaderProfile, retry_after_secs};
+use tollgate::headers::{self, Field, HeaderProfile, retry_after_secs};
 use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::error::{ApiError, Code};
 use crate::rest::Response;
+
+/// Headers of an answer to a check, those that hyper adds included.
+const HEADERS_USUAL: usize = 12;
 
 /// The answer to one check.
 #[derive(Serialize, ToSchema)]
@@ -121,11 +124,26 @@ pub(crate) fn decision(decision: &Decision, profiles: &[HeaderProfile]) -> Resul
 /// Adds the rate-limit headers of a decision.
 pub(crate) fn put_headers(response: &mut Response, decision: &Decision, profiles: &[HeaderProfile]) {
     let target = response.headers_mut();
-    headers::for_each(decision, profiles, |name, value| {
+    headers::for_each(decision, profiles, |field, value| {
         if let Ok(value) = HeaderValue::from_str(value) {
-            target.insert(HeaderName::from_static(name), value);
+            target.insert(name_of(field), value);
         }
     });
+}
+
+/// The name as a constant: making one checks every byte of it.
+fn name_of(field: Field) -> HeaderName {
+    macro_rules! constants {
+        ($($field:ident),*) => {
+            match field {
+                $(Field::$field => {
+                    const NAME: HeaderName = HeaderName::from_static(Field::$field.name());
+                    NAME
+                })*
+            }
+        };
+    }
+    constants!(XLimit, XRemaining, XReset, XStrategy, Limit, Remaining, Reset, Policy, RateLimit, RetryAfter)
 }
 
 /// Any value as a JSON answer.
@@ -136,6 +154,8 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     }
     let mut response = Response::new(Full::new(Bytes::from(bytes)));
     *response.status_mut() = status;
+    // Room for all that an answer carries, so that the map grows once.
+    *response.headers_mut() = HeaderMap::with_capacity(HEADERS_USUAL);
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }

@@ -35,7 +35,50 @@ impl HeaderProfile {
     }
 }
 
-/// Gives every header of the decision to `put`, name and value. Values are plain ASCII without control characters.
+/// A header field. A surface that keeps its own form of the names looks them up by it.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Field {
+    /// `X-RateLimit-Limit`.
+    XLimit,
+    /// `X-RateLimit-Remaining`.
+    XRemaining,
+    /// `X-RateLimit-Reset`.
+    XReset,
+    /// `X-RateLimit-Strategy`.
+    XStrategy,
+    /// `RateLimit-Limit`.
+    Limit,
+    /// `RateLimit-Remaining`.
+    Remaining,
+    /// `RateLimit-Reset`.
+    Reset,
+    /// `RateLimit-Policy`.
+    Policy,
+    /// `RateLimit`.
+    RateLimit,
+    /// `Retry-After`.
+    RetryAfter,
+}
+
+impl Field {
+    /// The name, in the lower case that HTTP/2 asks for.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Field::XLimit => "x-ratelimit-limit",
+            Field::XRemaining => "x-ratelimit-remaining",
+            Field::XReset => "x-ratelimit-reset",
+            Field::XStrategy => "x-ratelimit-strategy",
+            Field::Limit => "ratelimit-limit",
+            Field::Remaining => "ratelimit-remaining",
+            Field::Reset => "ratelimit-reset",
+            Field::Policy => "ratelimit-policy",
+            Field::RateLimit => "ratelimit",
+            Field::RetryAfter => "retry-after",
+        }
+    }
+}
+
+/// Gives every header of the decision to `put`, field and value. Values are plain ASCII without control characters.
 ///
 /// ```
 /// use tollgate::headers::{HeaderProfile, for_each};
@@ -44,11 +87,11 @@ impl HeaderProfile {
 /// # let request = Request { user: Some(Id::parse("a")?), ..Request::new(Endpoint::parse("/")?) };
 /// let decision = limiter.check_now(&request, Timestamp::from_secs(1_000));
 /// let mut lines = Vec::new();
-/// for_each(&decision, &[HeaderProfile::Draft10], |name, value| lines.push(format!("{name}: {value}")));
+/// for_each(&decision, &[HeaderProfile::Draft10], |field, value| lines.push(format!("{}: {value}", field.name())));
 /// assert_eq!(lines, ["ratelimit-policy: \"default\";q=100;w=60", "ratelimit: \"default\";r=99;t=1"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl FnMut(&'static str, &str)) {
+pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl FnMut(Field, &str)) {
     if let Some(report) = decision.binding() {
         for profile in profiles {
             match profile {
@@ -60,7 +103,7 @@ pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl F
         }
     }
     if let Some(wait) = decision.retry_after() {
-        put("retry-after", Digits::new(retry_after_secs(wait)).as_str());
+        put(Field::RetryAfter, Digits::new(retry_after_secs(wait)).as_str());
     }
 }
 
@@ -69,42 +112,42 @@ pub fn retry_after_secs(wait: Span) -> u64 {
     wait.as_secs_ceil().max(1)
 }
 
-fn x_ratelimit(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
-    put("x-ratelimit-limit", Digits::new(u64::from(report.requests)).as_str());
-    put("x-ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
+fn x_ratelimit(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
+    put(Field::XLimit, Digits::new(u64::from(report.requests)).as_str());
+    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
     let reset_at = decision.now + report.verdict.reset_after;
-    put("x-ratelimit-reset", Digits::new(reset_at.as_secs_ceil()).as_str());
-    put("x-ratelimit-strategy", report.algorithm.as_str());
+    put(Field::XReset, Digits::new(reset_at.as_secs_ceil()).as_str());
+    put(Field::XStrategy, report.algorithm.as_str());
 }
 
-fn draft_03(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+fn draft_03(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
     let mut line = report.requests.to_string();
     for each in enforced(decision) {
         let window = each.window.as_secs_ceil();
         let _ = write!(line, ", {};w={window};name={}", each.requests, quoted(&policy_name(decision, each)));
     }
-    put("x-ratelimit-limit", &line);
-    put("x-ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
-    put("x-ratelimit-reset", Digits::new(until_more(decision, report)).as_str());
+    put(Field::XLimit, &line);
+    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
+    put(Field::XReset, Digits::new(until_more(decision, report)).as_str());
 }
 
-fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
-    put("ratelimit-limit", Digits::new(u64::from(report.requests)).as_str());
-    put("ratelimit-remaining", Digits::new(u64::from(report.remaining())).as_str());
-    put("ratelimit-reset", Digits::new(until_more(decision, report)).as_str());
+fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
+    put(Field::Limit, Digits::new(u64::from(report.requests)).as_str());
+    put(Field::Remaining, Digits::new(u64::from(report.remaining())).as_str());
+    put(Field::Reset, Digits::new(until_more(decision, report)).as_str());
     let policies =
         enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
-    put("ratelimit-policy", &policies.collect::<Vec<_>>().join(", "));
+    put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
 }
 
-fn draft_10(decision: &Decision, report: &Report, put: &mut impl FnMut(&'static str, &str)) {
+fn draft_10(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
     let policy = |each: &Report| {
         let name = quoted(&policy_name(decision, each));
         format!("{name};q={};w={}", each.requests, each.window.as_secs_ceil())
     };
-    put("ratelimit-policy", &enforced(decision).map(policy).collect::<Vec<_>>().join(", "));
+    put(Field::Policy, &enforced(decision).map(policy).collect::<Vec<_>>().join(", "));
     let name = quoted(&policy_name(decision, report));
-    put("ratelimit", &format!("{name};r={};t={}", report.remaining(), until_more(decision, report)));
+    put(Field::RateLimit, &format!("{name};r={};t={}", report.remaining(), until_more(decision, report)));
 }
 
 fn enforced(decision: &Decision) -> impl Iterator<Item = &Report> {
@@ -185,7 +228,7 @@ mod tests {
         }
         let mut lines = Vec::new();
         let decision = limiter.check_now(&request, now);
-        for_each(&decision, &[profile], |name, value| lines.push(format!("{name}: {value}")));
+        for_each(&decision, &[profile], |field, value| lines.push(format!("{}: {value}", field.name())));
         lines
     }
 

@@ -170,6 +170,33 @@ pub struct Limit {
     capacity: u32,
     capacity_units: u64,
     debt_units_max: u64,
+    by_window: Divisor,
+    by_rate: Divisor,
+}
+
+/// Division by a number that is known beforehand: a multiplication, and one step of correction.
+///
+/// Two divisions stand in the way of every decision, and the processor takes longer over one than over
+/// everything else in a bucket.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+struct Divisor {
+    by: u64,
+    inverse: u64,
+}
+
+impl Divisor {
+    /// A divisor of one stands in for zero, which is never divided by.
+    const fn new(by: u64) -> Self {
+        let by = if by == 0 { 1 } else { by };
+        Divisor { by, inverse: u64::MAX / by }
+    }
+
+    #[inline]
+    const fn floor(self, number: u64) -> u64 {
+        // The inverse is short by less than one part in 2^64 / by, so the estimate is exact or one too low.
+        let estimate = ((number as u128 * self.inverse as u128) >> 64) as u64;
+        if number - estimate * self.by >= self.by { estimate + 1 } else { estimate }
+    }
 }
 
 impl Limit {
@@ -226,6 +253,8 @@ impl Limit {
             capacity: if algorithm.has_burst() { admitted_max } else { requests },
             capacity_units,
             debt_units_max,
+            by_window: Divisor::new(window_ticks),
+            by_rate: Divisor::new(u64::from(requests)),
         })
     }
 
@@ -272,6 +301,18 @@ impl Limit {
     /// The window in ticks; also the units of debt of one request.
     pub const fn window_ticks(&self) -> u64 {
         self.window_ticks
+    }
+
+    /// Whole requests that so many units of debt are.
+    #[inline]
+    pub(crate) fn requests_in(&self, units: u64) -> u32 {
+        u32::try_from(self.by_window.floor(units)).unwrap_or(u32::MAX)
+    }
+
+    /// Ticks until so many units of debt are paid back, rounded up.
+    #[inline]
+    pub(crate) fn ticks_to_pay(&self, units: u64) -> u64 {
+        self.by_rate.floor(units + (self.by_rate.by - 1))
     }
 
     /// Units of debt that start without delay.
@@ -371,6 +412,26 @@ mod tests {
             Some(LimitError::DelayWithoutBucket)
         );
         assert_eq!(shaped(Algorithm::TokenBucket, Some(5), Some(Span::from_secs(1))), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_known_divisor_divides_like_any_other(number: u64, by in 1_u64.., near in 0_u64..3) {
+            let divisor = Divisor::new(by);
+            proptest::prop_assert_eq!(divisor.floor(number), number / by);
+            // Around multiples the estimate is most likely to be one off.
+            let multiple = (number / by * by).saturating_add(near).saturating_sub(1);
+            proptest::prop_assert_eq!(divisor.floor(multiple), multiple / by);
+        }
+    }
+
+    #[test]
+    fn divisors_at_the_edges_are_exact() {
+        for by in [1, 2, 3, 1 << 32, (1 << 53) - 1, u64::MAX - 1, u64::MAX] {
+            for number in [0, 1, by - 1, by, by.saturating_add(1), u64::MAX - 1, u64::MAX] {
+                assert_eq!(Divisor::new(by).floor(number), number / by, "{number} / {by}");
+            }
+        }
     }
 
     #[test]

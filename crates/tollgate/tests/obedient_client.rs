@@ -1,7 +1,7 @@
 //! A client that waits exactly as long as `Retry-After` says is never refused.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use tollgate::headers::{HeaderProfile, for_each};
+use tollgate::headers::{Field, HeaderProfile, for_each};
 use tollgate::{
     Algorithm, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
 };
@@ -36,8 +36,8 @@ fn limiter(numbers: &mut Numbers) -> Limiter<MemoryCounters> {
 
 fn retry_after(decision: &Decision) -> Option<u64> {
     let mut seconds = None;
-    for_each(decision, &[HeaderProfile::XRateLimit], |name, value| {
-        if name == "retry-after" {
+    for_each(decision, &[HeaderProfile::XRateLimit], |field, value| {
+        if field == Field::RetryAfter {
             seconds = Some(value.parse().unwrap());
         }
     });

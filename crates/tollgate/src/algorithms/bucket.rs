@@ -28,23 +28,23 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
     let wanted = u64::from(cost.max(1)).saturating_mul(limit.window_ticks());
     if wanted > owed_max {
         let reset_after =
-            if rate == 0 { Span::ZERO } else { wait_until(tick, at + debt.div_ceil(rate), now) };
-        return refused(Verdict::never(units_to_requests(room, limit), reset_after));
+            if rate == 0 { Span::ZERO } else { wait_until(tick, at + limit.ticks_to_pay(debt), now) };
+        return refused(Verdict::never(limit.requests_in(room), reset_after));
     }
     if wanted > room {
         return refused(Verdict {
             outcome: Outcome::Refuse {
-                retry_after: wait_until(tick, at + (wanted - room).div_ceil(rate), now),
+                retry_after: wait_until(tick, at + limit.ticks_to_pay(wanted - room), now),
             },
-            remaining: units_to_requests(room, limit),
-            reset_after: wait_until(tick, at + debt.div_ceil(rate), now),
+            remaining: limit.requests_in(room),
+            reset_after: wait_until(tick, at + limit.ticks_to_pay(debt), now),
         });
     }
     let taken = if cost == 0 { 0 } else { wanted };
-    let restored_at = at + (debt + taken).div_ceil(rate);
+    let restored_at = at + limit.ticks_to_pay(debt + taken);
     let verdict = Verdict {
         outcome: Outcome::Admit { delay: delay(limit, debt, wanted, at, now) },
-        remaining: units_to_requests(room - taken, limit),
+        remaining: limit.requests_in(room - taken),
         reset_after: wait_until(tick, restored_at, now),
     };
     let next = (cost > 0).then(|| Next {
@@ -75,15 +75,11 @@ fn delay(limit: &Limit, debt: u64, wanted: u64, at: u64, now: Timestamp) -> Span
     if before == 0 {
         return Span::ZERO;
     }
-    wait_until(limit.tick(), at + before.div_ceil(u64::from(limit.requests())), now)
+    wait_until(limit.tick(), at + limit.ticks_to_pay(before), now)
 }
 
 fn refused(verdict: Verdict) -> Judgement {
     Judgement { verdict, next: None }
-}
-
-fn units_to_requests(units: u64, limit: &Limit) -> u32 {
-    u32::try_from(units / limit.window_ticks()).unwrap_or(u32::MAX)
 }
 
 fn instant(tick: Tick, ticks: u64) -> Timestamp {
