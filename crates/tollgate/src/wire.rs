@@ -5,6 +5,8 @@ mod rule;
 mod short_forms;
 pub mod values;
 
+use hashbrown::HashSet;
+
 pub use self::document::{Document, Fields, Origin, Problem, Problems, Value};
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet};
@@ -35,8 +37,9 @@ impl RuleSet {
 ///
 /// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
 pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
-    let own: Vec<Rule> = fields.list_of_tables("rules", rule::read);
-    let mut rules = short_forms::read(fields, own.is_empty());
+    let mut names = Names::default();
+    let own: Vec<Rule> = fields.list_of_tables("rules", |one| names.unique(one, "name", rule::read));
+    let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
     rules.extend(own);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
     if fields.has_problems() {
@@ -48,6 +51,27 @@ pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
             fields.complain("rules", error.to_string());
             None
         }
+    }
+}
+
+/// The names of the rules read so far. Counters are kept by name, so each stands once, and a second is refused where it
+/// is written.
+#[derive(Default)]
+struct Names(HashSet<Box<str>>);
+
+impl Names {
+    /// The rule that `read` reads, unless its name is taken; `key` is what its name was made of.
+    fn unique(
+        &mut self,
+        fields: &mut Fields<'_, '_>,
+        key: &str,
+        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>,
+    ) -> Option<Rule> {
+        let rule = read(fields)?;
+        if !self.0.insert(rule.name.clone()) {
+            fields.complain(key, format!("an earlier rule is named {:?} already", &*rule.name));
+        }
+        Some(rule)
     }
 }
 
@@ -71,8 +95,10 @@ fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
         cooldown_max: fields.read("max_cooldown", span(second)).unwrap_or(default.cooldown_max),
     };
     let levels = policy.multipliers.len();
-    if levels == 0 || levels + policy.violation_threshold as usize > VIOLATIONS_MAX {
-        fields.complain("penalty_multipliers", "needs 1 to 16 multipliers".to_owned());
+    let levels_max = VIOLATIONS_MAX.saturating_sub(policy.violation_threshold as usize);
+    if !(1..=levels_max).contains(&levels) {
+        let reason = format!("needs 1 to {levels_max} multipliers, not {levels}");
+        fields.complain("penalty_multipliers", reason);
     }
     enabled.then_some(policy)
 }

@@ -75,7 +75,20 @@ impl Log {
         match self.entries.back_mut() {
             // Charges of one instant leave together: one entry serves them all.
             Some((at, sum)) if *at == moment => *sum = sum.saturating_add(cost),
-            _ => self.entries.push_back((moment, cost)),
+            _ => {
+                self.grow(limit);
+                self.entries.push_back((moment, cost));
+            }
+        }
+    }
+
+    /// Makes room for one more entry: twice as much as there is, but no more than the limit can fill. A store sets aside
+    /// that much and no more.
+    fn grow(&mut self, limit: &Limit) {
+        let length = self.entries.len();
+        if length == self.entries.capacity() {
+            let left = (limit.requests() as usize).saturating_sub(length);
+            self.entries.reserve_exact(length.max(4).min(left).max(1));
         }
     }
 
@@ -120,6 +133,16 @@ fn narrow(count: u64) -> u32 {
 mod tests {
     use super::*;
     use crate::limit::{Algorithm, Window};
+
+    #[test]
+    fn a_log_takes_no_more_room_than_its_limit_can_fill() {
+        let limit = Limit::new(Algorithm::SlidingWindowLog, 100, Window::Length(Span::from_secs(1))).unwrap();
+        let mut log = Log::default();
+        for micros in 0..100 {
+            log.record(&limit, 1, Timestamp::from_micros(micros));
+        }
+        assert_eq!(log.entries.capacity(), 100);
+    }
 
     #[test]
     fn a_charge_counts_for_exactly_one_window() {

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::endpoint::{Endpoint, EndpointError, absolute_form_path};
 
-/// The longest pattern, in bytes.
+/// The longest pattern, in bytes, as it was written and in its normal form.
 const LENGTH_MAX: usize = 512;
 
 /// The most segments a pattern may have.
@@ -158,7 +158,12 @@ impl Pattern {
             at += part.len() + 1;
         }
         let open = segments.pop_if(|last| *last == Segment::Any).is_some();
-        Ok(Self { segments: segments.into(), open })
+        let pattern = Self { segments: segments.into(), open };
+        // Escapes written out make it longer, and what is shown must be a pattern again.
+        match pattern.to_string().len() {
+            length if length > LENGTH_MAX => Err(PatternError::TooLong { length }),
+            _ => Ok(pattern),
+        }
     }
 
     /// Whether a rule with this pattern applies to the endpoint.
@@ -569,8 +574,9 @@ mod tests {
 
     #[test]
     fn t44_patterns_are_bounded_in_length_and_depth() {
-        assert!(Pattern::parse(&"a".repeat(512)).is_ok());
+        assert!(Pattern::parse(&"a".repeat(511)).is_ok());
         assert_eq!(refusal(&"a".repeat(513)), PatternError::TooLong { length: 513 });
+        assert_eq!(refusal(&" ".repeat(200)), PatternError::TooLong { length: 601 }, "in its normal form");
         assert!(Pattern::parse(&"/*".repeat(64)).is_ok());
         assert_eq!(refusal(&"/*".repeat(65)), PatternError::TooManySegments);
     }

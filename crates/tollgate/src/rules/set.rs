@@ -21,6 +21,8 @@ pub struct RuleSet {
     pub(crate) rules: Arc<[Rule]>,
     /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
     pub(super) layers: Arc<[u32]>,
+    /// The most limits that are enforced for one request.
+    pub(super) enforced_max: usize,
     pub(super) index: Arc<Index>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
@@ -51,11 +53,12 @@ impl RuleSet {
                 .then_with(|| a.name.cmp(&b.name))
         });
         check_names(&rules)?;
-        let layers = number_layers(&rules)?;
+        let (layers, enforced_max) = number_layers(&rules)?;
         let index = Index::new(&rules);
         Ok(RuleSet {
             rules: rules.into(),
             layers,
+            enforced_max,
             index: Arc::new(index),
             penalties,
             overrides: Arc::default(),
@@ -75,6 +78,7 @@ impl RuleSet {
         RuleSet {
             rules: Arc::clone(&self.rules),
             layers: Arc::clone(&self.layers),
+            enforced_max: self.enforced_max,
             index: Arc::clone(&self.index),
             penalties: self.penalties.clone(),
             overrides,
@@ -109,8 +113,9 @@ fn check_names(rules: &[Rule]) -> Result<(), RuleSetError> {
     }
 }
 
-/// Gives each layer a number, and checks that the layers together stay within what one request can be charged.
-fn number_layers(rules: &[Rule]) -> Result<Arc<[u32]>, RuleSetError> {
+/// Gives each layer a number, and checks that the layers together stay within what one request can be charged. The
+/// numbers, and the most limits that one request can be charged.
+fn number_layers(rules: &[Rule]) -> Result<(Arc<[u32]>, usize), RuleSetError> {
     let mut numbers: HashMap<&str, (u32, usize)> = HashMap::new();
     let mut layers = Vec::with_capacity(rules.len());
     for rule in rules {
@@ -126,7 +131,7 @@ fn number_layers(rules: &[Rule]) -> Result<Arc<[u32]>, RuleSetError> {
         });
     }
     let most = numbers.values().map(|(_, limits)| limits).sum();
-    if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok(layers.into()) }
+    if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok((layers.into(), most)) }
 }
 
 /// The rule set in force. Reading it takes no lock; replacing it replaces it whole.

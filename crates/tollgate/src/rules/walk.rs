@@ -70,6 +70,8 @@ struct Walk<'a, 'r> {
     seed: Seed,
     plan: &'r mut Plan<'a>,
     layers: SmallVec<[u32; 8]>,
+    /// Limits of rules that only log.
+    shadows: usize,
     overridden: bool,
 }
 
@@ -131,7 +133,7 @@ impl RuleSet {
 
 impl<'a, 'r> Walk<'a, 'r> {
     fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed, plan: &'r mut Plan<'a>) -> Self {
-        Walk { set, request, seed, plan, layers: SmallVec::new(), overridden: false }
+        Walk { set, request, seed, plan, layers: SmallVec::new(), shadows: 0, overridden: false }
     }
 
     fn visit(&mut self, position: u32, known: Option<Condition>) -> Step {
@@ -164,7 +166,9 @@ impl<'a, 'r> Walk<'a, 'r> {
         if !shadow && self.layers.contains(&layer) {
             return Step::LayerTaken;
         }
-        if self.plan.sources.len() + rule.limits.len() > CHARGES_MAX {
+        // The layers leave room for every rule that is enforced. Rules that only log share what is left, and so never
+        // push out one that is.
+        if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return Step::TooMany;
         }
         let mut values = SubjectValues::default();
@@ -173,6 +177,7 @@ impl<'a, 'r> Walk<'a, 'r> {
             return Step::NoSubject(position);
         }
         if shadow {
+            self.shadows += rule.limits.len();
             self.charge_rule(position, rule, self.seed.subject(&values), Effect::Shadow);
             return Step::Collected;
         }

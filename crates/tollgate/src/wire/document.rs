@@ -358,6 +358,13 @@ impl<'n, 'p> Fields<'n, 'p> {
         self.entries.contains_key(key)
     }
 
+    /// Whether this key was given a list of nothing.
+    pub fn has_empty_list(&self, key: &str) -> bool {
+        self.entries
+            .get(key)
+            .is_some_and(|node| matches!(&node.value, Value::List(items) if items.is_empty()))
+    }
+
     /// Whether anything in this table was wrong so far.
     pub fn has_problems(&self) -> bool {
         self.problems.0.len() > self.problems_before

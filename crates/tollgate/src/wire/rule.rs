@@ -1,5 +1,6 @@
 //! `[[rules]]`: one rule as written, checked whole.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -9,7 +10,7 @@ use super::document::{Fields, Value};
 use super::values::{boolean, integer, span, text, word};
 use crate::calendar::{Calendar, CalendarUnit};
 use crate::identity::{Dimension, ID_BYTES_MAX, unmap};
-use crate::limit::{Algorithm, Limit, Window};
+use crate::limit::{Algorithm, Limit, LimitError, Window};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
@@ -108,18 +109,26 @@ fn dimension(value: &Value) -> Result<Dimension, String> {
 
 fn read_matcher(fields: &mut Fields<'_, '_>) -> Matcher {
     Matcher {
-        tiers: ids(fields, "tiers"),
-        endpoints: fields.items("endpoints", pattern).unwrap_or_default(),
-        methods: fields.items("methods", method).unwrap_or_default(),
-        ips: fields.items("ips", network).unwrap_or_default(),
-        users: ids(fields, "users"),
-        tenants: ids(fields, "tenants"),
+        tiers: some_of(fields, "tiers", id),
+        endpoints: some_of(fields, "endpoints", pattern),
+        methods: some_of(fields, "methods", method),
+        ips: some_of(fields, "ips", network),
+        users: some_of(fields, "users", id),
+        tenants: some_of(fields, "tenants", id),
         descriptors: read_descriptors(fields),
     }
 }
 
-fn ids(fields: &mut Fields<'_, '_>, key: &'static str) -> Vec<Box<str>> {
-    fields.items(key, id).unwrap_or_default()
+/// The values of a condition. A list of none would match everyone, which nobody means by it.
+pub(super) fn some_of<T>(
+    fields: &mut Fields<'_, '_>,
+    key: &'static str,
+    parse: impl FnMut(&Value) -> Result<T, String>,
+) -> Vec<T> {
+    if fields.has_empty_list(key) {
+        fields.complain(key, "must not be empty: leave it out to match all".to_owned());
+    }
+    fields.items(key, parse).unwrap_or_default()
 }
 
 pub(super) fn id(value: &Value) -> Result<Box<str>, String> {
@@ -131,7 +140,10 @@ pub(super) fn id(value: &Value) -> Result<Box<str>, String> {
 }
 
 pub(super) fn pattern(value: &Value) -> Result<Pattern, String> {
-    Pattern::parse(&text(value)?).map_err(|error| error.to_string())
+    Pattern::parse(&text(value)?).map_err(|error| match std::error::Error::source(&error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    })
 }
 
 pub(super) fn method(value: &Value) -> Result<Method, String> {
@@ -143,9 +155,19 @@ pub(super) fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
     let wrong = || format!("{text:?} is not an address or a block such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {
-        return Ok(net.trunc());
+        return Ok(unmapped(net.trunc()));
     }
     text.parse().map(|ip| IpNet::from(unmap(ip))).map_err(|_| wrong())
+}
+
+/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
+fn unmapped(net: IpNet) -> IpNet {
+    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
+        (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
+            IpNet::new(v4, length).unwrap_or(net)
+        }
+        _ => net,
+    }
 }
 
 fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {
@@ -183,6 +205,11 @@ pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Action) -> Vec<Li
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     let max_delay = fields.read("max_delay", span);
     let max_delay = match (action, max_delay) {
+        (Action::Throttle, _) if !algorithm.has_burst() => {
+            let reason = format!("needs token_bucket, gcra or leaky_bucket, not {algorithm}");
+            fields.complain("action", format!("\"throttle\" {reason}"));
+            None
+        }
         (Action::Throttle, None) => Some(MAX_DELAY_DEFAULT),
         (Action::Throttle, given) => given,
         (_, given) if algorithm == Algorithm::LeakyBucket => given,
@@ -232,7 +259,18 @@ fn read_limit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Opti
     let window = read_window(fields);
     let burst = fields.read("burst", integer(0..=u32::MAX));
     let limit = Limit::shaped(algorithm, requests?, window?, burst, max_delay);
-    limit.map_err(|error| fields.complain("window", error.to_string())).ok()
+    limit
+        .map_err(|error| fields.complain(blame(error, ["requests", "window", "burst"]), error.to_string()))
+        .ok()
+}
+
+/// Which of the keys that stand for requests, window and burst an error is about.
+pub(super) fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
+    match error {
+        LimitError::TooLarge | LimitError::LogTooLong => requests,
+        LimitError::BurstZero | LimitError::BurstWithoutBucket => burst,
+        _ => window,
+    }
 }
 
 fn read_window(fields: &mut Fields<'_, '_>) -> Option<Window> {
@@ -254,7 +292,13 @@ fn read_window(fields: &mut Fields<'_, '_>) -> Option<Window> {
     let unit = match fields.read("window", text).as_deref() {
         Some("week") => CalendarUnit::Week(fields.read("anchor", weekday).unwrap_or(Weekday::Monday)),
         Some("month") => CalendarUnit::Month(fields.read("anchor", integer(1..=31)).unwrap_or(1)),
-        _ => CalendarUnit::Day,
+        _ => {
+            if fields.has("anchor") {
+                fields.complain("anchor", "has no meaning for \"day\": use \"week\" or \"month\"".to_owned());
+                let _ = fields.read("anchor", |_| Ok(()));
+            }
+            CalendarUnit::Day
+        }
     };
     let calendar = Calendar::new(unit, zone.as_deref().unwrap_or("UTC"));
     let calendar = calendar.map_err(|error| fields.complain("time_zone", error.to_string())).ok()?;
@@ -288,7 +332,7 @@ fn read_per_unit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: O
             let window = Window::Length(Span::from_secs(secs));
             match Limit::shaped(algorithm, requests, window, burst, max_delay) {
                 Ok(limit) => limits.push(limit),
-                Err(error) => fields.complain(key, error.to_string()),
+                Err(error) => fields.complain(blame(error, [key, key, "burst_size"]), error.to_string()),
             }
         }
     }

@@ -3,8 +3,9 @@
 //! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
 //! applies to a client. They stand behind every `[[rules]]` entry that names no priority.
 
+use super::Names;
 use super::document::{Fields, Value};
-use super::rule::{PRIORITY_MAX, id, method, network, pattern, read_limits};
+use super::rule::{PRIORITY_MAX, blame, id, method, network, pattern, read_limits, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
@@ -21,10 +22,10 @@ const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
 /// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
-pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool) -> Vec<Rule> {
-    let mut rules = fields.list_of_tables("exemptions", read_exemption);
-    rules.extend(fields.list_of_tables("endpoints", read_endpoint));
-    rules.extend(fields.list_of_tables("tiers", read_tier));
+pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
+    let mut rules = fields.list_of_tables("exemptions", |one| names.unique(one, "value", read_exemption));
+    rules.extend(fields.list_of_tables("endpoints", |one| names.unique(one, "pattern", read_endpoint)));
+    rules.extend(fields.list_of_tables("tiers", |one| names.unique(one, "name", read_tier)));
     rules.extend(read_default(fields, alone));
     rules
 }
@@ -38,12 +39,16 @@ fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
     let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
     let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     if !given && !alone {
+        if fields.has("default_algorithm") {
+            fields.complain("default_algorithm", "needs default_limit".to_owned());
+        }
         return None;
     }
     match Limit::new(algorithm, requests, Window::Length(window)) {
         Ok(limit) => Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit])),
         Err(error) => {
-            fields.complain("default_window", error.to_string());
+            let key = blame(error, ["default_limit", "default_window", "default_window"]);
+            fields.complain(key, error.to_string());
             None
         }
     }
@@ -68,7 +73,7 @@ fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
 
 fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let pattern = fields.require("pattern", pattern);
-    let methods = fields.items("methods", method).unwrap_or_default();
+    let methods = some_of(fields, "methods", method);
     let limits = read_limit_and_window(fields);
     if fields.has_problems() {
         return None;
@@ -85,39 +90,42 @@ fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
     let value = fields.require("value", text)?;
     let written = Value::Text(value.clone());
-    let when = match kind? {
+    let kind = kind?;
+    let when = match kind {
         "ip" => network(&written).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
         "user_id" => id(&written).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
         _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
     };
     let when = when.map_err(|reason| fields.complain("value", reason)).ok()?;
-    let rule = limiting(format!("exempt:{value}"), EXEMPTION, when, Vec::new());
+    let rule = limiting(format!("exempt:{kind}:{value}"), EXEMPTION, when, Vec::new());
     Some(Rule { action: Action::Allow, ..rule })
 }
 
+/// The keys of `[[rules]]` that may stand in place of `limit` and `window`.
+const OTHER_FORMS: [&str; 5] =
+    ["limits", "requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day"];
+
 /// `limit` and `window`, or any form that `[[rules]]` takes.
 fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
-    let requests = fields.read("limit", integer(0..=u32::MAX));
-    let window = fields.read("window", span);
+    let short = fields.has("limit") || fields.has("window");
     let burst = fields.read("burst", integer(1..=u32::MAX));
-    let (requests, window) = match (requests, window) {
-        (Some(requests), Some(window)) => (requests, window),
-        (None, None) => return read_limits(fields, Action::Reject),
-        (Some(_), None) if !fields.has("window") => {
-            fields.complain("window", "is missing".to_owned());
-            return Vec::new();
+    if !short && OTHER_FORMS.iter().any(|key| fields.has(key)) {
+        if fields.has("burst") {
+            fields.complain("burst", "needs limit and window".to_owned());
         }
-        (None, Some(_)) if !fields.has("limit") => {
-            fields.complain("limit", "is missing".to_owned());
-            return Vec::new();
-        }
-        _ => return Vec::new(),
-    };
+        return read_limits(fields, Action::Reject);
+    }
+    let requests = fields.require("limit", integer(0..=u32::MAX));
+    let window = fields.require("window", span);
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    for key in OTHER_FORMS {
+        let _: Option<()> = fields.read(key, |_| Err("has no meaning beside limit and window".to_owned()));
+    }
+    let (Some(requests), Some(window)) = (requests, window) else { return Vec::new() };
     match Limit::shaped(algorithm, requests, Window::Length(window), burst, None) {
         Ok(limit) => vec![limit],
         Err(error) => {
-            fields.complain("window", error.to_string());
+            fields.complain(blame(error, ["limit", "window", "burst"]), error.to_string());
             Vec::new()
         }
     }

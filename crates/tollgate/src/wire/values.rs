@@ -74,6 +74,7 @@ pub fn span(value: &Value) -> Result<Span, String> {
             u64::try_from(*secs).map(Span::from_secs).map_err(|_| "must not be negative".to_owned())
         }
         Value::Text(text) => parse_span(text),
+        Value::Float(number) if number.is_infinite() => Err("is too long".to_owned()),
         other => Err(format!("must be a length of time such as \"90s\" or \"1h\", not {}", other.kind())),
     }
 }

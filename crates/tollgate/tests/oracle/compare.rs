@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Limit, MemoryCounters, Timestamp};
@@ -52,7 +53,9 @@ impl Trace {
         let count = random.pick(&[1, 1, 1, 2, 3, 4]);
         let gauges = (0..count).map(|_| Gauge::any(&mut random)).collect();
         let now = random.between(1_000_000_000_000_000, 1_900_000_000_000_000);
-        let (store, compared) = (MemoryCounters::default(), Compared::default());
+        // Bounds are another matter: here every log has a counter of its own.
+        let bounds = MemoryBounds { log_bytes_max: 1 << 30, ..MemoryBounds::default() };
+        let (store, compared) = (MemoryCounters::new(bounds), Compared::default());
         Trace { seed, random, store, gauges, now, announced: 0, compared }
     }
 

@@ -372,7 +372,7 @@ fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
     algorithms::heal(charge.limit, cell, now).map_or((cell, false), |healed| (healed, true))
 }
 
-/// What a log may grow to under the limit in force. Its buffer grows by doubling.
+/// What a log may grow to under the limit in force.
 fn log_bytes(charge: &Charge<'_>) -> usize {
-    LOG_BYTES + (charge.limit.requests() as usize).next_power_of_two().max(4) * LOG_ENTRY_BYTES
+    LOG_BYTES + charge.limit.requests() as usize * LOG_ENTRY_BYTES
 }

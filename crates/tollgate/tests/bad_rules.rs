@@ -1,0 +1,60 @@
+//! One bad rule file per mistake, each with the message that an operator reads.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+
+use tollgate::RuleSet;
+
+/// The files of a folder of these tests: name and text.
+fn files(folder: &str) -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
+    let mut files: Vec<(String, String)> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "toml"))
+        .map(|path| {
+            (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_mistake_is_named_with_its_line_and_key() {
+    let files = files("bad_rules");
+    assert!(files.len() >= 30, "{} files", files.len());
+    let mut wrong = Vec::new();
+    for (name, text) in files {
+        let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# expect: ")).collect();
+        let told = match RuleSet::from_toml(&text) {
+            Ok(_) => "nothing".to_owned(),
+            Err(problems) => problems.to_string(),
+        };
+        if told.lines().ne(expected.iter().copied()) {
+            wrong.push(format!("{name}: expected\n  {}\nbut was told\n  {told}", expected.join("\n  ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_mistake_of_a_file_is_told_at_once_in_its_order() {
+    let everything_but_syntax = files("bad_rules").into_iter().filter(|(_, text)| {
+        let told = RuleSet::from_toml(text).unwrap_err();
+        told.0.iter().all(|problem| problem.key.starts_with("rules[0]."))
+    });
+    let mut text = String::new();
+    let mut expected = 0;
+    for (number, (_, file)) in everything_but_syntax.enumerate() {
+        text.push_str(&file.replace("name = \"a\"", &format!("name = \"a{number}\"")));
+        expected += RuleSet::from_toml(&file).unwrap_err().0.len();
+    }
+    let told = RuleSet::from_toml(&text).unwrap_err();
+    assert_eq!(told.0.len(), expected);
+    let lines = told.to_string();
+    let lines: Vec<usize> =
+        lines.lines().map(|line| line["line ".len()..line.find(':').unwrap()].parse().unwrap()).collect();
+    assert!(lines.is_sorted() && lines.len() > 50);
+}

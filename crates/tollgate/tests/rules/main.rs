@@ -1,0 +1,47 @@
+//! Which limits apply: the walk, its index, the short forms and the numbers set for single users.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod overrides;
+mod short_forms;
+mod walk;
+
+use tollgate::counters::conformance::block_on;
+use tollgate::decision::{Answer, Decision};
+use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+
+const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+fn limiter(toml: &str) -> Limiter<MemoryCounters> {
+    let rules = RuleSet::from_toml(toml).unwrap_or_else(|problems| panic!("{problems}\n{toml}"));
+    Limiter::new(rules, MemoryCounters::default())
+}
+
+fn id(text: &str) -> Option<Id<'_>> {
+    Id::parse(text).ok()
+}
+
+fn request<'a>(path: &'a str, user: &'a str) -> Request<'a> {
+    Request { user: id(user), ..Request::new(Endpoint::parse(path).unwrap()) }
+}
+
+/// The rules whose limits were asked, in their order.
+fn asked(decision: &Decision) -> Vec<&str> {
+    decision.reports.iter().map(|report| decision.rule_of(report)).collect()
+}
+
+fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
+    (0..100).take_while(|_| limiter.check_now(request, NOW).admits()).count()
+}
+
+/// What a look at the request tells, by the index and by the full walk, which must agree.
+fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
+    let peeked = block_on(limiter.peek(request, NOW));
+    let explained = block_on(limiter.explain(request, NOW)).decision;
+    assert_eq!((peeked.answer, &peeked.reports), (explained.answer, &explained.reports));
+    assert_eq!(peeked.rule_name(), explained.rule_name());
+    peeked
+}
+
+fn blocks(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> bool {
+    look(limiter, request).answer == Answer::Block
+}

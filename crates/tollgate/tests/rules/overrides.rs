@@ -1,0 +1,142 @@
+//! Numbers for one user on one endpoint, for one check, and rule sets that change under way.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tollgate::counters::conformance::block_on;
+use tollgate::rules::overrides::Override;
+use tollgate::{Algorithm, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, RuleSet, Span, Window};
+
+use crate::{NOW, admitted, asked, limiter, look, request};
+
+const RULES: &str = "default_limit = 10\ndefault_window = 60";
+
+fn minute(requests: u32) -> Limit {
+    Limit::new(Algorithm::TokenBucket, requests, Window::Length(Span::from_secs(60))).unwrap()
+}
+
+fn numbers(user: &str, path: &str, requests: u32) -> Override {
+    Override::new(Id::parse(user).unwrap(), &Endpoint::parse(path).unwrap(), minute(requests), NOW)
+}
+
+fn set(limiter: &Limiter<MemoryCounters>, path: &str, requests: u32) {
+    block_on(limiter.set_override(&request(path, "alice"), numbers("alice", path, requests), NOW)).unwrap();
+}
+
+#[test]
+fn numbers_for_a_user_and_an_endpoint_replace_those_of_the_rule_there_only() {
+    let limiter = limiter(RULES);
+    set(&limiter, "/search", 3);
+    assert_eq!(admitted(&limiter, &request("/search", "alice")), 3);
+    assert_eq!(admitted(&limiter, &request("/other", "alice")), 10);
+    assert_eq!(admitted(&limiter, &request("/search", "bob")), 10);
+}
+
+#[test]
+fn new_numbers_are_no_second_allowance() {
+    let limiter = limiter(RULES);
+    let request = request("/search", "alice");
+    (0..4).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
+    set(&limiter, "/search", 6);
+    assert_eq!(look(&limiter, &request).binding().unwrap().remaining(), 2);
+    assert_eq!(admitted(&limiter, &request), 2);
+    set(&limiter, "/search", 9);
+    assert_eq!(admitted(&limiter, &request), 3, "raised by three");
+}
+
+#[test]
+fn a_checks_own_numbers_come_before_those_set_for_the_user_and_count_apart() {
+    let limiter = limiter(RULES);
+    set(&limiter, "/search", 3);
+    let own = minute(2);
+    let with_own = Request { limit_override: Some(&own), ..request("/search", "alice") };
+    assert_eq!(admitted(&limiter, &with_own), 2);
+    assert_eq!(admitted(&limiter, &request("/search", "alice")), 3);
+    let more = minute(5);
+    let raised = Request { limit_override: Some(&more), ..request("/search", "alice") };
+    assert_eq!(admitted(&limiter, &raised), 3, "two of the five were used");
+}
+
+#[test]
+fn a_checks_own_numbers_apply_where_no_rule_does() {
+    let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { users = [\"bob\"] }\naction = \"block\"");
+    let own = minute(2);
+    let with_own = |user| Request { limit_override: Some(&own), ..request("/", user) };
+    assert_eq!(asked(&look(&limiter, &with_own("alice"))), ["@check"]);
+    assert_eq!(admitted(&limiter, &with_own("alice")), 2);
+    assert_eq!(admitted(&limiter, &with_own("bob")), 0, "blocked all the same");
+}
+
+#[test]
+fn a_reset_clears_the_rule_and_the_numbers_in_its_place() {
+    let limiter = limiter(RULES);
+    let request = request("/search", "alice");
+    assert_eq!(admitted(&limiter, &request), 10);
+    set(&limiter, "/search", 12);
+    assert_eq!(admitted(&limiter, &request), 2);
+    assert_eq!(block_on(limiter.reset(&request)), Ok(2));
+    assert_eq!(admitted(&limiter, &request), 12);
+}
+
+#[test]
+fn counters_survive_a_change_of_the_rules_numbers() {
+    let limiter = limiter(RULES);
+    let request = request("/", "alice");
+    (0..6).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
+    limiter.replace_rules(RuleSet::from_toml("default_limit = 8\ndefault_window = \"1m\"").unwrap());
+    assert_eq!(admitted(&limiter, &request), 2);
+}
+
+#[test]
+fn t57_numbers_set_while_rules_are_replaced_are_not_lost() {
+    let limiter = limiter(RULES);
+    let next = RuleSet::from_toml(RULES).unwrap();
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                limiter.replace_rules(next.with_overrides(Arc::default()));
+            }
+        });
+        for number in 0..2_000 {
+            let path = format!("/{number}");
+            limiter.update_overrides(|overrides| overrides.with(numbers("alice", &path, 1)));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(limiter.rules().overrides().len(), 2_000);
+}
+
+#[test]
+fn t57_every_decision_sees_one_rule_set_while_they_change() {
+    // Both limits of one set or both of the other, never one of each.
+    let rules = |n: u32| {
+        let rule = |name: &str, per: &str| {
+            format!(
+                "[[rules]]\nname = \"{name}\"\nper = [\"{per}\"]\nlimits = [{{ requests = {n}, window = \"1m\" }}]\n"
+            )
+        };
+        RuleSet::from_toml(&[rule("a", "user"), rule("b", "global")].concat()).unwrap()
+    };
+    let limiter = Limiter::new(rules(1_000), MemoryCounters::default());
+    let done = AtomicBool::new(false);
+    let seen = thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut seen = 0;
+            while !done.load(Ordering::Relaxed) {
+                let decision = limiter.check_now(&request("/", "alice"), NOW);
+                let limits: Vec<u32> = decision.reports.iter().map(|report| report.requests).collect();
+                assert!(limits == [1_000, 1_000] || limits == [2_000, 2_000], "{limits:?}");
+                seen += 1;
+            }
+            seen
+        });
+        for n in 0..2_000 {
+            limiter.replace_rules(rules(1_000 * (n % 2 + 1)));
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap()
+    });
+    assert!(seen > 0);
+}
