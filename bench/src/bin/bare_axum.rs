@@ -52,7 +52,8 @@ fn admitted() -> impl IntoResponse {
         ("x-ratelimit-remaining", "999999"),
         ("x-ratelimit-reset", "1640000000"),
         ("x-ratelimit-strategy", "token_bucket"),
-        ("x-request-id", "0199a3f2-7c1e-7b4a-9d52-3f6a8c0e1b27"),
+        ("x-request-id", "req_0199a3f27c1e7b4a"),
+        ("x-content-type-options", "nosniff"),
     ];
     (headers.map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))), ADMITTED)
 }
