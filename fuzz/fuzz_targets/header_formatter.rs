@@ -38,7 +38,8 @@ fuzz_target!(|data: Input| {
         let decision = limiter.check_now(&request, Timestamp::from_micros(now.wrapping_add(step)));
         let mut names = Vec::new();
         for profile in HeaderProfile::ALL {
-            for_each(&decision, &[profile], |name, value| {
+            for_each(&decision, &[profile], |field, value| {
+                let name = field.name();
                 is_header(name, value);
                 names.push(name);
             });

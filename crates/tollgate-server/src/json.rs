@@ -17,11 +17,14 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
         let reason = format!("must not be nested deeper than {DEPTH_MAX} levels");
         return Err(ApiError::field(Code::InvalidInput, "", reason));
     }
-    serde_json::from_slice(body).map_err(|error| locate::<T>(body, &error))
+    // The parser looks at the bytes of the strings it keeps; those it skips must be text, too.
+    let text = std::str::from_utf8(body)
+        .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}")))?;
+    serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
 }
 
-fn locate<'a, T: Deserialize<'a>>(body: &'a [u8], error: &serde_json::Error) -> ApiError {
-    let mut deserializer = serde_json::Deserializer::from_slice(body);
+fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(located) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
         // It parses, so what follows it is what is wrong.
         return ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}"));
@@ -195,6 +198,17 @@ mod tests {
         assert!(complaint(&deep).contains("nested"));
         let brackets_in_text = format!(r#"{{"name":"{}"}}"#, "[{".repeat(100));
         assert!(parse::<Sample<'_>>(brackets_in_text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn t11_bytes_that_are_no_text_are_refused_wherever_they_stand() {
+        for body in [&b"{\"name\":\"\xff\"}"[..], b"{\"name\":\"a\",\"unknown\":{\"\xff\":1}}", b"\xc0\xaf"] {
+            assert!(parse::<Sample<'_>>(body).is_err());
+        }
+        assert!(
+            complaint(r#"{"name":"\ud800"}"#).contains("surrogate"),
+            "a lone surrogate is no text either"
+        );
     }
 
     #[test]
