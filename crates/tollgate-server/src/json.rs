@@ -205,10 +205,8 @@ mod tests {
         for body in [&b"{\"name\":\"\xff\"}"[..], b"{\"name\":\"a\",\"unknown\":{\"\xff\":1}}", b"\xc0\xaf"] {
             assert!(parse::<Sample<'_>>(body).is_err());
         }
-        assert!(
-            complaint(r#"{"name":"\ud800"}"#).contains("surrogate"),
-            "a lone surrogate is no text either"
-        );
+        // A lone surrogate is no text either; what the parser says of it is its own matter.
+        assert!(parse::<Sample<'_>>(br#"{"name":"\ud800"}"#).is_err());
     }
 
     #[test]
