@@ -71,7 +71,7 @@ impl App {
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
-            request_ids: RequestIds::new(seed),
+            request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
         })
@@ -155,7 +155,8 @@ impl App {
     }
 }
 
-/// Makes an identifier for each request that brings none.
+/// Makes an identifier for each request that brings none. It starts anywhere, and from a seed of its own: ids are
+/// shown to everyone, the seed of the counters to no one.
 pub(crate) struct RequestIds {
     base: u64,
     next: AtomicU64,
@@ -167,7 +168,7 @@ impl RequestIds {
         RequestIds { base, next: AtomicU64::new(0) }
     }
 
-    /// Unique in this process, and not guessable from another.
+    /// Unique in this process, and unlike those of the one before.
     pub(crate) fn make(&self) -> u64 {
         // An odd multiplier permutes all numbers: consecutive requests look nothing alike.
         let number = self.next.fetch_add(1, Ordering::Relaxed);

@@ -15,6 +15,8 @@ use crate::error::{ApiError, Code};
 
 const KEPT_FOR: Span = Span::from_secs(300);
 const BYTES_MAX: usize = 32 << 20;
+/// What a key takes beside its answer, generously.
+const SLOT_BYTES: usize = 256;
 
 type Fingerprint = [u8; 32];
 
@@ -78,6 +80,8 @@ impl Idempotency {
                 let ends = now + KEPT_FOR;
                 state.answers.insert(key, Slot { body, ends, answer: None });
                 state.order.push_back((ends, key));
+                state.bytes += SLOT_BYTES;
+                state.shrink(key);
                 Ok(Turn::Decide(Ticket { store: self, key, answered: false }))
             }
             Some(slot) if slot.body != body => Err(ApiError::field(
@@ -116,7 +120,10 @@ impl Ticket<'_> {
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.store.state.lock().answers.remove(&self.key);
+            let mut state = self.store.state.lock();
+            if state.answers.remove(&self.key).is_some() {
+                state.bytes -= SLOT_BYTES;
+            }
         }
     }
 }
@@ -148,7 +155,7 @@ impl State {
         if self.answers.get(&key).is_some_and(|slot| slot.ends == ends)
             && let Some(slot) = self.answers.remove(&key)
         {
-            self.bytes -= slot.answer.map_or(0, |answer| answer.len());
+            self.bytes -= SLOT_BYTES + slot.answer.map_or(0, |answer| answer.len());
         }
     }
 }

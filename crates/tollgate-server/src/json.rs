@@ -20,6 +20,10 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
     // The parser looks at the bytes of the strings it keeps; those it skips must be text, too.
     let text = std::str::from_utf8(body)
         .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}")))?;
+    // A list would be read as the fields in their order, which is nobody's contract.
+    if !text.trim_start().starts_with('{') {
+        return Err(ApiError::field(Code::InvalidInput, "", "must be a JSON object"));
+    }
     serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
 }
 
@@ -31,11 +35,18 @@ fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> A
     };
     let path = located.path().to_string();
     let cause = located.into_inner();
-    if cause.is_data() {
-        let (field, reason) = name_field(path, &cause.to_string());
-        return ApiError::invalid(field, reason);
+    let said = cause.to_string();
+    // A number that no type holds is refused before its type is asked.
+    if cause.is_data() || said.starts_with("number out of range") {
+        return self::located(&path, &said);
     }
     ApiError::field(Code::InvalidInput, "", format!("not JSON: {cause}"))
+}
+
+/// The error that a parser named, where it stood.
+pub(crate) fn located(path: &str, said: &str) -> ApiError {
+    let (field, reason) = name_field(path.to_owned(), said);
+    ApiError::invalid(field, reason)
 }
 
 /// The field and the reason, from where the parser stood and what it said.
@@ -71,6 +82,39 @@ fn plain(reason: &str) -> String {
         plain = plain.replace(rust, word);
     }
     plain
+}
+
+/// Refuses an object with a field that is not one of these. For requests that change something: a misspelt field
+/// must not be one that was left out.
+pub(crate) fn require_known(body: &[u8], fields: &[&str]) -> Result<(), ApiError> {
+    let written: Fields<'_> = parse(body)?;
+    match written.0.iter().find(|name| !fields.contains(&&*name.0)) {
+        Some(name) => Err(ApiError::invalid(name.0.clone().into_owned(), "unknown field")),
+        None => Ok(()),
+    }
+}
+
+/// The names of an object's fields.
+struct Fields<'a>(Vec<Text<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
+            type Value = Fields<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'a>, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, de::IgnoredAny)) = map.next_entry()? {
+                    names.push(name);
+                }
+                Ok(Fields(names))
+            }
+        }
+        deserializer.deserialize_map(FieldsVisitor(PhantomData))
+    }
 }
 
 /// Counting brackets is enough for almost every body; only one with many is looked at more closely.
@@ -188,7 +232,7 @@ mod tests {
             complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice")
         );
         assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
-        assert!(complaint("\u{feff}{}").contains("not JSON"));
+        assert!(complaint("\u{feff}{}").contains("must be a JSON object"));
         assert_eq!(complaint("{}"), "name: is missing");
     }
 

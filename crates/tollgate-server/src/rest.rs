@@ -29,6 +29,7 @@ use hyper::body::Incoming;
 use crate::app::App;
 use crate::auth::{Access, Caller};
 use crate::error::{ApiError, Code};
+use crate::json;
 use crate::scope::Scope;
 
 /// An answer, whole.
@@ -242,7 +243,13 @@ impl Answering {
     fn finish(&self, mut response: Response) -> Response {
         let path = self.route.map_or("other", |route| route.path);
         self.app.metrics().count_response(path, response.status().as_u16());
+        if response.status().is_server_error() {
+            tracing::error!(request_id = self.request_id.as_str(), path, status = %response.status(), "not served");
+        }
         let headers = response.headers_mut();
+        if self.route.is_some_and(|route| route.method == Verb::Get) {
+            headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        }
         if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
             headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
             headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));
@@ -313,8 +320,11 @@ impl Call {
     /// The values of the query, parsed strictly.
     fn query<T: serde::de::DeserializeOwned>(&self) -> Result<T, ApiError> {
         let query = self.parts.uri.query().unwrap_or_default();
-        serde_urlencoded::from_str(query)
-            .map_err(|error| ApiError::new(Code::InvalidInput, error.to_string()))
+        // The parser below replaces what is no text; that could be another user's name.
+        if percent_encoding::percent_decode_str(query).decode_utf8().is_err() {
+            return Err(ApiError::new(Code::InvalidInput, "the query must be UTF-8"));
+        }
+        serde_urlencoded::from_str(query).map_err(|error| json::located(".", &error.to_string()))
     }
 
     /// The path behind a prefix, whichever of the two spellings of the prefix was used.

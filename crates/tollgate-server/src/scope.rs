@@ -7,9 +7,9 @@ use std::fmt;
 pub enum Scope {
     /// Ask for decisions.
     Check,
-    /// Read status, explanations, rules and metrics.
+    /// Read statuses, explanations and the numbers of single users.
     Read,
-    /// Change rules and the numbers of single users.
+    /// Change the numbers of single users.
     Config,
     /// Clear counters and records of clients.
     Reset,

@@ -71,6 +71,17 @@ pub struct PenaltyCharge<'a> {
     pub client: Client<'a>,
     /// When and how long clients are kept out.
     pub policy: &'a PenaltyPolicy,
+    /// Which of the charges count this client, as bits: only their refusals are its own doing. A limit that all share
+    /// may be used up by anybody.
+    pub own_charges: u32,
+}
+
+impl PenaltyCharge<'_> {
+    /// Whether a refusal by the charge at this position is held against the client.
+    pub fn blames(&self, position: usize) -> bool {
+        u32::try_from(position)
+            .is_ok_and(|position| self.own_charges.checked_shr(position).unwrap_or(0) & 1 == 1)
+    }
 }
 
 /// What a store answers to [`Charges`].
@@ -112,6 +123,9 @@ pub trait CounterStore: Send + Sync {
 pub trait CounterAdmin: Send + Sync {
     /// Forgets what the charges' counters hold, and the client's conduct. The counters that held something.
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
+
+    /// Clears the record of the client that prints as `client`. Whether there was one.
+    fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Clients that are kept out or on record, at most `count_max`, the longest kept out first.
     fn penalised(

@@ -3,11 +3,10 @@
 use smallvec::SmallVec;
 
 use crate::algorithms::{Outcome, Verdict};
-use crate::counters::{Charges, Effect, StoreError, Verdicts};
-use crate::identity::Dimension;
+use crate::counters::{Charge, Charges, Effect, StoreError, Verdicts};
+use crate::identity::Client;
 use crate::limit::Algorithm;
-use crate::rules::overrides::CHECK_NAMESPACE;
-use crate::rules::{End, NO_RULE, OnStoreFailure, Plan, Rule, Snapshot};
+use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
 /// What was decided about one request, and why.
@@ -117,9 +116,7 @@ impl Draft {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts, admitted);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
-            let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
-            let decided_by = plan.sources.first().copied();
-            return Draft { answer, reports, binding: None, decided_by, degraded: false };
+            return Draft::cooling_down(plan, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -133,6 +130,20 @@ impl Draft {
             _ => None,
         };
         Draft { answer, reports, binding, decided_by, degraded: false }
+    }
+
+    /// The decision about a client that is kept out. No counter was asked: nothing passes until the cooldown ends,
+    /// and that is told of the first limit that is the client's own.
+    fn cooling_down(plan: &Plan<'_>, left: Span) -> Self {
+        let own = |position: &usize| plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position));
+        let verdict =
+            Verdict { outcome: Outcome::Refuse { retry_after: left }, remaining: 0, reset_after: left };
+        let report = (0..plan.sources.len())
+            .find(own)
+            .map(|position| report(&plan.charges.charges[position], plan.sources[position], verdict));
+        let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
+        let binding = report.map(|_| 0);
+        Draft { answer, reports: report.into_iter().collect(), binding, decided_by: None, degraded: false }
     }
 
     /// The decision of a rule that blocks.
@@ -161,13 +172,14 @@ impl Draft {
 
 /// The rule that refuses everything when counters fail with `error`, if one of the plan's does.
 pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
-    let closed = |source: &&u32| {
+    let closed = |(charge, source): &(&Charge<'_>, &u32)| {
         let rule = rules.get(**source as usize);
         // A misconfigured store never opens the gate: an operator must act.
-        *error == StoreError::Misconfigured
-            || rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Closed)
+        charge.effect == Effect::Enforce
+            && (*error == StoreError::Misconfigured
+                || rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Closed))
     };
-    plan.sources.iter().find(closed).copied()
+    plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }
 
 fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
@@ -180,17 +192,21 @@ fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Re
             // It was judged as if charged, and was not: the cost is still there.
             verdict.remaining = verdict.remaining.saturating_add(charge.cost);
         }
-        reports.push(Report {
-            rule: *source,
-            requests: charge.limit.requests(),
-            capacity: charge.limit.capacity(),
-            window: charge.limit.window_length(),
-            algorithm: charge.limit.algorithm(),
-            effect: charge.effect,
-            verdict,
-        });
+        reports.push(report(charge, *source, verdict));
     }
     reports
+}
+
+fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
+    Report {
+        rule,
+        requests: charge.limit.requests(),
+        capacity: charge.limit.capacity(),
+        window: charge.limit.window_length(),
+        algorithm: charge.limit.algorithm(),
+        effect: charge.effect,
+        verdict,
+    }
 }
 
 /// Admitted: the limit with the least left is the one to tell of.
@@ -240,18 +256,20 @@ impl Decision {
     /// The position in its set of the rule that decided.
     pub fn rule_position(&self) -> Option<usize> {
         let position = self.binding().map(|report| report.rule).or(self.decided_by)?;
-        (position != NO_RULE).then_some(position as usize)
+        Some(position as usize).filter(|position| *position < self.rules.rules().len())
     }
 
-    /// The name of the rule that decided, or of the namespace of a check's own numbers.
+    /// The name of the rule that decided, or of the numbers that stood in the place of one.
     pub fn rule_name(&self) -> Option<&str> {
-        let unnamed = self.binding().is_some_and(|report| report.rule == NO_RULE);
-        if unnamed { Some(CHECK_NAMESPACE) } else { self.rule().map(|rule| &*rule.name) }
+        match self.binding() {
+            Some(report) => Some(self.rule_of(report)),
+            None => self.rule().map(|rule| &*rule.name),
+        }
     }
 
     /// The rule behind a report, by name.
     pub fn rule_of(&self, report: &Report) -> &str {
-        self.rules.rules().get(report.rule as usize).map_or(CHECK_NAMESPACE, |rule| &rule.name)
+        self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
     /// The reports of the rule at this position of the set.
@@ -272,13 +290,13 @@ impl Decision {
         }
     }
 
-    /// What the client has used of the first limit that counts it alone.
-    pub(crate) fn used_by_client(&self) -> u32 {
-        let counts_client = |report: &&Report| {
+    /// What this client has used of the first limit that counts it.
+    pub(crate) fn used_by(&self, client: Client<'_>) -> u32 {
+        let counts = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
-            rule.is_some_and(|rule| rule.per.iter().any(Dimension::names_client))
+            rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
         };
-        let report = self.reports.iter().find(counts_client);
+        let report = self.reports.iter().find(counts);
         report.map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
     }
 

@@ -246,6 +246,19 @@ impl Dimension {
         })
     }
 
+    /// Whether what it counts is this client, and nobody else.
+    pub fn counts(&self, client: Client<'_>) -> bool {
+        matches!(
+            (self, client),
+            (Dimension::Client, _)
+                | (Dimension::User, Client::User(_))
+                | (Dimension::ApiKey, Client::ApiKey(_))
+                | (Dimension::Login, Client::Login(_))
+                | (Dimension::Ip, Client::Ip(_))
+                | (Dimension::Tenant, Client::Tenant(_))
+        )
+    }
+
     /// Whether it tells one client from another.
     pub fn names_client(&self) -> bool {
         matches!(

@@ -36,7 +36,7 @@ pub use self::decision::{Answer, Decision, Refusal};
 pub use self::endpoint::Endpoint;
 pub use self::identity::{ApiKey, Client, Id, Request, Seed};
 pub use self::limit::{Algorithm, Limit, LimitError, Window};
-pub use self::limiter::Limiter;
+pub use self::limiter::{Limiter, Reset};
 pub use self::method::Method;
 pub use self::rules::{Rule, RuleSet};
 pub use self::time::{Span, Timestamp};

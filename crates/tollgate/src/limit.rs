@@ -326,6 +326,14 @@ impl Limit {
     }
 }
 
+impl fmt::Display for Limit {
+    /// `100 per 1m, token_bucket`, with the burst if there is one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}, {}", self.requests, self.window, self.algorithm)?;
+        self.burst.map_or(Ok(()), |burst| write!(f, ", burst {burst}"))
+    }
+}
+
 fn check_window(algorithm: Algorithm, window: &Window) -> Result<Span, LimitError> {
     match window {
         Window::Length(span) if *span < WINDOW_MIN => Err(LimitError::WindowTooShort),

@@ -3,14 +3,23 @@
 use std::sync::Arc;
 
 use crate::counters::memory::MemoryCounters;
-use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, PenaltyCharge, StoreError, Verdicts};
+use crate::counters::{CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::explain::Explanation;
-use crate::identity::{Client, Request, Seed, SubjectValues, tag};
+use crate::identity::{Request, Seed};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
 use crate::rules::{CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
 use crate::time::Timestamp;
+
+/// What a reset did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Counters that held something.
+    pub counters: usize,
+    /// Rules of the client that count by something the request did not say.
+    pub skipped: Vec<String>,
+}
 
 /// Decides about requests: rules, counters and a place for records.
 ///
@@ -174,29 +183,15 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
 }
 
 impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
-    /// Clears the counters of the request's client, and its record. How many held something.
+    /// Clears the counters of the request's client, and its record.
     ///
     /// # Errors
     /// When the store cannot be reached.
-    pub async fn reset(&self, request: &Request<'_>) -> Result<usize, StoreError> {
+    pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let rules = self.rules.load();
-        let charges = rules.charges_of_client(request, self.seed);
-        self.counters.reset(&charges).await
-    }
-
-    /// Clears a client's record.
-    ///
-    /// # Errors
-    /// When the store cannot be reached.
-    pub async fn pardon(&self, client: Client<'_>) -> Result<(), StoreError> {
-        let rules = self.rules.load();
-        let Some(policy) = rules.penalties() else { return Ok(()) };
-        let mut values = SubjectValues::default();
-        values.push_bytes(tag::PENALTY, b"");
-        values.push_client(client, rules.ipv6_prefix);
-        let penalty = PenaltyCharge { subject: self.seed.subject(&values), client, policy };
-        let charges = Charges { penalty: Some(penalty), ..Charges::default() };
-        self.counters.reset(&charges).await.map(|_| ())
+        let (charges, skipped) = rules.charges_of_client(request, self.seed);
+        let counters = self.counters.reset(&charges).await?;
+        Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }
 
     /// Sets numbers for one user on one endpoint. What the client has used by then under the rule in force is
@@ -211,10 +206,12 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         now: Timestamp,
     ) -> Result<(), StoreError> {
         let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
-        let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some();
+        // The same window and algorithm are the same counter: what was used is there already.
+        let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
+        let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);
         let capacity = new.limit.limit.capacity();
         self.update_overrides(|overrides| overrides.with(new.clone()));
-        let used = before.used_by_client();
+        let used = request.client().map_or(0, |client| before.used_by(client));
         if known || used == 0 {
             return Ok(());
         }

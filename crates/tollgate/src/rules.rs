@@ -11,4 +11,4 @@ pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, 
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
 pub use self::walk::{CHARGES_MAX, Step};
-pub(crate) use self::walk::{End, NO_RULE, Plan};
+pub(crate) use self::walk::{End, Plan, namespace};

@@ -155,7 +155,8 @@ fn e_parallel_refusals_are_one_violation() {
         let ask = |shared: &(MemoryCounters, Limit)| {
             let policy = PenaltyPolicy { violation_threshold: 2, ..PenaltyPolicy::default() };
             let client = Client::User(Id::parse("alice").unwrap());
-            let penalty = Some(PenaltyCharge { subject: TWO, client, policy: &policy });
+            let penalty =
+                Some(PenaltyCharge { subject: TWO, client, policy: &policy, own_charges: u32::MAX });
             let both = Charges { penalty, ..charges(&shared.1, &[ONE, THREE], 1) };
             shared.0.charge_all_now(&both, NOW).admitted(&both)
         };

@@ -35,6 +35,10 @@ mod own_clock {
             self.counters.reset(charges).await
         }
 
+        async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+            self.counters.pardon(client).await
+        }
+
         async fn penalised(&self, count_max: usize, _: Timestamp) -> Result<Vec<Penalised>, StoreError> {
             self.counters.penalised(count_max, self.tick()).await
         }

@@ -219,6 +219,10 @@ fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
     assert_eq!(service.check("a", "/x").json()["reason"], "over_limit");
     let kept_out = service.check("a", "/x");
     assert_eq!((kept_out.status, &kept_out.json()["reason"]), (429, &json!("cooldown")));
+    assert_eq!(
+        (kept_out.header("x-ratelimit-remaining"), &kept_out.json()["rule"]),
+        (Some("0"), &json!("default"))
+    );
     let listed = service.admin("GET", "/v1/admin/penalties", "").json();
     assert_eq!(listed["penalties"][0]["client"], "user:a");
     assert_eq!(service.admin("DELETE", "/v1/admin/penalties/user%3Aa", "").status, 204);
@@ -297,4 +301,54 @@ fn an_explanation_lists_every_rule_and_charges_nothing() {
     assert_eq!((&limits[0]["limit"], &limits[1]["remaining"]), (&json!(7), &json!(9)));
     assert!(limits[0]["reset_at"].is_u64() && limits[0]["retry_after"].is_null());
     assert_eq!(rules[3]["binding"], true);
+}
+
+#[test]
+fn t66_nobody_is_penalised_for_a_limit_that_all_share() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        [[rules]]
+        name = "shared"
+        when = { endpoints = ["/shared"] }
+        per = ["global"]
+        limits = [{ requests = 1, window = "1h" }]
+        [[rules]]
+        name = "own"
+        when = { endpoints = ["/own"] }
+        per = ["user"]
+        limits = [{ requests = 1, window = "1h" }]
+        [[rules]]
+        name = "watch"
+        action = "log_only"
+        when = { endpoints = ["/free"] }
+        per = ["user"]
+        limits = [{ requests = 1, window = "1h" }]
+    "#,
+    );
+    service.check("bad", "/shared");
+    assert_eq!(service.check("innocent", "/shared").status, 429);
+    assert_eq!(service.check("innocent", "/own").status, 200, "it was not its own doing");
+    assert_eq!(service.check("innocent", "/own").status, 429);
+    assert_eq!(service.check("innocent", "/shared").json()["reason"], "cooldown");
+    assert_eq!(service.check("innocent", "/free").status, 200, "a rule that only logs refuses nothing");
+}
+
+#[test]
+fn a_penalised_api_key_can_be_pardoned_as_it_is_listed() {
+    let service = Service::with_config(
+        "default_limit = 1\n[progressive_penalties]\nenabled = true\nviolation_threshold = 1",
+    );
+    let check = r#"{"api_key":"secret-key","endpoint":"/x"}"#;
+    for _ in 0..2 {
+        service.post("/v1/rate-limit/check", check);
+    }
+    let listed = service.admin("GET", "/v1/admin/penalties", "");
+    let client = listed.json()["penalties"][0]["client"].as_str().unwrap().replace('#', "%23");
+    assert!(!listed.text.contains("secret-key"));
+    assert_eq!(listed.header("cache-control"), Some("no-store"));
+    assert_eq!(service.admin("DELETE", &format!("/v1/admin/penalties/{client}"), "").status, 204);
+    assert_eq!(service.admin("DELETE", &format!("/v1/admin/penalties/{client}"), "").error().0, 404);
 }

@@ -174,3 +174,28 @@ fn t35_unknown_fields_are_ignored_by_a_check_and_refused_by_a_change() {
     assert_eq!(query.status, 400);
     assert!(query.text.contains("planet"), "{}", query.text);
 }
+
+#[test]
+fn a_list_is_no_check_and_a_number_that_nothing_holds_is_named() {
+    let service = Service::unconfigured();
+    let list = r#"["a","/x",null,null,null,null,null,null,null,null,null,null,null]"#;
+    assert_eq!(refused(&service, list), error(400, "INVALID_INPUT", ""));
+    let huge = r#"{"user_id":"a","endpoint":"/x","cost":1e400}"#;
+    assert_eq!(refused(&service, huge), error(400, "INVALID_INPUT", "cost"));
+}
+
+#[test]
+fn t11_a_query_is_text_and_its_mistakes_are_named() {
+    let service = Service::unconfigured();
+    assert_eq!(service.get("/v1/rate-limit/status?user_id=%ff&endpoint=/x").status, 400);
+    let get = |query: &str| service.get(&format!("/v1/rate-limit/status?{query}")).error();
+    assert_eq!(get("user_id=a&endpoint=/x&planet=mars"), error(400, "INVALID_INPUT", "planet"));
+    assert_eq!(get("user_id=a&user_id=b&endpoint=/x"), error(400, "INVALID_INPUT", "user_id"));
+    assert_eq!(get("user_id=a"), error(400, "INVALID_INPUT", "endpoint"));
+}
+
+#[test]
+fn credentials_of_others_do_not_trouble_a_probe() {
+    let service = Service::unconfigured();
+    assert_eq!(service.send("GET", "/healthz", &[("authorization", "Basic abc")], "").status, 200);
+}

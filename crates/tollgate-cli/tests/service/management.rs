@@ -142,3 +142,84 @@ fn t68_a_million_names_would_make_no_new_series() {
     }
     assert_eq!(series(), before);
 }
+
+#[test]
+fn numbers_for_a_user_replace_the_rule_that_counts_users_and_no_other() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "ip-guard"
+        priority = 10
+        per = ["ip"]
+        limits = [{ requests = 50, window = "1m" }]
+        [[rules]]
+        name = "users"
+        per = ["user"]
+        limits = [{ requests = 5, window = "1m" }]
+    "#,
+    );
+    assert_eq!(service.admin("PUT", CONFIG, &numbers(1_000)).status, 200);
+    let ask = r#"{"user_id":"a","ip":"192.0.2.1","endpoint":"/api/v1/users"}"#;
+    let rules = service.post("/v1/rate-limit/explain", ask).json()["rules"].clone();
+    let limit = |n: usize| (rules[n]["name"].clone(), rules[n]["limits"][0]["limit"].clone());
+    assert_eq!(limit(0), (json!("ip-guard"), json!(50)));
+    assert_eq!(limit(1), (json!("users"), json!(1_000)));
+}
+
+#[test]
+fn numbers_for_a_user_apply_where_no_rule_does() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"t\"\nper = [\"tenant\"]\nlimits = [{ requests = 9, window = 60 }]",
+    );
+    service.admin("PUT", CONFIG, &numbers(1));
+    let statuses = [(); 2].map(|()| service.check("a", "/api/v1/users").status);
+    assert_eq!(statuses, [200, 429]);
+}
+
+#[test]
+fn new_windows_and_strategies_are_no_second_allowance() {
+    let service = Service::unconfigured();
+    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3600"));
+    for _ in 0..3 {
+        assert_eq!(service.check("a", "/api/v1/users").status, 200);
+    }
+    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3601"));
+    assert_eq!(service.check("a", "/api/v1/users").status, 429);
+}
+
+#[test]
+fn numbers_are_for_one_endpoint_and_patterns_are_refused() {
+    let service = Service::unconfigured();
+    for pattern in ["/a/*", "*", "/a/{id}"] {
+        let body = numbers(1).replace("/api/v1/users", pattern);
+        assert_eq!(service.admin("PUT", CONFIG, &body).error().2, "endpoint", "{pattern}");
+    }
+}
+
+#[test]
+fn a_reset_names_the_rules_it_could_not_reach() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "by-method"
+        per = ["user", "method"]
+        limits = [{ requests = 1, window = "1h" }]
+        [[rules]]
+        name = "by-tenant"
+        per = ["tenant"]
+        limits = [{ requests = 1, window = "1h" }]
+    "#,
+    );
+    let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
+    let get = r#"{"user_id":"a","method":"GET","endpoint":"/x"}"#;
+    service.post("/v1/rate-limit/check", get);
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["skipped"], json!(["by-method"]));
+    let whole = reset(get);
+    assert_eq!((&whole["counters"], &whole["skipped"]), (&json!(1), &json!([])));
+    let tenant = r#"{"tenant":"acme","endpoint":"/x"}"#;
+    service.post("/v1/rate-limit/check", tenant);
+    assert_eq!(reset(tenant)["counters"], 1);
+    let unknown =
+        service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x","cost":1}"#);
+    assert_eq!(unknown.error().2, "cost");
+}

@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 use serde::Serialize;
+use tollgate::Rule;
 use tollgate::counters::CounterAdmin;
-use tollgate::{Client, Rule};
 use utoipa::ToSchema;
 
 use super::{Call, Response, decode};
@@ -157,16 +157,16 @@ pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
     params(("client" = String, Path, description = "The client, user:alice or ip:192.0.2.1")),
     responses(
         (status = 204, description = "Nothing is held against the client any more"),
-        (status = 400, description = "Not a client", body = ErrorEnvelope<'_>),
+        (status = 404, description = "No such client is on record", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let text = decode("client", call.path_behind("/v1/admin/penalties/"))?;
-    let client = Client::parse(&text).ok_or_else(|| {
-        ApiError::invalid("client", "must be user:…, login:…, tenant:… or ip:…, as the list shows it")
-    })?;
-    let pardoned = call.app.limiter().pardon(client).await;
-    pardoned.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    let pardoned = call.app.counters().pardon(&text).await;
+    if !pardoned.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))? {
+        let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
+        return Err(ApiError::new(Code::NotFound, message));
+    }
     tracing::info!(by = %call.caller.name, client = ?text, "client pardoned");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;

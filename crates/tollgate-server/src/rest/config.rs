@@ -85,6 +85,9 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
     let endpoint = endpoint(&config.endpoint.0)?;
+    if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
+        return Err(ApiError::invalid("endpoint", "must be one endpoint; patterns are for rules"));
+    }
     let window = Span::from_secs(u64::from(config.window_seconds));
     let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
@@ -95,13 +98,14 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
             format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
         return Err(ApiError::new(Code::Conflict, message));
     }
+    let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
     let carried = call.app.limiter().set_override(&request, new.clone(), now).await;
     carried.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
     tracing::info!(
-        by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, limit = config.limit,
+        by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
     );
     Ok(answer::json(StatusCode::OK, &answer))

@@ -442,7 +442,7 @@ impl Watched {
     }
 
     fn penalty<'a>(&'a self, policy: &'a PenaltyPolicy) -> PenaltyCharge<'a> {
-        PenaltyCharge { subject: self.subject, client: self.client(), policy }
+        PenaltyCharge { subject: self.subject, client: self.client(), policy, own_charges: u32::MAX }
     }
 
     fn ask<H: Harness>(&self, harness: &H, gauge: &Gauge, policy: &PenaltyPolicy) -> Verdicts {

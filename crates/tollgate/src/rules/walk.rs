@@ -7,11 +7,11 @@
 
 use smallvec::SmallVec;
 
-use super::overrides::CHECK_NAMESPACE;
+use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
 use super::rule::{Action, Condition, Rule, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Dimension, Request, Seed, Subject, SubjectValues, tag};
+use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectValues, tag};
 use crate::limit::Limit;
 
 /// The most limits that one request is charged.
@@ -73,6 +73,9 @@ struct Walk<'a, 'r> {
     /// Limits of rules that only log.
     shadows: usize,
     overridden: bool,
+    client: Option<Client<'a>>,
+    /// Which charges count the client, as bits.
+    own_charges: u32,
 }
 
 impl RuleSet {
@@ -106,34 +109,40 @@ impl RuleSet {
     /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
     ///
     /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
-    /// address. Counters shared with others (global, by endpoint alone) stay.
-    pub(crate) fn charges_of_client<'a>(&'a self, request: &Request<'a>, seed: Seed) -> Charges<'a> {
+    /// address. Counters shared with others (global, by endpoint alone) stay. Rules that count by something the request
+    /// does not say are named.
+    pub(crate) fn charges_of_client<'a>(
+        &'a self,
+        request: &Request<'a>,
+        seed: Seed,
+    ) -> (Charges<'a>, Vec<&'a str>) {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
+        let mut skipped = Vec::new();
         for (position, rule) in (0u32..).zip(&*self.rules) {
             let endpoints = &rule.when.endpoints;
             let elsewhere =
                 !endpoints.is_empty() && !endpoints.iter().any(|pattern| pattern.matches(&request.endpoint));
-            let shared = !rule.per.iter().any(Dimension::names_client);
-            let mut values = SubjectValues::default();
-            if elsewhere || shared || !rule.per.iter().all(|d| values.push(d, request, self.ipv6_prefix)) {
+            if elsewhere || rule.limits.is_empty() || !walk.is_own(rule) {
                 continue;
             }
-            walk.charge_rule(position, rule, seed.subject(&values), Effect::Enforce);
-            walk.overridden = false;
-            if let Some((counter, limit)) = walk.replacement() {
-                walk.charge_override(position, values, counter, limit);
+            let mut values = SubjectValues::default();
+            if rule.per.iter().all(|dimension| values.push(dimension, request, self.ipv6_prefix)) {
+                walk.charge_rule(position, rule, seed.subject(&values), Effect::Enforce);
+            } else {
+                skipped.push(&*rule.name);
             }
         }
-        walk.overridden = false;
         walk.finish();
-        plan.charges
+        (plan.charges, skipped)
     }
 }
 
 impl<'a, 'r> Walk<'a, 'r> {
     fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed, plan: &'r mut Plan<'a>) -> Self {
-        Walk { set, request, seed, plan, layers: SmallVec::new(), shadows: 0, overridden: false }
+        let client = request.client();
+        let layers = SmallVec::new();
+        Walk { set, request, seed, plan, layers, shadows: 0, overridden: false, client, own_charges: 0 }
     }
 
     fn visit(&mut self, position: u32, known: Option<Condition>) -> Step {
@@ -182,26 +191,36 @@ impl<'a, 'r> Walk<'a, 'r> {
             return Step::Collected;
         }
         self.layers.push(layer);
-        let replacement =
-            if rule.per.iter().any(Dimension::names_client) { self.replacement() } else { None };
-        match replacement {
-            Some((counter, limit)) => self.charge_override(position, values, counter, limit),
-            None => self.charge_rule(position, rule, self.seed.subject(&values), Effect::Enforce),
+        match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.counts(*client))) {
+            Some(client) if self.replace(position, client) => {}
+            _ => self.charge_rule(position, rule, self.seed.subject(&values), Effect::Enforce),
         }
         Step::Collected
     }
 
-    /// Numbers that take the place of the rule's: the check's own before those set for the user and endpoint.
-    fn replacement(&mut self) -> Option<(CounterId, &'a Limit)> {
+    /// Whether what the rule counts is the client's own doing.
+    fn is_own(&self, rule: &Rule) -> bool {
+        let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.counts(client));
+        rule.per.iter().any(|dimension| dimension.names_client() || counts(dimension))
+    }
+
+    /// Charges numbers that take the place of the rule's, if there are any: the check's own before those set for the
+    /// user and endpoint. They take the place of one rule.
+    fn replace(&mut self, position: u32, client: Client<'_>) -> bool {
         if self.overridden {
-            return None;
+            return false;
         }
         let own = self.request.limit_override.map(|limit| (counter_id(CHECK_NAMESPACE, limit), limit));
-        let found = own.or_else(|| {
-            self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
-        });
-        self.overridden = found.is_some();
-        found
+        let found = own.or_else(|| self.configured());
+        if let Some((counter, limit)) = found {
+            self.overridden = true;
+            self.charge_override(position, client, counter, limit);
+        }
+        found.is_some()
+    }
+
+    fn configured(&self) -> Option<(CounterId, &'a Limit)> {
+        self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
     }
 
     fn charge_rule(&mut self, position: u32, rule: &'a Rule, subject: Subject, effect: Effect) {
@@ -210,14 +229,10 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
     }
 
-    /// Numbers of their own count on their own: by the rule's subject, for this endpoint.
-    fn charge_override(
-        &mut self,
-        position: u32,
-        mut values: SubjectValues,
-        counter: CounterId,
-        limit: &'a Limit,
-    ) {
+    /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
+    fn charge_override(&mut self, position: u32, client: Client<'_>, counter: CounterId, limit: &'a Limit) {
+        let mut values = SubjectValues::default();
+        values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
         self.push(position, self.seed.subject(&values), counter, limit, Effect::Enforce);
     }
@@ -230,45 +245,60 @@ impl<'a, 'r> Walk<'a, 'r> {
         limit: &'a Limit,
         effect: Effect,
     ) {
-        let rule: &'a str = &self.set.rules[position as usize].name;
+        let rule = self.set.rules.get(position as usize);
+        // Only penalties ask whose doing a refusal is.
+        if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
+            let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
+            self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
+        }
+        let rule = rule.map_or_else(|| namespace(position), |rule| &rule.name);
         let cost = self.request.cost;
         self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect });
         self.plan.sources.push(position);
     }
 
     fn finish(&mut self) {
-        let wants_own = self.request.limit_override.is_some() && !self.overridden;
-        if wants_own && !matches!(self.plan.end, End::Blocked(_)) {
-            self.charge_without_rule();
+        if let Some(client) = self.client {
+            self.charge_without_rule(client);
         }
+        let enforced = |charge: &Charge<'_>| charge.effect == Effect::Enforce;
         if let Some(policy) = &self.set.penalties
-            && let Some(client) = self.request.client()
-            && !self.plan.charges.charges.is_empty()
+            && let Some(client) = self.client
+            && self.plan.charges.charges.iter().any(enforced)
         {
             let mut values = SubjectValues::default();
             values.push_bytes(tag::PENALTY, b"");
             values.push_client(client, self.set.ipv6_prefix);
             let subject = self.seed.subject(&values);
-            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy });
+            let own_charges = self.own_charges;
+            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, own_charges });
         }
     }
 
-    /// The check brought its own numbers and no rule of its client applies: they apply alone.
-    fn charge_without_rule(&mut self) {
-        let (Some(limit), Some(client)) = (self.request.limit_override, self.request.client()) else {
+    /// Numbers of its own whose place no collected rule has: they apply alone. Whom a rule exempts is not limited by
+    /// numbers that were set before.
+    fn charge_without_rule(&mut self, client: Client<'_>) {
+        if self.overridden || matches!(self.plan.end, End::Blocked(_)) {
             return;
-        };
-        let mut values = SubjectValues::default();
-        values.push_client(client, self.set.ipv6_prefix);
-        values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        let subject = self.seed.subject(&values);
-        let counter = counter_id(CHECK_NAMESPACE, limit);
-        let cost = self.request.cost;
-        let charge = Charge { subject, counter, rule: CHECK_NAMESPACE, limit, cost, effect: Effect::Enforce };
-        self.plan.charges.charges.push(charge);
-        self.plan.sources.push(NO_RULE);
+        }
+        let own = self
+            .request
+            .limit_override
+            .map(|limit| (NO_RULE_CHECK, counter_id(CHECK_NAMESPACE, limit), limit));
+        let set = self.configured().filter(|_| self.plan.end == End::Exhausted);
+        let set = set.map(|(counter, limit)| (NO_RULE_CONFIG, counter, limit));
+        if let Some((position, counter, limit)) = own.or(set) {
+            self.charge_override(position, client, counter, limit);
+        }
     }
 }
 
-/// The source of a charge that no rule stands behind.
-pub(crate) const NO_RULE: u32 = u32::MAX;
+/// The source of a charge with a check's own numbers, where they stand alone.
+const NO_RULE_CHECK: u32 = u32::MAX;
+/// The source of a charge with numbers set for the user and endpoint, where they stand alone.
+const NO_RULE_CONFIG: u32 = u32::MAX - 1;
+
+/// The name of what stands in a rule's place.
+pub(crate) const fn namespace(position: u32) -> &'static str {
+    if position == NO_RULE_CONFIG { CONFIG_NAMESPACE } else { CHECK_NAMESPACE }
+}

@@ -336,6 +336,12 @@ impl Shard {
         }
     }
 
+    pub(super) fn pardon_by_name(&mut self, client: &str) -> bool {
+        let before = self.penalties.len();
+        self.penalties.retain(|entry| *entry.client != *client);
+        self.penalties.len() < before
+    }
+
     pub(super) fn penalised(&self, now: Timestamp) -> Vec<Penalised> {
         let on_record = self.penalties.iter().filter(|entry| entry.forgotten_at > now);
         on_record
