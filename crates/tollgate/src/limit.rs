@@ -406,6 +406,13 @@ mod tests {
         assert_eq!(tick(100, 60), Tick::Micro);
         assert_eq!(tick(1_000_000, 86_400), Tick::Milli);
         assert_eq!(tick(1_000_000_000, 86_400), Tick::Second);
+        let at_the_edge = |requests| Limit::new(Algorithm::Gcra, requests, per(Span::from_micros(1 << 33)));
+        assert_eq!(at_the_edge(1 << 20).map(|limit| limit.tick()), Ok(Tick::Micro), "2^53 is still exact");
+        assert_eq!(
+            at_the_edge((1 << 20) + 1),
+            Err(LimitError::TooLarge),
+            "and no coarser tick divides the window"
+        );
     }
 
     #[test]

@@ -153,6 +153,37 @@ fn t16_logs_stay_within_the_bytes_set_aside_for_them() {
 }
 
 #[test]
+fn t16_logs_that_are_restored_make_room_for_others() {
+    let store = MemoryCounters::new(MemoryBounds { log_bytes_max: 1 << 20, ..MemoryBounds::default() });
+    let second = limit(Algorithm::SlidingWindowLog, 10, Span::from_secs(1));
+    let mut now = NOW;
+    for round in 0..20 {
+        for number in 0..500 {
+            assert!(charge(&store, &second, subject(round * 1_000 + number), 10, now).admits());
+        }
+        now = now + Span::from_secs(2);
+    }
+    assert_eq!(store.overflows(), 0, "there was always room for those of one second");
+}
+
+#[test]
+fn dropping_what_is_restored_changes_no_verdict() {
+    for algorithm in Algorithm::ALL {
+        let (swept, kept) = (MemoryCounters::default(), MemoryCounters::default());
+        let limit = limit(algorithm, 7, Span::from_millis(100));
+        let mut now = NOW;
+        for step in 0..20_000_u64 {
+            // Steps of all lengths up to two windows and a half, most of them short.
+            now = now + Span::from_micros((subject(step).0 % 250_000) as u64 >> (step % 9));
+            let (who, cost) = (subject(step % 5), u32::try_from(step % 4).unwrap());
+            swept.sweep(now);
+            let verdicts = [&swept, &kept].map(|store| charge(store, &limit, who, cost, now));
+            assert_eq!(verdicts[0], verdicts[1], "{algorithm} at step {step}");
+        }
+    }
+}
+
+#[test]
 fn t16_sweeping_gives_memory_back() {
     let store = MemoryCounters::default();
     let second = limit(Algorithm::SlidingWindowCounter, 5, Span::from_secs(1));
@@ -355,6 +386,22 @@ fn t65_a_look_with_a_wrong_clock_changes_nothing() {
         assert!(!store.charge_all_now(&dry, long_ago).verdicts[0].admits());
         assert!(!charge(&store, &hour, subject(1), 1, NOW).admits(), "{algorithm} was refilled by looking");
     }
+}
+
+#[test]
+fn t65_a_state_ahead_by_exactly_the_tolerance_is_still_believed() {
+    let store = MemoryCounters::default();
+    let bucket = limit(Algorithm::TokenBucket, 1, Span::from_secs(3_600));
+    assert!(charge(&store, &bucket, subject(1), 1, NOW).admits());
+    let told = |ago: Span| {
+        let dry = Charges { dry_run: true, ..charges([one(&bucket, subject(1), 1)]) };
+        store.charge_all_now(&dry, NOW - ago).verdicts[0].outcome
+    };
+    let tolerance = Span::from_secs(2 * 3_600);
+    let until_restored = Outcome::Refuse { retry_after: Span::from_secs(3 * 3_600) };
+    assert_eq!(told(tolerance), until_restored, "time stands still until the clock is there");
+    let as_if_charged_now = Outcome::Refuse { retry_after: Span::from_secs(3_600) };
+    assert_eq!(told(tolerance + Span::from_micros(1)), as_if_charged_now);
 }
 
 #[test]

@@ -11,6 +11,7 @@
 )]
 
 mod bounds;
+mod calendar;
 mod compare;
 mod model;
 mod properties;

@@ -46,6 +46,17 @@ fn new_numbers_are_no_second_allowance() {
 }
 
 #[test]
+fn what_was_used_is_carried_over_once() {
+    let limiter = limiter(RULES);
+    let request = request("/search", "alice");
+    (0..2).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
+    for (requests, left) in [(6, 4), (9, 7), (5, 3)] {
+        set(&limiter, "/search", requests);
+        assert_eq!(look(&limiter, &request).binding().unwrap().remaining(), left);
+    }
+}
+
+#[test]
 fn a_checks_own_numbers_come_before_those_set_for_the_user_and_count_apart() {
     let limiter = limiter(RULES);
     set(&limiter, "/search", 3);
