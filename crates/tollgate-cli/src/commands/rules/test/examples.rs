@@ -101,6 +101,12 @@ fn read_step(fields: &mut Fields<'_, '_>, line: usize, facts: Facts, complete: b
     if facts.endpoint.is_none() && !complete && !fields.has_problems() {
         fields.complain("request", "has no endpoint".to_owned());
     }
+    let nobody = facts.ip.is_none()
+        && [&facts.user, &facts.tenant, &facts.api_key, &facts.login].iter().all(|id| id.is_none());
+    if nobody && !fields.has_problems() {
+        // The service refuses such a request: a test of it would prove nothing.
+        fields.complain("request", "has none of user, api_key, ip, tenant, login".to_owned());
+    }
     let endpoint = facts.endpoint.clone()?;
     Some(Step { line, after, repeat, every, endpoint, facts, expect: expect? })
 }
