@@ -43,10 +43,10 @@ pub struct MemoryBounds {
 }
 
 impl Default for MemoryBounds {
-    /// A million counters (about 50 MB when full), 64 MB of logs, 100,000 clients on record.
+    /// A million counters (about 50 MB when full), 256 MB of logs, 100,000 clients on record.
     fn default() -> Self {
         const KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
-        MemoryBounds { keys_max: KEYS, log_bytes_max: 64 << 20, penalties_max: 100_000 }
+        MemoryBounds { keys_max: KEYS, log_bytes_max: 256 << 20, penalties_max: 100_000 }
     }
 }
 
