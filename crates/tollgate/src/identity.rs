@@ -5,7 +5,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
 use siphasher::sip128::{Hasher128, SipHasher13};
-use smallvec::SmallVec;
 
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
@@ -311,13 +310,33 @@ impl Seed {
 
     /// Hashes the values of one subject.
     pub fn subject(&self, values: &SubjectValues) -> Subject {
-        Subject(SipHasher13::new_with_key(&self.0).hash(&values.0).as_u128())
+        Subject(SipHasher13::new_with_key(&self.0).hash(values.as_bytes()).as_u128())
     }
 }
 
 /// The values of a subject, each with its kind and length before it, so that no two lists look alike.
-#[derive(Debug, Default)]
-pub struct SubjectValues(SmallVec<[u8; 160]>);
+pub struct SubjectValues {
+    /// Almost every list fits here, and writing to it asks for nothing.
+    inline: [u8; INLINE_BYTES],
+    length: usize,
+    /// All of a list that does not.
+    spilled: Vec<u8>,
+}
+
+const INLINE_BYTES: usize = 128;
+
+impl fmt::Debug for SubjectValues {
+    /// Not the values: an API key may be among them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SubjectValues({} bytes)", self.as_bytes().len())
+    }
+}
+
+impl Default for SubjectValues {
+    fn default() -> Self {
+        SubjectValues { inline: [0; INLINE_BYTES], length: 0, spilled: Vec::new() }
+    }
+}
 
 impl SubjectValues {
     /// Adds the request's value of `dimension`; false if the request has none.
@@ -372,11 +391,29 @@ impl SubjectValues {
     }
 
     /// Adds raw bytes of a kind of their own.
+    #[inline]
     pub(crate) fn push_bytes(&mut self, tag: u8, bytes: &[u8]) {
-        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-        self.0.push(tag);
-        self.0.extend_from_slice(&length.to_le_bytes());
-        self.0.extend_from_slice(bytes);
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
+        let end = self.length + 5 + bytes.len();
+        if let Some(free) = self.inline.get_mut(self.length..end)
+            && self.spilled.is_empty()
+        {
+            free[0] = tag;
+            free[1..5].copy_from_slice(&length);
+            free[5..].copy_from_slice(bytes);
+            self.length = end;
+            return;
+        }
+        if self.spilled.is_empty() {
+            self.spilled.extend_from_slice(&self.inline[..self.length]);
+        }
+        self.spilled.push(tag);
+        self.spilled.extend_from_slice(&length);
+        self.spilled.extend_from_slice(bytes);
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        if self.spilled.is_empty() { &self.inline[..self.length] } else { &self.spilled }
     }
 }
 
@@ -445,6 +482,21 @@ mod tests {
         let subjects: std::collections::HashSet<_> =
             spellings.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
         assert_eq!(subjects.len(), 8);
+    }
+
+    #[test]
+    fn long_lists_of_values_are_told_apart_like_short_ones() {
+        let per = &["user", "tenant"];
+        let long = "x".repeat(256);
+        let same = subject(&request(&long, &long), per);
+        assert_eq!(subject(&request(&long, &long), per), same);
+        for (user, tenant) in [(&long[..255], &long[..]), (&long[..], &long[..255]), (&long[..100], "y")] {
+            assert_ne!(subject(&request(user, tenant), per), same);
+        }
+        // The same bytes, whether they fit inline or not.
+        let (fits, spills) =
+            (subject(&request(&long[..119], "y"), per), subject(&request(&long[..118], "yy"), per));
+        assert_ne!(fits, spills);
     }
 
     #[test]
