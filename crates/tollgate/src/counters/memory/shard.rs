@@ -107,7 +107,7 @@ impl Shard {
             let judgement = algorithms::judge(charge.limit, Some(cell), charge.cost, now);
             if let Some(next) = judgement.next {
                 entry.set(&next);
-                self.next_restored_at = self.next_restored_at.min(next.restored_at);
+                self.expect_restored(next.restored_at);
             } else if healed && charge.cost > 0 {
                 self.repair_cell(key, cell);
             }
@@ -158,7 +158,7 @@ impl Shard {
         match &judged.next {
             Write::Nothing => self.repair(judged, charge, now),
             Write::Cell(next) => {
-                self.next_restored_at = self.next_restored_at.min(next.restored_at);
+                self.expect_restored(next.restored_at);
                 match self.cells.find_mut(key) {
                     Some(entry) => entry.set(next),
                     None => self.cells.insert(Entry::new(key, next)),
@@ -185,14 +185,16 @@ impl Shard {
         {
             entry.log = healed;
             entry.restored_at = now + charge.limit.window_length();
-            self.next_restored_at = self.next_restored_at.min(entry.restored_at);
+            let at = entry.restored_at;
+            self.expect_restored(at);
         }
     }
 
     fn repair_cell(&mut self, key: Key, cell: Cell) {
         if let Some(entry) = self.cells.find_mut(key) {
             entry.move_to(cell);
-            self.next_restored_at = self.next_restored_at.min(entry.restored_at());
+            let at = entry.restored_at();
+            self.expect_restored(at);
         }
     }
 
@@ -215,7 +217,8 @@ impl Shard {
         // A raised limit needs a larger reservation than the one the log began with.
         added += reserved.saturating_sub(entry.reserved);
         entry.reserved = entry.reserved.max(reserved);
-        self.next_restored_at = self.next_restored_at.min(entry.restored_at);
+        let at = entry.restored_at;
+        self.expect_restored(at);
         self.log_bytes += added;
     }
 
@@ -241,6 +244,15 @@ impl Shard {
     fn overflow_key(&mut self, charge: &Charge<'_>) -> Key {
         self.overflows += 1;
         Key(OVERFLOW ^ charge.counter.0)
+    }
+
+    /// Notes when a counter is restored. Written only when it is news: a line of the cache that every charge writes is
+    /// one that the processors take from each other.
+    #[inline]
+    fn expect_restored(&mut self, at: Timestamp) {
+        if at < self.next_restored_at {
+            self.next_restored_at = at;
+        }
     }
 
     fn make_room(&mut self, now: Timestamp) {
