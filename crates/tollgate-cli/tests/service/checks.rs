@@ -48,7 +48,7 @@ fn every_decision_carries_the_headers_and_only_a_refusal_says_retry_after() {
 
 #[test]
 fn an_obedient_client_is_served_after_exactly_the_wait() {
-    let service = Service::with_config("default_limit = 2\ndefault_window = 2");
+    let service = Service::with_config("default_limit = 2\ndefault_window = 6");
     for _ in 0..2 {
         assert_eq!(service.check("a", "/x").status, 200);
     }
@@ -208,7 +208,7 @@ fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
     let service = Service::with_config(
         r#"
         default_limit = 1
-        default_window = "1s"
+        default_window = "3s"
         [progressive_penalties]
         enabled = true
         violation_threshold = 1
@@ -227,7 +227,7 @@ fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
     assert_eq!(listed["penalties"][0]["client"], "user:a");
     assert_eq!(service.admin("DELETE", "/v1/admin/penalties/user%3Aa", "").status, 204);
     assert_eq!(service.admin("GET", "/v1/admin/penalties", "").json()["penalties"], json!([]));
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    std::thread::sleep(std::time::Duration::from_secs(3));
     assert_eq!(service.check("a", "/x").status, 200);
 }
 
