@@ -290,14 +290,19 @@ impl Decision {
         }
     }
 
-    /// What this client has used of the first limit that counts it.
-    pub(crate) fn used_by(&self, client: Client<'_>) -> u32 {
+    /// What the first limit that counts this client said.
+    pub fn report_on(&self, client: Client<'_>) -> Option<&Report> {
         let counts = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
-            rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
+            report.effect == Effect::Enforce
+                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
         };
-        let report = self.reports.iter().find(counts);
-        report.map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
+        self.reports.iter().find(counts)
+    }
+
+    /// What this client has used of the first limit that counts it.
+    pub(crate) fn used_by(&self, client: Client<'_>) -> u32 {
+        self.report_on(client).map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
     }
 
     /// The rule set that was seen.

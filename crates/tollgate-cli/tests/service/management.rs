@@ -91,6 +91,29 @@ fn a_check_may_bring_its_own_numbers_on_a_loopback_address() {
 }
 
 #[test]
+fn a_check_that_brings_some_numbers_takes_the_rest_from_its_own_rule() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "site"
+        per = ["global"]
+        algorithm = "fixed_window"
+        limits = [{ requests = 1000, window = "1h" }]
+        [[rules]]
+        name = "users"
+        per = ["user"]
+        algorithm = "gcra"
+        limits = [{ requests = 5000, window = "1m" }]
+    "#,
+    );
+    let body = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":7}"#).json();
+    assert_eq!(
+        (&body["limit"], &body["strategy"], &body["rule"]),
+        (&json!(7), &json!("gcra"), &json!("users"))
+    );
+}
+
+#[test]
 fn the_rules_in_force_can_be_read() {
     let service = Service::unconfigured();
     let rules = service.admin("GET", "/v1/admin/rules", "").json();

@@ -47,7 +47,9 @@ pub(super) async fn own_limit(
     if !app.open_on_loopback() && !caller.has(Scope::Override) {
         return Err(forbidden(Scope::Override));
     }
-    let in_force = app.limiter().peek(&facts.request(None), now).await;
-    let in_force = in_force.binding().map(|report| (report.algorithm, report.requests, report.window));
+    let request = facts.request(None);
+    let in_force = app.limiter().peek(&request, now).await;
+    let replaced = request.client().and_then(|client| in_force.report_on(client));
+    let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)
 }
