@@ -1,7 +1,7 @@
 //! Between hyper and the surface: marks of a request's begin and end.
 //!
 //! The surface stands on hyper itself. A router with layers costs boxes for the request's body, for the answer's body
-//! and for each route, which is more than a decision does; the routes here are a table of our own.
+//! and for each route; the routes here are a table of our own.
 
 use std::convert::Infallible;
 use std::future::Future;
