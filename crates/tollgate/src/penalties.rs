@@ -46,8 +46,13 @@ impl PenaltyPolicy {
         Some(Span::from_micros(length).min(self.cooldown_max))
     }
 
+    /// A penalty further ahead than this was written by a clock that was wrong.
+    pub fn cooldown_possible(&self) -> Span {
+        (self.cooldown_max + self.cooldown_max).max(Span::from_secs(60))
+    }
+
     /// How many violations can make a difference.
-    fn violations_max(&self) -> usize {
+    pub fn violations_max(&self) -> usize {
         (self.violation_threshold as usize + self.multipliers.len()).min(VIOLATIONS_MAX)
     }
 }
@@ -69,9 +74,8 @@ impl Conduct {
     /// A penalty further ahead than any can be, by twice the longest and a minute, was written by a clock that was
     /// wrong: it is over.
     pub fn cooldown_left(&self, policy: &PenaltyPolicy, now: Timestamp) -> Option<Span> {
-        let possible = (policy.cooldown_max + policy.cooldown_max).max(Span::from_secs(60));
         let left = self.cooldown_until.since(now);
-        (!left.is_zero() && left <= possible).then_some(left)
+        (!left.is_zero() && left <= policy.cooldown_possible()).then_some(left)
     }
 
     /// Violations that still count at `now`.

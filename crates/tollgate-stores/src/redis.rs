@@ -1,0 +1,181 @@
+//! Counters on Redis or Valkey: one script call per decision, on the server's clock.
+//!
+//! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
+//! from the lease ([`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
+//! call per place ([`script`], [`link`]). One place is the common case; where there are several, a refusal in one takes
+//! back what was charged in the others, so that nothing is ever admitted beyond a limit.
+
+mod breaker;
+mod decide;
+mod error;
+mod keys;
+mod lane;
+mod link;
+mod random;
+mod records;
+mod refusals;
+mod router;
+mod script;
+mod settings;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tollgate::Timestamp;
+use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+
+use self::error::Fault;
+pub use self::keys::SCHEMA;
+use self::keys::Tag;
+pub use self::link::LinkStats;
+use self::refusals::Refusals;
+use self::router::{Place, Router};
+use self::script::ChargeAll;
+pub use self::settings::{
+    Address, Login, RedisSettings, Secret, Tls, Topology, UrlError, VIRTUAL_NODES_DEFAULT,
+};
+
+/// How long what no request waits for may take.
+const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Counters on Redis or Valkey.
+///
+/// Cloned, it is the same store. It is made without waiting for any server: until there is one, every decision is told
+/// that the store is unreachable.
+#[derive(Clone)]
+pub struct RedisCounters(Arc<Store>);
+
+struct Store {
+    router: Arc<Router>,
+    script: Arc<ChargeAll>,
+    timeout: Duration,
+    schema: u8,
+    refusals: Refusals,
+    /// The server's clock less ours, in microseconds, as of the last answer.
+    clock_offset: AtomicI64,
+    refunds: AtomicU64,
+}
+
+/// The settings cannot be used, whatever the servers do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the counter store cannot be reached with these settings: {0}")]
+pub struct SettingsRefused(String);
+
+impl RedisCounters {
+    /// Begins to connect. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
+    pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
+        let script = Arc::new(ChargeAll::new());
+        let router = Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        Ok(RedisCounters(Arc::new(Store {
+            router: Arc::new(router),
+            script,
+            timeout: settings.timeout,
+            schema: SCHEMA,
+            refusals: Refusals::default(),
+            clock_offset: AtomicI64::new(0),
+            refunds: AtomicU64::new(0),
+        })))
+    }
+
+    /// Waits until every server is connected, has refused us, or `patience` is over. Whether all are connected.
+    pub async fn connected(&self, patience: Duration) -> bool {
+        let all = async {
+            loop {
+                let links = self.0.router.links();
+                for link in &links {
+                    link.connected().await;
+                }
+                if !links.is_empty() {
+                    return links.iter().all(|link| link.is_connected());
+                }
+                // A cluster whose map is not known yet.
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(patience, all).await.unwrap_or(false)
+    }
+
+    /// What is known of each server.
+    pub fn links(&self) -> Vec<LinkStats> {
+        self.0.router.links().iter().map(|link| link.stats()).collect()
+    }
+
+    /// Why a server refuses us, if one does for a reason that only an operator can help with.
+    pub fn refusal(&self) -> Option<String> {
+        let refusals = self.0.router.links().into_iter().filter_map(|link| link.refusal());
+        let reasons = refusals.filter_map(|fault| match &*fault {
+            Fault::Misconfigured(reason) => Some(reason.clone()),
+            _ => None,
+        });
+        reasons.into_iter().next()
+    }
+
+    /// The servers' clock less ours, in seconds, as of the last answer.
+    #[expect(clippy::cast_precision_loss, reason = "a gauge")]
+    pub fn clock_offset_seconds(&self) -> f64 {
+        self.0.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
+    }
+
+    /// Refusals that were answered without asking a server.
+    pub fn refusals_from_memory(&self) -> u64 {
+        self.0.refusals.hits()
+    }
+
+    /// Charges that were taken back because another place refused.
+    pub fn refunds(&self) -> u64 {
+        self.0.refunds.load(Ordering::Relaxed)
+    }
+}
+
+impl CounterStore for RedisCounters {
+    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        self.0.decide(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+    }
+}
+
+impl CounterAdmin for RedisCounters {
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
+        self.0.reset(charges).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+        self.0.pardon(client).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+        self.0.penalised(count_max, now).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+}
+
+impl Store {
+    fn counter_key(&self, charge: &Charge<'_>) -> String {
+        keys::counter(self.schema, &Tag::new(charge.subject), charge)
+    }
+
+    /// A command that no request waits for.
+    async fn admin(&self, place: Place, command: Cmd) -> Result<Value, Fault> {
+        self.router.call(place, command, Instant::now() + ADMIN_TIMEOUT).await
+    }
+
+    /// Forgets the counters of the charges, and the client's record.
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
+        let mut forgotten = 0;
+        for charge in &charges.charges {
+            let tag = Tag::new(charge.subject);
+            let mut command = redis::cmd("DEL");
+            command.arg(self.counter_key(charge));
+            let answer = self.admin(self.router.place(&tag), command).await?;
+            forgotten += usize::from(answer == Value::Int(1));
+        }
+        if let Some(penalty) = &charges.penalty {
+            self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
+        }
+        self.refusals.forget_all();
+        Ok(forgotten)
+    }
+}

@@ -1,0 +1,513 @@
+-- Charges every limit of one decision, or none of them: tollgate's algorithms a second time, where the counters are.
+--
+-- KEYS     the client's record first if it is watched, then one key per charge.
+-- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
+-- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
+-- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
+--            [, granted, valid for, born, mark] }; times in microseconds.
+--
+-- Every number is an integer of at most 2^53, so doubles are exact: limits are refused at load time if their products
+-- are larger. For such a and b, floor(a / b) and ceil(a / b) are exact too. State is binary and short, because the
+-- bytes of a counter times the number of clients is what a server needs: see docs/redis.md for the layout.
+-- The clock is this server's: callers' clocks differ. Nothing is written for a refused request, and nothing after a
+-- step that can fail, because Redis does not take back what a failing script wrote.
+
+local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+local arg = ARGV[1]
+local flags, kind, bits, tick, cost, rate, window, most = unpack('>B', arg), 0
+if #arg > 27 then
+  flags, kind, bits, tick, cost, rate, window, most = unpack('>BBBI3I4I4I7I7', arg)
+end
+
+-- The commonest decision by far: one bucket, nobody watched, nothing leased. The same steps as `judge_bucket` below,
+-- without the tables that several charges need.
+if flags == 0 and kind == 1 and bits == 0 and #KEYS == 1 then
+  local value = redis.call('GET', KEYS[1])
+  local ticks = floor(now / tick)
+  local debt, at, plain = 0, ticks, true
+  if value then
+    local unit
+    unit, debt, at = unpack('>I3I7I7', value)
+    plain = #value == 17 and unit == tick and at <= ticks
+    debt = debt - (ticks - at) * rate
+    at = ticks
+  end
+  if plain then
+    if debt < 0 then debt = 0 elseif debt > most then debt = most end
+    local wanted = (cost == 0 and 1 or cost) * window
+    local before = now - ticks * tick
+    if wanted > most - debt then
+      local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
+      if reset < 0 then reset = 0 end
+      local room = floor((most - debt) / window)
+      if wanted > most then return { now, -1, 0, 2, room, 0, reset } end
+      return { now, -1, 0, 0, room, ceil((wanted - most + debt) / rate) * tick - before, reset }
+    end
+    if cost == 0 then
+      local reset = ceil(debt / rate) * tick - before
+      return { now, -1, 0, 1, floor((most - debt) / window), 0, reset < 0 and 0 or reset }
+    end
+    debt = debt + wanted
+    local reset = ceil(debt / rate) * tick - before
+    redis.call('SET', KEYS[1], pack('>I3I7I7', tick, debt, at), 'PX', floor(reset / 1000) + 1)
+    return { now, -1, 0, 1, floor((most - debt) / window), 0, reset }
+  end
+end
+
+local has = function(number, bit) return floor(number / bit) % 2 == 1 end
+-- How long a lease is valid, unless its window ends before.
+local LEASE = 2000000
+local dry, watched, forced = has(flags, 1), has(flags, 2), has(flags, 4)
+
+-- How far ahead of the clock a state may lie before the clock that wrote it is called wrong.
+local function too_far(at, length)
+  local tolerance = 2 * length
+  if tolerance < 60000000 then tolerance = 60000000 end
+  return at > now + tolerance
+end
+
+local function wait_until(instant)
+  return instant > now and instant - now or 0
+end
+
+local function valid_until(stop)
+  local left = wait_until(stop)
+  return left < LEASE and left or LEASE
+end
+
+-- ceil(part * whole_window / whole) with part <= whole < 2^32, exact though the product may not be.
+local function share(part, whole, length)
+  if part * length <= 9007199254740992 then return ceil(part * length / whole) end
+  local quotient, rest = 0, 0
+  for _, unit in ipairs({ 1099511627776, 1048576, 1 }) do
+    local digits = floor(length / unit) % 1048576
+    local step = rest * 1048576 + part * digits
+    quotient, rest = quotient * 1048576 + floor(step / whole), step % whole
+  end
+  return rest > 0 and quotient + 1 or quotient
+end
+
+-- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
+-- needs. Each write_* stores it; `extra` is what a lease takes beyond the charge itself.
+
+-- Takes back what a lease did not spend, or a charge of a decision that another call refused. Leases of before a reset
+-- are told by their birth.
+local function settle_bucket(c, debt)
+  if c.granted > 0 then
+    if c.given_born ~= c.born then return debt end
+    if c.mark == c.epoch then c.current = c.current - c.granted
+    elseif c.mark == c.epoch - 1 then c.earlier = c.earlier - c.granted
+    else return debt end
+    if c.current < 0 then c.current = 0 end
+    if c.earlier < 0 then c.earlier = 0 end
+    c.settled = true
+  elseif c.unspent > 0 then
+    c.settled = true
+  end
+  debt = debt - c.unspent * c.window
+  return debt < 0 and 0 or debt
+end
+
+local function judge_bucket(c, key)
+  local value = redis.call('GET', key)
+  local ticks, epoch = floor(now / c.tick), floor(now / LEASE)
+  local debt, at = 0, ticks
+  c.epoch, c.earlier, c.current = epoch, 0, 0
+  if value then
+    local unit
+    unit, debt, at = unpack('>I3I7I7', value)
+    if unit ~= c.tick then
+      debt = unit > c.tick and debt * (unit / c.tick) or ceil(debt / (c.tick / unit))
+      at = floor(at * unit / c.tick)
+    end
+    if too_far(at * c.tick, c.length) then at, c.healed = ticks, true end
+    if #value > 17 then
+      c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 18)
+      -- A slice is outstanding until the end of the epoch after its own, and valid for less: whoever was lost with one
+      -- is forgotten by then.
+      if epoch > c.epoch then
+        c.earlier = epoch == c.epoch + 1 and c.current or 0
+        c.current, c.epoch = 0, epoch
+      end
+    end
+  end
+  if debt > c.most then debt = c.most end
+  if ticks > at then
+    debt = debt - (ticks - at) * c.rate
+    if debt < 0 then debt = 0 end
+    at = ticks
+  end
+  debt = settle_bucket(c, debt)
+  if c.earlier + c.current == 0 then c.born = 0 end
+  -- What is leased counts as taken until it is spent, or the capacity could be had twice.
+  local leased = (c.earlier + c.current) * c.window
+  if leased > c.most then leased = c.most end
+  if debt < leased then debt = leased end
+  c.debt, c.at = debt, at
+
+  local room, wanted = c.most - debt, (c.cost == 0 and 1 or c.cost) * c.window
+  c.remaining, c.wait = floor(room / c.window), 0
+  c.reset = c.rate > 0 and wait_until((at + ceil(debt / c.rate)) * c.tick) or 0
+  if wanted > c.most then c.outcome = 2 return end
+  if wanted > room then
+    c.outcome, c.wait = 0, wait_until((at + ceil((wanted - room) / c.rate)) * c.tick)
+    return
+  end
+  c.outcome = 1
+  if c.kind == 3 then
+    if debt > 0 then c.wait = wait_until((at + ceil(debt / c.rate)) * c.tick) end
+  elseif c.kind == 2 and debt + wanted > c.at_once then
+    c.wait = wait_until((at + ceil((debt + wanted - c.at_once) / c.rate)) * c.tick)
+  end
+  if c.cost > 0 then
+    c.remaining = floor((room - wanted) / c.window)
+    c.reset = wait_until((at + ceil((debt + wanted) / c.rate)) * c.tick)
+  end
+end
+
+local function write_bucket(c, key, taken, extra)
+  local debt = c.debt + (taken + extra) * c.window
+  if debt > c.most then debt = c.most end
+  local value = pack('>I3I7I7', c.tick, debt, c.at)
+  local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
+  if extra > 0 and c.born == 0 then c.born = now end
+  if c.born > 0 then
+    value = value .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, c.current + extra)
+    if ttl < 2 * LEASE then ttl = 2 * LEASE end
+  end
+  c.given_mark, c.valid = c.epoch, LEASE
+  redis.call('SET', key, value, 'PX', floor(ttl / 1000) + 1)
+end
+
+local function judge_fixed(c, key)
+  local value = redis.call('GET', key)
+  local used, at = 0, nil
+  if value then
+    used, at = unpack('>I4I7', value)
+    c.born = #value > 11 and (unpack('>I7', value, 12)) or 0
+    if too_far(at, c.length) then
+      at, c.healed = c.bounds(now), true
+    end
+  end
+  -- A count from a window ahead of the clock still stands: its window is the one we are in.
+  c.start, c.stop = c.bounds(at and at > now and at or now)
+  if not at or at < c.start then used, c.born = 0, 0 end
+  if c.unspent > 0 and c.mark == c.start and (not c.leased or c.given_born == c.born) then
+    used, c.settled = used - c.unspent, true
+    if used < 0 then used = 0 end
+  end
+  c.used = used
+  local left, wanted = c.rate - used, c.cost == 0 and 1 or c.cost
+  if left < 0 then left = 0 end
+  c.remaining, c.wait, c.reset = left, 0, used > 0 and wait_until(c.stop) or 0
+  if wanted > left then
+    if c.cost > c.rate or c.rate == 0 then c.outcome = 2
+    else c.outcome, c.wait = 0, wait_until(c.stop) end
+    return
+  end
+  c.outcome, c.remaining = 1, left - c.cost
+  if used + c.cost > 0 then c.reset = wait_until(c.stop) end
+end
+
+local function write_fixed(c, key, taken, extra)
+  local used = c.used + taken + extra
+  if used > 4294967295 then used = 4294967295 end
+  local value = pack('>I4I7', used, c.start)
+  if extra > 0 and c.born == 0 then c.born = now end
+  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  c.given_mark, c.valid = c.start, valid_until(c.stop)
+  redis.call('SET', key, value, 'PX', floor(wait_until(c.stop) / 1000) + 1)
+end
+
+local function judge_sliding(c, key)
+  local value = redis.call('GET', key)
+  local ticks = floor(now / c.tick)
+  local elapsed = ticks % c.window
+  local start, current, previous = ticks - elapsed, 0, 0
+  c.born = 0
+  if value then
+    local at
+    current, previous, at = unpack('>I4I4I7', value)
+    c.born = #value > 15 and (unpack('>I7', value, 16)) or 0
+    if too_far(at, c.length) then at, c.healed = start * c.tick, true end
+    local stored = floor(at / c.tick)
+    if stored > start then start, elapsed = stored, 0
+    elseif stored + c.window == start then previous, current, c.born = current, 0, 0
+    elseif stored ~= start then current, previous, c.born = 0, 0, 0 end
+  end
+  if c.unspent > 0 and c.mark == start and (not c.leased or c.given_born == c.born) then
+    current, c.settled = current - c.unspent, true
+    if current < 0 then current = 0 end
+  end
+  c.start, c.current, c.previous = start, current, previous
+  local fading, wanted = previous * (c.window - elapsed), c.cost == 0 and 1 or c.cost
+  local left = current < c.rate and (c.rate - current) * c.window - fading or 0
+  c.remaining, c.wait = left > 0 and floor(left / c.window) or 0, 0
+  local windows = current > 0 and 2 or (previous > 0 and 1 or 0)
+  c.reset = windows > 0 and wait_until((start + windows * c.window) * c.tick) or 0
+  if wanted > c.rate then c.outcome = 2 return end
+  local spare = c.rate - wanted
+  if current > spare or (spare - current) * c.window < fading then
+    local ticks_on
+    if current <= spare then ticks_on = share(previous - (spare - current), previous, c.window)
+    else ticks_on = c.window + share(current - spare, current, c.window) end
+    c.outcome, c.wait = 0, wait_until((start + ticks_on) * c.tick)
+    return
+  end
+  c.outcome, c.remaining = 1, c.remaining - c.cost
+  if c.cost > 0 then c.reset = wait_until((start + 2 * c.window) * c.tick) end
+end
+
+local function write_sliding(c, key, taken, extra)
+  local current = c.current + taken + extra
+  if current > 4294967295 then current = 4294967295 end
+  local value = pack('>I4I4I7', current, c.previous, c.start * c.tick)
+  if extra > 0 and c.born == 0 then c.born = now end
+  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  c.given_mark, c.valid = c.start, valid_until((c.start + c.window) * c.tick)
+  redis.call('SET', key, value, 'PX', floor(wait_until((c.start + 2 * c.window) * c.tick) / 1000) + 1)
+end
+
+-- A log is a list, oldest first. An entry says when, how much was taken before it in the life of the log, and how
+-- much by it: what counts at an instant is a difference of two entries, and both are found by halving.
+local function entry(key, index)
+  return unpack('>I7I7I4', redis.call('LINDEX', key, index))
+end
+
+-- The first index from `low` on for which `holds(at, before, cost)`; `length` if none.
+local function first_entry(key, low, length, holds)
+  local high = length
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if holds(entry(key, middle)) then high = middle else low = middle + 1 end
+  end
+  return low
+end
+
+local function judge_log(c, key)
+  local length = redis.call('LLEN', key)
+  local used, wanted = 0, c.cost == 0 and 1 or c.cost
+  c.count, c.first, c.total, c.moment = length, 0, 0, now
+  local base, last = 0, nil
+  if length > 0 then
+    local before, taken, first_before, first_at
+    last, before, taken = entry(key, length - 1)
+    c.total = before + taken
+    first_at, first_before = entry(key, 0)
+    if too_far(last, c.length) then
+      c.healed, c.total, last = true, c.total - first_before, now
+      if c.total > 4294967295 then c.total = 4294967295 end
+      used, c.count, length = c.total, 1, 0
+    else
+      c.moment = last > now and last or now
+      if first_at + c.length > c.moment then base = first_before
+      else
+        c.first = first_entry(key, 1, length, function(at) return at + c.length > c.moment end)
+        base = c.total
+        if c.first < length then local _ _, base = entry(key, c.first) end
+      end
+      used = c.total - base
+    end
+  end
+  c.last = last
+  local left = c.rate - used
+  if left < 0 then left = 0 end
+  c.remaining, c.wait, c.reset = left, 0, last and wait_until(last + c.length) or 0
+  if wanted > c.rate then c.outcome = 2 return end
+  if wanted > left then
+    local need = used + wanted - c.rate
+    c.outcome = 0
+    if c.healed then c.wait = wait_until(now + c.length) return end
+    local index = first_entry(key, c.first, length, function(_, before, taken)
+      return before + taken - base >= need
+    end)
+    c.wait = wait_until(index < length and entry(key, index) + c.length or c.moment)
+    return
+  end
+  c.outcome, c.remaining = 1, left - c.cost
+  if c.cost > 0 then c.reset = wait_until(c.moment + c.length) end
+end
+
+local function write_log(c, key, taken, _)
+  if c.healed then
+    redis.call('DEL', key)
+    redis.call('RPUSH', key, pack('>I7I7I4', now, 0, c.total))
+    c.last = now
+  elseif c.first > 0 then
+    redis.call('LTRIM', key, c.first, -1)
+  end
+  if taken > 0 then
+    if c.last == c.moment and (c.healed or c.first < c.count) then
+      local _, before, sum = entry(key, -1)
+      sum = sum + taken
+      if sum > 4294967295 then sum = 4294967295 end
+      redis.call('LSET', key, -1, pack('>I7I7I4', c.moment, before, sum))
+    else
+      redis.call('RPUSH', key, pack('>I7I7I4', c.moment, c.total, taken))
+    end
+    c.given_mark = c.moment
+  end
+  redis.call('PEXPIRE', key, floor(wait_until((c.last and c.last > c.moment and c.last or c.moment) + c.length) / 1000) + 1)
+end
+
+-- Takes a charge back that was taken in another call of the same decision.
+local function refund_log(c, key)
+  for back = 1, redis.call('LLEN', key) do
+    local at, before, taken = entry(key, -back)
+    if at < c.mark or back > 1000 then return end
+    if at == c.mark then
+      taken = taken - c.unspent
+      redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken > 0 and taken or 0))
+      return
+    end
+    -- What came later counts from what was taken before it.
+    redis.call('LSET', key, -back, pack('>I7I7I4', at, before - c.unspent, taken))
+  end
+end
+
+local judges = { judge_bucket, judge_bucket, judge_bucket, judge_fixed, judge_fixed, judge_sliding, judge_log }
+local writes = { write_bucket, write_bucket, write_bucket, write_fixed, write_fixed, write_sliding, write_log }
+
+local function aligned(length)
+  return function(moment)
+    local start = moment - moment % length
+    return start, start + length
+  end
+end
+
+-- Windows of a calendar have no formula here: the caller sends the boundaries around its own clock.
+local function between(first, second, third, fourth)
+  return function(moment)
+    if moment < second then return first, second end
+    if moment < third then return second, third end
+    return third, fourth
+  end
+end
+
+local function read_charge(position)
+  local c = { unspent = 0, granted = 0, want = 0, born = 0 }
+  c.kind, c.bits, c.tick, c.cost, c.rate, c.window, c.most, position = unpack('>BBI3I4I4I7I7', arg, position)
+  c.length = c.window * c.tick
+  if c.kind == 2 then c.at_once, position = unpack('>I7', arg, position) end
+  if c.kind == 4 then c.bounds = aligned(c.length) end
+  if c.kind == 5 then
+    local first, second, third, fourth
+    first, second, third, fourth, position = unpack('>I7I7I7I7', arg, position)
+    c.bounds = between(first, second, third, fourth)
+  end
+  if has(c.bits, 4) then
+    c.leased = true
+    c.want, c.nodes, c.given_born, c.mark, c.granted, c.unspent, position = unpack('>I4I2I7I7I4I4', arg, position)
+  end
+  if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
+  c.shadow, c.blamed, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
+  return c, position
+end
+
+-- A client's record: how many violations, until when refusals belong to the last one, until when it is kept out,
+-- then the violations, then its name.
+local record, policy
+if watched then
+  policy = {}
+  local next_at
+  policy.detection, policy.threshold, policy.kept, policy.possible, policy.levels, next_at =
+    unpack('>I7I4BI7B', ARGV[2])
+  policy.next_at = next_at
+  record = { violations = {}, episode = 0, cooldown = 0 }
+  local value = redis.call('GET', KEYS[1])
+  if value then
+    local count, position
+    count, record.episode, record.cooldown, position = unpack('>BI7I7', value)
+    for index = 1, count do record.violations[index], position = unpack('>I7', value, position) end
+  end
+  local left = record.cooldown - now
+  if left > 0 and left <= policy.possible and not forced then return { now, left, 0 } end
+end
+
+-- Notes a refusal by a limit of that window. How long the client is kept out for it, or -1; and whether it was a new
+-- violation.
+local function note_refusal(length)
+  if now >= record.episode then
+    local kept = {}
+    for _, at in ipairs(record.violations) do
+      if at + policy.detection > now then kept[#kept + 1] = at end
+    end
+    if #kept >= policy.kept then table.remove(kept, 1) end
+    kept[#kept + 1] = now
+    record.violations, record.episode = kept, now + length
+    local over = #kept - policy.threshold
+    if over >= 0 and policy.levels > 0 then
+      if over >= policy.levels then over = policy.levels - 1 end
+      record.cooldown = now + (unpack('>I7', ARGV[2], policy.next_at + over * 7))
+      if record.cooldown > record.episode then record.episode = record.cooldown end
+    end
+    local forgotten = now + policy.detection
+    if record.cooldown > forgotten then forgotten = record.cooldown end
+    local value = pack('>BI7I7', #kept, record.episode, record.cooldown)
+    for _, at in ipairs(kept) do value = value .. pack('>I7', at) end
+    redis.call('SET', KEYS[1], value .. ARGV[3], 'PX', floor((forgotten - now) / 1000) + 1)
+    return record.cooldown > now and record.cooldown - now or -1, 1
+  end
+  local left = record.cooldown - now
+  return left > 0 and left <= policy.possible and left or -1, 0
+end
+
+-- The limit that refused is kept elsewhere: only the record is here.
+if has(flags, 8) then
+  local left, changed = note_refusal((unpack('>I7', arg, 2)))
+  return { now, left, changed }
+end
+
+local charges, position, admitted = {}, 2, true
+local first_key = watched and 1 or 0
+for index = 1, #KEYS - first_key do
+  local c
+  c, position = read_charge(position)
+  judges[c.kind](c, KEYS[first_key + index])
+  if c.outcome ~= 1 and not c.shadow then admitted = false end
+  charges[index] = c
+end
+
+if not dry then
+  for index, c in ipairs(charges) do
+    local key = KEYS[first_key + index]
+    if forced then
+      if c.kind == 7 and c.unspent > 0 then refund_log(c, key)
+      elseif c.cost > 0 or c.settled then writes[c.kind](c, key, c.cost, 0) end
+    else
+      local taken = admitted and c.outcome == 1 and c.cost or 0
+      local extra = 0
+      if taken > 0 and c.want > 0 and c.kind ~= 7 then
+        extra = floor(c.remaining / (2 * c.nodes))
+        if extra > c.want then extra = c.want end
+      end
+      if taken > 0 or c.settled or (c.healed and c.cost > 0) then
+        writes[c.kind](c, key, taken, extra)
+      end
+      c.extra = extra
+      c.remaining = c.remaining - extra
+    end
+  end
+end
+
+local cooldown, noted = -1, 0
+if watched and not dry and not admitted and not forced then
+  local length = 0
+  for _, c in ipairs(charges) do
+    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 and c.length > length then length = c.length end
+  end
+  if length > 0 then cooldown, noted = note_refusal(length) end
+end
+
+local answer, n = { now, cooldown, noted }, 3
+for _, c in ipairs(charges) do
+  answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.outcome, c.remaining, c.wait, c.reset
+  n = n + 4
+  if c.leased or c.refundable then
+    answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.extra or 0, c.valid or 0, c.born or 0, c.given_mark or 0
+    n = n + 4
+  end
+end
+return answer

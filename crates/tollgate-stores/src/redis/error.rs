@@ -1,0 +1,70 @@
+//! What a server's answer means for a decision: one table.
+
+use std::time::Duration;
+
+use redis::{RedisError, ServerError};
+use tollgate::counters::StoreError;
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// Never sent, or refused before anything was done: nothing was charged.
+    NotDone,
+    /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
+    Unknown,
+    /// The same, and the connection is as it was: it may yet come.
+    Silent,
+    /// The key lives at this address.
+    Moved(String),
+    /// The key is on its way to this address.
+    Ask(String),
+    /// This server is no longer the one to ask.
+    WrongServer,
+    /// The script is not there.
+    NoScript,
+    /// Only an operator can help.
+    Misconfigured(String),
+}
+
+impl Fault {
+    /// Whether the server is to blame, so that it is asked less.
+    pub(super) fn counts(&self) -> bool {
+        matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
+    }
+
+    pub(super) fn into_store_error(self, deadline: Duration) -> StoreError {
+        match self {
+            Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
+            Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
+            Fault::NotDone | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => StoreError::Unreachable,
+        }
+    }
+
+    /// By the code the server's message begins with.
+    pub(super) fn from_server(error: &ServerError) -> Self {
+        let detail = error.details().unwrap_or_default();
+        let address = || detail.split(' ').nth(1).unwrap_or_default().to_owned();
+        match error.code() {
+            "MOVED" => Fault::Moved(address()),
+            "ASK" => Fault::Ask(address()),
+            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
+            "NOSCRIPT" => Fault::NoScript,
+            // It will pass, and it did nothing.
+            "LOADING" | "OOM" | "BUSY" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
+            // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
+            code => Fault::Misconfigured(format!("{code} {detail}")),
+        }
+    }
+
+    /// Of a whole batch that failed after it was handed to the connection.
+    pub(super) fn from_connection(error: &RedisError) -> Self {
+        if error.is_timeout() { Fault::Silent } else { Fault::Unknown }
+    }
+
+    /// Of a connection that could not be made.
+    pub(super) fn from_dial(error: &RedisError) -> Self {
+        let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+        if refused { Fault::Misconfigured(error.to_string()) } else { Fault::NotDone }
+    }
+}

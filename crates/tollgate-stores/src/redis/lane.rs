@@ -1,0 +1,308 @@
+//! One connection, kept alive, and the batches that travel on it.
+//!
+//! Decisions that wait at the same moment leave in one write: that, and not the client library, is what a call costs.
+//! Two batches are under way at once, so that the second fills while the first is answered. A connection that is lost
+//! is dialled again after a random wait that doubles, so that a fleet does not arrive all at once; while there is none,
+//! nothing waits.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+use super::error::Fault;
+use super::random::jitter;
+use super::script::ChargeAll;
+
+/// Calls in one write at most.
+const BATCH_MAX: usize = 128;
+/// Writes that wait for an answer at most.
+const BATCHES_IN_FLIGHT: usize = 2;
+/// Calls that may wait for their batch; more than a server answers within the budget of a decision.
+const QUEUE_MAX: usize = 4_096;
+const BACKOFF_MIN: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// How long a batch waits for its answer. Decisions stop waiting long before; this frees the place of the batch.
+const SILENCE_MAX: Duration = Duration::from_millis(500);
+
+/// A call under way.
+pub(super) struct Job {
+    pub(super) command: Cmd,
+    /// Whether the key is on its way to this server.
+    pub(super) asking: bool,
+    pub(super) answer: oneshot::Sender<Result<Value, Fault>>,
+}
+
+/// One connection to one server.
+pub(super) struct Lane {
+    jobs: mpsc::Sender<Job>,
+    line: Arc<Line>,
+}
+
+/// What the lane's tasks share.
+struct Line {
+    client: Client,
+    connect_timeout: Duration,
+    /// Nothing while it is being dialled.
+    connection: ArcSwapOption<MultiplexedConnection>,
+    /// Why the server does not take us, if only an operator can help.
+    refused: ArcSwapOption<Fault>,
+    /// Told when the connection is found broken, or made.
+    broken: Notify,
+    made: Notify,
+    dials: AtomicU64,
+}
+
+impl Lane {
+    /// A lane whose tasks run until it is dropped.
+    pub(super) fn open(
+        client: Client,
+        connect_timeout: Duration,
+        script: Arc<ChargeAll>,
+    ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
+        let line = Arc::new(Line {
+            client,
+            connect_timeout,
+            connection: ArcSwapOption::empty(),
+            refused: ArcSwapOption::empty(),
+            broken: Notify::new(),
+            made: Notify::new(),
+            dials: AtomicU64::new(0),
+        });
+        let (jobs, queue) = mpsc::channel(QUEUE_MAX);
+        let keeper = tokio::spawn(Arc::clone(&line).keep());
+        let sender = tokio::spawn(send_batches(queue, Arc::clone(&line), script));
+        (Lane { jobs, line }, [keeper, sender])
+    }
+
+    /// Queues a call. If it cannot be, nothing was sent.
+    pub(super) fn send(&self, job: Job) -> Result<(), Fault> {
+        if let Some(fault) = self.line.refused.load_full() {
+            return Err(Fault::clone(&fault));
+        }
+        if self.line.connection.load().is_none() {
+            return Err(Fault::NotDone);
+        }
+        self.jobs.try_send(job).map_err(|_| Fault::NotDone)
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.line.connection.load().is_some()
+    }
+
+    /// Whether a server refuses us for good.
+    pub(super) fn refusal(&self) -> Option<Arc<Fault>> {
+        self.line.refused.load_full()
+    }
+
+    /// Waits until there is a connection.
+    pub(super) async fn connected(&self) {
+        loop {
+            let made = self.line.made.notified();
+            if self.is_connected() || self.refusal().is_some() {
+                return;
+            }
+            made.await;
+        }
+    }
+
+    /// Asks the server whether it is there, past everything that is queued. Nothing if there is no connection.
+    pub(super) async fn ping(&self, patience: Duration) -> Option<bool> {
+        let connection = self.line.connection.load_full()?;
+        let mut speaker = MultiplexedConnection::clone(&connection);
+        let ping = redis::cmd("PING");
+        match timeout(patience, speaker.send_packed_command(&ping)).await {
+            Ok(Ok(Value::ServerError(error))) => Some(!Fault::from_server(&error).counts()),
+            Ok(Ok(_)) => Some(true),
+            Ok(Err(error)) => {
+                if !error.is_timeout() {
+                    self.line.give_up(&connection);
+                }
+                Some(false)
+            }
+            Err(_) => Some(false),
+        }
+    }
+
+    /// Has the connection made anew.
+    pub(super) fn redial(&self) {
+        self.line.broken.notify_one();
+    }
+
+    /// Connections that were tried.
+    pub(super) fn dials(&self) -> u64 {
+        self.line.dials.load(Ordering::Relaxed)
+    }
+}
+
+impl Line {
+    /// Makes the connection, and makes it again whenever it breaks.
+    async fn keep(self: Arc<Self>) {
+        let mut failures = 0_u32;
+        loop {
+            match self.dial().await {
+                Ok(connection) => {
+                    failures = 0;
+                    self.refused.store(None);
+                    self.connection.store(Some(Arc::new(connection)));
+                    self.made.notify_waiters();
+                    self.broken.notified().await;
+                    // Not taken away before the next is there: a server that was only slow may answer on it.
+                }
+                Err(fault) => {
+                    self.note_failure(fault);
+                    let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+                    failures += 1;
+                    sleep(jitter(ceiling)).await;
+                }
+            }
+        }
+    }
+
+    fn note_failure(&self, fault: Fault) {
+        if let Fault::Misconfigured(reason) = &fault
+            && self.refused.load().is_none()
+        {
+            warn!(server = %self.client.get_connection_info().addr(), reason, "the counter store refuses us");
+            self.refused.store(Some(Arc::new(fault)));
+            self.made.notify_waiters();
+        }
+    }
+
+    async fn dial(&self) -> Result<MultiplexedConnection, Fault> {
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(self.connect_timeout))
+            .set_response_timeout(Some(SILENCE_MAX));
+        let dialled = self.client.get_multiplexed_async_connection_with_config(&config);
+        // The handshake waits for answers too: a frozen server accepts connections and says nothing.
+        match timeout(self.connect_timeout.saturating_mul(2), dialled).await {
+            Ok(Ok(connection)) => Ok(connection),
+            Ok(Err(error)) => Err(Fault::from_dial(&error)),
+            Err(_) => Err(Fault::NotDone),
+        }
+    }
+
+    /// Takes a broken connection out of use, unless it was replaced meanwhile.
+    fn give_up(&self, broken: &Arc<MultiplexedConnection>) {
+        let current = self.connection.load();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
+            self.connection.store(None);
+            self.broken.notify_one();
+            info!(server = %self.client.get_connection_info().addr(), "lost the connection to the counter store");
+        }
+    }
+}
+
+/// Sends what is queued, in batches.
+async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>, script: Arc<ChargeAll>) {
+    let in_flight = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
+    let mut jobs = Vec::with_capacity(BATCH_MAX);
+    while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 {
+        let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else { return };
+        // Whoever has stopped waiting is not charged.
+        jobs.retain(|job| !job.answer.is_closed());
+        let batch = std::mem::replace(&mut jobs, Vec::with_capacity(BATCH_MAX));
+        let (line, script) = (Arc::clone(&line), Arc::clone(&script));
+        tokio::spawn(async move {
+            send_batch(batch, &line, &script).await;
+            drop(permit);
+        });
+    }
+}
+
+async fn send_batch(batch: Vec<Job>, line: &Line, script: &ChargeAll) {
+    let Some(connection) = line.connection.load_full() else {
+        answer_all(batch, &Fault::NotDone);
+        return;
+    };
+    let mut waiting = Vec::with_capacity(batch.len());
+    let mut pipeline = Pipeline::with_capacity(batch.len());
+    for job in batch {
+        if job.asking {
+            pipeline.add_command(redis::cmd("ASKING")).ignore();
+        }
+        pipeline.add_command(job.command);
+        waiting.push((job.asking, job.answer));
+    }
+    if waiting.is_empty() {
+        return;
+    }
+    let mut answers = match exchange(&connection, &pipeline).await {
+        Ok(answers) => answers,
+        Err(fault) => {
+            if fault != Fault::Silent {
+                line.give_up(&connection);
+            }
+            waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(fault.clone()))));
+            return;
+        }
+    };
+    if answers.iter().any(is_missing_script) {
+        say_script_again(&connection, &pipeline, &mut answers, script).await;
+    }
+    let mut answers = answers.into_iter();
+    for (asking, answer) in waiting {
+        if asking {
+            answers.next();
+        }
+        let value = answers.next().ok_or(Fault::Unknown);
+        let _ = answer.send(value.and_then(plain));
+    }
+}
+
+/// Sends a batch and reads an answer for each of its commands.
+async fn exchange(connection: &Arc<MultiplexedConnection>, pipeline: &Pipeline) -> Result<Vec<Value>, Fault> {
+    let mut connection = MultiplexedConnection::clone(connection);
+    let count = pipeline.len();
+    let answers = connection.send_packed_commands(pipeline, 0, count).await;
+    answers.map_err(|error| Fault::from_connection(&error))
+}
+
+/// The server has forgotten the script (or never had it): it is told once, and what failed for it is sent again. Nothing
+/// was charged by a call that failed so.
+async fn say_script_again(
+    connection: &Arc<MultiplexedConnection>,
+    pipeline: &Pipeline,
+    answers: &mut [Value],
+    script: &ChargeAll,
+) {
+    let missing: Vec<usize> = (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
+    let mut again = Pipeline::with_capacity(missing.len() + 1);
+    again.add_command(script.load());
+    let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
+    for index in &missing {
+        again.add_command((*commands[*index]).clone());
+    }
+    let Ok(second) = exchange(connection, &again).await else {
+        // Whether it was charged is not known any more.
+        missing.iter().for_each(|index| answers[*index] = Value::Nil);
+        return;
+    };
+    for (index, value) in missing.into_iter().zip(second.into_iter().skip(1)) {
+        answers[index] = value;
+    }
+}
+
+fn is_missing_script(value: &Value) -> bool {
+    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
+}
+
+fn plain(value: Value) -> Result<Value, Fault> {
+    match value {
+        Value::ServerError(error) => Err(Fault::from_server(&error)),
+        value => Ok(value),
+    }
+}
+
+fn answer_all(batch: Vec<Job>, fault: &Fault) {
+    for job in batch {
+        let _ = job.answer.send(Err(fault.clone()));
+    }
+}

@@ -1,0 +1,185 @@
+//! One server: its connections, its breaker, and a probe that asks whether it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use redis::{Cmd, Value};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout_at};
+use tracing::{info, warn};
+
+use super::breaker::Breaker;
+use super::error::Fault;
+use super::lane::{Job, Lane};
+use super::random::jitter;
+use super::script::ChargeAll;
+use super::settings::{Address, RedisSettings};
+
+/// How often a server that is left alone is asked whether it is back.
+const PROBE_EVERY: Duration = Duration::from_millis(75);
+const PROBE_JITTER: Duration = Duration::from_millis(50);
+/// After so many unanswered probes the connection itself is suspected.
+const PROBES_UNANSWERED: u32 = 10;
+
+/// One server.
+pub(super) struct Link {
+    name: String,
+    inner: Arc<Inner>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+struct Inner {
+    lanes: Box<[Lane]>,
+    next: AtomicUsize,
+    breaker: Breaker,
+    calls: AtomicU64,
+}
+
+impl Link {
+    /// Begins to connect; nothing waits for it.
+    pub(super) fn open(address: &Address, settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
+        let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
+        let mut tasks = Vec::new();
+        let lanes = (0..settings.connections.get()).map(|_| {
+            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout, Arc::clone(script));
+            tasks.extend(own);
+            lane
+        });
+        let inner = Arc::new(Inner {
+            lanes: lanes.collect(),
+            next: AtomicUsize::new(0),
+            breaker: Breaker::new(Instant::now()),
+            calls: AtomicU64::new(0),
+        });
+        let name = address.to_string();
+        tasks.push(tokio::spawn(probe(Arc::clone(&inner), name.clone())));
+        Ok(Link { name, inner, tasks })
+    }
+
+    /// The address, as settings write it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the server is being left alone.
+    pub(super) fn is_open(&self) -> bool {
+        self.inner.breaker.is_open()
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.inner.lanes.iter().any(Lane::is_connected)
+    }
+
+    /// Why the server refuses us, if only an operator can help.
+    pub(super) fn refusal(&self) -> Option<Arc<Fault>> {
+        self.inner.lanes.iter().find_map(Lane::refusal)
+    }
+
+    pub(super) fn stats(&self) -> LinkStats {
+        let inner = &self.inner;
+        LinkStats {
+            server: self.name.clone(),
+            connected: self.is_connected(),
+            breaker_open: self.is_open(),
+            breaker_openings: inner.breaker.openings(),
+            calls: inner.calls.load(Ordering::Relaxed),
+            dials: inner.lanes.iter().map(Lane::dials).sum(),
+        }
+    }
+
+    /// Waits until there is a connection, or a refusal.
+    pub(super) async fn connected(&self) {
+        if let Some(lane) = self.inner.lanes.first() {
+            lane.connected().await;
+        }
+    }
+
+    /// One call, answered by `deadline` or not at all.
+    pub(super) async fn call(&self, command: Cmd, asking: bool, deadline: Instant) -> Result<Value, Fault> {
+        let inner = &*self.inner;
+        if let Some(refusal) = self.refusal() {
+            return Err(Fault::clone(&refusal));
+        }
+        if inner.breaker.is_open() {
+            return Err(Fault::NotDone);
+        }
+        let turn = inner.next.fetch_add(1, Ordering::Relaxed) % inner.lanes.len().max(1);
+        let outcome = self.exchange(turn, command, asking, deadline).await;
+        let failed = outcome.as_ref().is_err_and(Fault::counts);
+        if inner.breaker.note(failed, Instant::now()) {
+            warn!(server = %self.name, "the counter store does not answer: deciding without it until it does");
+        }
+        outcome
+    }
+
+    async fn exchange(
+        &self,
+        turn: usize,
+        command: Cmd,
+        asking: bool,
+        deadline: Instant,
+    ) -> Result<Value, Fault> {
+        let Some(lane) = self.inner.lanes.get(turn) else { return Err(Fault::NotDone) };
+        let (answer, told) = oneshot::channel();
+        lane.send(Job { command, asking, answer })?;
+        self.inner.calls.fetch_add(1, Ordering::Relaxed);
+        match timeout_at(deadline.into(), told).await {
+            Ok(Ok(outcome)) => outcome,
+            Ok(Err(_)) => Err(Fault::Unknown),
+            Err(_) => Err(Fault::Silent),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// What is known of one server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStats {
+    /// Its address.
+    pub server: String,
+    /// Whether there is a connection.
+    pub connected: bool,
+    /// Whether it is being left alone because it did not answer.
+    pub breaker_open: bool,
+    /// How often that happened.
+    pub breaker_openings: u64,
+    /// Calls that were sent.
+    pub calls: u64,
+    /// Connections that were tried.
+    pub dials: u64,
+}
+
+/// Asks a server that is left alone whether it is back, and lets the others know.
+async fn probe(inner: Arc<Inner>, name: String) {
+    let mut unanswered = 0_u32;
+    loop {
+        sleep(PROBE_EVERY + jitter(PROBE_JITTER)).await;
+        if !inner.breaker.is_open() {
+            unanswered = 0;
+            continue;
+        }
+        for lane in &inner.lanes {
+            match lane.ping(PROBE_EVERY).await {
+                Some(true) => {
+                    if inner.breaker.close(Instant::now()) {
+                        info!(server = %name, "the counter store answers again");
+                    }
+                }
+                Some(false) => unanswered += 1,
+                None => {}
+            }
+            // The server may be back while this connection leads nowhere: another is tried beside it.
+            if unanswered > PROBES_UNANSWERED {
+                unanswered = 0;
+                lane.redial();
+            }
+        }
+    }
+}

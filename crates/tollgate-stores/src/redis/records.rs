@@ -1,0 +1,131 @@
+//! Clients on record: what is kept of their conduct, and the list by which people find them.
+//!
+//! A record lives beside the client's counters. The list of those on record is one sorted set, written by the node that
+//! saw the violation, a moment after it: off the way of the request.
+
+use redis::{FromRedisValue, Value};
+use tollgate::Timestamp;
+use tollgate::counters::{Penalised, PenaltyCharge};
+use tollgate::identity::Subject;
+
+use super::Store;
+use super::error::Fault;
+use super::keys::{self, Tag};
+
+/// The list of clients on record.
+const LIST: &str = "penalised";
+
+/// A member of the list: the tag of the record, and the client as people know it.
+struct Member {
+    text: String,
+}
+
+impl Member {
+    fn new(tag: &Tag, client: &str) -> Self {
+        Member { text: format!("{}:{client}", tag.as_str()) }
+    }
+
+    fn tag(&self) -> &str {
+        self.text.split_once(':').map_or("", |(tag, _)| tag)
+    }
+
+    fn client(&self) -> &str {
+        self.text.split_once(':').map_or("", |(_, client)| client)
+    }
+}
+
+impl Store {
+    /// Puts a client on the list, aside, until nothing can be held against it any more.
+    pub(super) fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
+        let policy = penalty.policy;
+        let forgotten = now + policy.detection_window + policy.cooldown_max;
+        let member = Member::new(&Tag::new(penalty.subject), &penalty.client.to_string());
+        let list = keys::shared(self.schema, LIST);
+        let place = self.router.place_of(list.as_bytes());
+        let mut add = redis::cmd("ZADD");
+        add.arg(&list).arg(forgotten.as_micros()).arg(&member.text);
+        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
+        tidy.arg(&list).arg("-inf").arg(now.as_micros());
+        let router = std::sync::Arc::clone(&self.router);
+        tokio::spawn(async move {
+            let deadline = std::time::Instant::now() + super::ADMIN_TIMEOUT;
+            let _ = router.call(place, add, deadline).await;
+            let _ = router.call(place, tidy, deadline).await;
+        });
+    }
+
+    /// Forgets a client's record.
+    pub(super) async fn forget_record(&self, subject: Subject, client: &str) -> Result<bool, Fault> {
+        let tag = Tag::new(subject);
+        self.forget_member(&Member::new(&tag, client)).await
+    }
+
+    async fn forget_member(&self, member: &Member) -> Result<bool, Fault> {
+        let mut delete = redis::cmd("DEL");
+        delete.arg(keys::record_of(self.schema, member.tag()));
+        let gone = self.admin(self.router.place_of(member.tag().as_bytes()), delete).await?;
+        let list = keys::shared(self.schema, LIST);
+        let mut strike = redis::cmd("ZREM");
+        strike.arg(&list).arg(&member.text);
+        self.admin(self.router.place_of(list.as_bytes()), strike).await?;
+        Ok(gone == Value::Int(1))
+    }
+
+    /// Clears the record of the client that prints so.
+    pub(super) async fn pardon(&self, client: &str) -> Result<bool, Fault> {
+        let mut pardoned = false;
+        for member in self.members().await?.iter().filter(|member| member.client() == client) {
+            pardoned |= self.forget_member(member).await?;
+        }
+        self.refusals.forget_all();
+        Ok(pardoned)
+    }
+
+    /// Clients on record, the longest kept out first.
+    pub(super) async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, Fault> {
+        let mut found = Vec::new();
+        for member in self.members().await? {
+            let mut get = redis::cmd("GET");
+            get.arg(keys::record_of(self.schema, member.tag()));
+            let value = self.admin(self.router.place_of(member.tag().as_bytes()), get).await?;
+            if let Some(record) = Record::read(&value) {
+                let kept_out = record.cooldown_until > now;
+                found.push(Penalised {
+                    client: member.client().to_owned(),
+                    violations: record.violations,
+                    cooldown_until: kept_out.then_some(record.cooldown_until),
+                });
+            }
+        }
+        found.sort_unstable_by(|a, b| {
+            b.cooldown_until.cmp(&a.cooldown_until).then_with(|| a.client.cmp(&b.client))
+        });
+        found.truncate(count_max);
+        Ok(found)
+    }
+
+    async fn members(&self) -> Result<Vec<Member>, Fault> {
+        let list = keys::shared(self.schema, LIST);
+        let mut range = redis::cmd("ZRANGE");
+        range.arg(&list).arg(0).arg(-1);
+        let value = self.admin(self.router.place_of(list.as_bytes()), range).await?;
+        let texts = Vec::<String>::from_redis_value(value).unwrap_or_default();
+        Ok(texts.into_iter().map(|text| Member { text }).collect())
+    }
+}
+
+/// A record as the script writes it.
+struct Record {
+    violations: usize,
+    cooldown_until: Timestamp,
+}
+
+impl Record {
+    fn read(value: &Value) -> Option<Self> {
+        let Value::BulkString(bytes) = value else { return None };
+        let violations = usize::from(*bytes.first()?);
+        let mut until = [0; 8];
+        until[1..].copy_from_slice(bytes.get(8..15)?);
+        Some(Record { violations, cooldown_until: Timestamp::from_micros(u64::from_be_bytes(until)) })
+    }
+}

@@ -1,0 +1,146 @@
+//! Refusals that are known to last, answered without asking.
+//!
+//! A refused request changes nothing, so the answer to the next one of the same cost is known until the wait that was
+//! told is over. It is kept for a second at most, so that a reset or a change of rules on another node is seen even if
+//! the message about it is lost; and never longer than the window, so that a client's next episode is noted.
+//! What the other limits of the request hold is not asked then: only the limit that refuses is told of truly.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+use tollgate::Span;
+use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::counters::{Charge, Charges, Effect, Verdicts};
+
+const KEPT_MAX: Duration = Duration::from_secs(1);
+const SHARDS: usize = 16;
+/// Refusals remembered in one shard; beyond it the oldest are dropped all at once.
+const SHARD_MAX: usize = 4_096;
+
+/// What is known to be refused.
+#[derive(Default)]
+pub(super) struct Refusals {
+    shards: [Mutex<HashMap<u128, Known>>; SHARDS],
+    hits: AtomicU64,
+}
+
+/// A refusal, as it was told.
+#[derive(Copy, Clone)]
+struct Known {
+    told_at: Instant,
+    until: Instant,
+    /// What costs at least this much is refused. Zero for a client that is kept out.
+    cost: u32,
+    /// What the limit said; nothing for a client that is kept out.
+    verdict: Option<Verdict>,
+    /// How long the client is kept out.
+    cooldown: Option<Span>,
+}
+
+impl Refusals {
+    /// The answer to these charges, if it is known.
+    pub(super) fn answer(&self, charges: &Charges<'_>, now: Instant) -> Option<Verdicts> {
+        if let Some(penalty) = &charges.penalty
+            && let Some(known) = self.find(penalty.subject.0, 0, now)
+            && let Some(cooldown) = known.cooldown
+        {
+            self.hits.fetch_add(1, Ordering::Relaxed);
+            let left = less(cooldown, now - known.told_at);
+            return Some(Verdicts { verdicts: SmallVec::new(), cooldown: Some(left) });
+        }
+        let refused = |(position, charge): (usize, &Charge<'_>)| {
+            if charge.effect == Effect::Shadow || charge.cost == 0 {
+                return None;
+            }
+            let known = self.find(key(charge), charge.cost, now)?;
+            Some((position, known.verdict?.after(now - known.told_at)))
+        };
+        let (position, verdict) = charges.charges.iter().enumerate().find_map(refused)?;
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        let verdicts = (charges.charges.iter().enumerate())
+            .map(|(other, charge)| if other == position { verdict } else { unasked(charge) })
+            .collect();
+        Some(Verdicts { verdicts, cooldown: None })
+    }
+
+    /// Remembers what refused.
+    pub(super) fn remember(&self, charges: &Charges<'_>, verdicts: &Verdicts, told_at: Instant) {
+        if let (Some(penalty), Some(cooldown)) = (&charges.penalty, verdicts.cooldown) {
+            let until = told_at + Duration::from(cooldown).min(KEPT_MAX);
+            let known = Known { told_at, until, cost: 0, verdict: None, cooldown: Some(cooldown) };
+            self.put(penalty.subject.0, known);
+        }
+        for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
+            if let Outcome::Refuse { retry_after } = verdict.outcome
+                && charge.effect == Effect::Enforce
+                && charge.cost > 0
+            {
+                let kept = retry_after.min(charge.limit.window_length());
+                let until = told_at + Duration::from(kept).min(KEPT_MAX);
+                let known = Known { told_at, until, cost: charge.cost, verdict: Some(*verdict), cooldown: None };
+                self.put(key(charge), known);
+            }
+        }
+    }
+
+    /// Forgets everything: somebody reset a client or changed the rules.
+    pub(super) fn forget_all(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().clear());
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.hits.load(Ordering::Relaxed)
+    }
+
+    fn find(&self, key: u128, cost: u32, now: Instant) -> Option<Known> {
+        let shard = self.shard(key).lock();
+        shard.get(&key).filter(|known| known.until > now && known.cost <= cost).copied()
+    }
+
+    fn put(&self, key: u128, known: Known) {
+        let mut shard = self.shard(key).lock();
+        if shard.len() >= SHARD_MAX {
+            shard.retain(|_, old| old.until > known.told_at);
+        }
+        if shard.len() >= SHARD_MAX {
+            shard.clear();
+        }
+        shard.insert(key, known);
+    }
+
+    fn shard(&self, key: u128) -> &Mutex<HashMap<u128, Known>> {
+        &self.shards[(key % SHARDS as u128) as usize]
+    }
+}
+
+fn key(charge: &Charge<'_>) -> u128 {
+    charge.subject.0 ^ charge.counter.0
+}
+
+/// A limit that was not asked is told of as if nobody had used it.
+fn unasked(charge: &Charge<'_>) -> Verdict {
+    let remaining = charge.limit.capacity().saturating_sub(charge.cost);
+    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
+}
+
+fn less(span: Span, passed: Duration) -> Span {
+    Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
+}
+
+/// A verdict some time after it was given.
+trait After {
+    fn after(self, passed: Duration) -> Self;
+}
+
+impl After for Verdict {
+    fn after(self, passed: Duration) -> Self {
+        let outcome = match self.outcome {
+            Outcome::Refuse { retry_after } => Outcome::Refuse { retry_after: less(retry_after, passed) },
+            other => other,
+        };
+        Verdict { outcome, reset_after: less(self.reset_after, passed), ..self }
+    }
+}

@@ -1,0 +1,132 @@
+//! Which server a counter lives on.
+
+mod cluster;
+mod ring;
+mod sentinel;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+use redis::{Cmd, Value};
+use tokio::task::JoinHandle;
+
+use self::cluster::Cluster;
+use self::ring::Ring;
+use super::error::Fault;
+use super::keys::{self, Tag};
+use super::link::Link;
+use super::script::ChargeAll;
+use super::settings::{RedisSettings, Topology};
+
+/// A decision is sent on at most so often.
+const REDIRECTS_MAX: usize = 3;
+
+/// The way to the servers.
+pub(super) struct Router {
+    map: Map,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+enum Map {
+    /// One server; which one may change.
+    One(Arc<Spot>),
+    Cluster(Arc<Cluster>),
+    Ring(Ring),
+}
+
+/// The server of the moment.
+pub(super) struct Spot {
+    link: ArcSwap<Link>,
+    /// Told when the server turns out not to be the one any more.
+    doubted: tokio::sync::Notify,
+}
+
+/// Counters in one place share a call.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place(u32);
+
+impl Router {
+    /// Begins to connect.
+    pub(super) fn open(settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
+        let mut tasks = Vec::new();
+        let map = match &settings.topology {
+            Topology::Single(address) => Map::One(Spot::new(Link::open(address, settings, script)?)),
+            Topology::Sentinel { sentinels, master, login } => {
+                let watch = sentinel::Watch::new(settings, sentinels, master, login, script)?;
+                let spot = watch.spot();
+                tasks.push(tokio::spawn(watch.run()));
+                Map::One(spot)
+            }
+            Topology::Cluster(servers) => {
+                let cluster = Arc::new(Cluster::open(servers, settings, script)?);
+                tasks.push(tokio::spawn(Arc::clone(&cluster).follow()));
+                Map::Cluster(cluster)
+            }
+            Topology::Ring { servers, virtual_nodes } => {
+                Map::Ring(Ring::consistent(links(servers, settings, script)?, *virtual_nodes))
+            }
+            Topology::Modulo(servers) => Map::Ring(Ring::modulo(links(servers, settings, script)?)),
+        };
+        Ok(Router { map, tasks })
+    }
+
+    /// Where the counters of a subject are.
+    pub(super) fn place(&self, tag: &Tag) -> Place {
+        self.place_of(tag.as_bytes())
+    }
+
+    /// Where a name with this hash tag, or without one, is.
+    pub(super) fn place_of(&self, tag: &[u8]) -> Place {
+        match &self.map {
+            Map::One(_) => Place(0),
+            Map::Cluster(_) => Place(u32::from(keys::slot(tag))),
+            Map::Ring(ring) => Place(ring.place(tag)),
+        }
+    }
+
+    /// One call in one place, sent on where the place has moved to.
+    pub(super) async fn call(&self, place: Place, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
+        match &self.map {
+            Map::One(spot) => {
+                let link = spot.link.load_full();
+                let outcome = link.call(command, false, deadline).await;
+                if outcome.as_ref().is_err_and(Fault::counts) {
+                    spot.doubted.notify_one();
+                }
+                outcome
+            }
+            Map::Ring(ring) => ring.link(place.0).call(command, false, deadline).await,
+            Map::Cluster(cluster) => cluster.call(place.0, command, deadline, REDIRECTS_MAX).await,
+        }
+    }
+
+    /// Every server that holds counters.
+    pub(super) fn links(&self) -> Vec<Arc<Link>> {
+        match &self.map {
+            Map::One(spot) => vec![spot.link.load_full()],
+            Map::Cluster(cluster) => cluster.masters(),
+            Map::Ring(ring) => ring.links().to_vec(),
+        }
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Spot {
+    fn new(link: Link) -> Arc<Self> {
+        Arc::new(Spot { link: ArcSwap::from_pointee(link), doubted: tokio::sync::Notify::new() })
+    }
+}
+
+fn links(
+    addresses: &[super::settings::Address],
+    settings: &RedisSettings,
+    script: &Arc<ChargeAll>,
+) -> Result<Vec<Arc<Link>>, Fault> {
+    addresses.iter().map(|address| Link::open(address, settings, script).map(Arc::new)).collect()
+}

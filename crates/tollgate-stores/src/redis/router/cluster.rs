@@ -1,0 +1,207 @@
+//! A Redis cluster: which server holds which slot, followed as slots move and masters change.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use hashbrown::HashMap;
+use parking_lot::Mutex;
+use redis::{Cmd, FromRedisValue, Value};
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tracing::debug;
+
+use super::super::error::Fault;
+use super::super::keys::SLOTS;
+use super::super::link::Link;
+use super::super::script::ChargeAll;
+use super::super::settings::{Address, RedisSettings};
+
+/// How often the map is read when nothing is amiss.
+const READ_EVERY: Duration = Duration::from_secs(10);
+/// How often at most when something is.
+const READ_AGAIN: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The servers of a cluster.
+pub(super) struct Cluster {
+    settings: RedisSettings,
+    script: Arc<ChargeAll>,
+    map: ArcSwap<Slots>,
+    /// Every server that was ever sent to, by address.
+    links: Mutex<HashMap<String, Arc<Link>>>,
+    /// Told when the map turns out to be old.
+    doubted: Notify,
+}
+
+/// Which server holds which slot.
+struct Slots {
+    masters: Vec<Arc<Link>>,
+    /// For each slot a position in `masters`, or none.
+    owner: Box<[u16]>,
+}
+
+const NOBODY: u16 = u16::MAX;
+
+impl Cluster {
+    pub(super) fn open(
+        servers: &[Address],
+        settings: &RedisSettings,
+        script: &Arc<ChargeAll>,
+    ) -> Result<Self, Fault> {
+        let cluster = Cluster {
+            settings: settings.clone(),
+            script: Arc::clone(script),
+            map: ArcSwap::from_pointee(Slots { masters: Vec::new(), owner: vec![NOBODY; SLOTS.into()].into() }),
+            links: Mutex::default(),
+            doubted: Notify::new(),
+        };
+        for server in servers {
+            cluster.link(server)?;
+        }
+        Ok(cluster)
+    }
+
+    /// Reads the map again and again; sooner when it turns out to be old.
+    pub(super) async fn follow(self: Arc<Self>) {
+        loop {
+            let known = self.read_map().await;
+            let patience = if known { READ_EVERY } else { READ_AGAIN };
+            let _ = timeout(patience, self.doubted.notified()).await;
+            sleep(READ_AGAIN).await;
+        }
+    }
+
+    pub(super) fn masters(&self) -> Vec<Arc<Link>> {
+        self.map.load().masters.clone()
+    }
+
+    /// One call to whoever holds the slot.
+    pub(super) async fn call(
+        &self,
+        slot: u32,
+        command: Cmd,
+        deadline: Instant,
+        redirects_max: usize,
+    ) -> Result<Value, Fault> {
+        let mut link = self.map.load().of(slot).ok_or(Fault::NotDone)?;
+        let mut asking = false;
+        for _ in 0..redirects_max {
+            let outcome = link.call(command.clone(), asking, deadline).await;
+            (link, asking) = match outcome {
+                Err(Fault::Moved(address)) => {
+                    self.doubted.notify_one();
+                    (self.link_from(&address, &link)?, false)
+                }
+                Err(Fault::Ask(address)) => (self.link_from(&address, &link)?, true),
+                other => {
+                    if other.as_ref().is_err_and(Fault::counts) {
+                        self.doubted.notify_one();
+                    }
+                    return other;
+                }
+            };
+            // A server we have not talked to yet: its first connection is worth a part of the budget.
+            let _ = tokio::time::timeout_at(deadline.into(), link.connected()).await;
+        }
+        Err(Fault::NotDone)
+    }
+
+    /// The server a redirect names. An empty host is the one of the server that sent us on.
+    fn link_from(&self, address: &str, from: &Link) -> Result<Arc<Link>, Fault> {
+        let host = || from.name().rsplit_once(':').map_or("", |(host, _)| host);
+        let full = if address.starts_with(':') { format!("{}{address}", host()) } else { address.to_owned() };
+        self.link(&Address::parse(&full).ok_or(Fault::NotDone)?)
+    }
+
+    fn link(&self, address: &Address) -> Result<Arc<Link>, Fault> {
+        let mut links = self.links.lock();
+        if let Some(link) = links.get(&address.to_string()) {
+            return Ok(Arc::clone(link));
+        }
+        let link = Arc::new(Link::open(address, &self.settings, &self.script)?);
+        links.insert(address.to_string(), Arc::clone(&link));
+        Ok(link)
+    }
+
+    /// Reads the map from the first server that tells it. Whether one did.
+    async fn read_map(&self) -> bool {
+        let known: Vec<Arc<Link>> = self.links.lock().values().cloned().collect();
+        for link in known.iter().filter(|link| link.is_connected()) {
+            let mut command = redis::cmd("CLUSTER");
+            command.arg("SLOTS");
+            let answer = link.call(command, false, Instant::now() + PATIENCE).await;
+            let ranges = answer.ok().and_then(|value| Vec::<SlotRange>::from_redis_value(value).ok());
+            match ranges.filter(|ranges| !ranges.is_empty()) {
+                Some(ranges) => {
+                    self.learn(&ranges, link);
+                    return true;
+                }
+                None => debug!(server = link.name(), "told no cluster slots"),
+            }
+        }
+        false
+    }
+
+    fn learn(&self, ranges: &[SlotRange], from: &Link) {
+        let mut slots = Slots { masters: Vec::new(), owner: vec![NOBODY; SLOTS.into()].into() };
+        for SlotRange { first, last, address } in ranges {
+            let Ok(link) = self.link_from(address, from) else { continue };
+            let position = slots.position(link);
+            for slot in *first..=(*last).min(SLOTS - 1) {
+                slots.owner[usize::from(slot)] = position;
+            }
+        }
+        self.forget_others(&slots.masters);
+        self.map.store(Arc::new(slots));
+    }
+
+    /// Servers that left are not dialled for ever. Those named in the settings stay: they may come back.
+    fn forget_others(&self, masters: &[Arc<Link>]) {
+        let named = match &self.settings.topology {
+            super::super::settings::Topology::Cluster(servers) => servers.as_slice(),
+            _ => &[],
+        };
+        let named: Vec<String> = named.iter().map(Address::to_string).collect();
+        let is_master = |link: &Arc<Link>| masters.iter().any(|master| Arc::ptr_eq(master, link));
+        self.links.lock().retain(|name, link| is_master(link) || named.contains(name));
+    }
+}
+
+impl Slots {
+    fn of(&self, slot: u32) -> Option<Arc<Link>> {
+        let owner = self.owner.get(slot as usize)?;
+        self.masters.get(usize::from(*owner)).cloned()
+    }
+
+    fn position(&mut self, link: Arc<Link>) -> u16 {
+        let known = self.masters.iter().position(|master| Arc::ptr_eq(master, &link));
+        let position = known.unwrap_or_else(|| {
+            self.masters.push(link);
+            self.masters.len() - 1
+        });
+        u16::try_from(position).unwrap_or(NOBODY)
+    }
+}
+
+/// One line of `CLUSTER SLOTS`: a range and its master.
+struct SlotRange {
+    first: u16,
+    last: u16,
+    address: String,
+}
+
+impl FromRedisValue for SlotRange {
+    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
+        let strange = || redis::ParsingError::from("not a range of slots".to_owned());
+        let Value::Array(items) = value else { return Err(strange()) };
+        let mut items = items.into_iter();
+        let mut next = || items.next().ok_or_else(strange);
+        let (first, last) = (u16::from_redis_value(next()?)?, u16::from_redis_value(next()?)?);
+        let Value::Array(master) = next()? else { return Err(strange()) };
+        let mut master = master.into_iter();
+        let host = Option::<String>::from_redis_value(master.next().ok_or_else(strange)?)?.unwrap_or_default();
+        let port = u16::from_redis_value(master.next().ok_or_else(strange)?)?;
+        Ok(SlotRange { first, last, address: format!("{host}:{port}") })
+    }
+}

@@ -1,0 +1,335 @@
+//! The script's two sides: what it is sent, and what it answers.
+//!
+//! Arguments are one packed string, because parsing a dozen decimal numbers costs a server more than the decision.
+
+use redis::{Cmd, Script, Value};
+use smallvec::SmallVec;
+use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::counters::{Charge, Effect, PenaltyCharge};
+use tollgate::limit::{Algorithm, Limit, Window};
+use tollgate::{Span, Timestamp};
+
+use super::error::Fault;
+
+/// How long a lease is valid, unless its window ends before. The script says the same.
+pub(super) const LEASE: Span = Span::from_secs(2);
+
+const SOURCE: &str = include_str!("charge_all.lua");
+
+/// The script, once.
+pub(super) struct ChargeAll {
+    script: Script,
+}
+
+impl ChargeAll {
+    pub(super) fn new() -> Self {
+        ChargeAll { script: Script::new(SOURCE) }
+    }
+
+    /// The command that makes the script known to a server.
+    pub(super) fn load(&self) -> Cmd {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(SOURCE);
+        command
+    }
+
+    /// The command of one call.
+    pub(super) fn call(&self, keys: &[String], arguments: &Arguments) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.script.get_hash()).arg(keys.len());
+        for key in keys {
+            command.arg(key.as_bytes());
+        }
+        command.arg(arguments.packed.as_slice());
+        if let Some((policy, client)) = &arguments.watched {
+            command.arg(policy.as_slice()).arg(client.as_bytes());
+        }
+        command
+    }
+}
+
+/// What a call is about, beside the charges.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mode {
+    /// Only look.
+    pub(super) dry_run: bool,
+    /// Charge whatever the limits say, as when what was counted elsewhere is brought in.
+    pub(super) forced: bool,
+}
+
+/// What a charge asks for beside being charged.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Extra {
+    /// Nothing.
+    #[default]
+    None,
+    /// To be told what it takes to take the charge back.
+    Refundable,
+    /// To take back what was charged under this mark.
+    Refund { mark: u64, cost: u32 },
+    /// A slice for later, and what became of the one before.
+    Lease(LeaseRequest),
+}
+
+/// A wish for a slice.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct LeaseRequest {
+    /// How much would be used while it is valid.
+    pub(super) want: u32,
+    /// How many nodes share the limit.
+    pub(super) nodes: u16,
+    /// The slice before, if it is not settled.
+    pub(super) settle: Option<Settle>,
+}
+
+/// What became of a slice.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Settle {
+    /// Which life of the counter granted it.
+    pub(super) born: u64,
+    /// Which window or epoch granted it.
+    pub(super) mark: u64,
+    /// How much was granted.
+    pub(super) granted: u32,
+    /// How much of it was not used.
+    pub(super) unspent: u32,
+}
+
+/// The packed arguments of a call.
+pub(super) struct Arguments {
+    packed: SmallVec<[u8; 64]>,
+    watched: Option<(SmallVec<[u8; 64]>, String)>,
+}
+
+mod flag {
+    pub(super) const DRY_RUN: u8 = 1;
+    pub(super) const WATCHED: u8 = 2;
+    pub(super) const FORCED: u8 = 4;
+    pub(super) const NOTE: u8 = 8;
+}
+
+mod bit {
+    pub(super) const SHADOW: u8 = 1;
+    pub(super) const BLAMED: u8 = 2;
+    pub(super) const LEASE: u8 = 4;
+    pub(super) const REFUND: u8 = 8;
+    pub(super) const REFUNDABLE: u8 = 16;
+}
+
+impl Arguments {
+    /// Of a call without charges yet.
+    pub(super) fn new(mode: Mode, penalty: Option<&PenaltyCharge<'_>>) -> Self {
+        let mut flags = 0;
+        flags |= if mode.dry_run { flag::DRY_RUN } else { 0 };
+        flags |= if mode.forced { flag::FORCED } else { 0 };
+        flags |= if penalty.is_some() { flag::WATCHED } else { 0 };
+        let watched = penalty.map(|penalty| (policy(penalty), penalty.client.to_string()));
+        let mut packed = SmallVec::new();
+        packed.push(flags);
+        Arguments { packed, watched }
+    }
+
+    /// Of a call that only notes a refusal by a limit of that window.
+    pub(super) fn note(penalty: &PenaltyCharge<'_>, window: Span) -> Self {
+        let mut arguments = Arguments::new(Mode::default(), Some(penalty));
+        arguments.packed[0] |= flag::NOTE;
+        arguments.number::<7>(window.as_micros());
+        arguments
+    }
+
+    /// Adds a charge. `now` is only for calendars, whose windows have no formula.
+    pub(super) fn push(&mut self, charge: &Charge<'_>, blamed: bool, extra: Extra, now: Timestamp) {
+        let limit = charge.limit;
+        let kind = Kind::of(limit);
+        let mut bits = 0;
+        bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
+        bits |= if blamed { bit::BLAMED } else { 0 };
+        bits |= match extra {
+            Extra::None => 0,
+            Extra::Refundable => bit::REFUNDABLE,
+            Extra::Refund { .. } => bit::REFUND,
+            Extra::Lease(_) => bit::LEASE,
+        };
+        let by_length = matches!(kind, Kind::Fixed | Kind::Calendar | Kind::Log);
+        let (tick, window) = if by_length {
+            (1, limit.window_length().as_micros())
+        } else {
+            (limit.tick().micros(), limit.window_ticks())
+        };
+        self.packed.extend_from_slice(&[kind as u8, bits]);
+        self.number::<3>(tick);
+        self.number::<4>(u64::from(charge.cost));
+        self.number::<4>(u64::from(limit.requests()));
+        self.number::<7>(window);
+        self.number::<7>(limit.debt_units_max());
+        match kind {
+            Kind::DelayingBucket => self.number::<7>(limit.capacity_units()),
+            Kind::Calendar => boundaries(limit, now).into_iter().for_each(|at| self.number::<7>(at)),
+            _ => {}
+        }
+        match extra {
+            Extra::Lease(lease) => self.lease(&lease),
+            Extra::Refund { mark, cost } => {
+                self.number::<7>(mark);
+                self.number::<4>(u64::from(cost));
+            }
+            Extra::None | Extra::Refundable => {}
+        }
+    }
+
+    fn lease(&mut self, lease: &LeaseRequest) {
+        let settle = lease.settle.unwrap_or_default();
+        self.number::<4>(u64::from(lease.want));
+        self.number::<2>(u64::from(lease.nodes.max(1)));
+        self.number::<7>(settle.born);
+        self.number::<7>(settle.mark);
+        self.number::<4>(u64::from(settle.granted));
+        self.number::<4>(u64::from(settle.unspent));
+    }
+
+    /// The low `BYTES` bytes, most significant first.
+    fn number<const BYTES: usize>(&mut self, number: u64) {
+        put::<BYTES>(&mut self.packed, number);
+    }
+}
+
+fn put<const BYTES: usize>(packed: &mut SmallVec<[u8; 64]>, number: u64) {
+    packed.extend_from_slice(&number.to_be_bytes()[8 - BYTES..]);
+}
+
+/// How the script counts a limit.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    Bucket = 1,
+    DelayingBucket = 2,
+    Shaper = 3,
+    Fixed = 4,
+    Calendar = 5,
+    Sliding = 6,
+    Log = 7,
+}
+
+impl Kind {
+    fn of(limit: &Limit) -> Self {
+        match (limit.algorithm(), limit.window()) {
+            (Algorithm::LeakyBucket, _) => Kind::Shaper,
+            (Algorithm::TokenBucket | Algorithm::Gcra, _) if limit.max_delay().is_some() => Kind::DelayingBucket,
+            (Algorithm::TokenBucket | Algorithm::Gcra, _) => Kind::Bucket,
+            (Algorithm::FixedWindow, Window::Calendar(_)) => Kind::Calendar,
+            (Algorithm::FixedWindow, Window::Length(_)) => Kind::Fixed,
+            (Algorithm::SlidingWindowCounter, _) => Kind::Sliding,
+            (Algorithm::SlidingWindowLog, _) => Kind::Log,
+        }
+    }
+}
+
+/// The boundaries of the window of `now` and of its neighbours: the server's clock may be in any of the three.
+fn boundaries(limit: &Limit, now: Timestamp) -> [u64; 4] {
+    let Window::Calendar(calendar) = limit.window() else { return [0; 4] };
+    let (start, end) = calendar.bounds(now);
+    let (before, _) = calendar.bounds(start - Span::from_micros(1));
+    let (_, after) = calendar.bounds(end);
+    [before, start, end, after].map(Timestamp::as_micros)
+}
+
+fn policy(penalty: &PenaltyCharge<'_>) -> SmallVec<[u8; 64]> {
+    let policy = penalty.policy;
+    let threshold = policy.violation_threshold as usize;
+    let cooldowns = (0..policy.multipliers.len()).filter_map(|level| policy.cooldown(threshold + level));
+    let cooldowns: SmallVec<[Span; 8]> = cooldowns.collect();
+    let mut packed = SmallVec::new();
+    put::<7>(&mut packed, policy.detection_window.as_micros());
+    put::<4>(&mut packed, u64::from(policy.violation_threshold));
+    put::<1>(&mut packed, policy.violations_max() as u64);
+    put::<7>(&mut packed, policy.cooldown_possible().as_micros());
+    put::<1>(&mut packed, cooldowns.len() as u64);
+    cooldowns.iter().for_each(|cooldown| put::<7>(&mut packed, cooldown.as_micros()));
+    packed
+}
+
+/// What the script answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// The server's clock.
+    pub(super) now: Timestamp,
+    /// How long the client is kept out.
+    pub(super) cooldown: Option<Span>,
+    /// Whether the client's record grew.
+    pub(super) noted: bool,
+    /// One per charge; none if the client was kept out before.
+    pub(super) told: SmallVec<[Told; 4]>,
+}
+
+/// What one limit said.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Told {
+    pub(super) verdict: Verdict,
+    pub(super) grant: Option<Grant>,
+}
+
+/// What goes with a charge that asked for more.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Grant {
+    /// How much may be used later.
+    pub(super) granted: u32,
+    /// For how long.
+    pub(super) valid: Span,
+    /// Which life of the counter it is of.
+    pub(super) born: u64,
+    /// Which window, epoch or entry.
+    pub(super) mark: u64,
+}
+
+impl Answer {
+    /// Reads an answer to charges of which those in `extras` asked for more.
+    pub(super) fn read(value: &Value, extras: impl Iterator<Item = Extra>) -> Result<Answer, Fault> {
+        let strange = || Fault::Misconfigured("the script answered something else than expected".to_owned());
+        let Value::Array(items) = value else { return Err(strange()) };
+        let mut numbers = items.iter().map(|item| match item {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        });
+        let mut next = || numbers.next().flatten().ok_or_else(strange);
+        let now = Timestamp::from_micros(unsigned(next()?));
+        let cooldown = u64::try_from(next()?).ok().map(Span::from_micros);
+        let noted = next()? == 1;
+        let mut told = SmallVec::new();
+        if items.len() > 3 {
+            for extra in extras {
+                told.push(read_told(&mut next, extra)?);
+            }
+        }
+        Ok(Answer { now, cooldown, noted, told })
+    }
+}
+
+fn read_told(next: &mut impl FnMut() -> Result<i64, Fault>, extra: Extra) -> Result<Told, Fault> {
+    let outcome = next()?;
+    let remaining = narrow(next()?);
+    let wait = Span::from_micros(unsigned(next()?));
+    let reset_after = Span::from_micros(unsigned(next()?));
+    let outcome = match outcome {
+        0 => Outcome::Refuse { retry_after: wait },
+        1 => Outcome::Admit { delay: wait },
+        _ => Outcome::Never,
+    };
+    let grant = match extra {
+        Extra::Lease(_) | Extra::Refundable => Some(Grant {
+            granted: narrow(next()?),
+            valid: Span::from_micros(unsigned(next()?)),
+            born: unsigned(next()?),
+            mark: unsigned(next()?),
+        }),
+        Extra::None | Extra::Refund { .. } => None,
+    };
+    Ok(Told { verdict: Verdict { outcome, remaining, reset_after }, grant })
+}
+
+fn unsigned(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+fn narrow(number: i64) -> u32 {
+    u32::try_from(number.max(0)).unwrap_or(u32::MAX)
+}
