@@ -4,14 +4,26 @@
 //! itself, on a free loopback port and in a temporary folder, and stops it on drop.
 //!
 //! - [`RedisServer`]: one server, to be asked, frozen, killed and restarted.
+//! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
 //! - [`free_port`], [`Certificates`], [`Client`]: what the above are made of.
 //!
 //! Everything blocks, nothing needs a runtime, and all methods take `&self`: a test may share a server between
 //! threads. What goes wrong panics with the server's log, for a test has nothing better to do with an error.
 //!
 //! ```
-//! let redis = tollgate_testkit::RedisServer::start();
+//! use std::time::Duration;
+//! use tollgate_testkit::{Client, Fault, FaultProxy, RedisServer};
+//!
+//! let redis = RedisServer::start();
 //! assert_eq!(redis.cli(&["SET", "colour", "green"]), "OK");
+//!
+//! let proxy = FaultProxy::in_front_of(redis.address());
+//! let mut client = Client::connect(proxy.address(), Duration::from_secs(5))?;
+//! assert_eq!(client.command(&[b"GET", b"colour"])?.to_string(), "green");
+//!
+//! proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
+//! assert!(client.command(&[b"GET", b"colour"])?.is_error());
+//! # Ok::<(), std::io::Error>(())
 //! ```
 //!
 //! # What stays behind
@@ -31,11 +43,13 @@ mod certificates;
 mod poll;
 mod port;
 mod process;
+mod proxy;
 mod redis;
 mod resp;
 
 pub use certificates::Certificates;
 pub use poll::{eventually, wait_until};
 pub use port::free_port;
+pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Client, Reply};
