@@ -52,7 +52,8 @@ struct Store {
     script: Arc<ChargeAll>,
     timeout: Duration,
     schema: u8,
-    refusals: Refusals,
+    /// Nothing if every refusal is to be asked for.
+    refusals: Option<Refusals>,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
@@ -70,13 +71,14 @@ impl RedisCounters {
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
         let script = Arc::new(ChargeAll::new());
-        let router = Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router =
+            Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
         Ok(RedisCounters(Arc::new(Store {
             router: Arc::new(router),
             script,
             timeout: settings.timeout,
             schema: SCHEMA,
-            refusals: Refusals::default(),
+            refusals: settings.refusal_cache.then(Refusals::default),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
         })))
@@ -98,6 +100,19 @@ impl RedisCounters {
             }
         };
         tokio::time::timeout(patience, all).await.unwrap_or(false)
+    }
+
+    /// [`CounterStore::charge_all`], and by which instant of its own the server decided; nothing if none was asked.
+    ///
+    /// # Errors
+    /// As [`CounterStore::charge_all`].
+    pub async fn charge_all_timed(
+        &self,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
+        let decided = self.0.decide(charges, now).await;
+        decided.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 
     /// What is known of each server.
@@ -123,7 +138,7 @@ impl RedisCounters {
 
     /// Refusals that were answered without asking a server.
     pub fn refusals_from_memory(&self) -> u64 {
-        self.0.refusals.hits()
+        self.0.refusals.as_ref().map_or(0, Refusals::hits)
     }
 
     /// Charges that were taken back because another place refused.
@@ -134,7 +149,7 @@ impl RedisCounters {
 
 impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
-        self.0.decide(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+        self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
     }
 }
 
@@ -175,7 +190,13 @@ impl Store {
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
         }
-        self.refusals.forget_all();
+        self.forget_refusals();
         Ok(forgotten)
+    }
+
+    fn forget_refusals(&self) {
+        if let Some(refusals) = &self.refusals {
+            refusals.forget_all();
+        }
     }
 }

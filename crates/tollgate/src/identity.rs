@@ -431,7 +431,6 @@ pub(crate) mod tag {
     pub(crate) const METHOD: u8 = 8;
     pub(crate) const DESCRIPTOR: u8 = 9;
     pub(crate) const CLIENT: u8 = 10;
-    pub(crate) const PENALTY: u8 = 11;
     pub(crate) const OVERRIDE: u8 = 12;
 
     pub(crate) fn of(dimension: &Dimension) -> u8 {

@@ -1,6 +1,5 @@
 //! One decision: its charges grouped by place, one call for each, and what was taken given back if any refuses.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -26,28 +25,34 @@ struct Group {
 }
 
 impl Store {
-    /// Decides, at whatever places the counters are.
-    pub(super) async fn decide(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, Fault> {
+    /// Decides, at whatever places the counters are; and by which instant of a server.
+    pub(super) async fn decide(
+        &self,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> Result<(Verdicts, Option<Timestamp>), Fault> {
         let started = Instant::now();
-        if !charges.dry_run
-            && let Some(verdicts) = self.refusals.answer(charges, started)
-        {
-            return Ok(verdicts);
+        let refusals = self.refusals.as_ref().filter(|_| !charges.dry_run);
+        if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
+            return Ok((verdicts, None));
         }
         let deadline = started + self.timeout;
         let groups = self.groups(charges);
-        let verdicts = match groups.as_slice() {
+        let (verdicts, decided_at) = match groups.as_slice() {
             [group] => {
                 let extras = vec![Extra::None; charges.charges.len()];
                 let answer = self.ask(group, charges, &extras, now, deadline).await?;
-                self.conclude(charges, answer)
+                let decided_at = answer.now;
+                (self.conclude(charges, answer).await, decided_at)
             }
             _ => self.decide_apart(&groups, charges, now, deadline).await?,
         };
-        if !charges.dry_run && !verdicts.admitted(charges) {
-            self.refusals.remember(charges, &verdicts, started);
+        match refusals {
+            Some(refusals) if verdicts.admitted(charges) => refusals.outdate(charges),
+            Some(refusals) => refusals.remember(charges, &verdicts, started),
+            None => {}
         }
-        Ok(verdicts)
+        Ok((verdicts, Some(decided_at)))
     }
 
     fn groups(&self, charges: &Charges<'_>) -> SmallVec<[Group; 2]> {
@@ -102,16 +107,20 @@ impl Store {
     }
 
     fn note_clock(&self, theirs: Timestamp, ours: Timestamp) {
-        let offset = i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(ours.as_micros()).unwrap_or(0);
+        let offset =
+            i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(ours.as_micros()).unwrap_or(0);
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
     /// The verdicts of a decision that was made in one place.
-    fn conclude(&self, charges: &Charges<'_>, answer: Answer) -> Verdicts {
+    async fn conclude(&self, charges: &Charges<'_>, answer: Answer) -> Verdicts {
         if let Some(penalty) = charges.penalty.as_ref().filter(|_| answer.noted) {
-            self.list_record(penalty, answer.now);
+            self.list_record(penalty, answer.now).await;
         }
-        Verdicts { verdicts: answer.told.iter().map(|told| told.verdict).collect(), cooldown: answer.cooldown }
+        Verdicts {
+            verdicts: answer.told.iter().map(|told| told.verdict).collect(),
+            cooldown: answer.cooldown,
+        }
     }
 
     /// One call per place, all at once. If any refuses, or gives no answer, the others take back what they charged.
@@ -121,7 +130,7 @@ impl Store {
         charges: &Charges<'_>,
         now: Timestamp,
         deadline: Instant,
-    ) -> Result<Verdicts, Fault> {
+    ) -> Result<(Verdicts, Timestamp), Fault> {
         let extras = vec![Extra::Refundable; charges.charges.len()];
         let calls = groups.iter().map(|group| self.ask(group, charges, &extras, now, deadline));
         let answers: Vec<Result<Answer, Fault>> = join_all(calls).await;
@@ -135,6 +144,7 @@ impl Store {
             }
         }
         let mut verdicts = verdicts?;
+        let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
         if let Some(penalty) = &charges.penalty
             && !admitted
             && !charges.dry_run
@@ -142,7 +152,7 @@ impl Store {
         {
             verdicts.cooldown = self.note_refusal(penalty, charges, &verdicts, now, deadline).await;
         }
-        Ok(verdicts)
+        Ok((verdicts, decided_at))
     }
 
     /// Takes back what one place charged.
@@ -188,7 +198,7 @@ impl Store {
         let answer = Answer::read(&value, std::iter::empty()).ok()?;
         self.note_clock(answer.now, now);
         if answer.noted {
-            self.list_record(penalty, answer.now);
+            self.list_record(penalty, answer.now).await;
         }
         answer.cooldown
     }
@@ -222,12 +232,13 @@ fn longest_refusing_window(
     charges: &Charges<'_>,
     verdicts: &Verdicts,
 ) -> Option<Span> {
-    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &tollgate::algorithms::Verdict))| {
-        charge.effect == Effect::Enforce
-            && charge.cost > 0
-            && penalty.blames(*position)
-            && matches!(verdict.outcome, Outcome::Refuse { .. })
-    };
+    let refusing =
+        |(position, (charge, verdict)): &(usize, (&Charge<'_>, &tollgate::algorithms::Verdict))| {
+            charge.effect == Effect::Enforce
+                && charge.cost > 0
+                && penalty.blames(*position)
+                && matches!(verdict.outcome, Outcome::Refuse { .. })
+        };
     let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
     judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
 }

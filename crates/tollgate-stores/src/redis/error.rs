@@ -50,7 +50,9 @@ impl Fault {
             "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
             "NOSCRIPT" => Fault::NoScript,
             // It will pass, and it did nothing.
-            "LOADING" | "OOM" | "BUSY" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
+            "LOADING" | "OOM" | "BUSY" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => {
+                Fault::NotDone
+            }
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
         }

@@ -19,7 +19,7 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const TAG_BYTES: usize = 26;
 
 /// A subject as it stands in names.
-#[derive(Copy, Clone, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tag([u8; TAG_BYTES]);
 
 impl Tag {
@@ -47,7 +47,8 @@ pub(super) fn counter(schema: u8, tag: &Tag, charge: &Charge<'_>) -> String {
     let mut key = String::with_capacity(48);
     let letter = letter(charge.limit.algorithm());
     // Writing to a string does not fail.
-    let _ = write!(key, "{PREFIX}{schema}{letter}{{{}}}:{}:{}", tag.as_str(), charge.rule, charge.limit.window());
+    let _ =
+        write!(key, "{PREFIX}{schema}{letter}{{{}}}:{}:{}", tag.as_str(), charge.rule, charge.limit.window());
     key
 }
 
@@ -89,9 +90,12 @@ pub(super) const SLOTS: u16 = 16_384;
 /// CRC-16/XMODEM, by which Redis spreads keys over slots.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0_u16, |crc, byte| {
-        (0..8).fold(crc ^ u16::from(*byte) << 8, |crc, _| {
-            if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
-        })
+        (0..8).fold(
+            crc ^ u16::from(*byte) << 8,
+            |crc, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { crc << 1 ^ 0x1021 }
+            },
+        )
     })
 }
 

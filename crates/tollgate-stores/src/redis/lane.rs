@@ -273,7 +273,8 @@ async fn say_script_again(
     answers: &mut [Value],
     script: &ChargeAll,
 ) {
-    let missing: Vec<usize> = (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
+    let missing: Vec<usize> =
+        (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
     let mut again = Pipeline::with_capacity(missing.len() + 1);
     again.add_command(script.load());
     let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();

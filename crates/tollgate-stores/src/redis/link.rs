@@ -39,7 +39,11 @@ struct Inner {
 
 impl Link {
     /// Begins to connect; nothing waits for it.
-    pub(super) fn open(address: &Address, settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
+    pub(super) fn open(
+        address: &Address,
+        settings: &RedisSettings,
+        script: &Arc<ChargeAll>,
+    ) -> Result<Self, Fault> {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
         let lanes = (0..settings.connections.get()).map(|_| {

@@ -1,8 +1,11 @@
 //! Clients on record: what is kept of their conduct, and the list by which people find them.
 //!
 //! A record lives beside the client's counters. The list of those on record is one sorted set, written by the node that
-//! saw the violation, a moment after it: off the way of the request.
+//! saw the violation before it answers.
 
+use std::time::Instant;
+
+use futures_util::future::join;
 use redis::{FromRedisValue, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Penalised, PenaltyCharge};
@@ -35,8 +38,9 @@ impl Member {
 }
 
 impl Store {
-    /// Puts a client on the list, aside, until nothing can be held against it any more.
-    pub(super) fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
+    /// Puts a client on the list until nothing can be held against it any more. Once per violation; if it fails the
+    /// penalty holds all the same, and the client is listed with its next violation.
+    pub(super) async fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
         let policy = penalty.policy;
         let forgotten = now + policy.detection_window + policy.cooldown_max;
         let member = Member::new(&Tag::new(penalty.subject), &penalty.client.to_string());
@@ -46,12 +50,8 @@ impl Store {
         add.arg(&list).arg(forgotten.as_micros()).arg(&member.text);
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
         tidy.arg(&list).arg("-inf").arg(now.as_micros());
-        let router = std::sync::Arc::clone(&self.router);
-        tokio::spawn(async move {
-            let deadline = std::time::Instant::now() + super::ADMIN_TIMEOUT;
-            let _ = router.call(place, add, deadline).await;
-            let _ = router.call(place, tidy, deadline).await;
-        });
+        let deadline = Instant::now() + self.timeout;
+        let _ = join(self.router.call(place, add, deadline), self.router.call(place, tidy, deadline)).await;
     }
 
     /// Forgets a client's record.
@@ -77,7 +77,7 @@ impl Store {
         for member in self.members().await?.iter().filter(|member| member.client() == client) {
             pardoned |= self.forget_member(member).await?;
         }
-        self.refusals.forget_all();
+        self.forget_refusals();
         Ok(pardoned)
     }
 

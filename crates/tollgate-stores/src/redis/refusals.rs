@@ -32,7 +32,7 @@ pub(super) struct Refusals {
 struct Known {
     told_at: Instant,
     until: Instant,
-    /// What costs at least this much is refused. Zero for a client that is kept out.
+    /// What was refused: more would have to wait longer, less might pass. Zero for a client that is kept out.
     cost: u32,
     /// What the limit said; nothing for a client that is kept out.
     verdict: Option<Verdict>,
@@ -80,8 +80,20 @@ impl Refusals {
             {
                 let kept = retry_after.min(charge.limit.window_length());
                 let until = told_at + Duration::from(kept).min(KEPT_MAX);
-                let known = Known { told_at, until, cost: charge.cost, verdict: Some(*verdict), cooldown: None };
+                let known =
+                    Known { told_at, until, cost: charge.cost, verdict: Some(*verdict), cooldown: None };
                 self.put(key(charge), known);
+            }
+        }
+    }
+
+    /// Forgets what was refused of counters that have just been charged: who is refused next has longer to wait.
+    pub(super) fn outdate(&self, charges: &Charges<'_>) {
+        for charge in &charges.charges {
+            let key = key(charge);
+            let mut shard = self.shard(key).lock();
+            if !shard.is_empty() {
+                shard.remove(&key);
             }
         }
     }
@@ -97,7 +109,7 @@ impl Refusals {
 
     fn find(&self, key: u128, cost: u32, now: Instant) -> Option<Known> {
         let shard = self.shard(key).lock();
-        shard.get(&key).filter(|known| known.until > now && known.cost <= cost).copied()
+        shard.get(&key).filter(|known| known.until > now && known.cost == cost).copied()
     }
 
     fn put(&self, key: u128, known: Known) {

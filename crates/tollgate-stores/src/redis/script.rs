@@ -214,7 +214,9 @@ impl Kind {
     fn of(limit: &Limit) -> Self {
         match (limit.algorithm(), limit.window()) {
             (Algorithm::LeakyBucket, _) => Kind::Shaper,
-            (Algorithm::TokenBucket | Algorithm::Gcra, _) if limit.max_delay().is_some() => Kind::DelayingBucket,
+            (Algorithm::TokenBucket | Algorithm::Gcra, _) if limit.max_delay().is_some() => {
+                Kind::DelayingBucket
+            }
             (Algorithm::TokenBucket | Algorithm::Gcra, _) => Kind::Bucket,
             (Algorithm::FixedWindow, Window::Calendar(_)) => Kind::Calendar,
             (Algorithm::FixedWindow, Window::Length(_)) => Kind::Fixed,

@@ -5,10 +5,11 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use redis::{
-    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult, TlsCertificates,
-};
 use redis::io::tcp::TcpSettings;
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
+    TlsCertificates,
+};
 
 /// Where counters are kept and how they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub struct RedisSettings {
     pub connect_timeout: Duration,
     /// Whether busy counters are leased.
     pub leases: bool,
+    /// Whether refusals that are known to last are answered without asking.
+    pub refusal_cache: bool,
 }
 
 impl RedisSettings {
@@ -43,6 +46,7 @@ impl RedisSettings {
             timeout: Duration::from_millis(15),
             connect_timeout: Duration::from_secs(1),
             leases: true,
+            refusal_cache: true,
         }
     }
 
@@ -87,9 +91,12 @@ impl RedisSettings {
         let addr = match (address, &self.tls) {
             (Address::Unix(path), _) => ConnectionAddr::Unix(path.clone()),
             (Address::Tcp { host, port }, None) => ConnectionAddr::Tcp(host.clone(), *port),
-            (Address::Tcp { host, port }, Some(tls)) => {
-                ConnectionAddr::TcpTls { host: host.clone(), port: *port, insecure: tls.insecure, tls_params: None }
-            }
+            (Address::Tcp { host, port }, Some(tls)) => ConnectionAddr::TcpTls {
+                host: host.clone(),
+                port: *port,
+                insecure: tls.insecure,
+                tls_params: None,
+            },
         };
         let info = addr
             .into_connection_info()?
@@ -219,7 +226,8 @@ impl Tls {
     fn certificates(&self) -> TlsCertificates {
         let own = self.own.as_ref();
         TlsCertificates {
-            client_tls: own.map(|(cert, key)| ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() }),
+            client_tls: own
+                .map(|(cert, key)| ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() }),
             root_cert: self.authorities.clone(),
         }
     }

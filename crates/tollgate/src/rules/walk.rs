@@ -266,8 +266,8 @@ impl<'a, 'r> Walk<'a, 'r> {
             && let Some(client) = self.client
             && self.plan.charges.charges.iter().any(enforced)
         {
+            // The same subject as that of a rule that counts by this client, so that a cluster keeps both in one slot.
             let mut values = SubjectValues::default();
-            values.push_bytes(tag::PENALTY, b"");
             values.push_client(client, self.set.ipv6_prefix);
             let subject = self.seed.subject(&values);
             let own_charges = self.own_charges;

@@ -52,7 +52,10 @@ impl Cluster {
         let cluster = Cluster {
             settings: settings.clone(),
             script: Arc::clone(script),
-            map: ArcSwap::from_pointee(Slots { masters: Vec::new(), owner: vec![NOBODY; SLOTS.into()].into() }),
+            map: ArcSwap::from_pointee(Slots {
+                masters: Vec::new(),
+                owner: vec![NOBODY; SLOTS.into()].into(),
+            }),
             links: Mutex::default(),
             doubted: Notify::new(),
         };
@@ -200,7 +203,8 @@ impl FromRedisValue for SlotRange {
         let (first, last) = (u16::from_redis_value(next()?)?, u16::from_redis_value(next()?)?);
         let Value::Array(master) = next()? else { return Err(strange()) };
         let mut master = master.into_iter();
-        let host = Option::<String>::from_redis_value(master.next().ok_or_else(strange)?)?.unwrap_or_default();
+        let host =
+            Option::<String>::from_redis_value(master.next().ok_or_else(strange)?)?.unwrap_or_default();
         let port = u16::from_redis_value(master.next().ok_or_else(strange)?)?;
         Ok(SlotRange { first, last, address: format!("{host}:{port}") })
     }

@@ -81,7 +81,9 @@ impl Watch {
     /// The first sentinel that knows. It is asked first the next time.
     async fn ask(&mut self) -> Option<Address> {
         for position in 0..self.sentinels.len() {
-            if let Ok(Some(address)) = timeout(PATIENCE, master_of(&self.sentinels[position], &self.master)).await {
+            if let Ok(Some(address)) =
+                timeout(PATIENCE, master_of(&self.sentinels[position], &self.master)).await
+            {
                 self.sentinels.swap(0, position);
                 return Some(address);
             }
