@@ -4,6 +4,7 @@
 //! itself, on a free loopback port and in a temporary folder, and stops it on drop.
 //!
 //! - [`RedisServer`]: one server, to be asked, frozen, killed and restarted.
+//! - [`SentinelFleet`]: a master, two replicas and three sentinels, for failovers.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
 //! - [`free_port`], [`Certificates`], [`Client`]: what the above are made of.
 //!
@@ -46,6 +47,7 @@ mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod sentinel;
 
 pub use certificates::Certificates;
 pub use poll::{eventually, wait_until};
@@ -53,3 +55,4 @@ pub use port::free_port;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Client, Reply};
+pub use sentinel::SentinelFleet;
