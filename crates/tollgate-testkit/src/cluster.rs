@@ -15,6 +15,7 @@ use crate::resp::Reply;
 const MASTERS: usize = 3;
 const NODES: usize = 2 * MASTERS;
 const SLOTS: u16 = 16384;
+const SLOTS_PER_MASTER: u16 = SLOTS.div_ceil(3);
 const START_DEADLINE: Duration = Duration::from_secs(20);
 const MIGRATION_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -174,9 +175,9 @@ impl RedisCluster {
     }
 
     fn assign_slots(&self) {
-        let share = SLOTS.div_ceil(3);
         for (number, master) in (0..).zip(&self.nodes[..MASTERS]) {
-            let (first, last) = (number * share, (number * share + share).min(SLOTS) - 1);
+            let first = number * SLOTS_PER_MASTER;
+            let last = (first + SLOTS_PER_MASTER).min(SLOTS) - 1;
             // Different epochs from the start, so that the masters need not settle who gives way.
             expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             expect_ok(master, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
