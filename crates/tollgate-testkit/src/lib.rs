@@ -4,6 +4,8 @@
 //! itself, on a free loopback port and in a temporary folder, and stops it on drop.
 //!
 //! - [`RedisServer`]: one server, to be asked, frozen, killed and restarted.
+//! - [`SentinelFleet`]: a master, two replicas and three sentinels, for failovers.
+//! - [`RedisCluster`]: three masters with a replica each, for redirections and moving slots.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
 //! - [`free_port`], [`Certificates`], [`Client`]: what the above are made of.
 //!
@@ -40,16 +42,20 @@
 )]
 
 mod certificates;
+mod cluster;
 mod poll;
 mod port;
 mod process;
 mod proxy;
 mod redis;
 mod resp;
+mod sentinel;
 
 pub use certificates::Certificates;
+pub use cluster::{HalfMigrated, RedisCluster, key_slot};
 pub use poll::{eventually, wait_until};
 pub use port::free_port;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Client, Reply};
+pub use sentinel::SentinelFleet;

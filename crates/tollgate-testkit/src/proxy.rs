@@ -1,8 +1,8 @@
 //! A TCP proxy that can be told to misbehave, while connections are open.
 //!
-//! Three threads serve a connection (`proxy/connection.rs`): one takes requests from the client, one takes replies from the server, one
-//! hands replies to the client. The last two are apart so that `Latency` delays each reply by its own due time;
-//! a single thread sleeping between read and write would add up to twice the delay.
+//! Three threads serve a connection (`proxy/connection.rs`): one takes requests from the client, one takes
+//! replies from the server, one hands replies to the client. The last two are apart so that `Latency` delays each
+//! reply by its own due time; a single thread sleeping between read and write would add up to twice the delay.
 //!
 //! A fault never does what a network cannot do. Bytes that were held back go on, in order, when the fault ends;
 //! a connection whose bytes were lost or falsified is closed then, so that no later reply can be taken for that
@@ -49,7 +49,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every command is answered with this line: `Fault::reply("-READONLY You can't write against a read only replica.")`.
+    /// Every command is answered with this line: `Fault::reply("-LOADING Redis is loading the dataset in memory")`.
     pub fn reply(line: impl AsRef<str>) -> Self {
         Self::Reply(ended(line.as_ref()))
     }

@@ -426,6 +426,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// What several servers have logged, for the message of a panic.
+pub(crate) fn logs_of<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
+    let logs = servers.into_iter().map(|server| format!("--- port {}\n{}", server.port(), server.log()));
+    logs.collect::<Vec<_>>().join("\n")
+}
+
 /// `name:value` lines, as `INFO` and `CLUSTER INFO` answer them.
 pub(crate) fn fields(lines: &str) -> HashMap<String, String> {
     let pairs = lines.lines().filter_map(|line| line.split_once(':'));

@@ -87,7 +87,7 @@ fn a_bad_setting_is_told_with_the_words_of_the_server() {
 #[test]
 fn a_frozen_server_keeps_connections_and_answers_nothing() {
     let redis = RedisServer::start();
-    let mut client = Client::connect(redis.address(), Duration::from_millis(100)).unwrap();
+    let mut client = Client::connect(redis.address(), Duration::from_millis(250)).unwrap();
     redis.freeze();
     assert_eq!(client.command(&[b"INCR", b"n"]).unwrap_err().kind(), ErrorKind::WouldBlock);
     redis.thaw();

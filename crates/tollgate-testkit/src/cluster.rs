@@ -1,0 +1,318 @@
+//! A Redis Cluster of three masters with one replica each.
+//!
+//! Put together by commands of our own rather than by `redis-cli --cluster create`: every node is introduced to
+//! every other at once instead of hearing of it by gossip, and nothing sleeps. Two seconds remain in which a
+//! new master of a cluster refuses to serve, whatever is done (`CLUSTER_WRITABLE_DELAY` in its source).
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use crate::poll::wait_until;
+use crate::redis::{RedisOptions, RedisServer, Role, fields, logs_of};
+use crate::resp::Reply;
+
+const MASTERS: usize = 3;
+const NODES: usize = 2 * MASTERS;
+const SLOTS: u16 = 16384;
+const SLOTS_PER_MASTER: u16 = SLOTS.div_ceil(3);
+const START_DEADLINE: Duration = Duration::from_secs(20);
+const MIGRATION_DEADLINE: Duration = Duration::from_secs(10);
+
+// A replica that has been out of touch for long would not stand for election: here it always may. None moves to
+// another master, so that a test knows who replicates whom. And `CLUSTER SLOTS` conceals a replica until its
+// master has sent it something, which would be ten seconds.
+const SETTINGS: [&str; 8] = [
+    "--cluster-node-timeout",
+    "1000",
+    "--cluster-replica-validity-factor",
+    "0",
+    "--cluster-allow-replica-migration",
+    "no",
+    "--repl-ping-replica-period",
+    "1",
+];
+
+/// A running cluster, killed on drop. A master is taken for dead after one second.
+#[derive(Debug)]
+pub struct RedisCluster {
+    nodes: Vec<RedisServer>,
+}
+
+/// A slot on its way from one master to another, as a test sees it in [`RedisCluster::migrate_slot`].
+#[derive(Clone, Debug)]
+pub struct HalfMigrated {
+    /// The slot.
+    pub slot: u16,
+    /// Still the owner; answers `ASK` for keys it does not have.
+    pub from: SocketAddr,
+    /// The next owner; serves the slot's keys after `ASKING` only.
+    pub to: SocketAddr,
+    /// Keys that are at the next owner already; at least one, if the slot held any.
+    pub moved: Vec<Vec<u8>>,
+    /// Keys that have not left yet.
+    pub remaining: Vec<Vec<u8>>,
+}
+
+/// Who serves which slots, as one node sees it: first slot, last slot, master.
+type Owners = Vec<(u16, u16, SocketAddr)>;
+
+impl RedisCluster {
+    /// Starts a cluster; returns when all nodes agree that it is complete and the replicas are in sync.
+    pub fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a cluster whose nodes have more settings, in the manner of the command line.
+    ///
+    /// # Panics
+    ///
+    /// With the logs, if the cluster does not come together within twenty seconds.
+    pub fn with(args: &[&str]) -> Self {
+        let options = RedisOptions::with_args(&[&SETTINGS, args].concat());
+        let nodes = thread::scope(|scope| {
+            let starts =
+                [(); NODES].map(|()| scope.spawn(|| RedisServer::start_as(Role::ClusterNode, &options)));
+            starts.map(|start| start.join().unwrap()).into()
+        });
+        let cluster = Self { nodes };
+        cluster.assign_slots();
+        cluster.introduce_nodes();
+        cluster.assign_replicas();
+        let complete = || cluster.is_ok() && cluster.nodes.iter().all(sees_every_replica);
+        cluster.expect_soon(START_DEADLINE, complete, "the cluster is not complete");
+        cluster
+    }
+
+    /// Where all nodes listen, dead or alive.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(RedisServer::address).collect()
+    }
+
+    /// All nodes, dead or alive.
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
+    /// The masters that own slots, in the order of their slots.
+    pub fn masters(&self) -> Vec<SocketAddr> {
+        let mut masters: Vec<SocketAddr> = Vec::new();
+        for (_, _, master) in self.owners() {
+            if !masters.contains(&master) {
+                masters.push(master);
+            }
+        }
+        masters
+    }
+
+    /// The master of a slot, as a running node sees it.
+    ///
+    /// # Panics
+    ///
+    /// If the slot has none.
+    pub fn slot_owner(&self, slot: u16) -> SocketAddr {
+        let owners = self.owners();
+        let owner = owners.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        owner.unwrap_or_else(|| panic!("slot {slot} has no master")).2
+    }
+
+    /// The node that listens there.
+    ///
+    /// # Panics
+    ///
+    /// If none of the cluster does.
+    pub fn server_at(&self, address: SocketAddr) -> &RedisServer {
+        self.nodes.iter().find(|node| node.address() == address).expect("an address of the cluster")
+    }
+
+    /// Kills the master of a slot (`SIGKILL`); where it was.
+    pub fn kill_master_of(&self, slot: u16) -> SocketAddr {
+        let master = self.slot_owner(slot);
+        self.server_at(master).kill9();
+        master
+    }
+
+    /// Waits until all running nodes agree that running masters serve all slots and their replicas are in sync.
+    ///
+    /// # Panics
+    ///
+    /// With the logs, if that takes longer than `timeout`.
+    pub fn wait_until_ok(&self, timeout: Duration) {
+        self.expect_soon(timeout, || self.is_ok(), "the cluster is not well");
+    }
+
+    /// Moves a slot to another master, and calls `halfway` when half of its keys, rounded up, have moved.
+    ///
+    /// # Panics
+    ///
+    /// If a step fails.
+    pub fn migrate_slot(&self, slot: u16, to: SocketAddr, halfway: impl FnOnce(&HalfMigrated)) {
+        let from = self.slot_owner(slot);
+        let (source, target) = (self.server_at(from), self.server_at(to));
+        set_slot(target, slot, &["IMPORTING", &id_of(source)]);
+        set_slot(source, slot, &["MIGRATING", &id_of(target)]);
+
+        let mut moved = keys_in(source, slot);
+        let remaining = moved.split_off(moved.len().div_ceil(2));
+        move_keys(source, to, &moved);
+        halfway(&HalfMigrated { slot, from, to, moved, remaining });
+
+        // Asked again, for the test may have added and deleted some.
+        move_keys(source, to, &keys_in(source, slot));
+        self.give_slot(slot, source, target);
+        let arrived = || self.slot_owner(slot) == to && self.is_ok();
+        self.expect_soon(MIGRATION_DEADLINE, arrived, "the slot has not arrived everywhere");
+    }
+
+    /// The new owner is told first: were it last, nobody would own the slot if it died in between.
+    fn give_slot(&self, slot: u16, source: &RedisServer, target: &RedisServer) {
+        let masters = self.masters();
+        let others = masters.iter().map(|master| self.server_at(*master));
+        let others = others.filter(|other| ![source.port(), target.port()].contains(&other.port()));
+        for master in [target, source].into_iter().chain(others) {
+            set_slot(master, slot, &["NODE", &id_of(target)]);
+        }
+    }
+
+    fn assign_slots(&self) {
+        for (number, master) in (0..).zip(&self.nodes[..MASTERS]) {
+            let first = number * SLOTS_PER_MASTER;
+            let last = (first + SLOTS_PER_MASTER).min(SLOTS) - 1;
+            // Different epochs from the start, so that the masters need not settle who gives way.
+            expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
+            expect_ok(master, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+        }
+    }
+
+    fn introduce_nodes(&self) {
+        for (number, one) in self.nodes.iter().enumerate() {
+            for other in &self.nodes[number + 1..] {
+                let (port, bus_port) = (other.port().to_string(), other.bus_port().to_string());
+                expect_ok(one, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
+            }
+        }
+        let acquainted = |node: &RedisServer| {
+            let known = node.cli(&["CLUSTER", "NODES"]);
+            known.lines().count() == NODES && !known.contains("handshake")
+        };
+        self.expect_soon(START_DEADLINE, || self.nodes.iter().all(acquainted), "the nodes do not meet");
+    }
+
+    fn assign_replicas(&self) {
+        let (masters, replicas) = self.nodes.split_at(MASTERS);
+        for (master, replica) in masters.iter().zip(replicas) {
+            expect_ok(replica, &["CLUSTER", "REPLICATE", &id_of(master)]);
+        }
+    }
+
+    fn running(&self) -> impl Iterator<Item = &RedisServer> {
+        self.nodes.iter().filter(|node| node.is_running())
+    }
+
+    fn owners(&self) -> Owners {
+        self.running().find_map(owners_seen_by).expect("a node that runs")
+    }
+
+    fn is_ok(&self) -> bool {
+        let Some(owners) = self.running().next().and_then(owners_seen_by) else { return false };
+        let covered: u32 = owners.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
+        covered == u32::from(SLOTS)
+            // The dead are missed only after a while: until then all looks well to the others.
+            && owners.iter().all(|(_, _, master)| self.server_at(*master).is_running())
+            && self.running().all(|node| is_content(node) && owners_seen_by(node).as_ref() == Some(&owners))
+    }
+
+    fn expect_soon(&self, timeout: Duration, condition: impl FnMut() -> bool, complaint: &str) {
+        assert!(wait_until(timeout, condition), "{complaint}:\n{}", logs_of(&self.nodes));
+    }
+}
+
+/// The slot of a key: CRC16 of the key, or of what stands in its first `{}` if that is not empty.
+pub fn key_slot(key: &[u8]) -> u16 {
+    crc16(hash_tag(key).unwrap_or(key)) % SLOTS
+}
+
+fn hash_tag(key: &[u8]) -> Option<&[u8]> {
+    let open = key.iter().position(|byte| *byte == b'{')?;
+    let rest = &key[open + 1..];
+    let close = rest.iter().position(|byte| *byte == b'}')?;
+    (close > 0).then_some(&rest[..close])
+}
+
+/// CRC-16/XMODEM.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| (crc << 1) ^ (0x1021 * (crc >> 15)))
+    })
+}
+
+fn id_of(node: &RedisServer) -> String {
+    node.cli(&["CLUSTER", "MYID"])
+}
+
+fn set_slot(node: &RedisServer, slot: u16, state: &[&str]) {
+    expect_ok(node, &[&["CLUSTER", "SETSLOT", &slot.to_string()], state].concat());
+}
+
+fn keys_in(node: &RedisServer, slot: u16) -> Vec<Vec<u8>> {
+    let keys = node.command(&[b"CLUSTER", b"GETKEYSINSLOT", slot.to_string().as_bytes(), b"1000000"]);
+    keys.items().iter().map(|key| key.bytes().to_vec()).collect()
+}
+
+fn move_keys(source: &RedisServer, to: SocketAddr, keys: &[Vec<u8>]) {
+    let port = to.port().to_string();
+    for some in keys.chunks(100) {
+        let mut command: Vec<&[u8]> =
+            vec![b"MIGRATE", b"127.0.0.1", port.as_bytes(), b"", b"0", b"5000", b"KEYS"];
+        command.extend(some.iter().map(Vec::as_slice));
+        let reply = source.command(&command).to_string();
+        assert!(["OK", "NOKEY"].contains(&&*reply), "MIGRATE: {reply}"); // a key may have expired
+    }
+}
+
+#[track_caller]
+fn expect_ok(node: &RedisServer, command: &[&str]) {
+    assert_eq!(node.cli(command), "OK", "{command:?}");
+}
+
+fn owners_seen_by(node: &RedisServer) -> Option<Owners> {
+    let slots = node.try_command(&[b"CLUSTER", b"SLOTS"]).ok()?;
+    let mut owners: Owners = slots.items().iter().map(owner).collect();
+    owners.sort_unstable();
+    Some(owners)
+}
+
+/// One range of `CLUSTER SLOTS`: first, last, master, replicas.
+fn owner(range: &Reply) -> (u16, u16, SocketAddr) {
+    let [first, last, master, ..] = range.items() else { panic!("no range of slots: {range:?}") };
+    let slot = |reply: &Reply| u16::try_from(reply.int()).expect("a slot");
+    let address = format!("{}:{}", master.items()[0], master.items()[1]);
+    (slot(first), slot(last), address.parse().expect("an address"))
+}
+
+fn sees_every_replica(node: &RedisServer) -> bool {
+    let slots = node.command(&[b"CLUSTER", b"SLOTS"]);
+    slots.items().iter().all(|range| range.items().len() == 4)
+}
+
+/// Whether a node serves, and is in sync if it is a replica.
+fn is_content(node: &RedisServer) -> bool {
+    let serves =
+        fields(&node.cli(&["CLUSTER", "INFO"])).get("cluster_state").is_some_and(|state| state == "ok");
+    serves && node.info("replication").get("master_link_status").is_none_or(|status| status == "up")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_of_the_specification() {
+        assert_eq!(crc16(b"123456789"), 0x31C3);
+        assert_eq!(key_slot(b"foo"), 12182);
+        assert_eq!(key_slot(b"a{foo}b{bar}"), 12182);
+        assert_eq!(key_slot(b"{}foo"), crc16(b"{}foo") % SLOTS, "an empty tag is none");
+        assert_eq!(key_slot(b"foo{{bar}}zap"), key_slot(b"{bar"));
+        assert_eq!(key_slot(b""), 0);
+    }
+}
