@@ -97,6 +97,7 @@ impl Contender for Store {
             limit: &self.limit.limit,
             cost: 1,
             effect: Effect::Enforce,
+            leases: true,
         });
         self.counters.charge_all_now(&charges, self.clock.now()).admitted(&charges)
     }

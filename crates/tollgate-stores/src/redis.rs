@@ -6,16 +6,21 @@
 //! back what was charged in the others, so that nothing is ever admitted beyond a limit.
 
 mod breaker;
+mod claims;
 mod decide;
 mod error;
+mod fleet;
+mod hot;
 mod keys;
 mod lane;
+mod leases;
 mod link;
 mod random;
 mod records;
 mod refusals;
 mod router;
 mod script;
+mod servers;
 mod settings;
 
 use std::sync::Arc;
@@ -26,13 +31,17 @@ use redis::{Cmd, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 
+pub use self::claims::Claim;
 use self::error::Fault;
+use self::fleet::Fleet;
 pub use self::keys::SCHEMA;
 use self::keys::Tag;
+use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
 use self::router::{Place, Router};
 use self::script::ChargeAll;
+pub use self::servers::ServerFacts;
 pub use self::settings::{
     Address, Login, RedisSettings, Secret, Tls, Topology, UrlError, VIRTUAL_NODES_DEFAULT,
 };
@@ -48,12 +57,17 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisCounters(Arc<Store>);
 
 struct Store {
-    router: Arc<Router>,
+    router: Router,
     script: Arc<ChargeAll>,
     timeout: Duration,
     schema: u8,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
+    leases: Leases,
+    /// Whether anything is leased at all.
+    leasing: bool,
+    fleet: Fleet,
+    facts: Arc<servers::Known>,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
@@ -73,15 +87,21 @@ impl RedisCounters {
         let script = Arc::new(ChargeAll::new());
         let router =
             Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
-        Ok(RedisCounters(Arc::new(Store {
-            router: Arc::new(router),
+        let store = Arc::new(Store {
+            router,
             script,
             timeout: settings.timeout,
             schema: SCHEMA,
             refusals: settings.refusal_cache.then(Refusals::default),
+            leases: Leases::new(Instant::now()),
+            leasing: settings.leases,
+            fleet: Fleet::new(),
+            facts: servers::known(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
-        })))
+        });
+        fleet::tend(&store);
+        Ok(RedisCounters(store))
     }
 
     /// Waits until every server is connected, has refused us, or `patience` is over. Whether all are connected.
@@ -136,6 +156,12 @@ impl RedisCounters {
         self.0.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
     }
 
+    /// What is leased.
+    pub fn leases(&self) -> LeaseStats {
+        let (held, units) = self.0.leases.outstanding(Instant::now());
+        LeaseStats { held, units, served: self.0.leases.served() }
+    }
+
     /// Refusals that were answered without asking a server.
     pub fn refusals_from_memory(&self) -> u64 {
         self.0.refusals.as_ref().map_or(0, Refusals::hits)
@@ -145,6 +171,17 @@ impl RedisCounters {
     pub fn refunds(&self) -> u64 {
         self.0.refunds.load(Ordering::Relaxed)
     }
+}
+
+/// What is leased on this node.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseStats {
+    /// Leases with something left.
+    pub held: usize,
+    /// Units in them: how much may be admitted beyond limits if the servers that granted them are lost.
+    pub units: u64,
+    /// Charges that were served from leases.
+    pub served: u64,
 }
 
 impl CounterStore for RedisCounters {
@@ -190,13 +227,9 @@ impl Store {
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
         }
-        self.forget_refusals();
+        let counters = charges.charges.iter().map(|charge| leases::key(charge.subject, charge.counter));
+        let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
+        self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
         Ok(forgotten)
-    }
-
-    fn forget_refusals(&self) {
-        if let Some(refusals) = &self.refusals {
-            refusals.forget_all();
-        }
     }
 }

@@ -40,6 +40,8 @@ pub struct Charge<'a> {
     pub cost: u32,
     /// Whether a refusal refuses the request.
     pub effect: Effect,
+    /// Whether nodes that share the counter may take units of it in advance.
+    pub leases: bool,
 }
 
 /// What a refusal by a limit means for the request.

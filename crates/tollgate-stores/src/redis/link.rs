@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
+use redis::{Client, Cmd, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
@@ -26,6 +26,7 @@ const PROBES_UNANSWERED: u32 = 10;
 /// One server.
 pub(super) struct Link {
     name: String,
+    client: Client,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -59,12 +60,17 @@ impl Link {
         });
         let name = address.to_string();
         tasks.push(tokio::spawn(probe(Arc::clone(&inner), name.clone())));
-        Ok(Link { name, inner, tasks })
+        Ok(Link { name, client, inner, tasks })
     }
 
     /// The address, as settings write it.
     pub(super) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A client for connections of their own.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
     }
 
     /// Whether the server is being left alone.

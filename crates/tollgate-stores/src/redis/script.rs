@@ -270,6 +270,14 @@ pub(super) struct Told {
     pub(super) grant: Option<Grant>,
 }
 
+impl Told {
+    /// The verdict with what was granted still counted as there: it is, only here.
+    pub(super) fn whole(&self) -> Verdict {
+        let granted = self.grant.map_or(0, |grant| grant.granted);
+        Verdict { remaining: self.verdict.remaining.saturating_add(granted), ..self.verdict }
+    }
+}
+
 /// What goes with a charge that asked for more.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Grant {

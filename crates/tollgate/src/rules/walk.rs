@@ -251,9 +251,10 @@ impl<'a, 'r> Walk<'a, 'r> {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
             self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
+        let leases = rule.is_none_or(|rule| rule.leases);
         let rule = rule.map_or_else(|| namespace(position), |rule| &rule.name);
         let cost = self.request.cost;
-        self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect });
+        self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }
 

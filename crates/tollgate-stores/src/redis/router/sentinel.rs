@@ -1,6 +1,7 @@
 //! Sentinels say which server is the master; when they say another, the connection follows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Client, FromRedisValue};
@@ -73,6 +74,7 @@ impl Watch {
             Ok(link) => {
                 info!(master = %self.master, server = %address, "counters are kept by this server now");
                 self.spot.link.store(Arc::new(link));
+                self.spot.generation.fetch_add(1, Ordering::Relaxed);
             }
             Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
         }
