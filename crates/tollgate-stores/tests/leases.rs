@@ -3,10 +3,10 @@
 mod harness;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tollgate::counters::{Charge, Charges, CounterId, CounterStore, Effect};
+use tollgate::counters::{Charge, Charges, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
 use tollgate_stores::redis::{RedisCounters, Topology};
@@ -31,6 +31,8 @@ struct Figures {
     requests: u64,
     admitted: u64,
     calls: u64,
+    /// The same two from the third second on, when the nodes have found out what is busy.
+    later: (u64, u64),
     /// Admitted in each window of the limit, by the server's clock at the time.
     by_window: Vec<u64>,
 }
@@ -95,7 +97,8 @@ impl Load {
                             sent += 1.0;
                             let charges = load.charges();
                             let now = Timestamp::from(SystemTime::now());
-                            let verdicts = store.charge_all(&charges, now).await.unwrap();
+                            let (verdicts, decided_at) = store.charge_all_timed(&charges, now).await.unwrap();
+                            let now = decided_at.unwrap_or(now);
                             requests.fetch_add(1, Ordering::Relaxed);
                             if verdicts.admitted(&charges) {
                                 let turn = usize::try_from(now.as_micros() / window - first).unwrap();
@@ -106,39 +109,95 @@ impl Load {
                     }
                 })
             });
-            for node in nodes.collect::<Vec<_>>() {
+            let nodes: Vec<_> = nodes.collect();
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            let at_first = (requests.load(Ordering::Relaxed), server.commandstats("evalsha"));
+            for node in nodes {
                 node.await.unwrap();
             }
+            let requests = requests.load(Ordering::Relaxed);
+            let calls = server.commandstats("evalsha");
             let by_window: Vec<u64> = windows.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             Figures {
-                requests: requests.load(Ordering::Relaxed),
+                requests,
                 admitted: by_window.iter().sum(),
-                calls: server.commandstats("evalsha") - before,
+                calls: calls - before,
+                later: (requests - at_first.0, calls - at_first.1),
                 by_window,
             }
         })
     }
 }
 
+/// The load of the original design: twenty nodes, a hundred thousand a minute, twenty thousand requests a second.
+const HUNDRED_THOUSAND: u32 = 100_000;
+const MINUTE: Span = Span::from_secs(60);
+
+impl Figures {
+    fn show(&self, what: &str) {
+        let windows: Vec<&u64> = self.by_window.iter().filter(|admitted| **admitted > 0).collect();
+        println!(
+            "{what}: {} requests, {} admitted {windows:?}, {} calls: one in {}, later one in {}",
+            self.requests,
+            self.admitted,
+            self.calls,
+            self.requests / self.calls.max(1),
+            self.later.0 / self.later.1.max(1)
+        );
+    }
+}
+
 #[test]
-fn a_fixed_window_is_never_exceeded_and_hardly_undershot() {
+fn t18_a_busy_window_is_filled_to_the_last_unit_with_few_calls() {
     let server = RedisServer::start();
-    let load = Load::new(Algorithm::FixedWindow, 5_000, Span::from_secs(3));
-    let figures = load.run(&server, None);
-    println!("{figures:?}, {} requests a call", figures.requests / figures.calls);
-    assert!(figures.by_window.iter().all(|admitted| *admitted <= 5_000), "{figures:?}");
-    assert!(figures.by_window.iter().filter(|admitted| **admitted >= 4_975).count() >= 2, "{figures:?}");
-    assert!(figures.calls * 70 <= figures.requests, "{figures:?}");
+    let figures = Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE).run(&server, None);
+    figures.show("fixed window");
+    assert!(figures.by_window.iter().all(|admitted| *admitted <= HUNDRED_THOUSAND.into()));
+    // The run may lie across two windows; either way all of what there was, or of what was asked for, is given out.
+    let possible = figures.requests.min(HUNDRED_THOUSAND.into());
+    assert!(figures.admitted * 1_000 >= possible * 995);
+    assert!(figures.calls * 70 <= figures.requests);
+}
+
+#[test]
+fn short_windows_are_never_exceeded() {
+    let server = RedisServer::start();
+    let figures = Load::new(Algorithm::FixedWindow, 5_000, Span::from_secs(3)).run(&server, None);
+    figures.show("short fixed windows");
+    assert!(figures.by_window.iter().all(|admitted| *admitted <= 5_000));
+    assert!(figures.by_window.iter().filter(|admitted| **admitted >= 4_900).count() >= 2);
 }
 
 #[test]
 fn a_bucket_gives_out_what_it_holds_and_what_comes_in_and_no_more() {
     let server = RedisServer::start();
-    let load = Load::new(Algorithm::TokenBucket, 100_000, Span::from_secs(60));
+    let load = Load { skew_percent: 20, ..Load::new(Algorithm::TokenBucket, HUNDRED_THOUSAND, MINUTE) };
     let lasting = load.lasting;
     let figures = load.run(&server, None);
-    println!("{figures:?}, {} requests a call", figures.requests / figures.calls);
-    let most = 100_000 + 100_000 * (lasting.as_millis() + 200) / 60_000;
-    assert!(u128::from(figures.admitted) <= most, "{figures:?} of {most}");
-    assert!(figures.calls * 70 <= figures.requests, "{figures:?}");
+    figures.show("token bucket, one node busier than the next");
+    let in_time = |time: Duration| 100_000 + 100_000 * u64::try_from(time.as_millis()).unwrap() / 60_000;
+    // The run ends a little later than planned, by as much as a machine is slow.
+    assert!(figures.admitted <= in_time(lasting + Duration::from_secs(2)));
+    let possible = figures.requests.min(in_time(lasting));
+    assert!(figures.admitted * 1_000 >= possible * 990);
+    assert!(figures.calls * 50 <= figures.requests);
+}
+
+#[test]
+fn nodes_that_die_with_a_lease_cost_units_and_give_none() {
+    let server = RedisServer::start();
+    let load = Load::new(Algorithm::SlidingWindowCounter, HUNDRED_THOUSAND, MINUTE);
+    let figures = load.run(&server, Some(Duration::from_secs(3)));
+    figures.show("sliding window, every other node dies");
+    assert!(figures.by_window.iter().all(|admitted| *admitted <= HUNDRED_THOUSAND.into()));
+}
+
+#[test]
+fn below_its_limit_nobody_is_refused_because_of_leases() {
+    let server = RedisServer::start();
+    let load = Load { rate: 1_500, ..Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE) };
+    let figures = load.run(&server, None);
+    figures.show("below the limit");
+    assert_eq!(figures.admitted, figures.requests);
+    assert!(figures.later.1 * 50 <= figures.later.0);
 }

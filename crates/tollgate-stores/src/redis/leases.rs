@@ -25,6 +25,8 @@ use super::script::{Grant, LEASE, LeaseRequest, Settle};
 const SHARDS: usize = 16;
 /// Leases held in one shard at most; beyond it busy counters are asked for one by one.
 const SHARD_MAX: usize = 256;
+/// How long a counter that nobody asks for is still known to be busy: longer than a refusal is remembered.
+const REMEMBERED_FOR: Duration = Duration::from_secs(4);
 /// How long a node waits before it asks again for a counter that has little left.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
 
@@ -50,6 +52,9 @@ struct Held {
     scarce_until: Option<Instant>,
     /// What the server said last.
     told: Verdict,
+    /// Units a second that are asked for here, as far as is known.
+    rate: u32,
+    used_at: Instant,
 }
 
 /// What is left of what was granted.
@@ -59,6 +64,7 @@ struct Slice {
     left: u32,
     since: Instant,
     until: Instant,
+    used_at: Instant,
     born: u64,
     mark: u64,
 }
@@ -115,8 +121,11 @@ impl Leases {
         let shard = &mut *shard;
         if let Some(held) = shard.held.get_mut(&key) {
             let serving = held.serve(charge, nodes, now);
-            if matches!(serving, Serving::Leased(_)) {
-                self.served.fetch_add(1, Ordering::Relaxed);
+            match serving {
+                Serving::Leased(_) => _ = self.served.fetch_add(1, Ordering::Relaxed),
+                // Little use, and it is not worth it any more.
+                Serving::AskFor(LeaseRequest { want: 0, .. }) => _ = shard.held.remove(&key),
+                _ => {}
             }
             return serving;
         }
@@ -124,7 +133,7 @@ impl Leases {
         if shard.held.len() >= SHARD_MAX {
             return Serving::Ask;
         }
-        shard.held.insert(key, Held::begin(charge, now));
+        shard.held.insert(key, Held::begin(charge, rate, now));
         Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None })
     }
 
@@ -156,6 +165,7 @@ impl Leases {
             left: grant.granted,
             since: asked_at,
             until: asked_at + Duration::from(grant.valid),
+            used_at: asked_at,
             born: grant.born,
             mark: grant.mark,
         };
@@ -170,24 +180,26 @@ impl Leases {
         self.shard(key).lock().held.remove(&key);
     }
 
-    /// Leases that ended and that nobody renews, with what is to be given back.
+    /// Leases that ended and that nobody renews, with what is to be given back. Counters that were asked for of late are
+    /// still known to be busy.
     pub(super) fn ended(&self, now: Instant) -> Vec<(Owner, Settle)> {
-        self.drain(|held| !held.renewing && held.slice.until <= now)
+        let mut ended = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let over = shard.held.values_mut().filter(|held| !held.renewing && held.slice.until <= now);
+            ended.extend(over.filter_map(Held::hand_over));
+            shard.held.retain(|_, held| held.renewing || now < held.used_at + REMEMBERED_FOR);
+        }
+        ended
     }
 
     /// All leases, with what is to be given back.
     pub(super) fn all(&self) -> Vec<(Owner, Settle)> {
-        self.drain(|_| true)
-    }
-
-    fn drain(&self, ends: impl Fn(&Held) -> bool) -> Vec<(Owner, Settle)> {
-        let mut ended = Vec::new();
+        let mut all = Vec::new();
         for shard in &self.shards {
-            let mut shard = shard.lock();
-            let gone = shard.held.extract_if(|_, held| ends(held));
-            ended.extend(gone.filter_map(|(_, held)| Some((held.owner.clone(), held.settle()?))));
+            all.extend(shard.lock().held.drain().filter_map(|(_, mut held)| held.hand_over()));
         }
-        ended
+        all
     }
 
     /// Forgets a lease without giving anything back: its counter was reset.
@@ -226,24 +238,26 @@ impl Leases {
 
 impl Held {
     /// A lease that is being asked for.
-    fn begin(charge: &Charge<'_>, now: Instant) -> Self {
+    fn begin(charge: &Charge<'_>, rate: u32, now: Instant) -> Self {
         let owner = Owner {
             subject: charge.subject,
             counter: charge.counter,
             rule: charge.rule.into(),
             limit: charge.limit.clone(),
         };
-        let slice = Slice { granted: 0, left: 0, since: now, until: now, born: 0, mark: 0 };
+        let slice = Slice { granted: 0, left: 0, since: now, until: now, used_at: now, born: 0, mark: 0 };
         let told =
             Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining: 0, reset_after: Span::ZERO };
-        Held { owner, slice, renewing: true, scarce_until: None, told }
+        Held { owner, slice, renewing: true, scarce_until: None, told, rate, used_at: now }
     }
 
     fn serve(&mut self, charge: &Charge<'_>, nodes: u16, now: Instant) -> Serving {
+        self.used_at = now;
         // Numbers that changed are the server's business at once.
         let same = self.owner.limit == *charge.limit;
         if same && now < self.slice.until && charge.cost <= self.slice.left {
             self.slice.left -= charge.cost;
+            self.slice.used_at = now;
             return Serving::Leased(self.verdict(now));
         }
         if self.renewing {
@@ -254,24 +268,30 @@ impl Held {
         {
             return Serving::Scarce(self.refusal(until - now, now));
         }
-        let rate = per_second(self.slice.granted - self.slice.left, now.saturating_duration_since(self.slice.since));
-        let settle = self.settle();
-        // After a time of plenty and little use it is not worth it any more.
-        let scarce = self.scarce_until.is_some();
-        let mut want = wanted(rate, charge.limit);
-        if scarce {
-            want = want.max(BUSY);
-        }
+        self.learn_rate();
+        let settle = self.hand_over().map(|(_, settle)| settle);
         self.owner.limit = charge.limit.clone();
         self.renewing = true;
-        self.slice = Slice { granted: 0, left: 0, ..self.slice };
-        let want = if want < BUSY && !scarce { 0 } else { want };
+        let want = Some(wanted(self.rate, charge.limit)).filter(|want| *want >= BUSY).unwrap_or(0);
         Serving::AskFor(LeaseRequest { want, nodes, settle })
     }
 
-    fn settle(&self) -> Option<Settle> {
+    /// How busy the counter is, by how fast the slice went.
+    fn learn_rate(&mut self) {
+        let Slice { granted, left, since, used_at, .. } = self.slice;
+        if granted == 0 {
+            return;
+        }
+        let seen = per_second(granted - left, used_at.saturating_duration_since(since));
+        // A slice that is used up says only how much there was, not how much was asked for.
+        self.rate = if left == 0 { seen.max(self.rate / 2) } else { seen };
+    }
+
+    /// What is to be given back; afterwards nothing is held.
+    fn hand_over(&mut self) -> Option<(Owner, Settle)> {
         let Slice { granted, left: unspent, born, mark, .. } = self.slice;
-        (granted > 0).then_some(Settle { born, mark, granted, unspent })
+        self.slice = Slice { granted: 0, left: 0, ..self.slice };
+        (granted > 0).then(|| (self.owner.clone(), Settle { born, mark, granted, unspent }))
     }
 
     /// What remains here and, when it was last asked, there.
