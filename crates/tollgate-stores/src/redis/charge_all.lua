@@ -31,11 +31,13 @@ if flags == 0 and kind == 1 and bits == 0 and #KEYS == 1 then
     local unit
     unit, debt, at = unpack('>I3I7I7', value)
     plain = #value == 17 and unit == tick and at <= ticks
+    -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
+    if debt > most then debt = most end
     debt = debt - (ticks - at) * rate
     at = ticks
   end
   if plain then
-    if debt < 0 then debt = 0 elseif debt > most then debt = most end
+    if debt < 0 then debt = 0 end
     local wanted = (cost == 0 and 1 or cost) * window
     local before = now - ticks * tick
     if wanted > most - debt then

@@ -180,9 +180,17 @@ impl Line {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(SILENCE_MAX));
-        let dialled = self.client.get_multiplexed_async_connection_with_config(&config);
-        // The handshake waits for answers too: a frozen server accepts connections and says nothing.
-        match timeout(self.connect_timeout.saturating_mul(2), dialled).await {
+        let greeted = async {
+            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
+            // Without a password there is no handshake, and a server that wants one says so here: such a connection
+            // stays useless even if the server stops wanting it.
+            match connection.send_packed_command(&redis::cmd("PING")).await? {
+                Value::ServerError(error) if error.code() == "NOAUTH" => Err(error.into()),
+                _ => Ok(connection),
+            }
+        };
+        // A frozen server accepts connections and says nothing.
+        match timeout(self.connect_timeout.saturating_mul(2), greeted).await {
             Ok(Ok(connection)) => Ok(connection),
             Ok(Err(error)) => Err(Fault::from_dial(&error)),
             Err(_) => Err(Fault::NotDone),

@@ -20,8 +20,8 @@ use super::settings::{Address, RedisSettings};
 /// How often a server that is left alone is asked whether it is back.
 const PROBE_EVERY: Duration = Duration::from_millis(75);
 const PROBE_JITTER: Duration = Duration::from_millis(50);
-/// After so many unanswered probes the connection itself is suspected.
-const PROBES_UNANSWERED: u32 = 10;
+/// After so long without an answer to any probe the connection itself is suspected.
+const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
 /// One server.
 pub(super) struct Link {
@@ -35,6 +35,9 @@ struct Inner {
     lanes: Box<[Lane]>,
     next: AtomicUsize,
     breaker: Breaker,
+    /// How long a probe waits: as long as a decision would, or a server too slow for decisions would be called back,
+    /// and one far away never.
+    patience: Duration,
     calls: AtomicU64,
 }
 
@@ -56,6 +59,7 @@ impl Link {
             lanes: lanes.collect(),
             next: AtomicUsize::new(0),
             breaker: Breaker::new(Instant::now()),
+            patience: settings.timeout,
             calls: AtomicU64::new(0),
         });
         let name = address.to_string();
@@ -168,26 +172,27 @@ pub struct LinkStats {
 
 /// Asks a server that is left alone whether it is back, and lets the others know.
 async fn probe(inner: Arc<Inner>, name: String) {
-    let mut unanswered = 0_u32;
+    let mut unanswered_since: Option<Instant> = None;
     loop {
         sleep(PROBE_EVERY + jitter(PROBE_JITTER)).await;
         if !inner.breaker.is_open() {
-            unanswered = 0;
+            unanswered_since = None;
             continue;
         }
         for lane in &inner.lanes {
-            match lane.ping(PROBE_EVERY).await {
+            let asked = Instant::now();
+            match lane.ping(inner.patience).await {
                 Some(true) => {
                     if inner.breaker.close(Instant::now()) {
                         info!(server = %name, "the counter store answers again");
                     }
                 }
-                Some(false) => unanswered += 1,
+                Some(false) => drop(unanswered_since.get_or_insert(asked)),
                 None => {}
             }
             // The server may be back while this connection leads nowhere: another is tried beside it.
-            if unanswered > PROBES_UNANSWERED {
-                unanswered = 0;
+            if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {
+                unanswered_since = None;
                 lane.redial();
             }
         }

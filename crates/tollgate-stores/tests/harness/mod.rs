@@ -1,6 +1,8 @@
-//! Drives the conformance suite against counters with a clock of their own.
+//! Drives the conformance suite against counters with a clock of their own, and what the other tests share.
 
 #![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; a test may panic")]
+
+pub(crate) mod limits;
 
 use std::future::Future;
 use std::thread;
@@ -21,10 +23,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(settings: &RedisSettings, servers: impl std::any::Any + Sync) -> Self {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let store = runtime.block_on(async { RedisCounters::open(settings) }).unwrap();
-        assert!(runtime.block_on(store.connected(Duration::from_secs(10))), "{:?}", store.links());
+        let runtime = runtime();
+        let store = runtime.block_on(open(settings));
         Shared { runtime, store, servers: Box::new(servers) }
     }
 
@@ -33,6 +33,33 @@ impl Shared {
         let server = RedisServer::start();
         Self::new(&patient(Topology::Single(address(server.address()))), server)
     }
+}
+
+/// A runtime like that of a node.
+pub(crate) fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// Opens a store and waits until it is connected.
+pub(crate) async fn open(settings: &RedisSettings) -> RedisCounters {
+    let store = RedisCounters::open(settings).unwrap();
+    assert!(store.connected(Duration::from_secs(10)).await, "{:?}", store.links());
+    store
+}
+
+/// What time it is here.
+pub(crate) fn now() -> Timestamp {
+    Timestamp::from(SystemTime::now())
+}
+
+/// Settings under which every decision is asked of a server.
+pub(crate) fn exact(topology: Topology) -> RedisSettings {
+    RedisSettings { leases: false, refusal_cache: false, ..patient(topology) }
+}
+
+/// One server, as a topology.
+pub(crate) fn single(server: std::net::SocketAddr) -> Topology {
+    Topology::Single(address(server))
 }
 
 /// Settings for tests: machines under test are slow, and nothing is proved by a time-out.
@@ -52,7 +79,7 @@ impl Harness for Shared {
     }
 
     fn now(&self) -> Timestamp {
-        Timestamp::from(SystemTime::now())
+        now()
     }
 
     fn advance(&self, span: Span) {

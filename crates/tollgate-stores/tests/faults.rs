@@ -1,0 +1,529 @@
+//! What a decision sees when the network or the server has a bad day: an answer in bounded time, the right error, then
+//! an open breaker that costs nothing, and a recovery that nobody has to help with.
+//!
+//! The budget is the default one. Bounds are wide because machines under test are slow; what was measured is printed.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
+
+mod harness;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tollgate::Span;
+use tollgate::algorithms::Verdict;
+use tollgate::counters::StoreError;
+use tollgate::limit::Algorithm;
+use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Secret, Topology};
+use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
+
+use self::harness::limits::{Gauge, charges, limit};
+use self::harness::{address, exact, now, runtime, single};
+
+/// By how much a busy machine may be late.
+const SLACK: Duration = Duration::from_millis(500);
+const RECOVERY_MAX: Duration = Duration::from_secs(5);
+/// What was measured on a quiet machine is far below: one connection per probe at worst.
+const CONNECTIONS_PER_SECOND_MAX: usize = 30;
+
+/// A server, a proxy in front of it, and a store that knows only the proxy.
+struct Rig {
+    server: RedisServer,
+    proxy: FaultProxy,
+    runtime: Runtime,
+    store: RedisCounters,
+    budget: Duration,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|settings| settings)
+    }
+
+    fn with(change: impl FnOnce(RedisSettings) -> RedisSettings) -> Self {
+        let server = RedisServer::start();
+        let proxy = FaultProxy::in_front_of(server.address());
+        let settings = change(demanding(single(proxy.address())));
+        let runtime = runtime();
+        let store = runtime.block_on(harness::open(&settings));
+        let rig = Rig { server, proxy, runtime, store, budget: settings.timeout };
+        rig.recovers();
+        rig
+    }
+
+    /// One charge, and how long it took.
+    fn charge(&self, gauge: &Gauge, cost: u32) -> (Result<Verdict, StoreError>, Duration) {
+        let started = Instant::now();
+        let told = self.runtime.block_on(self.store.charge_all_timed(&charges([gauge], cost), now()));
+        (told.map(|(verdicts, _)| verdicts.verdicts[0]), started.elapsed())
+    }
+
+    /// How much of a limit is left, asked as often as it takes.
+    fn remaining(&self, gauge: &Gauge) -> u32 {
+        eventually(RECOVERY_MAX, || self.charge(gauge, 0).0.ok()).unwrap().remaining
+    }
+
+    fn link(&self) -> LinkStats {
+        self.store.links().remove(0)
+    }
+
+    /// Waits until charges are admitted again; how long that took.
+    fn recovers(&self) -> Duration {
+        let started = Instant::now();
+        let gauge = plenty();
+        let back = wait_until(RECOVERY_MAX, || self.charge(&gauge, 1).0.is_ok());
+        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.link());
+        started.elapsed()
+    }
+
+    /// Charges until the breaker opens. Each call must end in time and with an error that `may` occur.
+    fn fails_until_the_breaker_opens(&self, may: fn(&StoreError) -> bool) -> Duration {
+        let gauge = plenty();
+        let mut slowest = Duration::ZERO;
+        let opened = wait_until(Duration::from_secs(20), || {
+            let (told, took) = self.charge(&gauge, 1);
+            // What was on its way when the fault began may still arrive.
+            assert!(told.as_ref().err().is_none_or(may), "{told:?}");
+            assert!(took <= self.budget + SLACK, "an answer after {took:?}");
+            slowest = slowest.max(took);
+            self.link().breaker_open
+        });
+        assert!(opened, "the breaker stays closed: {:?}", self.link());
+        slowest
+    }
+
+    /// With the breaker open, decisions are answered at once.
+    fn answers_at_once(&self) -> Duration {
+        let gauge = plenty();
+        let mut took: Vec<Duration> = (0..100)
+            .map(|_| {
+                let (told, took) = self.charge(&gauge, 1);
+                assert_eq!(told, Err(StoreError::Unreachable));
+                took
+            })
+            .collect();
+        took.sort_unstable();
+        assert!(took[50] < Duration::from_millis(2), "half of the answers took {:?}", took[50]);
+        took[50]
+    }
+
+    /// The whole life of an outage.
+    fn survives(&self, name: &str, fault: Fault, may: fn(&StoreError) -> bool) {
+        let (began, connections) = (Instant::now(), self.proxy.connections_opened());
+        self.proxy.set(fault);
+        let slowest = self.fails_until_the_breaker_opens(may);
+        let median = self.answers_at_once();
+        thread::sleep(Duration::from_millis(600)); // probes go on meanwhile
+        assert!(self.link().breaker_open, "the fault lasts: {:?}", self.link());
+        let (outage, connections) = (began.elapsed(), self.proxy.connections_opened() - connections);
+        self.proxy.set(Fault::None);
+        let back = self.recovers();
+        eprintln!(
+            "{name}: slowest {slowest:?} before the breaker opened, median {median:?} after, {connections} \
+             connections in {outage:?}, recovered after {back:?}"
+        );
+        let allowed = CONNECTIONS_PER_SECOND_MAX * (1 + usize::try_from(outage.as_secs()).unwrap());
+        assert!(connections <= allowed, "{connections} connections in {outage:?}");
+        assert!(!self.link().breaker_open && self.link().breaker_openings >= 1);
+    }
+}
+
+/// The default budget, and every decision asked of the server.
+fn demanding(topology: Topology) -> RedisSettings {
+    let timeout = RedisSettings::new(topology.clone()).timeout;
+    RedisSettings { timeout, ..exact(topology) }
+}
+
+/// A limit that is never reached.
+fn plenty() -> Gauge {
+    Gauge::a_day(Algorithm::FixedWindow, 1_000_000)
+}
+
+fn unreachable(error: &StoreError) -> bool {
+    *error == StoreError::Unreachable
+}
+
+fn store_down(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unreachable | StoreError::Timeout { .. })
+}
+
+macro_rules! outages {
+    ($($name:ident: $fault:expr, $may:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                Rig::new().survives(stringify!($name), $fault, $may);
+            }
+        )+
+    };
+}
+
+outages! {
+    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(45)), store_down;
+    connections_closed: Fault::Drop, store_down;
+    connections_reset: Fault::Reset, store_down;
+    a_link_that_is_half_open: Fault::HalfOpen, store_down;
+    replies_byte_by_byte: Fault::Trickle(Duration::from_millis(10)), store_down;
+    replies_that_never_come: Fault::BlackHoleReplies, store_down;
+    replies_that_are_garbage: Fault::Garbage, store_down;
+    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory"), unreachable;
+    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'."), unreachable;
+    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica."), unreachable;
+    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script."), unreachable;
+    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots"), unreachable;
+    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down"), unreachable;
+}
+
+#[test]
+fn replies_within_the_budget_are_waited_for() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(1), ..settings });
+    rig.proxy.set(Fault::Latency(Duration::from_millis(100)));
+    let gauge = plenty();
+    for _ in 0..3 {
+        let (told, took) = rig.charge(&gauge, 1);
+        assert!(told.is_ok() && took >= Duration::from_millis(100), "{told:?} after {took:?}");
+    }
+    assert_eq!(rig.link().breaker_openings, 0);
+}
+
+#[test]
+fn a_distant_server_is_found_again_within_a_longer_budget() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(1), ..settings });
+    rig.proxy.set(Fault::Drop);
+    rig.fails_until_the_breaker_opens(store_down);
+    rig.proxy.set(Fault::Latency(Duration::from_millis(150)));
+    rig.recovers();
+}
+
+#[test]
+fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
+    let rig = Rig::new();
+    for algorithm in Algorithm::ALL {
+        let gauge = Gauge::a_day(algorithm, 10);
+        let evaluated = rig.server.commandstats("evalsha");
+        rig.proxy.set(Fault::BlackHoleReplies);
+        let (told, _) = rig.charge(&gauge, 1);
+        assert_eq!(told, Err(StoreError::Timeout { deadline: rig.budget }), "{algorithm}");
+        // Long enough for anybody who would try again.
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(rig.server.commandstats("evalsha"), evaluated + 1, "{algorithm}");
+        rig.proxy.set(Fault::None);
+        assert_eq!(rig.remaining(&gauge), 9, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_any_more_is_not_sent() {
+    let rig = Rig::new();
+    let gauge = Gauge::a_day(Algorithm::TokenBucket, 1_000);
+    rig.server.freeze();
+    // Two batches are under way, the rest is queued; all give up before the server goes on.
+    let asked = 40;
+    let answers = rig.runtime.block_on(async {
+        let calls = (0..asked)
+            .map(|_| async { rig.store.charge_all_timed(&charges([&gauge], 1), now()).await.is_err() });
+        futures_util::future::join_all(calls).await
+    });
+    assert!(answers.into_iter().all(|failed| failed));
+    rig.server.thaw();
+    let used = 1_000 - rig.remaining(&gauge);
+    assert!(used <= asked, "{used} charged of {asked}");
+}
+
+/// What only an operator can help with is never mistaken for an outage, so that nothing fails open because of it.
+fn refuses_for_good(rig: &Rig) {
+    let gauge = plenty();
+    for _ in 0..30 {
+        let (told, took) = rig.charge(&gauge, 1);
+        // The budget of a slow machine may be over before the answer is there.
+        let timeout = StoreError::Timeout { deadline: rig.budget };
+        assert!([Err(StoreError::Misconfigured), Err(timeout)].contains(&told), "{told:?}");
+        assert!(took <= rig.budget + SLACK, "an answer after {took:?}");
+    }
+    let misconfigured =
+        wait_until(RECOVERY_MAX, || rig.charge(&gauge, 1).0 == Err(StoreError::Misconfigured));
+    assert!(misconfigured);
+}
+
+#[test]
+fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_breaker() {
+    let rig = Rig::new();
+    for line in [
+        "-NOAUTH Authentication required.",
+        "-WRONGPASS invalid username-password pair or user is disabled.",
+        "-NOPERM User default has no permissions to run the 'evalsha' command",
+        "-WRONGTYPE Operation against a key holding the wrong kind of value",
+        "-CROSSSLOT Keys in request don't hash to the same slot",
+        "-ERR unknown command 'EVALSHA'",
+        "-SOMETHING nobody has heard of",
+    ] {
+        rig.proxy.set(Fault::reply_to("EVALSHA", line));
+        refuses_for_good(&rig);
+        rig.proxy.set(Fault::None);
+        rig.recovers();
+    }
+}
+
+#[test]
+fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() {
+    let rig = Rig::new();
+    rig.proxy.set(Fault::reply_to("EVALSHA", "-NOSCRIPT No matching script. Please use EVAL."));
+    refuses_for_good(&rig);
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+#[test]
+fn an_answer_of_another_shape_is_a_misconfiguration() {
+    let rig = Rig::new();
+    for line in ["+OK", ":1", "$-1", "*0", "*2\r\n:1\r\n+OK"] {
+        rig.proxy.set(Fault::reply_to("EVALSHA", line));
+        refuses_for_good(&rig);
+    }
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+/// A rig without a proxy, on a server that may refuse us.
+fn on_server(server: RedisServer, login: Login) -> Rig {
+    let proxy = FaultProxy::in_front_of(server.address());
+    let settings = RedisSettings { login, ..demanding(single(server.address())) };
+    let runtime = runtime();
+    let store = runtime.block_on(async {
+        let store = RedisCounters::open(&settings).unwrap();
+        store.connected(RECOVERY_MAX).await;
+        store
+    });
+    Rig { server, proxy, runtime, store, budget: settings.timeout }
+}
+
+fn secured() -> RedisServer {
+    let users =
+        vec!["narrow on >narrow ~other:* +@all".to_owned(), "idle on >idle ~rl:* -@all +ping".to_owned()];
+    let options = RedisOptions { password: Some("right".to_owned()), users, ..RedisOptions::default() };
+    RedisServer::start_with(&options)
+}
+
+fn login(user: Option<&str>, password: &str) -> Login {
+    Login { user: user.map(str::to_owned), password: Some(Secret(password.to_owned())) }
+}
+
+#[test]
+fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
+    for (login, cure) in [
+        (Login::default(), "default on nopass ~* +@all"),
+        (login(None, "wrong"), "default >wrong"),
+        (login(Some("nobody"), "right"), "nobody on >right ~* +@all"),
+        (login(Some("narrow"), "narrow"), "narrow ~*"),
+        (login(Some("idle"), "idle"), "idle +@all"),
+    ] {
+        let rig = on_server(secured(), login);
+        refuses_for_good(&rig);
+        let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(cure.split(' ')).collect();
+        assert_eq!(rig.server.cli(&words), "OK");
+        eprintln!("{cure}: let in after {:?}", rig.recovers());
+    }
+}
+
+#[test]
+fn a_password_that_was_changed_is_a_misconfiguration_after_the_next_connect() {
+    let rig = on_server(secured(), login(None, "right"));
+    rig.recovers();
+    assert_eq!(rig.server.cli(&["ACL", "SETUSER", "default", "resetpass", ">new"]), "OK");
+    assert!(rig.server.kill_clients() > 0);
+    let told = wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured));
+    assert!(told && rig.store.refusal().is_some_and(|reason| !reason.contains("right")));
+    refuses_for_good(&rig);
+}
+
+#[test]
+fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
+    let rig = Rig::new();
+    let (gauge, other) = (Gauge::a_day(Algorithm::TokenBucket, 9), plenty());
+    assert!(rig.charge(&gauge, 1).0.is_ok());
+    let keys = rig.server.cli(&["KEYS", "rl:1t*"]);
+    assert_eq!(keys.lines().count(), 1);
+    rig.server.cli(&["DEL", &keys]);
+    rig.server.cli(&["HSET", &keys, "somebody", "else"]);
+    let told = wait_until(RECOVERY_MAX, || rig.charge(&gauge, 1).0 == Err(StoreError::Misconfigured));
+    assert!(told);
+    assert!(wait_until(RECOVERY_MAX, || rig.charge(&other, 1).0.is_ok()));
+    assert_eq!(rig.link().breaker_openings, 0);
+}
+
+#[test]
+fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
+    let server = RedisServer::start();
+    let (map, circle) =
+        (FaultProxy::in_front_of(server.address()), FaultProxy::in_front_of(server.address()));
+    let port = circle.address().port();
+    let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx");
+    map.set(Fault::reply_to("CLUSTER", slots));
+    circle.set(Fault::reply_to("EVALSHA", format!("-MOVED 1 127.0.0.1:{port}")));
+    let settings = demanding(Topology::Cluster(vec![address(map.address())]));
+    let runtime = runtime();
+    let store = runtime.block_on(harness::open(&settings));
+    let rig = Rig { server, proxy: circle, runtime, store, budget: settings.timeout };
+    let gauge = plenty();
+    for _ in 0..50 {
+        let (told, took) = rig.charge(&gauge, 1);
+        assert!(told.as_ref().is_err_and(store_down), "{told:?}");
+        assert!(took <= rig.budget + SLACK, "an answer after {took:?}");
+    }
+    assert!(rig.proxy.connections_opened() + map.connections_opened() < 20);
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+/// Charges from many callers while something happens to the server.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+    callers: Vec<tokio::task::JoinHandle<Vec<StoreError>>>,
+}
+
+impl Load {
+    fn start(rig: &Rig, callers: usize) -> Self {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let callers = (0..callers)
+            .map(|_| {
+                let (store, stop, done) = (rig.store.clone(), Arc::clone(&stop), Arc::clone(&done));
+                rig.runtime.spawn(async move {
+                    let gauge = Gauge::new(limit(Algorithm::TokenBucket, 50, Span::from_millis(100)));
+                    let mut errors = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        match store.charge_all_timed(&charges([&gauge], 1), now()).await {
+                            Ok(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                            Err(error) => {
+                                errors.push(error);
+                                tokio::time::sleep(Duration::from_millis(1)).await;
+                            }
+                        }
+                    }
+                    errors
+                })
+            })
+            .collect();
+        Load { stop, done, callers }
+    }
+
+    /// Decisions so far.
+    fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so many more decisions.
+    fn goes_on(&self, more: usize) -> bool {
+        let before = self.done();
+        wait_until(RECOVERY_MAX, || self.done() >= before + more)
+    }
+
+    fn stop(self, rig: &Rig) -> Vec<StoreError> {
+        self.stop.store(true, Ordering::Relaxed);
+        let calls = futures_util::future::join_all(self.callers);
+        rig.runtime.block_on(calls).into_iter().flat_map(Result::unwrap).collect()
+    }
+}
+
+fn patient_rig() -> Rig {
+    Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(2), ..settings })
+}
+
+#[test]
+fn forgetting_all_scripts_under_load_is_not_noticed() {
+    let rig = patient_rig();
+    let load = Load::start(&rig, 16);
+    for _ in 0..50 {
+        rig.server.script_flush();
+        assert!(load.goes_on(40));
+    }
+    let done = load.done();
+    assert_eq!(load.stop(&rig), []);
+    eprintln!("50 times SCRIPT FLUSH: {done} decisions, no error");
+}
+
+/// Whoever empties the database gives everybody a fresh allowance: this is what it does, and all that it does.
+#[test]
+fn flushall_starts_counters_anew_and_does_nothing_else() {
+    let rig = patient_rig();
+    for algorithm in Algorithm::ALL {
+        let gauge = Gauge::a_day(algorithm, 5);
+        assert!(rig.charge(&gauge, 5).0.is_ok_and(|verdict| verdict.admits()));
+        assert!(rig.charge(&gauge, 1).0.is_ok_and(|verdict| !verdict.admits()));
+        rig.server.flush_all();
+        assert_eq!(rig.remaining(&gauge), 5, "{algorithm}");
+        assert!(rig.charge(&gauge, 5).0.is_ok_and(|verdict| verdict.admits()));
+        assert!(rig.charge(&gauge, 1).0.is_ok_and(|verdict| !verdict.admits()));
+    }
+    let load = Load::start(&rig, 16);
+    for _ in 0..20 {
+        rig.server.flush_all();
+        assert!(load.goes_on(40));
+    }
+    assert_eq!(load.stop(&rig), []);
+}
+
+#[test]
+fn connections_killed_under_load_are_made_again() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        rig.server.kill_clients();
+        let killed = Instant::now();
+        assert!(load.goes_on(10), "{:?}", rig.link());
+        slowest = slowest.max(killed.elapsed());
+    }
+    let errors = load.stop(&rig);
+    eprintln!("10 times CLIENT KILL: back after {slowest:?} at most, {} calls failed", errors.len());
+    assert!(errors.iter().all(store_down), "{errors:?}");
+}
+
+#[test]
+fn a_server_that_restarts_is_found_again() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    rig.server.kill9();
+    thread::sleep(Duration::from_secs(1));
+    rig.server.restart();
+    let started = Instant::now();
+    assert!(load.goes_on(10), "{:?}", rig.link());
+    eprintln!("restart of the server after a second: back after {:?}", started.elapsed());
+    assert!(load.stop(&rig).iter().all(store_down));
+}
+
+#[test]
+fn a_frozen_server_is_left_alone_and_found_again_when_it_thaws() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    rig.server.freeze();
+    let slowest = rig.fails_until_the_breaker_opens(store_down);
+    let median = rig.answers_at_once();
+    thread::sleep(Duration::from_secs(1));
+    rig.server.thaw();
+    let thawed = Instant::now();
+    assert!(load.goes_on(10), "{:?}", rig.link());
+    eprintln!(
+        "frozen for a second: slowest {slowest:?} before the breaker opened, median {median:?} after, back {:?} after \
+         it thawed",
+        thawed.elapsed()
+    );
+    assert!(load.stop(&rig).iter().all(store_down));
+}
+
+#[test]
+fn a_store_without_a_server_answers_at_once_and_finds_it_when_it_comes() {
+    let server = RedisServer::start();
+    server.kill9();
+    let settings = demanding(single(server.address()));
+    let runtime = runtime();
+    let store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
+    let proxy = FaultProxy::in_front_of(server.address());
+    let rig = Rig { server, proxy, runtime, store, budget: settings.timeout };
+    rig.answers_at_once();
+    rig.server.restart();
+    rig.recovers();
+}
