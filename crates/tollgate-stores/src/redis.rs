@@ -19,6 +19,7 @@ mod random;
 mod records;
 mod refusals;
 mod router;
+mod schema;
 mod script;
 mod servers;
 mod settings;
@@ -40,6 +41,7 @@ use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
 use self::router::{Place, Router};
+use self::schema::Schema;
 use self::script::ChargeAll;
 pub use self::servers::ServerFacts;
 pub use self::settings::{
@@ -60,7 +62,7 @@ struct Store {
     router: Router,
     script: Arc<ChargeAll>,
     timeout: Duration,
-    schema: u8,
+    schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
     leases: Leases,
@@ -91,7 +93,7 @@ impl RedisCounters {
             router,
             script,
             timeout: settings.timeout,
-            schema: SCHEMA,
+            schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(Instant::now()),
             leasing: settings.leases,
@@ -112,10 +114,11 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                if !links.is_empty() {
+                let refused = links.iter().any(|link| link.refusal().is_some());
+                if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map is not known yet.
+                // A cluster whose map is not known yet, or a fleet that has not been heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -205,8 +208,9 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    fn counter_key(&self, charge: &Charge<'_>) -> String {
-        keys::counter(self.schema, &Tag::new(charge.subject), charge)
+    /// The name of a charge's counter in the version that the fleet speaks.
+    fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
+        Ok(keys::counter(self.schema.speaks()?, &Tag::new(charge.subject), charge))
     }
 
     /// A command that no request waits for.
@@ -220,7 +224,7 @@ impl Store {
         for charge in &charges.charges {
             let tag = Tag::new(charge.subject);
             let mut command = redis::cmd("DEL");
-            command.arg(self.counter_key(charge));
+            command.arg(self.counter_key(charge)?);
             let answer = self.admin(self.router.place(&tag), command).await?;
             forgotten += usize::from(answer == Value::Int(1));
         }

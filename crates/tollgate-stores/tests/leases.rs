@@ -59,13 +59,15 @@ impl Load {
 
     /// The share of each node, in parts of all.
     fn shares(&self) -> Vec<f64> {
-        let weight = |node: usize| (1.0 - f64::from(self.skew_percent) / 100.0).powi(i32::try_from(node).unwrap());
+        let weight =
+            |node: usize| (1.0 - f64::from(self.skew_percent) / 100.0).powi(i32::try_from(node).unwrap());
         let total: f64 = (0..self.nodes).map(weight).sum();
         (0..self.nodes).map(|node| weight(node) / total).collect()
     }
 
     fn run(self, server: &RedisServer, killed_after: Option<Duration>) -> Figures {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let load = Arc::new(self);
         runtime.block_on(async {
             let settings = patient(Topology::Single(address(server.address())));

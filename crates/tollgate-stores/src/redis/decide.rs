@@ -15,7 +15,7 @@ use super::keys::{self, Tag};
 use super::leases::{Owner, Serving};
 use super::refusals::refused_by;
 use super::router::Place;
-use super::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle, Told};
+use super::script::{Answer, Arguments, Bits, Extra, LeaseRequest, Mode, Settle, Told};
 
 /// The charges of one decision that share a place.
 struct Group {
@@ -174,8 +174,9 @@ impl Store {
         };
         let request = LeaseRequest { want: 0, nodes: 1, settle: Some(settle) };
         let mut arguments = Arguments::new(Mode::default(), None);
-        arguments.push(&charge, false, Extra::Lease(request), Timestamp::from(SystemTime::now()));
-        let command = self.script.call(&[self.counter_key(&charge)], &arguments);
+        arguments.push(&charge, Bits::default(), Extra::Lease(request), Timestamp::from(SystemTime::now()));
+        let Ok(key) = self.counter_key(&charge) else { return };
+        let command = self.script.call(&[key], &arguments);
         let place = self.place(charge.subject);
         let _ = self.router.call(place, command, Instant::now() + self.timeout).await;
     }
@@ -220,12 +221,14 @@ impl Store {
         let mode = Mode { dry_run: charges.dry_run, ..Mode::default() };
         let mut arguments = Arguments::new(mode, penalty);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        keys.extend(penalty.map(|penalty| keys::record(self.schema, &Tag::new(penalty.subject))));
+        keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
             let blamed = penalty.is_some_and(|penalty| penalty.blames(*position));
-            arguments.push(charge, blamed, extras[*position], now);
-            keys.push(self.counter_key(charge));
+            keys.push(self.counter_key(charge)?);
+            let before = self.schema.before(charge, now);
+            keys.extend(before.map(|before| keys::counter(before, &Tag::new(charge.subject), charge)));
+            arguments.push(charge, Bits { blamed, renamed: before.is_some() }, extras[*position], now);
         }
         let command = self.script.call(&keys, &arguments);
         let value = self.router.call(group.place, command, deadline).await?;
@@ -281,8 +284,13 @@ impl Store {
         for (charge, told) in told {
             if let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) {
                 let back = Charge { cost: 0, ..*charge };
-                arguments.push(&back, false, Extra::Refund { mark: grant.mark, cost: charge.cost }, now);
-                keys.push(self.counter_key(charge));
+                arguments.push(
+                    &back,
+                    Bits::default(),
+                    Extra::Refund { mark: grant.mark, cost: charge.cost },
+                    now,
+                );
+                keys.extend(self.counter_key(charge));
             }
         }
         if keys.is_empty() {
@@ -305,7 +313,7 @@ impl Store {
         let window = longest_refusing_window(penalty, charges, verdicts)?;
         let arguments = Arguments::note(penalty, window);
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(self.schema, &tag)], &arguments);
+        let command = self.script.call(&[keys::record(&tag)], &arguments);
         let value = self.router.call(self.router.place(&tag), command, deadline).await.ok()?;
         let answer = Answer::read(&value, std::iter::empty()).ok()?;
         if answer.noted {
@@ -348,13 +356,12 @@ fn longest_refusing_window(
     charges: &Charges<'_>,
     verdicts: &Verdicts,
 ) -> Option<Span> {
-    let refusing =
-        |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-            charge.effect == Effect::Enforce
-                && charge.cost > 0
-                && penalty.blames(*position)
-                && matches!(verdict.outcome, Outcome::Refuse { .. })
-        };
+    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
+        charge.effect == Effect::Enforce
+            && charge.cost > 0
+            && penalty.blames(*position)
+            && matches!(verdict.outcome, Outcome::Refuse { .. })
+    };
     let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
     judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
 }

@@ -12,8 +12,8 @@ use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
-use tollgate::Seed;
 use tollgate::counters::StoreError;
+use tollgate::{Seed, Timestamp};
 use tracing::{info, warn};
 
 use super::error::Fault;
@@ -24,6 +24,8 @@ use super::servers::Facts;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// Until the first is answered nothing can be decided.
+const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
 /// A node that has not been heard of for so long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How often servers are asked about themselves, in beats.
@@ -90,7 +92,7 @@ impl RedisCounters {
     pub async fn close(&self) {
         self.0.settle(self.0.leases.all()).await;
         let mut leave = redis::cmd("ZREM");
-        leave.arg(self.0.shared("nodes")).arg(&self.0.fleet.id);
+        leave.arg(self.0.nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
         let _ = self.0.admin(self.0.home(), leave).await;
     }
 }
@@ -102,7 +104,7 @@ impl Store {
     }
 
     pub(super) fn shared(&self, name: &str) -> String {
-        keys::shared(self.schema, name)
+        keys::shared(name)
     }
 
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
@@ -171,26 +173,47 @@ impl Store {
 
     /// Says that this node is there, counts the others and reads the version.
     async fn beat(&self) -> Result<(), Fault> {
-        let nodes = self.shared("nodes");
         let now = self.admin(self.home(), redis::cmd("TIME")).await?;
-        let (seconds, _): (u64, u64) = FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
-        let mut here = redis::cmd("ZADD");
-        here.arg(&nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
-        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
-        tidy.arg(&nodes).arg("-inf").arg(seconds);
-        let mut count = redis::cmd("ZCARD");
-        count.arg(&nodes);
+        let (seconds, micros): (u64, u64) =
+            FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
+        let own = self.schema.own();
+        let mine = self.meet(&self.nodes_name(own), seconds, true).await?;
+        let older = match own.checked_sub(1) {
+            Some(older) if older >= keys::SCHEMA => {
+                self.meet(&self.nodes_name(older), seconds, false).await?
+            }
+            _ => 0,
+        };
+        self.leases.set_nodes(mine + older);
+        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
+        self.agree_on_schema(older, now).await?;
         let mut version = redis::cmd("GET");
         version.arg(self.shared("version"));
-        self.admin(self.home(), here).await?;
-        self.admin(self.home(), tidy).await?;
-        let count = u32::from_redis_value(self.admin(self.home(), count).await?);
-        self.leases.set_nodes(count.unwrap_or(1));
         let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
         self.fleet.beats.fetch_add(1, Ordering::Relaxed);
         let version = version.ok().flatten().unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
+    }
+
+    /// The list of live nodes that know a version of the counters.
+    fn nodes_name(&self, version: u8) -> String {
+        self.shared(&format!("nodes:{version}"))
+    }
+
+    /// How many live nodes are on a list, after putting this one on it.
+    async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
+        let mut here = redis::cmd("ZADD");
+        here.arg(nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
+        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
+        tidy.arg(nodes).arg("-inf").arg(seconds);
+        let mut count = redis::cmd("ZCARD");
+        count.arg(nodes);
+        if join {
+            self.admin(self.home(), here).await?;
+        }
+        self.admin(self.home(), tidy).await?;
+        Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
     }
 
     /// Gives back what was leased and not used.
@@ -216,11 +239,13 @@ async fn beats(store: Weak<Store>) {
     for turn in 0_u64.. {
         let Some(strong) = store.upgrade() else { return };
         let _ = strong.beat().await;
-        if turn % FACTS_EVERY == 0 {
+        if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
             strong.read_facts(&mut facts).await;
         }
         let hinted = strong.fleet.hinted.notified();
-        let _ = timeout(BEAT_EVERY - jitter(BEAT_EVERY / 10), hinted).await;
+        let known = strong.schema.is_known();
+        let pause = if known { BEAT_EVERY - jitter(BEAT_EVERY / 10) } else { FIRST_BEAT_EVERY };
+        let _ = timeout(pause, hinted).await;
     }
 }
 

@@ -62,7 +62,7 @@ impl Store {
 
     async fn forget_member(&self, member: &Member) -> Result<bool, Fault> {
         let mut delete = redis::cmd("DEL");
-        delete.arg(keys::record_of(self.schema, member.tag()));
+        delete.arg(keys::record_of(member.tag()));
         let gone = self.admin(self.router.place_of(member.tag().as_bytes()), delete).await?;
         let list = self.shared(LIST);
         let mut strike = redis::cmd("ZREM");
@@ -86,7 +86,7 @@ impl Store {
         let mut found = Vec::new();
         for member in self.members().await? {
             let mut get = redis::cmd("GET");
-            get.arg(keys::record_of(self.schema, member.tag()));
+            get.arg(keys::record_of(member.tag()));
             let value = self.admin(self.router.place_of(member.tag().as_bytes()), get).await?;
             if let Some(record) = Record::read(&value) {
                 let kept_out = record.cooldown_until > now;

@@ -11,6 +11,8 @@ use redis::{
     TlsCertificates,
 };
 
+use super::keys::SCHEMA;
+
 /// Where counters are kept and how they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
@@ -32,6 +34,8 @@ pub struct RedisSettings {
     pub leases: bool,
     /// Whether refusals that are known to last are answered without asking.
     pub refusal_cache: bool,
+    /// The version of the counters that this node knows. Only tests, which run two side by side, set another.
+    pub schema: u8,
 }
 
 impl RedisSettings {
@@ -47,6 +51,7 @@ impl RedisSettings {
             connect_timeout: Duration::from_secs(1),
             leases: true,
             refusal_cache: true,
+            schema: SCHEMA,
         }
     }
 

@@ -196,7 +196,9 @@ impl Slots {
 
     /// Whether every slot is where it was.
     fn same_owners(&self, other: &Slots) -> bool {
-        let name = |slots: &Slots, owner: &u16| slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned());
+        let name = |slots: &Slots, owner: &u16| {
+            slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned())
+        };
         // Slots come in long ranges: the names are compared only where the owner changes.
         let mut last = None;
         self.owner.iter().zip(&other.owner).all(|pair| {
