@@ -151,6 +151,14 @@ impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
     }
+
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        self.0.reaches(charges)
+    }
+
+    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+    }
 }
 
 impl CounterAdmin for RedisCounters {

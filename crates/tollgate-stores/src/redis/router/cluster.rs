@@ -79,6 +79,11 @@ impl Cluster {
         self.map.load().masters.clone()
     }
 
+    /// The server of a slot, as far as is known.
+    pub(super) fn owner(&self, slot: u32) -> Option<Arc<Link>> {
+        self.map.load().of(slot)
+    }
+
     /// One call to whoever holds the slot.
     pub(super) async fn call(
         &self,
