@@ -204,7 +204,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         now: Timestamp,
     ) -> Draft {
         if let Some(rule) = closed_rule(plan, rules.rules(), error) {
-            return Draft::unavailable(Some(rule));
+            return Draft::unavailable(Some(rule), error);
         }
         let sources = plan.sources.clone();
         for (charge, source) in plan.charges.charges.iter_mut().zip(sources) {
