@@ -16,6 +16,7 @@ mod json;
 mod rest;
 
 mod app;
+mod counters;
 mod idempotency;
 
 mod answer;

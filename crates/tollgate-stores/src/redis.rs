@@ -24,6 +24,7 @@ mod script;
 mod servers;
 mod settings;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -190,6 +191,19 @@ pub struct LeaseStats {
 impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
+    }
+
+    /// Those that were heard of in the last seconds, this one included.
+    fn nodes(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
+    }
+
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        self.0.reaches(charges)
+    }
+
+    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tollgate::counters::{Charge, Charges, CounterId, Effect};
+use tollgate::counters::{Charge, Charges, CounterId, CounterStore as _, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
 use tollgate_stores::redis::{RedisCounters, Topology};
@@ -78,7 +78,7 @@ impl Load {
                 stores.push(store);
             }
             // So that each knows of the others.
-            while stores.iter().any(|store| (store.nodes() as usize) < load.nodes) {
+            while stores.iter().any(|store| (store.nodes().get() as usize) < load.nodes) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let before = server.commandstats("evalsha");

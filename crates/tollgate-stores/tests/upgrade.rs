@@ -62,7 +62,8 @@ fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
         // Both have read it by now.
         sleep(Duration::from_secs(2)).await;
         for gauge in &gauges[..5] {
-            let left = admitted(&new[0], gauge, 60).await.unwrap() + admitted(&new[1], gauge, 60).await.unwrap();
+            let left =
+                admitted(&new[0], gauge, 60).await.unwrap() + admitted(&new[1], gauge, 60).await.unwrap();
             assert_eq!(left, 40, "{:?}", gauge.limit.algorithm());
         }
 

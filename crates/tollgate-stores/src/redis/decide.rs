@@ -302,6 +302,35 @@ impl Store {
         let _ = self.router.call(group.place, command, Instant::now() + self.timeout).await;
     }
 
+    /// Adds what was counted elsewhere, one call per place.
+    pub(super) async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), Fault> {
+        let deadline = Instant::now() + self.timeout;
+        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, charges.charges.len());
+        let groups = self.groups(charges, &asked);
+        let calls = groups.iter().map(async |group| {
+            let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
+            let mut keys: SmallVec<[String; 4]> = SmallVec::new();
+            for charge in group.positions.iter().map(|position| &charges.charges[*position]) {
+                arguments.push(charge, Bits::default(), Extra::None, now);
+                keys.push(self.counter_key(charge)?);
+            }
+            self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
+        });
+        let outcomes = join_all(calls).await;
+        let done = outcomes.iter().any(Result::is_ok);
+        match outcomes.into_iter().find_map(Result::err) {
+            None => Ok(()),
+            // Said of all: what has arrived must not be brought again.
+            Some(_) if done => Err(Fault::Unknown),
+            Some(fault) => Err(fault),
+        }
+    }
+
+    /// Whether every place of the charges can be asked.
+    pub(super) fn reaches(&self, charges: &Charges<'_>) -> bool {
+        charges.charges.iter().all(|charge| self.router.reaches(self.place(charge.subject)))
+    }
+
     /// Notes a refusal in a record that is kept elsewhere than the counter that refused.
     async fn note_refusal(
         &self,

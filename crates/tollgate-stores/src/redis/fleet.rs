@@ -62,11 +62,6 @@ impl RedisCounters {
         self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
-    /// Nodes that were heard of in the last seconds, this one included.
-    pub fn nodes(&self) -> u32 {
-        self.0.leases.nodes()
-    }
-
     /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
     pub fn config_version(&self) -> watch::Receiver<u64> {
         self.0.fleet.version.subscribe()

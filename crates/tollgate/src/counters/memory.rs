@@ -21,7 +21,7 @@ use smallvec::{SmallVec, smallvec};
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
 };
 use crate::algorithms::Outcome;
 use crate::identity::Subject;
@@ -29,7 +29,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
 /// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
-const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
+pub(super) const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// How much a table may hold.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -151,6 +151,12 @@ impl MemoryCounters {
         self.charge_several(charges, now)
     }
 
+    /// Takes a counter out: how much of its limit is used at `now`. What newcomers share belongs to no one and stays.
+    pub(super) fn take(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
+        let key = Key::new(charge.subject, charge.counter);
+        lock(&self.shards[key.shard()].0).take(key, charge, now)
+    }
+
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {
@@ -206,7 +212,7 @@ impl Locked<'_> {
     /// long the client is kept out for it, if it is.
     fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
-        let refusing = |(position, (charge, verdict)): &(usize, (&super::Charge<'_>, &Verdict))| {
+        let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
             charge.effect == Effect::Enforce
                 && charge.cost > 0
                 && penalty.blames(*position)

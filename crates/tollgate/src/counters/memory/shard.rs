@@ -303,6 +303,18 @@ impl Shard {
         false
     }
 
+    /// Forgets a counter, and says how much of the charge's limit it held at `now`.
+    pub(super) fn take(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> u32 {
+        let known =
+            self.cells.contains(key) || self.logs.find(key.hash(), |entry| entry.key == key).is_some();
+        if !known {
+            return 0;
+        }
+        let looked = self.judge(key, &Charge { cost: 0, ..*charge }, now);
+        self.forget(key);
+        charge.limit.capacity().saturating_sub(looked.verdict.remaining)
+    }
+
     pub(super) fn cooldown_left(
         &self,
         key: Key,
