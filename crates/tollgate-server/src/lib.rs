@@ -12,6 +12,7 @@ pub mod transport;
 
 mod auth;
 mod facts;
+mod fleet;
 mod json;
 mod rest;
 

@@ -22,6 +22,7 @@ use self::signals::Signals;
 use crate::app::App;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::fleet;
 use crate::reload::ReloadHandle;
 use crate::settings::{CounterSettings, Settings};
 use crate::transport::{self, ConnectionStats};
@@ -120,12 +121,13 @@ async fn serve_until(
     );
     app.set_reload(reload.clone());
 
-    let saver = Saver { app: Arc::clone(&app), data_dir };
+    let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
     let mut tasks =
         Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.watch(LOOK_EVERY))]);
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
+    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), data_dir)));
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
@@ -142,6 +144,9 @@ async fn serve_until(
     };
     transport::run(listener, surface, &server, stats, end).await;
     saver.save_aside().await;
+    if let Some(redis) = app.limiter().counters().redis() {
+        redis.close().await;
+    }
     info!("ended");
     Ok(())
 }

@@ -44,7 +44,6 @@ pub struct Limiter<S, R = NoRecords> {
     /// Counts in place of `counters` while those cannot be reached.
     local: Fallback,
     records: R,
-    seed: Seed,
 }
 
 impl<S> Limiter<S> {
@@ -58,7 +57,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// A limiter with a place for records. Limiters that share counters share the seed.
     pub fn with_records(rules: RuleSet, counters: S, records: R, seed: Seed) -> Self {
         let local = Fallback::new(MemoryBounds::default());
-        Limiter { rules: CurrentRules::new(rules), counters, local, records, seed }
+        Limiter { rules: CurrentRules::new(rules.with_seed(seed)), counters, local, records }
     }
 
     /// The same limiter; what it counts while the counters cannot be reached stays within these bounds.
@@ -90,7 +89,13 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// The key of the subject hashes.
     pub fn seed(&self) -> Seed {
-        self.seed
+        self.rules.load().seed
+    }
+
+    /// Hashes subjects by another key from now on: what was counted under the old one is not found any more. For a node
+    /// that joins others after it has begun.
+    pub fn set_seed(&self, seed: Seed) {
+        self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
     }
 
     /// The rule set in force.
@@ -101,7 +106,9 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// Replaces the rules; numbers set for single users stay.
     pub fn replace_rules(&self, rules: RuleSet) {
         // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
-        self.rules.update(move |current| rules.with_overrides(Arc::clone(current.overrides())));
+        self.rules.update(move |current| {
+            rules.with_overrides(Arc::clone(current.overrides())).with_seed(current.seed)
+        });
     }
 
     /// Replaces the numbers set for single users.
@@ -142,7 +149,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// The same answer as [`Limiter::peek`], with what became of every rule on the walk.
     pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
         let rules = self.rules.load();
-        let (mut plan, steps) = rules.plan_explained(request, self.seed);
+        let (mut plan, steps) = rules.plan_explained(request, rules.seed);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
         drop(plan);
@@ -150,7 +157,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     }
 
     async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
-        let mut plan = rules.plan(request, self.seed);
+        let mut plan = rules.plan(request, rules.seed);
         plan.charges.dry_run = dry_run;
         self.charge(&mut plan, rules, now).await
     }
@@ -237,7 +244,7 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     /// [`Limiter::check`] without a future: memory never waits.
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
-        let plan = rules.plan(request, self.seed);
+        let plan = rules.plan(request, rules.seed);
         let draft = Self::settled(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });
@@ -253,7 +260,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
     /// When the store cannot be reached.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let rules = self.rules.load();
-        let (charges, skipped) = rules.charges_of_client(request, self.seed);
+        let (charges, skipped) = rules.charges_of_client(request, rules.seed);
         let counters = self.counters.reset(&charges).await?;
         Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }
@@ -281,7 +288,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         }
         let rules = self.rules.load();
         let carried = Request { cost: used.min(capacity), ..request.clone() };
-        let mut plan = rules.plan(&carried, self.seed);
+        let mut plan = rules.plan(&carried, rules.seed);
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);

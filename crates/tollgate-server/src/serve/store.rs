@@ -8,13 +8,11 @@ use tracing::{error, info, warn};
 
 use crate::counters::{Counters, StoreState};
 use crate::data_dir::DataDir;
+use crate::fleet;
 use crate::settings::{CounterSettings, RedisCounterSettings};
 
 /// How long a start waits for the shared counters. After that it serves without them.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The seed of counters that a fleet shares: the same on every node.
-const FLEET_SEED: Seed = Seed(*b"tollgate's fleet");
 
 /// The counters of these settings and the seed of their subjects.
 pub(super) async fn open(
@@ -29,7 +27,9 @@ pub(super) async fn open(
         CounterSettings::Redis(settings) => {
             let redis = RedisCounters::open(&settings.redis)?;
             warn_of_open_links(settings);
+            redis.wait_for_seed(true);
             redis.connected(PATIENCE).await;
+            let seed = fleet::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);
             match counters.state() {
                 StoreState::Reached => info!("the counter store is connected"),
@@ -46,7 +46,7 @@ pub(super) async fn open(
                     );
                 }
             }
-            Ok((counters, FLEET_SEED))
+            Ok((counters, seed))
         }
     }
 }

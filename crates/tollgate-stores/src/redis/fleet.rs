@@ -62,6 +62,12 @@ impl RedisCounters {
         self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
+    /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
+    /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
+    pub fn wait_for_seed(&self, waiting: bool) {
+        self.0.schema.wait_for_seed(waiting);
+    }
+
     /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
     pub fn config_version(&self) -> watch::Receiver<u64> {
         self.0.fleet.version.subscribe()

@@ -30,6 +30,8 @@ pub(super) struct Schema {
     since: AtomicU64,
     /// Whether the fleet has been heard of: before, nothing is decided by its counters.
     heard: AtomicBool,
+    /// Whether whoever uses this store has yet to adopt the fleet's seed.
+    waiting: AtomicBool,
     /// Whether the fleet has moved beyond what this node knows.
     left_behind: AtomicBool,
 }
@@ -38,7 +40,14 @@ impl Schema {
     /// At first the older version: the fleet may still speak it.
     pub(super) fn new(own: u8) -> Self {
         let speaks = AtomicU8::new(own.saturating_sub(1).max(super::keys::SCHEMA));
-        Schema { own, speaks, since: AtomicU64::new(0), heard: false.into(), left_behind: false.into() }
+        Schema {
+            own,
+            speaks,
+            since: AtomicU64::new(0),
+            heard: false.into(),
+            waiting: false.into(),
+            left_behind: false.into(),
+        }
     }
 
     pub(super) fn own(&self) -> u8 {
@@ -50,12 +59,17 @@ impl Schema {
         self.heard.load(Ordering::Relaxed)
     }
 
+    /// Until the seed is adopted, subjects are not those of the fleet.
+    pub(super) fn wait_for_seed(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
     /// The version in use.
     ///
     /// # Errors
     /// When it is not known yet, or one that this node does not know.
     pub(super) fn speaks(&self) -> Result<u8, Fault> {
-        if !self.is_known() {
+        if !self.is_known() || self.waiting.load(Ordering::Relaxed) {
             return Err(Fault::NotDone);
         }
         if self.left_behind.load(Ordering::Relaxed) {

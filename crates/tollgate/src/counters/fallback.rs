@@ -148,7 +148,8 @@ mod tests {
 
     fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
         let (subject, counter) = (Subject(7), CounterId(9));
-        let charge = Charge { subject, counter, rule: "r", limit, cost, effect: Effect::Enforce };
+        let charge =
+            Charge { subject, counter, rule: "r", limit, cost, effect: Effect::Enforce, leases: true };
         Charges { charges: SmallVec::from_slice(&[charge]), ..Charges::default() }
     }
 

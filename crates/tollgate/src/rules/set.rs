@@ -9,6 +9,7 @@ use super::index::Index;
 use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
+use crate::identity::Seed;
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
@@ -27,6 +28,8 @@ pub struct RuleSet {
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(crate) ipv6_prefix: u8,
+    /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
+    pub(crate) seed: Seed,
 }
 
 /// Why rules do not make a set.
@@ -63,6 +66,7 @@ impl RuleSet {
             penalties,
             overrides: Arc::default(),
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            seed: Seed::random(),
         })
     }
 
@@ -83,7 +87,13 @@ impl RuleSet {
             penalties: self.penalties.clone(),
             overrides,
             ipv6_prefix: self.ipv6_prefix,
+            seed: self.seed,
         }
+    }
+
+    /// The same rules with subjects hashed by this key.
+    pub(crate) fn with_seed(self, seed: Seed) -> Self {
+        RuleSet { seed, ..self }
     }
 
     /// The rules, in the order of the walk.
