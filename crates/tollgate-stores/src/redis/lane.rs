@@ -183,7 +183,18 @@ impl Line {
         let dialled = self.client.get_multiplexed_async_connection_with_config(&config);
         // The handshake waits for answers too: a frozen server accepts connections and says nothing.
         match timeout(self.connect_timeout.saturating_mul(2), dialled).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(connection)) => self.knock(connection).await,
+            Ok(Err(error)) => Err(Fault::from_dial(&error)),
+            Err(_) => Err(Fault::NotDone),
+        }
+    }
+
+    /// A server that asks for a password takes any connection and refuses what is said on it.
+    async fn knock(&self, mut connection: MultiplexedConnection) -> Result<MultiplexedConnection, Fault> {
+        let ping = redis::cmd("PING");
+        match timeout(self.connect_timeout, connection.send_packed_command(&ping)).await {
+            Ok(Ok(Value::ServerError(error))) if error.code() == "NOAUTH" => Err(Fault::from_server(&error)),
+            Ok(Ok(_)) => Ok(connection),
             Ok(Err(error)) => Err(Fault::from_dial(&error)),
             Err(_) => Err(Fault::NotDone),
         }
