@@ -146,7 +146,7 @@ impl RedisCounters {
 
     /// Why a server refuses us, if one does for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.0.router.links().into_iter().filter_map(|link| link.refusal());
+        let refusals = self.0.router.links().into_iter().filter_map(|link| link.trouble());
         let reasons = refusals.filter_map(|fault| match &*fault {
             Fault::Misconfigured(reason) => Some(reason.clone()),
             _ => None,

@@ -127,15 +127,17 @@ pub trait CounterStore: Send + Sync {
         NonZeroU32::MIN
     }
 
-    /// Whether these charges would likely be answered now. Asked only after an outage; never waits.
+    /// Whether these charges would likely be answered now: connected, and the last answer came. Asked only after an
+    /// outage; never waits.
     fn reaches(&self, _charges: &Charges<'_>) -> bool {
         true
     }
 
     /// Adds what was counted elsewhere, whatever the limits say. Nothing is judged, and no one's conduct is noted.
     ///
-    /// After [`StoreError::Unreachable`] nothing was added; after any other error some of it may have been. Only a
-    /// store that can be out of reach has a use for it.
+    /// After an error some of it may have been added, and it is brought again all the same: what is counted twice
+    /// admits too little for a window, what is lost admits too much. Only a store that can be out of reach has a use
+    /// for it.
     fn carry(
         &self,
         _charges: &Charges<'_>,

@@ -194,8 +194,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         }
         let mut taken = Taken { local: &self.local, charges: taken, now };
         let carried = self.counters.carry(&taken.charges, now).await;
-        // After any other error it may have arrived, and bringing it again could count it twice.
-        if carried != Err(StoreError::Unreachable) {
+        if carried.is_ok() {
             taken.charges.charges.clear();
         }
         carried

@@ -316,14 +316,7 @@ impl Store {
             }
             self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
         });
-        let outcomes = join_all(calls).await;
-        let done = outcomes.iter().any(Result::is_ok);
-        match outcomes.into_iter().find_map(Result::err) {
-            None => Ok(()),
-            // Said of all: what has arrived must not be brought again.
-            Some(_) if done => Err(Fault::Unknown),
-            Some(fault) => Err(fault),
-        }
+        join_all(calls).await.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// Whether every place of the charges can be asked.

@@ -128,14 +128,14 @@ impl Router {
         }
     }
 
-    /// Whether a call in this place would be sent.
+    /// Whether a call in this place would likely be answered.
     pub(super) fn reaches(&self, place: Place) -> bool {
         let link = match &self.map {
             Map::One(spot) => Some(spot.link.load_full()),
             Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
             Map::Cluster(cluster) => cluster.owner(place.0),
         };
-        link.is_some_and(|link| link.is_connected() && !link.is_open())
+        link.is_some_and(|link| link.is_connected() && !link.is_doubted())
     }
 
     /// Every server that holds counters.
