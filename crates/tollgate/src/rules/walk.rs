@@ -11,7 +11,7 @@ use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
 use super::rule::{Action, Condition, Rule, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectValues, tag};
+use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
 use crate::limit::Limit;
 
 /// The most limits that one request is charged.
@@ -126,9 +126,9 @@ impl RuleSet {
             if elsewhere || rule.limits.is_empty() || !walk.is_own(rule) {
                 continue;
             }
-            let mut values = SubjectValues::default();
+            let mut values = SubjectHasher::new(seed);
             if rule.per.iter().all(|dimension| values.push(dimension, request, self.ipv6_prefix)) {
-                walk.charge_rule(position, rule, seed.subject(&values), Effect::Enforce);
+                walk.charge_rule(position, rule, values.subject(), Effect::Enforce);
             } else {
                 skipped.push(&*rule.name);
             }
@@ -180,20 +180,20 @@ impl<'a, 'r> Walk<'a, 'r> {
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return Step::TooMany;
         }
-        let mut values = SubjectValues::default();
+        let mut values = SubjectHasher::new(self.seed);
         let missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
         if let Some(position) = rule.per.iter().position(missing) {
             return Step::NoSubject(position);
         }
         if shadow {
             self.shadows += rule.limits.len();
-            self.charge_rule(position, rule, self.seed.subject(&values), Effect::Shadow);
+            self.charge_rule(position, rule, values.subject(), Effect::Shadow);
             return Step::Collected;
         }
         self.layers.push(layer);
         match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.counts(*client))) {
             Some(client) if self.replace(position, client) => {}
-            _ => self.charge_rule(position, rule, self.seed.subject(&values), Effect::Enforce),
+            _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
         }
         Step::Collected
     }
@@ -231,10 +231,10 @@ impl<'a, 'r> Walk<'a, 'r> {
 
     /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
     fn charge_override(&mut self, position: u32, client: Client<'_>, counter: CounterId, limit: &'a Limit) {
-        let mut values = SubjectValues::default();
+        let mut values = SubjectHasher::new(self.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        self.push(position, self.seed.subject(&values), counter, limit, Effect::Enforce);
+        self.push(position, values.subject(), counter, limit, Effect::Enforce);
     }
 
     fn push(
@@ -266,10 +266,10 @@ impl<'a, 'r> Walk<'a, 'r> {
             && let Some(client) = self.client
             && self.plan.charges.charges.iter().any(enforced)
         {
-            let mut values = SubjectValues::default();
+            let mut values = SubjectHasher::new(self.seed);
             values.push_bytes(tag::PENALTY, b"");
             values.push_client(client, self.set.ipv6_prefix);
-            let subject = self.seed.subject(&values);
+            let subject = values.subject();
             let own_charges = self.own_charges;
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, own_charges });
         }
