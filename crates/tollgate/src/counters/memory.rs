@@ -71,10 +71,14 @@ struct Padded(Mutex<Shard>);
 struct Key(u128);
 
 impl Key {
+    /// Never inlined, so that subject and counter arrive as halves. Inlined they are loaded whole, and a subject whose
+    /// halves were just stored cannot be: the processor waits until they have reached the cache.
+    #[inline(never)]
     fn new(subject: Subject, counter: CounterId) -> Self {
         Key(subject.0 ^ counter.0)
     }
 
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "each half keeps its own bits")]
     fn halves(self) -> [u64; 2] {
         [self.0 as u64, (self.0 >> 64) as u64]
@@ -91,6 +95,7 @@ impl Key {
     }
 
     /// Bits that the tables inside a shard do not look at.
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the low bits are enough to choose a shard by")]
     fn shard(self) -> usize {
         self.halves()[0] as usize % SHARDS
@@ -144,9 +149,7 @@ impl MemoryCounters {
     /// [`CounterStore::charge_all`] without a future: memory never waits.
     pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
-            let key = Key::new(charge.subject, charge.counter);
-            let verdict = lock(&self.shards[key.shard()].0).charge(key, charge, now);
-            return Verdicts { verdicts: smallvec![verdict], cooldown: None };
+            return self.charge_alone(charge, now);
         }
         self.charge_several(charges, now)
     }
@@ -157,6 +160,19 @@ impl MemoryCounters {
         lock(&self.shards[key.shard()].0).take(key, charge, now)
     }
 
+    #[inline]
+    fn charge_alone(&self, charge: &Charge<'_>, now: Timestamp) -> Verdicts {
+        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };
+        let key = Key::new(charge.subject, charge.counter);
+        let mut shard = lock(&self.shards[key.shard()].0);
+        match shard.charge_known_bucket(key, charge, now) {
+            Some(verdict) => alone(verdict),
+            None => alone(shard.charge(key, charge, now)),
+        }
+    }
+
+    /// Apart, so that the place it takes on the stack is not asked for by a charge that stands alone.
+    #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::{HashMap, HashSet};
 
+use super::brief::Brief;
 use super::index::Index;
 use super::overrides::Overrides;
 use super::rule::{Action, Rule};
@@ -20,6 +21,8 @@ pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 pub struct RuleSet {
     /// In the order of the walk.
     pub(crate) rules: Arc<[Rule]>,
+    /// The same, as the walk reads them.
+    pub(super) briefs: Arc<[Brief]>,
     /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
     pub(super) layers: Arc<[u32]>,
     /// The most limits that are enforced for one request.
@@ -57,9 +60,11 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let index = Index::new(&rules);
+        let (index, filed) = Index::new(&rules);
+        let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
         Ok(RuleSet {
             rules: rules.into(),
+            briefs,
             layers,
             enforced_max,
             index: Arc::new(index),
@@ -81,6 +86,7 @@ impl RuleSet {
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
         RuleSet {
             rules: Arc::clone(&self.rules),
+            briefs: Arc::clone(&self.briefs),
             layers: Arc::clone(&self.layers),
             enforced_max: self.enforced_max,
             index: Arc::clone(&self.index),
