@@ -95,7 +95,7 @@ impl RedisCounters {
                 if !links.is_empty() {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map is not known yet.
+                // A cluster whose map, or a master whose address is not known yet.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

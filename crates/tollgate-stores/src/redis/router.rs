@@ -7,7 +7,7 @@ mod sentinel;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use redis::{Cmd, Value};
 use tokio::task::JoinHandle;
 
@@ -37,7 +37,8 @@ enum Map {
 
 /// The server of the moment.
 pub(super) struct Spot {
-    link: ArcSwap<Link>,
+    /// Nothing until it is known which one.
+    link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
 }
@@ -51,7 +52,7 @@ impl Router {
     pub(super) fn open(settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
         let mut tasks = Vec::new();
         let map = match &settings.topology {
-            Topology::Single(address) => Map::One(Spot::new(Link::open(address, settings, script)?)),
+            Topology::Single(address) => Map::One(Spot::new(Some(Link::open(address, settings, script)?))),
             Topology::Sentinel { sentinels, master, login } => {
                 let watch = sentinel::Watch::new(settings, sentinels, master, login, script)?;
                 let spot = watch.spot();
@@ -89,8 +90,10 @@ impl Router {
     pub(super) async fn call(&self, place: Place, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
         match &self.map {
             Map::One(spot) => {
-                let link = spot.link.load_full();
-                let outcome = link.call(command, false, deadline).await;
+                let outcome = match spot.link.load_full() {
+                    Some(link) => link.call(command, false, deadline).await,
+                    None => Err(Fault::NotDone),
+                };
                 if outcome.as_ref().is_err_and(Fault::counts) {
                     spot.doubted.notify_one();
                 }
@@ -104,7 +107,7 @@ impl Router {
     /// Every server that holds counters.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         match &self.map {
-            Map::One(spot) => vec![spot.link.load_full()],
+            Map::One(spot) => spot.link.load_full().into_iter().collect(),
             Map::Cluster(cluster) => cluster.masters(),
             Map::Ring(ring) => ring.links().to_vec(),
         }
@@ -118,8 +121,9 @@ impl Drop for Router {
 }
 
 impl Spot {
-    fn new(link: Link) -> Arc<Self> {
-        Arc::new(Spot { link: ArcSwap::from_pointee(link), doubted: tokio::sync::Notify::new() })
+    fn new(link: Option<Link>) -> Arc<Self> {
+        let link = ArcSwapOption::new(link.map(Arc::new));
+        Arc::new(Spot { link, doubted: tokio::sync::Notify::new() })
     }
 }
 
