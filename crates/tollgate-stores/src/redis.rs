@@ -119,7 +119,7 @@ impl RedisCounters {
                 if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map is not known yet, or a fleet that has not been heard of.
+                // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

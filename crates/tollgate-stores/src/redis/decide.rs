@@ -24,6 +24,8 @@ struct Group {
     positions: SmallVec<[usize; 4]>,
     /// Whether the client's record is here too.
     watched: bool,
+    /// Whether other charges are elsewhere: then a refusal is noted when all are known, by the longest of the windows.
+    apart: bool,
 }
 
 impl Store {
@@ -186,7 +188,7 @@ impl Store {
         let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
         let mut group_at = |place: Place| -> usize {
             groups.iter().position(|group| group.place == place).unwrap_or_else(|| {
-                groups.push(Group { place, positions: SmallVec::new(), watched: false });
+                groups.push(Group { place, positions: SmallVec::new(), watched: false, apart: false });
                 groups.len() - 1
             })
         };
@@ -201,6 +203,8 @@ impl Store {
         if let Some(record) = record {
             groups[record].watched = true;
         }
+        let apart = groups.len() > 1;
+        groups.iter_mut().for_each(|group| group.apart = apart);
         groups
     }
 
@@ -224,7 +228,7 @@ impl Store {
         keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
-            let blamed = penalty.is_some_and(|penalty| penalty.blames(*position));
+            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
             keys.push(self.counter_key(charge)?);
             let before = self.schema.before(charge, now);
             keys.extend(before.map(|before| keys::counter(before, &Tag::new(charge.subject), charge)));

@@ -18,6 +18,8 @@ pub(super) enum Fault {
     Moved(String),
     /// The key is on its way to this address.
     Ask(String),
+    /// Some of the keys are on their way, and others not yet: nothing was done.
+    TryAgain,
     /// This server is no longer the one to ask.
     WrongServer,
     /// The script is not there.
@@ -42,7 +44,9 @@ impl Fault {
         match self {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
-            Fault::NotDone | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => StoreError::Unreachable,
+            Fault::NotDone | Fault::TryAgain | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => {
+                StoreError::Unreachable
+            }
         }
     }
 
@@ -55,10 +59,9 @@ impl Fault {
             "ASK" => Fault::Ask(address()),
             "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
             "NOSCRIPT" => Fault::NoScript,
+            "TRYAGAIN" => Fault::TryAgain,
             // It will pass, and it did nothing.
-            "LOADING" | "OOM" | "BUSY" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => {
-                Fault::NotDone
-            }
+            "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
         }

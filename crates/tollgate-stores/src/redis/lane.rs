@@ -283,20 +283,33 @@ async fn say_script_again(
 ) {
     let missing: Vec<usize> =
         (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
-    let mut again = Pipeline::with_capacity(missing.len() + 1);
-    again.add_command(script.load());
     let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
+    let mut again = Pipeline::with_capacity(2 * missing.len() + 1);
+    again.add_command(script.load());
+    // Where each of them is in the second batch.
+    let mut positions = Vec::with_capacity(missing.len());
     for index in &missing {
+        // Permission to ask for a slot that is on its way is for one command: it was used up by the first attempt.
+        if index.checked_sub(1).is_some_and(|before| is_asking(commands[before])) {
+            again.add_command(redis::cmd("ASKING"));
+        }
+        positions.push(again.len());
         again.add_command((*commands[*index]).clone());
     }
-    let Ok(second) = exchange(connection, &again).await else {
+    let Ok(mut second) = exchange(connection, &again).await else {
         // Whether it was charged is not known any more.
         missing.iter().for_each(|index| answers[*index] = Value::Nil);
         return;
     };
-    for (index, value) in missing.into_iter().zip(second.into_iter().skip(1)) {
-        answers[index] = value;
+    for (index, position) in missing.into_iter().zip(positions) {
+        if let Some(value) = second.get_mut(position) {
+            answers[index] = std::mem::replace(value, Value::Nil);
+        }
     }
+}
+
+fn is_asking(command: &Cmd) -> bool {
+    matches!(command.args_iter().next(), Some(redis::Arg::Simple(name)) if name == b"ASKING")
 }
 
 fn is_missing_script(value: &Value) -> bool {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use redis::{Client, Cmd, Value};
 use tokio::task::JoinHandle;
 
@@ -38,7 +38,8 @@ enum Map {
 
 /// The server of the moment.
 pub(super) struct Spot {
-    link: ArcSwap<Link>,
+    /// Nothing until it is known which one.
+    link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
     /// How often it changed.
@@ -54,7 +55,7 @@ impl Router {
     pub(super) fn open(settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
         let mut tasks = Vec::new();
         let map = match &settings.topology {
-            Topology::Single(address) => Map::One(Spot::new(Link::open(address, settings, script)?)),
+            Topology::Single(address) => Map::One(Spot::new(Some(Link::open(address, settings, script)?))),
             Topology::Sentinel { sentinels, master, login } => {
                 let watch = sentinel::Watch::new(settings, sentinels, master, login, script)?;
                 let spot = watch.spot();
@@ -92,8 +93,10 @@ impl Router {
     pub(super) async fn call(&self, place: Place, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
         match &self.map {
             Map::One(spot) => {
-                let link = spot.link.load_full();
-                let outcome = link.call(command, false, deadline).await;
+                let outcome = match spot.link.load_full() {
+                    Some(link) => link.call(command, false, deadline).await,
+                    None => Err(Fault::NotDone),
+                };
                 if outcome.as_ref().is_err_and(Fault::counts) {
                     spot.doubted.notify_one();
                 }
@@ -107,7 +110,7 @@ impl Router {
     /// A client for the server of a place, to listen with.
     pub(super) fn client(&self, place: Place) -> Option<Client> {
         match &self.map {
-            Map::One(spot) => Some(spot.link.load().client().clone()),
+            Map::One(spot) => spot.link.load().as_ref().map(|link| link.client().clone()),
             Map::Ring(ring) => Some(ring.link(place.0).client().clone()),
             Map::Cluster(cluster) => cluster.owner(place.0).map(|link| link.client().clone()),
         }
@@ -131,7 +134,7 @@ impl Router {
     /// Whether a call in this place would likely be answered.
     pub(super) fn reaches(&self, place: Place) -> bool {
         let link = match &self.map {
-            Map::One(spot) => Some(spot.link.load_full()),
+            Map::One(spot) => spot.link.load_full(),
             Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
             Map::Cluster(cluster) => cluster.owner(place.0),
         };
@@ -141,7 +144,7 @@ impl Router {
     /// Every server that holds counters.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         match &self.map {
-            Map::One(spot) => vec![spot.link.load_full()],
+            Map::One(spot) => spot.link.load_full().into_iter().collect(),
             Map::Cluster(cluster) => cluster.masters(),
             Map::Ring(ring) => ring.links().to_vec(),
         }
@@ -155,9 +158,9 @@ impl Drop for Router {
 }
 
 impl Spot {
-    fn new(link: Link) -> Arc<Self> {
+    fn new(link: Option<Link>) -> Arc<Self> {
         let (doubted, generation) = (tokio::sync::Notify::new(), AtomicU64::new(0));
-        Arc::new(Spot { link: ArcSwap::from_pointee(link), doubted, generation })
+        Arc::new(Spot { link: ArcSwapOption::new(link.map(Arc::new)), doubted, generation })
     }
 }
 

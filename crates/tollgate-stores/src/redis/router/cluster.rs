@@ -23,6 +23,8 @@ const READ_EVERY: Duration = Duration::from_secs(10);
 /// How often at most when something is.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a decision waits, within its budget, for the keys of a slot that moves to be in one place again.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
@@ -102,9 +104,14 @@ impl Cluster {
     ) -> Result<Value, Fault> {
         let mut link = self.map.load().of(slot).ok_or(Fault::NotDone)?;
         let mut asking = false;
-        for _ in 0..redirects_max {
+        let mut redirects = 0;
+        while redirects < redirects_max {
             let outcome = link.call(command.clone(), asking, deadline).await;
             (link, asking) = match outcome {
+                Err(Fault::TryAgain) if Instant::now() + TRY_AGAIN < deadline => {
+                    sleep(TRY_AGAIN).await;
+                    continue;
+                }
                 Err(Fault::Moved(address)) => {
                     self.doubted.notify_one();
                     (self.link_from(&address, &link)?, false)
@@ -117,6 +124,7 @@ impl Cluster {
                     return other;
                 }
             };
+            redirects += 1;
             // A server we have not talked to yet: its first connection is worth a part of the budget.
             let _ = tokio::time::timeout_at(deadline.into(), link.connected()).await;
         }
