@@ -61,7 +61,7 @@ pub struct RedisCounters(Arc<Store>);
 
 struct Store {
     router: Router,
-    script: Arc<ChargeAll>,
+    script: ChargeAll,
     timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
@@ -87,12 +87,10 @@ impl RedisCounters {
     /// # Errors
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
-        let script = Arc::new(ChargeAll::new());
-        let router =
-            Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
         let store = Arc::new(Store {
             router,
-            script,
+            script: ChargeAll::new(),
             timeout: settings.timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),

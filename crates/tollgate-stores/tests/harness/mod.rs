@@ -79,7 +79,8 @@ pub(crate) fn conforms(harness: &Shared) {
         "cooldown_refuses_before_counters_are_looked_at",
         "refusal_that_starts_a_cooldown_says_how_long",
     ];
-    let cases: Vec<(&str, fn(&Shared))> = tollgate::counters::conformance!(cases).into();
+    type Case = (&'static str, fn(&Shared));
+    let cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
     let (waiting, quick): (Vec<_>, Vec<_>) = cases.into_iter().partition(|(name, _)| WAITING.contains(name));
     assert_eq!(waiting.len(), WAITING.len());
     let named = |name: &str| thread::Builder::new().name(name.to_owned());
