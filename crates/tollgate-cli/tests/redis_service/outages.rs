@@ -21,7 +21,8 @@ fn wait_until_shared(service: &Service, user: &str) {
 fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     let redis = RedisServer::start();
     redis.kill9();
-    let service = on(&redis, 100, "");
+    // More than are asked for while waiting.
+    let service = on(&redis, 1_000_000, "");
     assert_eq!(check(&service, "alice"), (200, true));
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
