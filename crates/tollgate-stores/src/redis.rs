@@ -6,18 +6,25 @@
 //! back what was charged in the others, so that nothing is ever admitted beyond a limit.
 
 mod breaker;
+mod claims;
 mod decide;
 mod error;
+mod fleet;
+mod hot;
 mod keys;
 mod lane;
+mod leases;
 mod link;
 mod random;
 mod records;
 mod refusals;
 mod router;
+mod schema;
 mod script;
+mod servers;
 mod settings;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,13 +33,18 @@ use redis::{Cmd, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 
+pub use self::claims::Claim;
 use self::error::Fault;
+use self::fleet::Fleet;
 pub use self::keys::SCHEMA;
 use self::keys::Tag;
+use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
 use self::router::{Place, Router};
+use self::schema::Schema;
 use self::script::ChargeAll;
+pub use self::servers::ServerFacts;
 pub use self::settings::{
     Address, Login, RedisSettings, Secret, Tls, Topology, UrlError, VIRTUAL_NODES_DEFAULT,
 };
@@ -48,12 +60,17 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisCounters(Arc<Store>);
 
 struct Store {
-    router: Arc<Router>,
+    router: Router,
     script: Arc<ChargeAll>,
     timeout: Duration,
-    schema: u8,
+    schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
+    leases: Leases,
+    /// Whether anything is leased at all.
+    leasing: bool,
+    fleet: Fleet,
+    facts: Arc<servers::Known>,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
@@ -73,15 +90,21 @@ impl RedisCounters {
         let script = Arc::new(ChargeAll::new());
         let router =
             Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
-        Ok(RedisCounters(Arc::new(Store {
-            router: Arc::new(router),
+        let store = Arc::new(Store {
+            router,
             script,
             timeout: settings.timeout,
-            schema: SCHEMA,
+            schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
+            leases: Leases::new(Instant::now()),
+            leasing: settings.leases,
+            fleet: Fleet::new(),
+            facts: servers::known(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
-        })))
+        });
+        fleet::tend(&store);
+        Ok(RedisCounters(store))
     }
 
     /// Waits until every server is connected, has refused us, or `patience` is over. Whether all are connected.
@@ -92,10 +115,11 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                if !links.is_empty() {
+                let refused = links.iter().any(|link| link.refusal().is_some());
+                if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map, or a master whose address is not known yet.
+                // A cluster whose map or a master whose address is not known yet, or a fleet that has not been heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -122,7 +146,7 @@ impl RedisCounters {
 
     /// Why a server refuses us, if one does for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.0.router.links().into_iter().filter_map(|link| link.refusal());
+        let refusals = self.0.router.links().into_iter().filter_map(|link| link.trouble());
         let reasons = refusals.filter_map(|fault| match &*fault {
             Fault::Misconfigured(reason) => Some(reason.clone()),
             _ => None,
@@ -136,6 +160,12 @@ impl RedisCounters {
         self.0.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
     }
 
+    /// What is leased.
+    pub fn leases(&self) -> LeaseStats {
+        let (held, units) = self.0.leases.outstanding(Instant::now());
+        LeaseStats { held, units, served: self.0.leases.served() }
+    }
+
     /// Refusals that were answered without asking a server.
     pub fn refusals_from_memory(&self) -> u64 {
         self.0.refusals.as_ref().map_or(0, Refusals::hits)
@@ -147,9 +177,33 @@ impl RedisCounters {
     }
 }
 
+/// What is leased on this node.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseStats {
+    /// Leases with something left.
+    pub held: usize,
+    /// Units in them: how much may be admitted beyond limits if the servers that granted them are lost.
+    pub units: u64,
+    /// Charges that were served from leases.
+    pub served: u64,
+}
+
 impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
+    }
+
+    /// Those that were heard of in the last seconds, this one included.
+    fn nodes(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
+    }
+
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        self.0.reaches(charges)
+    }
+
+    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 }
 
@@ -168,8 +222,9 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    fn counter_key(&self, charge: &Charge<'_>) -> String {
-        keys::counter(self.schema, &Tag::new(charge.subject), charge)
+    /// The name of a charge's counter in the version that the fleet speaks.
+    fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
+        Ok(keys::counter(self.schema.speaks()?, &Tag::new(charge.subject), charge))
     }
 
     /// A command that no request waits for.
@@ -183,20 +238,16 @@ impl Store {
         for charge in &charges.charges {
             let tag = Tag::new(charge.subject);
             let mut command = redis::cmd("DEL");
-            command.arg(self.counter_key(charge));
+            command.arg(self.counter_key(charge)?);
             let answer = self.admin(self.router.place(&tag), command).await?;
             forgotten += usize::from(answer == Value::Int(1));
         }
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
         }
-        self.forget_refusals();
+        let counters = charges.charges.iter().map(|charge| leases::key(charge.subject, charge.counter));
+        let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
+        self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
         Ok(forgotten)
-    }
-
-    fn forget_refusals(&self) {
-        if let Some(refusals) = &self.refusals {
-            refusals.forget_all();
-        }
     }
 }

@@ -36,6 +36,7 @@ fn charges<'a>(limit: &'a Limit, subjects: &[Subject], cost: u32) -> Charges<'a>
         limit,
         cost,
         effect: Effect::Enforce,
+        leases: true,
     };
     Charges { charges: subjects.iter().map(one).collect(), penalty: None, dry_run: false }
 }

@@ -1,19 +1,21 @@
 //! One decision: its charges grouped by place, one call for each, and what was taken given back if any refuses.
 
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
-use tollgate::algorithms::Outcome;
+use smallvec::{SmallVec, smallvec};
+use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::{Span, Timestamp};
 
 use super::Store;
 use super::error::Fault;
 use super::keys::{self, Tag};
+use super::leases::{Owner, Serving};
+use super::refusals::refused_by;
 use super::router::Place;
-use super::script::{Answer, Arguments, Extra, Mode, Told};
+use super::script::{Answer, Arguments, Bits, Extra, LeaseRequest, Mode, Settle, Told};
 
 /// The charges of one decision that share a place.
 struct Group {
@@ -38,26 +40,151 @@ impl Store {
         if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
             return Ok((verdicts, None));
         }
-        let deadline = started + self.timeout;
-        let groups = self.groups(charges);
-        let (verdicts, decided_at) = match groups.as_slice() {
-            [group] => {
-                let extras = vec![Extra::None; charges.charges.len()];
-                let answer = self.ask(group, charges, &extras, now, deadline).await?;
-                let decided_at = answer.now;
-                (self.conclude(charges, answer).await, decided_at)
-            }
-            _ => self.decide_apart(&groups, charges, now, deadline).await?,
-        };
+        let servings = self.serve(charges, started);
+        if let Some(verdicts) = self.settled(charges, &servings) {
+            return Ok((verdicts, None));
+        }
+        let asked = self.ask_servers(charges, &servings, now, started).await;
+        let admitted = asked.as_ref().is_ok_and(|(verdicts, _)| verdicts.admitted(charges));
+        if !admitted {
+            self.put_back(charges, &servings);
+        }
+        let (verdicts, decided_at) = asked?;
         match refusals {
-            Some(refusals) if verdicts.admitted(charges) => refusals.outdate(charges),
+            Some(refusals) if admitted => refusals.outdate(charges),
             Some(refusals) => refusals.remember(charges, &verdicts, started),
             None => {}
         }
         Ok((verdicts, Some(decided_at)))
     }
 
-    fn groups(&self, charges: &Charges<'_>) -> SmallVec<[Group; 2]> {
+    /// How each charge is served.
+    fn serve(&self, charges: &Charges<'_>, now: Instant) -> SmallVec<[Serving; 4]> {
+        if !self.leasing || charges.dry_run {
+            return SmallVec::from_elem(Serving::Ask, charges.charges.len());
+        }
+        let watched = |position| charges.penalty.is_some_and(|penalty| penalty.blames(position));
+        let serve = |(position, charge)| match self.leases.take(charge, now) {
+            // Whose refusals are counted is refused by the server, which counts them.
+            Serving::Scarce(_) if watched(position) => Serving::Ask,
+            serving => serving,
+        };
+        charges.charges.iter().enumerate().map(serve).collect()
+    }
+
+    /// The verdicts of a decision for which no server need be asked.
+    fn settled(&self, charges: &Charges<'_>, servings: &[Serving]) -> Option<Verdicts> {
+        let scarce = servings.iter().enumerate().find_map(|(position, serving)| match serving {
+            Serving::Scarce(verdict) => Some((position, *verdict)),
+            _ => None,
+        });
+        if let Some((position, verdict)) = scarce {
+            self.put_back(charges, servings);
+            for (charge, serving) in charges.charges.iter().zip(servings) {
+                if let Serving::AskFor(_) = serving {
+                    self.leases.failed(charge);
+                }
+            }
+            return Some(refused_by(charges, position, verdict));
+        }
+        let leased = servings.iter().map(|serving| match serving {
+            Serving::Leased(verdict) => Some(*verdict),
+            _ => None,
+        });
+        let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
+        Some(Verdicts { verdicts, cooldown: None })
+    }
+
+    /// Gives back to leases what a decision took from them and did not use.
+    fn put_back(&self, charges: &Charges<'_>, servings: &[Serving]) {
+        for (charge, serving) in charges.charges.iter().zip(servings) {
+            if let Serving::Leased(_) = serving {
+                self.leases.put_back(charge);
+            }
+        }
+    }
+
+    /// Asks for everything that is not leased.
+    async fn ask_servers(
+        &self,
+        charges: &Charges<'_>,
+        servings: &[Serving],
+        now: Timestamp,
+        started: Instant,
+    ) -> Result<(Verdicts, Timestamp), Fault> {
+        let deadline = started + self.timeout;
+        let groups = self.groups(charges, servings);
+        let plain = if groups.len() > 1 { Extra::Refundable } else { Extra::None };
+        let extras: SmallVec<[Extra; 4]> = servings
+            .iter()
+            .map(|serving| match serving {
+                Serving::AskFor(request) => Extra::Lease(*request),
+                _ => plain,
+            })
+            .collect();
+        let calls = groups.iter().map(|group| self.ask(group, charges, &extras, now, deadline));
+        let answers: SmallVec<[Result<Answer, Fault>; 2]> = match groups.as_slice() {
+            [group] => smallvec![self.ask(group, charges, &extras, now, deadline).await],
+            _ => join_all(calls).await.into(),
+        };
+        self.take_grants(&groups, charges, &extras, &answers, started);
+        let mut verdicts = merge(&groups, &answers, charges, servings);
+        if groups.len() > 1 {
+            verdicts = self.reconcile(&groups, charges, &answers, verdicts, now, deadline).await;
+        }
+        let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
+        if let Some(penalty) = &charges.penalty
+            && answers.iter().flatten().any(|answer| answer.noted)
+        {
+            self.list_record(penalty, decided_at).await;
+        }
+        Ok((verdicts?, decided_at))
+    }
+
+    /// Puts slices that were granted to use.
+    fn take_grants(
+        &self,
+        groups: &[Group],
+        charges: &Charges<'_>,
+        extras: &[Extra],
+        answers: &[Result<Answer, Fault>],
+        asked_at: Instant,
+    ) {
+        for (group, answer) in groups.iter().zip(answers) {
+            for (turn, position) in group.positions.iter().enumerate() {
+                let Extra::Lease(request) = &extras[*position] else { continue };
+                let charge = &charges.charges[*position];
+                let told = answer.as_ref().ok().and_then(|answer| answer.told.get(turn));
+                match told.and_then(|told| Some((told.verdict, told.grant?))) {
+                    Some((verdict, grant)) => self.leases.granted(charge, request, verdict, grant, asked_at),
+                    None => self.leases.failed(charge),
+                }
+            }
+        }
+    }
+
+    /// Gives back the slice of a lease that nobody renewed.
+    pub(super) async fn give_back(&self, owner: &Owner, settle: Settle) {
+        let charge = Charge {
+            subject: owner.subject,
+            counter: owner.counter,
+            rule: &owner.rule,
+            limit: &owner.limit,
+            cost: 0,
+            effect: Effect::Enforce,
+            leases: true,
+        };
+        let request = LeaseRequest { want: 0, nodes: 1, settle: Some(settle) };
+        let mut arguments = Arguments::new(Mode::default(), None);
+        arguments.push(&charge, Bits::default(), Extra::Lease(request), Timestamp::from(SystemTime::now()));
+        let Ok(key) = self.counter_key(&charge) else { return };
+        let command = self.script.call(&[key], &arguments);
+        let place = self.place(charge.subject);
+        let _ = self.router.call(place, command, Instant::now() + self.timeout).await;
+    }
+
+    /// The charges that are not leased, by place.
+    fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
         let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
         let mut group_at = |place: Place| -> usize {
             groups.iter().position(|group| group.place == place).unwrap_or_else(|| {
@@ -66,9 +193,11 @@ impl Store {
             })
         };
         let record = charges.penalty.as_ref().map(|penalty| group_at(self.place(penalty.subject)));
-        let places: SmallVec<[usize; 4]> =
-            charges.charges.iter().map(|charge| group_at(self.place(charge.subject))).collect();
-        for (position, group) in places.into_iter().enumerate() {
+        let asked = charges.charges.iter().zip(servings).enumerate();
+        let asked = asked.filter(|(_, (_, serving))| !matches!(serving, Serving::Leased(_)));
+        let places: SmallVec<[(usize, usize); 4]> =
+            asked.map(|(position, (charge, _))| (position, group_at(self.place(charge.subject)))).collect();
+        for (position, group) in places {
             groups[group].positions.push(position);
         }
         if let Some(record) = record {
@@ -96,12 +225,14 @@ impl Store {
         let mode = Mode { dry_run: charges.dry_run, ..Mode::default() };
         let mut arguments = Arguments::new(mode, penalty);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        keys.extend(penalty.map(|penalty| keys::record(self.schema, &Tag::new(penalty.subject))));
+        keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
             let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
-            arguments.push(charge, blamed, extras[*position], now);
-            keys.push(self.counter_key(charge));
+            keys.push(self.counter_key(charge)?);
+            let before = self.schema.before(charge, now);
+            keys.extend(before.map(|before| keys::counter(before, &Tag::new(charge.subject), charge)));
+            arguments.push(charge, Bits { blamed, renamed: before.is_some() }, extras[*position], now);
         }
         let command = self.script.call(&keys, &arguments);
         let value = self.router.call(group.place, command, deadline).await?;
@@ -116,47 +247,32 @@ impl Store {
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// The verdicts of a decision that was made in one place.
-    async fn conclude(&self, charges: &Charges<'_>, answer: Answer) -> Verdicts {
-        if let Some(penalty) = charges.penalty.as_ref().filter(|_| answer.noted) {
-            self.list_record(penalty, answer.now).await;
-        }
-        Verdicts {
-            verdicts: answer.told.iter().map(|told| told.verdict).collect(),
-            cooldown: answer.cooldown,
-        }
-    }
-
-    /// One call per place, all at once. If any refuses, or gives no answer, the others take back what they charged.
-    async fn decide_apart(
+    /// After calls in several places: if any refused, or gave no answer, the others take back what they charged; and a
+    /// refusal is noted in the client's record, wherever that is.
+    async fn reconcile(
         &self,
         groups: &[Group],
         charges: &Charges<'_>,
+        answers: &[Result<Answer, Fault>],
+        verdicts: Result<Verdicts, Fault>,
         now: Timestamp,
         deadline: Instant,
-    ) -> Result<(Verdicts, Timestamp), Fault> {
-        let extras = vec![Extra::Refundable; charges.charges.len()];
-        let calls = groups.iter().map(|group| self.ask(group, charges, &extras, now, deadline));
-        let answers: Vec<Result<Answer, Fault>> = join_all(calls).await;
-        let verdicts = merge(groups, &answers, charges);
-        let admitted = verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges));
-        if !admitted && !charges.dry_run {
-            for (group, answer) in groups.iter().zip(&answers) {
-                if let Ok(answer) = answer {
-                    self.refund(group, charges, answer, now).await;
-                }
+    ) -> Result<Verdicts, Fault> {
+        if charges.dry_run || verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges)) {
+            return verdicts;
+        }
+        for (group, answer) in groups.iter().zip(answers) {
+            if let Ok(answer) = answer {
+                self.refund(group, charges, answer, now).await;
             }
         }
         let mut verdicts = verdicts?;
-        let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
         if let Some(penalty) = &charges.penalty
-            && !admitted
-            && !charges.dry_run
             && verdicts.cooldown.is_none()
         {
-            verdicts.cooldown = self.note_refusal(penalty, charges, &verdicts, now, deadline).await;
+            verdicts.cooldown = self.note_refusal(penalty, charges, &verdicts, deadline).await;
         }
-        Ok((verdicts, decided_at))
+        Ok(verdicts)
     }
 
     /// Takes back what one place charged.
@@ -172,8 +288,13 @@ impl Store {
         for (charge, told) in told {
             if let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) {
                 let back = Charge { cost: 0, ..*charge };
-                arguments.push(&back, false, Extra::Refund { mark: grant.mark, cost: charge.cost }, now);
-                keys.push(self.counter_key(charge));
+                arguments.push(
+                    &back,
+                    Bits::default(),
+                    Extra::Refund { mark: grant.mark, cost: charge.cost },
+                    now,
+                );
+                keys.extend(self.counter_key(charge));
             }
         }
         if keys.is_empty() {
@@ -185,22 +306,42 @@ impl Store {
         let _ = self.router.call(group.place, command, Instant::now() + self.timeout).await;
     }
 
+    /// Adds what was counted elsewhere, one call per place.
+    pub(super) async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), Fault> {
+        let deadline = Instant::now() + self.timeout;
+        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, charges.charges.len());
+        let groups = self.groups(charges, &asked);
+        let calls = groups.iter().map(async |group| {
+            let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
+            let mut keys: SmallVec<[String; 4]> = SmallVec::new();
+            for charge in group.positions.iter().map(|position| &charges.charges[*position]) {
+                arguments.push(charge, Bits::default(), Extra::None, now);
+                keys.push(self.counter_key(charge)?);
+            }
+            self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
+        });
+        join_all(calls).await.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    /// Whether every place of the charges can be asked.
+    pub(super) fn reaches(&self, charges: &Charges<'_>) -> bool {
+        charges.charges.iter().all(|charge| self.router.reaches(self.place(charge.subject)))
+    }
+
     /// Notes a refusal in a record that is kept elsewhere than the counter that refused.
     async fn note_refusal(
         &self,
         penalty: &PenaltyCharge<'_>,
         charges: &Charges<'_>,
         verdicts: &Verdicts,
-        now: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
         let window = longest_refusing_window(penalty, charges, verdicts)?;
         let arguments = Arguments::note(penalty, window);
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(self.schema, &tag)], &arguments);
+        let command = self.script.call(&[keys::record(&tag)], &arguments);
         let value = self.router.call(self.router.place(&tag), command, deadline).await.ok()?;
         let answer = Answer::read(&value, std::iter::empty()).ok()?;
-        self.note_clock(answer.now, now);
         if answer.noted {
             self.list_record(penalty, answer.now).await;
         }
@@ -213,22 +354,27 @@ fn merge(
     groups: &[Group],
     answers: &[Result<Answer, Fault>],
     charges: &Charges<'_>,
+    servings: &[Serving],
 ) -> Result<Verdicts, Fault> {
-    let mut verdicts: SmallVec<[Option<Told>; 4]> = SmallVec::from_elem(None, charges.charges.len());
+    let leased = servings.iter().map(|serving| match serving {
+        Serving::Leased(verdict) => Some(*verdict),
+        _ => None,
+    });
+    let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
     let mut cooldown = None;
     for (group, answer) in groups.iter().zip(answers) {
         let answer = answer.as_ref().map_err(Fault::clone)?;
         cooldown = cooldown.or(answer.cooldown);
-        if group.watched && answer.cooldown.is_some() && answer.told.len() < group.positions.len().max(1) {
+        if group.watched && answer.cooldown.is_some() && answer.told.is_empty() {
             // Kept out since before: its limits do not matter.
             return Ok(Verdicts { verdicts: SmallVec::new(), cooldown });
         }
         for (position, told) in group.positions.iter().zip(&answer.told) {
-            verdicts[*position] = Some(*told);
+            verdicts[*position] = Some(told.whole());
         }
     }
-    let verdicts = verdicts.into_iter().flatten().map(|told| told.verdict).collect();
-    Ok(Verdicts { verdicts, cooldown })
+    debug_assert_eq!(verdicts.len(), charges.charges.len());
+    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown })
 }
 
 fn longest_refusing_window(
@@ -236,13 +382,12 @@ fn longest_refusing_window(
     charges: &Charges<'_>,
     verdicts: &Verdicts,
 ) -> Option<Span> {
-    let refusing =
-        |(position, (charge, verdict)): &(usize, (&Charge<'_>, &tollgate::algorithms::Verdict))| {
-            charge.effect == Effect::Enforce
-                && charge.cost > 0
-                && penalty.blames(*position)
-                && matches!(verdict.outcome, Outcome::Refuse { .. })
-        };
+    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
+        charge.effect == Effect::Enforce
+            && charge.cost > 0
+            && penalty.blames(*position)
+            && matches!(verdict.outcome, Outcome::Refuse { .. })
+    };
     let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
     judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
 }

@@ -34,6 +34,12 @@ impl Fault {
         matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
     }
 
+    /// Whether it is our login that may not do this, whatever it is asked about.
+    pub(super) fn is_of_login(&self) -> bool {
+        let Fault::Misconfigured(reason) = self else { return false };
+        ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code))
+    }
+
     pub(super) fn into_store_error(self, deadline: Duration) -> StoreError {
         match self {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
@@ -70,6 +76,13 @@ impl Fault {
     pub(super) fn from_dial(error: &RedisError) -> Self {
         let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
-        if refused { Fault::Misconfigured(error.to_string()) } else { Fault::NotDone }
+        match error.code() {
+            _ if !refused => Fault::NotDone,
+            Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
+            // The client library keeps the server's words to itself.
+            None => {
+                Fault::Misconfigured("WRONGPASS the server does not take this user and password".to_owned())
+            }
+        }
     }
 }

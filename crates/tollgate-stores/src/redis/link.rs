@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use redis::{Cmd, Value};
+use arc_swap::ArcSwapOption;
+use redis::{Client, Cmd, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
@@ -23,9 +24,14 @@ const PROBE_JITTER: Duration = Duration::from_millis(50);
 /// After so long without an answer to any probe the connection itself is suspected.
 const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a refused call speaks for those to come. Not for ever: a node that is sent no requests because of it would
+/// not learn that all is well again.
+const REFUSAL_KEPT: Duration = Duration::from_secs(5);
+
 /// One server.
 pub(super) struct Link {
     name: String,
+    client: Client,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -38,6 +44,13 @@ struct Inner {
     /// and one far away never.
     patience: Duration,
     calls: AtomicU64,
+    /// What our login was last refused; nothing since an answer.
+    refused: ArcSwapOption<Refused>,
+}
+
+struct Refused {
+    fault: Fault,
+    at: Instant,
 }
 
 impl Link {
@@ -60,10 +73,11 @@ impl Link {
             breaker: Breaker::new(Instant::now()),
             patience: settings.timeout,
             calls: AtomicU64::new(0),
+            refused: ArcSwapOption::empty(),
         });
         let name = address.to_string();
         tasks.push(tokio::spawn(probe(Arc::clone(&inner), name.clone())));
-        Ok(Link { name, inner, tasks })
+        Ok(Link { name, client, inner, tasks })
     }
 
     /// The address, as settings write it.
@@ -71,9 +85,26 @@ impl Link {
         &self.name
     }
 
+    /// A client for connections of their own.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Whether the server is being left alone.
     pub(super) fn is_open(&self) -> bool {
         self.inner.breaker.is_open()
+    }
+
+    /// Whether the last call failed, or the server is being left alone.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.inner.breaker.is_doubted()
+    }
+
+    /// Why the server refuses us, when it is dialled or has of late refused what was asked of it.
+    pub(super) fn trouble(&self) -> Option<Arc<Fault>> {
+        let of_late =
+            |refused: Arc<Refused>| (refused.at.elapsed() < REFUSAL_KEPT).then(|| refused.fault.clone());
+        self.refusal().or_else(|| self.inner.refused.load_full().and_then(of_late).map(Arc::new))
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -115,11 +146,25 @@ impl Link {
         }
         let turn = inner.next.fetch_add(1, Ordering::Relaxed) % inner.lanes.len().max(1);
         let outcome = self.exchange(turn, command, asking, deadline).await;
+        self.note_refusal(&outcome);
         let failed = outcome.as_ref().is_err_and(Fault::counts);
         if inner.breaker.note(failed, Instant::now()) {
             warn!(server = %self.name, "the counter store does not answer: deciding without it until it does");
         }
         outcome
+    }
+
+    /// Keeps in mind that our login may not do what it must, until it may.
+    fn note_refusal(&self, outcome: &Result<Value, Fault>) {
+        match outcome {
+            Err(fault) if fault.is_of_login() => {
+                self.inner
+                    .refused
+                    .store(Some(Arc::new(Refused { fault: fault.clone(), at: Instant::now() })));
+            }
+            Ok(_) if self.inner.refused.load().is_some() => self.inner.refused.store(None),
+            _ => {}
+        }
     }
 
     async fn exchange(

@@ -44,8 +44,8 @@ impl Store {
         let policy = penalty.policy;
         let forgotten = now + policy.detection_window + policy.cooldown_max;
         let member = Member::new(&Tag::new(penalty.subject), &penalty.client.to_string());
-        let list = keys::shared(self.schema, LIST);
-        let place = self.router.place_of(list.as_bytes());
+        let list = self.shared(LIST);
+        let place = self.home();
         let mut add = redis::cmd("ZADD");
         add.arg(&list).arg(forgotten.as_micros()).arg(&member.text);
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
@@ -62,12 +62,12 @@ impl Store {
 
     async fn forget_member(&self, member: &Member) -> Result<bool, Fault> {
         let mut delete = redis::cmd("DEL");
-        delete.arg(keys::record_of(self.schema, member.tag()));
+        delete.arg(keys::record_of(member.tag()));
         let gone = self.admin(self.router.place_of(member.tag().as_bytes()), delete).await?;
-        let list = keys::shared(self.schema, LIST);
+        let list = self.shared(LIST);
         let mut strike = redis::cmd("ZREM");
         strike.arg(&list).arg(&member.text);
-        self.admin(self.router.place_of(list.as_bytes()), strike).await?;
+        self.admin(self.home(), strike).await?;
         Ok(gone == Value::Int(1))
     }
 
@@ -76,8 +76,8 @@ impl Store {
         let mut pardoned = false;
         for member in self.members().await?.iter().filter(|member| member.client() == client) {
             pardoned |= self.forget_member(member).await?;
+            self.forget_everywhere(Tag::parse(member.tag()).as_slice()).await;
         }
-        self.forget_refusals();
         Ok(pardoned)
     }
 
@@ -86,7 +86,7 @@ impl Store {
         let mut found = Vec::new();
         for member in self.members().await? {
             let mut get = redis::cmd("GET");
-            get.arg(keys::record_of(self.schema, member.tag()));
+            get.arg(keys::record_of(member.tag()));
             let value = self.admin(self.router.place_of(member.tag().as_bytes()), get).await?;
             if let Some(record) = Record::read(&value) {
                 let kept_out = record.cooldown_until > now;
@@ -105,10 +105,10 @@ impl Store {
     }
 
     async fn members(&self) -> Result<Vec<Member>, Fault> {
-        let list = keys::shared(self.schema, LIST);
+        let list = self.shared(LIST);
         let mut range = redis::cmd("ZRANGE");
         range.arg(&list).arg(0).arg(-1);
-        let value = self.admin(self.router.place_of(list.as_bytes()), range).await?;
+        let value = self.admin(self.home(), range).await?;
         let texts = Vec::<String>::from_redis_value(value).unwrap_or_default();
         Ok(texts.into_iter().map(|text| Member { text }).collect())
     }

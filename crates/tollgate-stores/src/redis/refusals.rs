@@ -15,6 +15,8 @@ use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 
+use super::leases;
+
 const KEPT_MAX: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;
 /// Refusals remembered in one shard; beyond it the oldest are dropped all at once.
@@ -60,10 +62,7 @@ impl Refusals {
         };
         let (position, verdict) = charges.charges.iter().enumerate().find_map(refused)?;
         self.hits.fetch_add(1, Ordering::Relaxed);
-        let verdicts = (charges.charges.iter().enumerate())
-            .map(|(other, charge)| if other == position { verdict } else { unasked(charge) })
-            .collect();
-        Some(Verdicts { verdicts, cooldown: None })
+        Some(refused_by(charges, position, verdict))
     }
 
     /// Remembers what refused. The server decided at some moment since it was asked: what is known ends at the earliest
@@ -100,9 +99,11 @@ impl Refusals {
         }
     }
 
-    /// Forgets everything: somebody reset a client or changed the rules.
-    pub(super) fn forget_all(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().clear());
+    /// Forgets what is known of these counters and clients: somebody reset them.
+    pub(super) fn forget(&self, keys: &[u128]) {
+        for key in keys {
+            self.shard(*key).lock().remove(key);
+        }
     }
 
     pub(super) fn hits(&self) -> u64 {
@@ -131,7 +132,15 @@ impl Refusals {
 }
 
 fn key(charge: &Charge<'_>) -> u128 {
-    charge.subject.0 ^ charge.counter.0
+    leases::key(charge.subject, charge.counter)
+}
+
+/// A refusal by one limit, where the others were not asked.
+pub(super) fn refused_by(charges: &Charges<'_>, position: usize, verdict: Verdict) -> Verdicts {
+    let verdicts = (charges.charges.iter().enumerate())
+        .map(|(other, charge)| if other == position { verdict } else { unasked(charge) })
+        .collect();
+    Verdicts { verdicts, cooldown: None }
 }
 
 /// A limit that was not asked is told of as if nobody had used it.

@@ -5,10 +5,11 @@ mod ring;
 mod sentinel;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use redis::{Cmd, Value};
+use redis::{Client, Cmd, Value};
 use tokio::task::JoinHandle;
 
 use self::cluster::Cluster;
@@ -41,6 +42,8 @@ pub(super) struct Spot {
     link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
+    /// How often it changed.
+    generation: AtomicU64,
 }
 
 /// Counters in one place share a call.
@@ -104,6 +107,40 @@ impl Router {
         }
     }
 
+    /// A client for the server of a place, to listen with.
+    pub(super) fn client(&self, place: Place) -> Option<Client> {
+        match &self.map {
+            Map::One(spot) => spot.link.load().as_ref().map(|link| link.client().clone()),
+            Map::Ring(ring) => Some(ring.link(place.0).client().clone()),
+            Map::Cluster(cluster) => cluster.owner(place.0).map(|link| link.client().clone()),
+        }
+    }
+
+    /// Whether another server has taken the place.
+    pub(super) fn client_changed(&self, place: Place, known: &Client) -> bool {
+        let address = |client: &Client| client.get_connection_info().addr().clone();
+        self.client(place).is_some_and(|client| address(&client) != address(known))
+    }
+
+    /// Grows when other servers count than before.
+    pub(super) fn generation(&self) -> u64 {
+        match &self.map {
+            Map::One(spot) => spot.generation.load(Ordering::Relaxed),
+            Map::Ring(_) => 0,
+            Map::Cluster(cluster) => cluster.generation(),
+        }
+    }
+
+    /// Whether a call in this place would likely be answered.
+    pub(super) fn reaches(&self, place: Place) -> bool {
+        let link = match &self.map {
+            Map::One(spot) => spot.link.load_full(),
+            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
+            Map::Cluster(cluster) => cluster.owner(place.0),
+        };
+        link.is_some_and(|link| link.is_connected() && !link.is_doubted())
+    }
+
     /// Every server that holds counters.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         match &self.map {
@@ -122,8 +159,8 @@ impl Drop for Router {
 
 impl Spot {
     fn new(link: Option<Link>) -> Arc<Self> {
-        let link = ArcSwapOption::new(link.map(Arc::new));
-        Arc::new(Spot { link, doubted: tokio::sync::Notify::new() })
+        let (doubted, generation) = (tokio::sync::Notify::new(), AtomicU64::new(0));
+        Arc::new(Spot { link: ArcSwapOption::new(link.map(Arc::new)), doubted, generation })
     }
 }
 

@@ -57,6 +57,15 @@ pub(super) struct Mode {
     pub(super) forced: bool,
 }
 
+/// What goes without saying for most charges.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bits {
+    /// A refusal is held against the client.
+    pub(super) blamed: bool,
+    /// The counter may still have the name it had in the version before, which is the next of the keys.
+    pub(super) renamed: bool,
+}
+
 /// What a charge asks for beside being charged.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Extra {
@@ -114,6 +123,7 @@ mod bit {
     pub(super) const LEASE: u8 = 4;
     pub(super) const REFUND: u8 = 8;
     pub(super) const REFUNDABLE: u8 = 16;
+    pub(super) const RENAMED: u8 = 32;
 }
 
 impl Arguments {
@@ -138,12 +148,13 @@ impl Arguments {
     }
 
     /// Adds a charge. `now` is only for calendars, whose windows have no formula.
-    pub(super) fn push(&mut self, charge: &Charge<'_>, blamed: bool, extra: Extra, now: Timestamp) {
+    pub(super) fn push(&mut self, charge: &Charge<'_>, about: Bits, extra: Extra, now: Timestamp) {
         let limit = charge.limit;
         let kind = Kind::of(limit);
         let mut bits = 0;
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
-        bits |= if blamed { bit::BLAMED } else { 0 };
+        bits |= if about.blamed { bit::BLAMED } else { 0 };
+        bits |= if about.renamed { bit::RENAMED } else { 0 };
         bits |= match extra {
             Extra::None => 0,
             Extra::Refundable => bit::REFUNDABLE,
@@ -268,6 +279,14 @@ pub(super) struct Answer {
 pub(super) struct Told {
     pub(super) verdict: Verdict,
     pub(super) grant: Option<Grant>,
+}
+
+impl Told {
+    /// The verdict with what was granted still counted as there: it is, only here.
+    pub(super) fn whole(&self) -> Verdict {
+        let granted = self.grant.map_or(0, |grant| grant.granted);
+        Verdict { remaining: self.verdict.remaining.saturating_add(granted), ..self.verdict }
+    }
 }
 
 /// What goes with a charge that asked for more.

@@ -117,7 +117,7 @@ macro_rules! __conformance {
         $crate::__conformance!(@ list [])
     };
     (@ $form:ident [$($argument:tt)*]) => {
-        $crate::__conformance!(@ $form [$($argument)*]
+        $crate::__conformance! { @ $form [$($argument)*]
             refusal_by_one_limit_charges_no_other
             verdicts_keep_the_order_of_the_charges
             two_callers_cannot_share_the_last_unit
@@ -138,7 +138,7 @@ macro_rules! __conformance {
             reset_spares_other_subjects
             limits_change_and_consumption_stays
             random_traces_equal_the_pure_functions
-        )
+        }
     };
     (@ tests [$harness:expr] $($case:ident)+) => {
         $(
@@ -185,7 +185,7 @@ impl Gauge {
 
     fn charge(&self, cost: u32) -> Charge<'_> {
         let Gauge { limit, subject, counter, rule, effect } = self;
-        Charge { subject: *subject, counter: *counter, rule, limit, cost, effect: *effect }
+        Charge { subject: *subject, counter: *counter, rule, limit, cost, effect: *effect, leases: true }
     }
 }
 

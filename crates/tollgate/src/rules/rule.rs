@@ -30,6 +30,8 @@ pub struct Rule {
     pub action: Action,
     /// Its limits; none for `allow` and `block`.
     pub limits: Vec<RuleLimit>,
+    /// Whether nodes that share its counters may take units of busy ones in advance.
+    pub leases: bool,
     /// What happens when its counters cannot be reached.
     pub on_store_failure: OnStoreFailure,
     /// What a refused client is told.

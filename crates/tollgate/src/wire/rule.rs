@@ -34,6 +34,7 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let limits = read_limits(fields, action);
     let on_store_failure =
         fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
+    let leases = fields.read("leases", boolean).unwrap_or(true);
     let response = fields.table("response", read_response).unwrap_or_default();
     let layer = fields.read("layer", name_of_layer);
     let enabled = fields.read("enabled", boolean).unwrap_or(true);
@@ -58,6 +59,7 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
         per,
         action,
         limits,
+        leases,
         on_store_failure: on_store_failure.unwrap_or_default(),
         response,
         enabled,

@@ -141,6 +141,7 @@ fn limiting(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> R
         layer: "client".into(),
         action: Action::Reject,
         limits,
+        leases: true,
         on_store_failure: OnStoreFailure::default(),
         response: Response::default(),
         enabled: true,

@@ -248,6 +248,7 @@ impl Gauge {
             limit: &self.limit,
             cost,
             effect: self.effect,
+            leases: true,
         }
     }
 }

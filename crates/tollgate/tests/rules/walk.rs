@@ -70,6 +70,7 @@ fn rule() -> impl Strategy<Value = Rule> {
                 per,
                 action,
                 limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
+                leases: true,
                 on_store_failure: OnStoreFailure::Local,
                 response: Response::default(),
                 enabled: enabled.index(8) > 0,

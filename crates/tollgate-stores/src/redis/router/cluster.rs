@@ -1,6 +1,7 @@
 //! A Redis cluster: which server holds which slot, followed as slots move and masters change.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -34,6 +35,7 @@ pub(super) struct Cluster {
     links: Mutex<HashMap<String, Arc<Link>>>,
     /// Told when the map turns out to be old.
     doubted: Notify,
+    generation: AtomicU64,
 }
 
 /// Which server holds which slot.
@@ -60,6 +62,7 @@ impl Cluster {
             }),
             links: Mutex::default(),
             doubted: Notify::new(),
+            generation: AtomicU64::new(0),
         };
         for server in servers {
             cluster.link(server)?;
@@ -75,6 +78,16 @@ impl Cluster {
             let _ = timeout(patience, self.doubted.notified()).await;
             sleep(READ_AGAIN).await;
         }
+    }
+
+    /// Whoever holds a slot.
+    pub(super) fn owner(&self, slot: u32) -> Option<Arc<Link>> {
+        self.map.load().of(slot)
+    }
+
+    /// How often slots have changed hands.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
     }
 
     pub(super) fn masters(&self) -> Vec<Arc<Link>> {
@@ -164,7 +177,11 @@ impl Cluster {
             }
         }
         self.forget_others(&slots.masters);
-        self.map.store(Arc::new(slots));
+        let before = self.map.swap(Arc::new(slots));
+        let known = self.map.load();
+        if !before.masters.is_empty() && !before.same_owners(&known) {
+            self.generation.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Servers that left are not dialled for ever. Those named in the settings stay: they may come back.
@@ -183,6 +200,22 @@ impl Slots {
     fn of(&self, slot: u32) -> Option<Arc<Link>> {
         let owner = self.owner.get(slot as usize)?;
         self.masters.get(usize::from(*owner)).cloned()
+    }
+
+    /// Whether every slot is where it was.
+    fn same_owners(&self, other: &Slots) -> bool {
+        let name = |slots: &Slots, owner: &u16| {
+            slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned())
+        };
+        // Slots come in long ranges: the names are compared only where the owner changes.
+        let mut last = None;
+        self.owner.iter().zip(&other.owner).all(|pair| {
+            if last == Some(pair) {
+                return true;
+            }
+            last = Some(pair);
+            name(self, pair.0) == name(other, pair.1)
+        })
     }
 
     fn position(&mut self, link: Arc<Link>) -> u16 {

@@ -1,6 +1,7 @@
 //! Sentinels say which server is the master; when they say another, the connection follows.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use redis::{Client, FromRedisValue};
@@ -74,7 +75,8 @@ impl Watch {
         match Link::open(address, &self.settings, &self.script) {
             Ok(link) => {
                 info!(master = %self.master, server = %address, "counters are kept by this server now");
-                self.spot.link.store(Some(Arc::new(link)));
+                let before = self.spot.link.swap(Some(Arc::new(link)));
+                self.spot.generation.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
             }
             Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
         }

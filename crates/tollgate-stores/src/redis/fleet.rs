@@ -1,0 +1,299 @@
+//! What the nodes of a fleet tell each other through the store: that they are there, the seed of their hashes, numbers
+//! set for single users, and that something was reset.
+//!
+//! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
+//! is read every second; leases end and refusals are forgotten by themselves after two.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use redis::{FromRedisValue, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tollgate::counters::StoreError;
+use tollgate::{Seed, Timestamp};
+use tracing::{info, warn};
+
+use super::error::Fault;
+use super::random::{bytes, jitter};
+use super::router::Place;
+use super::script::Settle;
+use super::servers::Facts;
+use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
+
+const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// Until the first is answered nothing can be decided.
+const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
+/// A node that has not been heard of for so long is gone.
+const GONE_AFTER: Duration = Duration::from_secs(5);
+/// How often servers are asked about themselves, in beats.
+const FACTS_EVERY: u64 = 5;
+/// The channel of hints.
+const CHANNEL: &str = "changes";
+/// How often the leases that ended are looked through.
+const LEASES_EVERY: Duration = Duration::from_millis(250);
+
+/// This node among the others.
+pub(super) struct Fleet {
+    /// Chosen by chance at start.
+    id: String,
+    version: watch::Sender<u64>,
+    /// Told when the version should be read at once.
+    hinted: Notify,
+    /// Beats that were answered.
+    beats: AtomicU64,
+}
+
+impl Fleet {
+    pub(super) fn new() -> Self {
+        let id = bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), beats: AtomicU64::new(0) }
+    }
+}
+
+impl RedisCounters {
+    /// The seed of the fleet: the first node to propose one sets it.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn fleet_seed(&self, own: Seed) -> Result<Seed, StoreError> {
+        self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
+    /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
+    pub fn wait_for_seed(&self, waiting: bool) {
+        self.0.schema.wait_for_seed(waiting);
+    }
+
+    /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
+    pub fn config_version(&self) -> watch::Receiver<u64> {
+        self.0.fleet.version.subscribe()
+    }
+
+    /// What nodes have set for all of them, by name.
+    ///
+    /// # Errors
+    /// When the store cannot be reached.
+    pub async fn shared_config(&self) -> Result<Vec<(String, String)>, StoreError> {
+        self.0.shared_config().await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    /// Sets, or removes, something for all nodes.
+    ///
+    /// # Errors
+    /// When the store cannot be reached; then it is not known whether it is set.
+    pub async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
+        self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    /// Gives back what is leased and leaves the fleet. Called before the process ends.
+    pub async fn close(&self) {
+        self.0.settle(self.0.leases.all()).await;
+        let mut leave = redis::cmd("ZREM");
+        leave.arg(self.0.nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
+        let _ = self.0.admin(self.0.home(), leave).await;
+    }
+}
+
+impl Store {
+    /// Where the fleet's own names are.
+    pub(super) fn home(&self) -> Place {
+        self.router.place_of(keys::FLEET.as_bytes())
+    }
+
+    pub(super) fn shared(&self, name: &str) -> String {
+        keys::shared(name)
+    }
+
+    async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
+        let name = self.shared("seed");
+        let mut propose = redis::cmd("SET");
+        propose.arg(&name).arg(own.0.as_slice()).arg("NX");
+        self.admin(self.home(), propose).await?;
+        let mut get = redis::cmd("GET");
+        get.arg(&name);
+        match self.admin(self.home(), get).await? {
+            Value::BulkString(seed) => seed.try_into().map(Seed).map_err(|_| strange("seed")),
+            _ => Err(strange("seed")),
+        }
+    }
+
+    async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
+        let mut get = redis::cmd("HGETALL");
+        get.arg(self.shared("config"));
+        let value = self.admin(self.home(), get).await?;
+        Vec::from_redis_value(value).map_err(|_| strange("config"))
+    }
+
+    async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
+        let config = self.shared("config");
+        let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
+        set.arg(&config).arg(name).arg(value);
+        self.admin(self.home(), set).await?;
+        let mut count = redis::cmd("INCR");
+        count.arg(self.shared("version"));
+        self.admin(self.home(), count).await?;
+        self.hint("version").await;
+        Ok(())
+    }
+
+    /// Tells the other nodes, if they listen.
+    async fn hint(&self, message: &str) {
+        let mut publish = redis::cmd("PUBLISH");
+        publish.arg(self.shared(CHANNEL)).arg(message);
+        let _ = self.admin(self.home(), publish).await;
+    }
+
+    /// Forgets what is known here of counters that were reset, and tells the others.
+    pub(super) async fn forget_everywhere(&self, counters: &[u128]) {
+        self.forget(counters);
+        let names: Vec<String> = counters.iter().map(|counter| format!("{counter:032x}")).collect();
+        self.hint(&format!("reset {}", names.join(" "))).await;
+    }
+
+    fn forget(&self, counters: &[u128]) {
+        if let Some(refusals) = &self.refusals {
+            refusals.forget(counters);
+        }
+        counters.iter().for_each(|counter| self.leases.revoke(*counter));
+    }
+
+    fn heed(&self, message: &str) {
+        match message.split_once(' ') {
+            Some(("reset", names)) => {
+                let counters: Vec<u128> =
+                    names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
+                self.forget(&counters);
+            }
+            _ => self.fleet.hinted.notify_one(),
+        }
+    }
+
+    /// Says that this node is there, counts the others and reads the version.
+    async fn beat(&self) -> Result<(), Fault> {
+        let now = self.admin(self.home(), redis::cmd("TIME")).await?;
+        let (seconds, micros): (u64, u64) =
+            FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
+        let own = self.schema.own();
+        let mine = self.meet(&self.nodes_name(own), seconds, true).await?;
+        let older = match own.checked_sub(1) {
+            Some(older) if older >= keys::SCHEMA => {
+                self.meet(&self.nodes_name(older), seconds, false).await?
+            }
+            _ => 0,
+        };
+        self.leases.set_nodes(mine + older);
+        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
+        self.agree_on_schema(older, now).await?;
+        let mut version = redis::cmd("GET");
+        version.arg(self.shared("version"));
+        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
+        self.fleet.beats.fetch_add(1, Ordering::Relaxed);
+        let version = version.ok().flatten().unwrap_or(0);
+        self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        Ok(())
+    }
+
+    /// The list of live nodes that know a version of the counters.
+    fn nodes_name(&self, version: u8) -> String {
+        self.shared(&format!("nodes:{version}"))
+    }
+
+    /// How many live nodes are on a list, after putting this one on it.
+    async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
+        let mut here = redis::cmd("ZADD");
+        here.arg(nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
+        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
+        tidy.arg(nodes).arg("-inf").arg(seconds);
+        let mut count = redis::cmd("ZCARD");
+        count.arg(nodes);
+        if join {
+            self.admin(self.home(), here).await?;
+        }
+        self.admin(self.home(), tidy).await?;
+        Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
+    }
+
+    /// Gives back what was leased and not used.
+    pub(super) async fn settle(&self, ended: Vec<(super::leases::Owner, Settle)>) {
+        for (owner, settle) in ended.iter().filter(|(_, settle)| settle.unspent > 0) {
+            self.give_back(owner, *settle).await;
+        }
+    }
+}
+
+/// Everything that runs beside decisions, for as long as the store is used.
+pub(super) fn tend(store: &Arc<Store>) {
+    let spawn = |store: Weak<Store>| {
+        tokio::spawn(beats(Weak::clone(&store)));
+        tokio::spawn(listen(Weak::clone(&store)));
+        tokio::spawn(end_leases(store));
+    };
+    spawn(Arc::downgrade(store));
+}
+
+async fn beats(store: Weak<Store>) {
+    let mut facts = Facts::default();
+    for turn in 0_u64.. {
+        let Some(strong) = store.upgrade() else { return };
+        let _ = strong.beat().await;
+        if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
+            strong.read_facts(&mut facts).await;
+        }
+        let hinted = strong.fleet.hinted.notified();
+        let known = strong.schema.is_known();
+        let pause = if known { BEAT_EVERY - jitter(BEAT_EVERY / 10) } else { FIRST_BEAT_EVERY };
+        let _ = timeout(pause, hinted).await;
+    }
+}
+
+async fn end_leases(store: Weak<Store>) {
+    let mut generation = 0;
+    loop {
+        sleep(LEASES_EVERY).await;
+        let Some(store) = store.upgrade() else { return };
+        let current = store.router.generation();
+        if generation != current {
+            // Another server counts now, and may not know what the last one granted.
+            store.leases.revoke_all();
+            generation = current;
+        }
+        store.settle(store.leases.ended(Instant::now())).await;
+    }
+}
+
+/// Hears what other nodes say; when the connection is lost, makes another.
+async fn listen(store: Weak<Store>) {
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        let (client, channel) = (strong.router.client(strong.home()), strong.shared(CHANNEL));
+        drop(strong);
+        if let Some(client) = client
+            && let Ok(Ok(mut hints)) = timeout(ADMIN_TIMEOUT, client.get_async_pubsub()).await
+            && hints.subscribe(&channel).await.is_ok()
+        {
+            info!("listening for changes by other nodes");
+            let mut messages = hints.on_message();
+            // Looked at now and then, so that a store that is no longer used is let go.
+            loop {
+                let next = timeout(Duration::from_secs(5), messages.next()).await;
+                let Some(store) = store.upgrade() else { return };
+                match next {
+                    Ok(Some(message)) => store.heed(&message.get_payload::<String>().unwrap_or_default()),
+                    Ok(None) => break,
+                    Err(_) if store.router.client_changed(store.home(), &client) => break,
+                    Err(_) => {}
+                }
+            }
+            warn!("no longer hear of changes by other nodes at once; connecting again");
+        }
+        sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
+    }
+}
+
+fn strange(what: &str) -> Fault {
+    Fault::Misconfigured(format!("the shared {what} is not what it should be"))
+}

@@ -1,0 +1,113 @@
+//! What servers say about themselves: whether they throw counters away, and how full they are.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use redis::Value;
+use tracing::warn;
+
+use super::{ADMIN_TIMEOUT, RedisCounters, Store};
+
+/// One server's own figures.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerFacts {
+    /// Its address.
+    pub server: String,
+    /// What it does when it is full; anything but `noeviction` throws counters away.
+    pub maxmemory_policy: String,
+    /// Bytes it may use; no bound if zero.
+    pub maxmemory: u64,
+    /// Bytes it uses.
+    pub used_memory: u64,
+    /// Keys it has thrown away since it started: counters lost.
+    pub evicted_keys: u64,
+}
+
+/// What was read last.
+#[derive(Default)]
+pub(super) struct Known(Mutex<Vec<ServerFacts>>);
+
+/// What was said already, so that it is said once.
+#[derive(Default)]
+pub(super) struct Facts {
+    warned: HashSet<String>,
+}
+
+/// Used above this share, a server is nearly full.
+const NEARLY_FULL_PERCENT: u64 = 70;
+
+impl RedisCounters {
+    /// What each server said about itself a few seconds ago.
+    pub fn server_facts(&self) -> Vec<ServerFacts> {
+        self.0.facts.0.lock().clone()
+    }
+}
+
+impl Store {
+    /// Asks every server about itself, and warns of what an operator should know.
+    pub(super) async fn read_facts(&self, said: &mut Facts) {
+        let mut all = Vec::new();
+        for link in self.router.links() {
+            let mut info = redis::cmd("INFO");
+            info.arg("everything");
+            let answer = link.call(info, false, Instant::now() + ADMIN_TIMEOUT).await;
+            let text = match answer {
+                Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
+                Ok(Value::VerbatimString { text, .. }) => text,
+                _ => continue,
+            };
+            let facts = ServerFacts::read(link.name(), &text);
+            said.warn(&facts);
+            all.push(facts);
+        }
+        *self.facts.0.lock() = all;
+    }
+}
+
+impl ServerFacts {
+    fn read(server: &str, text: &str) -> Self {
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_default()
+                .trim()
+        };
+        let number = |name: &str| field(name).parse().unwrap_or(0);
+        ServerFacts {
+            server: server.to_owned(),
+            maxmemory_policy: field("maxmemory_policy").to_owned(),
+            maxmemory: number("maxmemory"),
+            used_memory: number("used_memory"),
+            evicted_keys: number("evicted_keys"),
+        }
+    }
+}
+
+impl Facts {
+    fn warn(&mut self, facts: &ServerFacts) {
+        let ServerFacts { server, maxmemory_policy: policy, maxmemory, used_memory, evicted_keys } = facts;
+        if *maxmemory > 0 && policy != "noeviction" && self.first(server, "policy") {
+            warn!(%server, policy, "this server throws counters away when it is full, and clients get their quota back: \
+                   set maxmemory-policy to noeviction");
+        }
+        if *evicted_keys > 0 && self.first(server, "evicted") {
+            warn!(%server, evicted_keys, "this server has thrown keys away: counters are lost");
+        }
+        let full =
+            *maxmemory > 0 && used_memory.saturating_mul(100) > maxmemory.saturating_mul(NEARLY_FULL_PERCENT);
+        if full && self.first(server, "full") {
+            warn!(%server, used_memory, maxmemory, "this server is nearly full");
+        }
+    }
+
+    fn first(&mut self, server: &str, what: &str) -> bool {
+        self.warned.insert(format!("{server} {what}"))
+    }
+}
+
+/// Shared by those who read and those who ask.
+pub(super) fn known() -> Arc<Known> {
+    Arc::default()
+}
