@@ -69,9 +69,11 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
 fn take_over(app: &App, config: &[(String, String)]) {
     let mut next = Overrides::default();
     for (name, text) in config {
-        match serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check()) {
-            Some(numbers) => next = next.with(numbers),
-            None => warn!(name, "numbers set by another node cannot be read; is it newer?"),
+        if let Some(numbers) = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check())
+        {
+            next = next.with(numbers);
+        } else {
+            warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
     }
     info!(count = next.len(), "numbers set for single users follow those of the fleet");

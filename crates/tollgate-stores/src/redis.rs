@@ -61,7 +61,7 @@ pub struct RedisCounters(Arc<Store>);
 
 struct Store {
     router: Router,
-    script: Arc<ChargeAll>,
+    script: ChargeAll,
     timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
@@ -87,12 +87,10 @@ impl RedisCounters {
     /// # Errors
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
-        let script = Arc::new(ChargeAll::new());
-        let router =
-            Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
         let store = Arc::new(Store {
             router,
-            script,
+            script: ChargeAll::new(),
             timeout: settings.timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
@@ -119,7 +117,7 @@ impl RedisCounters {
                 if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map or a master whose address is not known yet, or a fleet that has not been heard of.
+                // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

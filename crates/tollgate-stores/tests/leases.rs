@@ -1,5 +1,8 @@
 //! Busy counters are leased: far fewer calls, and never a unit too many.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "figures are part of the outcome")]
+
 mod harness;
 
 use std::sync::Arc;

@@ -133,9 +133,9 @@ impl Trace {
             }
             // A dry run, a refusal or a peek writes nothing, and what is written goes by the old numbers until then.
             let written = told.admitted(&charges) && !charges.dry_run;
-            let taken = charges.charges.iter().zip(&told.verdicts);
+            let judged = charges.charges.iter().zip(&told.verdicts);
             let taken: Vec<bool> =
-                taken.map(|(charge, verdict)| written && charge.cost > 0 && verdict.admits()).collect();
+                judged.map(|(charge, verdict)| written && charge.cost > 0 && verdict.admits()).collect();
             drop(charges);
             for (position, taken) in chosen.into_iter().zip(taken) {
                 self.before[position].take_if(|_| taken);

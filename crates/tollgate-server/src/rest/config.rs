@@ -106,7 +106,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let answer = answer_of(&new);
     let carried = call.app.limiter().set_override(&request, new.clone(), now).await;
     let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new)).await;
-    carried.and(shared).map_err(not_shared)?;
+    carried.and(shared).map_err(|error| not_shared(&error))?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -146,7 +146,7 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
-    fleet::share(&call.app, user, endpoint, None).await.map_err(not_shared)?;
+    fleet::share(&call.app, user, endpoint, None).await.map_err(|error| not_shared(&error))?;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -179,7 +179,7 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
 }
 
 /// In force here, and the other nodes may not know.
-fn not_shared(error: StoreError) -> ApiError {
+fn not_shared(error: &StoreError) -> ApiError {
     let message =
         format!("in force on this node; whether on the others is not known: {error}. Send it again");
     ApiError::new(Code::ServiceUnavailable, message)

@@ -82,18 +82,11 @@ impl Store {
     ) -> Result<(), Fault> {
         let tag = tag(key);
         let name = keys::claim(&tag);
-        let command = match answer {
-            Some(answer) => {
-                let mut set = redis::cmd("SET");
-                set.arg(&name).arg([&body, answer].concat()).arg("PX").arg(millis(kept));
-                set
-            }
-            None => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(&name);
-                delete
-            }
-        };
+        let mut command = redis::cmd(if answer.is_some() { "SET" } else { "DEL" });
+        command.arg(&name);
+        if let Some(answer) = answer {
+            command.arg([&body, answer].concat()).arg("PX").arg(millis(kept));
+        }
         self.admin(self.router.place(&tag), command).await.map(|_| ())
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new() -> Self {
-        let id = bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("{:016x}", u64::from_be_bytes(bytes()));
         Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), beats: AtomicU64::new(0) }
     }
 }
@@ -93,7 +93,7 @@ impl RedisCounters {
     pub async fn close(&self) {
         self.0.settle(self.0.leases.all()).await;
         let mut leave = redis::cmd("ZREM");
-        leave.arg(self.0.nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
+        leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
         let _ = self.0.admin(self.0.home(), leave).await;
     }
 }
@@ -104,12 +104,8 @@ impl Store {
         self.router.place_of(keys::FLEET.as_bytes())
     }
 
-    pub(super) fn shared(&self, name: &str) -> String {
-        keys::shared(name)
-    }
-
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
-        let name = self.shared("seed");
+        let name = keys::shared("seed");
         let mut propose = redis::cmd("SET");
         propose.arg(&name).arg(own.0.as_slice()).arg("NX");
         self.admin(self.home(), propose).await?;
@@ -123,18 +119,18 @@ impl Store {
 
     async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
         let mut get = redis::cmd("HGETALL");
-        get.arg(self.shared("config"));
+        get.arg(keys::shared("config"));
         let value = self.admin(self.home(), get).await?;
         Vec::from_redis_value(value).map_err(|_| strange("config"))
     }
 
     async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
-        let config = self.shared("config");
+        let config = keys::shared("config");
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
         set.arg(&config).arg(name).arg(value);
         self.admin(self.home(), set).await?;
         let mut count = redis::cmd("INCR");
-        count.arg(self.shared("version"));
+        count.arg(keys::shared("version"));
         self.admin(self.home(), count).await?;
         self.hint("version").await;
         Ok(())
@@ -143,7 +139,7 @@ impl Store {
     /// Tells the other nodes, if they listen.
     async fn hint(&self, message: &str) {
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(self.shared(CHANNEL)).arg(message);
+        publish.arg(keys::shared(CHANNEL)).arg(message);
         let _ = self.admin(self.home(), publish).await;
     }
 
@@ -158,7 +154,9 @@ impl Store {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
-        counters.iter().for_each(|counter| self.leases.revoke(*counter));
+        for counter in counters {
+            self.leases.revoke(*counter);
+        }
     }
 
     fn heed(&self, message: &str) {
@@ -178,28 +176,21 @@ impl Store {
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
         let own = self.schema.own();
-        let mine = self.meet(&self.nodes_name(own), seconds, true).await?;
+        let mine = self.meet(&nodes_name(own), seconds, true).await?;
         let older = match own.checked_sub(1) {
-            Some(older) if older >= keys::SCHEMA => {
-                self.meet(&self.nodes_name(older), seconds, false).await?
-            }
+            Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
             _ => 0,
         };
         self.leases.set_nodes(mine + older);
         let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
         self.agree_on_schema(older, now).await?;
         let mut version = redis::cmd("GET");
-        version.arg(self.shared("version"));
+        version.arg(keys::shared("version"));
         let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
         self.fleet.beats.fetch_add(1, Ordering::Relaxed);
         let version = version.ok().flatten().unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
-    }
-
-    /// The list of live nodes that know a version of the counters.
-    fn nodes_name(&self, version: u8) -> String {
-        self.shared(&format!("nodes:{version}"))
     }
 
     /// How many live nodes are on a list, after putting this one on it.
@@ -245,7 +236,7 @@ async fn beats(store: Weak<Store>) {
         }
         let hinted = strong.fleet.hinted.notified();
         let known = strong.schema.is_known();
-        let pause = if known { BEAT_EVERY - jitter(BEAT_EVERY / 10) } else { FIRST_BEAT_EVERY };
+        let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
         let _ = timeout(pause, hinted).await;
     }
 }
@@ -269,7 +260,7 @@ async fn end_leases(store: Weak<Store>) {
 async fn listen(store: Weak<Store>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
-        let (client, channel) = (strong.router.client(strong.home()), strong.shared(CHANNEL));
+        let (client, channel) = (strong.router.client(strong.home()), keys::shared(CHANNEL));
         drop(strong);
         if let Some(client) = client
             && let Ok(Ok(mut hints)) = timeout(ADMIN_TIMEOUT, client.get_async_pubsub()).await
@@ -292,6 +283,11 @@ async fn listen(store: Weak<Store>) {
         }
         sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
     }
+}
+
+/// The list of live nodes that know a version of the counters.
+fn nodes_name(version: u8) -> String {
+    keys::shared(&format!("nodes:{version}"))
 }
 
 fn strange(what: &str) -> Fault {

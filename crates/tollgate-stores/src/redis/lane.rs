@@ -64,7 +64,6 @@ impl Lane {
     pub(super) fn open(
         client: Client,
         connect_timeout: Duration,
-        script: Arc<ChargeAll>,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
@@ -77,7 +76,7 @@ impl Lane {
         });
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let keeper = tokio::spawn(Arc::clone(&line).keep());
-        let sender = tokio::spawn(send_batches(queue, Arc::clone(&line), script));
+        let sender = tokio::spawn(send_batches(queue, Arc::clone(&line)));
         (Lane { jobs, line }, [keeper, sender])
     }
 
@@ -209,7 +208,7 @@ impl Line {
 }
 
 /// Sends what is queued, in batches.
-async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>, script: Arc<ChargeAll>) {
+async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>) {
     let in_flight = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
     let mut jobs = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 {
@@ -217,15 +216,15 @@ async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>, script: A
         // Whoever has stopped waiting is not charged.
         jobs.retain(|job| !job.answer.is_closed());
         let batch = std::mem::replace(&mut jobs, Vec::with_capacity(BATCH_MAX));
-        let (line, script) = (Arc::clone(&line), Arc::clone(&script));
+        let line = Arc::clone(&line);
         tokio::spawn(async move {
-            send_batch(batch, &line, &script).await;
+            send_batch(batch, &line).await;
             drop(permit);
         });
     }
 }
 
-async fn send_batch(batch: Vec<Job>, line: &Line, script: &ChargeAll) {
+async fn send_batch(batch: Vec<Job>, line: &Line) {
     let Some(connection) = line.connection.load_full() else {
         answer_all(batch, &Fault::NotDone);
         return;
@@ -255,7 +254,7 @@ async fn send_batch(batch: Vec<Job>, line: &Line, script: &ChargeAll) {
         }
     };
     if answers.contains(&Err(Fault::NoScript)) {
-        say_script_again(&connection, &pipeline, &mut answers, script).await;
+        say_script_again(&connection, &pipeline, &mut answers).await;
     }
     let mut answers = answers.into_iter();
     for (asking, answer) in waiting {
@@ -284,11 +283,10 @@ async fn say_script_again(
     connection: &Arc<MultiplexedConnection>,
     pipeline: &Pipeline,
     answers: &mut Answers,
-    script: &ChargeAll,
 ) {
     let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
     let mut again = Pipeline::with_capacity(commands.len() + 1);
-    again.add_command(script.load());
+    again.add_command(ChargeAll::load());
     // Which they are, and where they are in the second batch.
     let mut missing = Vec::new();
     for (index, _) in answers.iter().enumerate().filter(|(_, answer)| **answer == Err(Fault::NoScript)) {

@@ -15,7 +15,6 @@ use super::breaker::Breaker;
 use super::error::Fault;
 use super::lane::{Job, Lane};
 use super::random::jitter;
-use super::script::ChargeAll;
 use super::settings::{Address, RedisSettings};
 
 /// How often a server that is left alone is asked whether it is back.
@@ -55,15 +54,11 @@ struct Refused {
 
 impl Link {
     /// Begins to connect; nothing waits for it.
-    pub(super) fn open(
-        address: &Address,
-        settings: &RedisSettings,
-        script: &Arc<ChargeAll>,
-    ) -> Result<Self, Fault> {
+    pub(super) fn open(address: &Address, settings: &RedisSettings) -> Result<Self, Fault> {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
         let lanes = (0..settings.connections.get()).map(|_| {
-            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout, Arc::clone(script));
+            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout);
             tasks.extend(own);
             lane
         });
@@ -221,13 +216,11 @@ async fn probe(inner: Arc<Inner>, name: String) {
         for lane in &inner.lanes {
             let asked = Instant::now();
             match lane.ping(inner.patience).await {
-                Some(true) => {
-                    if inner.breaker.close(Instant::now()) {
-                        info!(server = %name, "the counter store answers again");
-                    }
+                Some(true) if inner.breaker.close(Instant::now()) => {
+                    info!(server = %name, "the counter store answers again");
                 }
                 Some(false) => drop(unanswered_since.get_or_insert(asked)),
-                None => {}
+                Some(true) | None => {}
             }
             // The server may be back while this connection leads nowhere: another is tried beside it.
             if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {

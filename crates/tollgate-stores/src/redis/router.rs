@@ -17,7 +17,6 @@ use self::ring::Ring;
 use super::error::Fault;
 use super::keys::{self, Tag};
 use super::link::Link;
-use super::script::ChargeAll;
 use super::settings::{RedisSettings, Topology};
 
 /// A decision is sent on at most so often.
@@ -52,25 +51,25 @@ pub(super) struct Place(u32);
 
 impl Router {
     /// Begins to connect.
-    pub(super) fn open(settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
+    pub(super) fn open(settings: &RedisSettings) -> Result<Self, Fault> {
         let mut tasks = Vec::new();
         let map = match &settings.topology {
-            Topology::Single(address) => Map::One(Spot::new(Some(Link::open(address, settings, script)?))),
+            Topology::Single(address) => Map::One(Spot::new(Some(Link::open(address, settings)?))),
             Topology::Sentinel { sentinels, master, login } => {
-                let watch = sentinel::Watch::new(settings, sentinels, master, login, script)?;
+                let watch = sentinel::Watch::new(settings, sentinels, master, login)?;
                 let spot = watch.spot();
                 tasks.push(tokio::spawn(watch.run()));
                 Map::One(spot)
             }
             Topology::Cluster(servers) => {
-                let cluster = Arc::new(Cluster::open(servers, settings, script)?);
+                let cluster = Arc::new(Cluster::open(servers, settings)?);
                 tasks.push(tokio::spawn(Arc::clone(&cluster).follow()));
                 Map::Cluster(cluster)
             }
             Topology::Ring { servers, virtual_nodes } => {
-                Map::Ring(Ring::consistent(links(servers, settings, script)?, *virtual_nodes))
+                Map::Ring(Ring::consistent(links(servers, settings)?, *virtual_nodes))
             }
-            Topology::Modulo(servers) => Map::Ring(Ring::modulo(links(servers, settings, script)?)),
+            Topology::Modulo(servers) => Map::Ring(Ring::modulo(links(servers, settings)?)),
         };
         Ok(Router { map, tasks })
     }
@@ -164,10 +163,6 @@ impl Spot {
     }
 }
 
-fn links(
-    addresses: &[super::settings::Address],
-    settings: &RedisSettings,
-    script: &Arc<ChargeAll>,
-) -> Result<Vec<Arc<Link>>, Fault> {
-    addresses.iter().map(|address| Link::open(address, settings, script).map(Arc::new)).collect()
+fn links(addresses: &[super::settings::Address], settings: &RedisSettings) -> Result<Vec<Arc<Link>>, Fault> {
+    addresses.iter().map(|address| Link::open(address, settings).map(Arc::new)).collect()
 }

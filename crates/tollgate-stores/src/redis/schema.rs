@@ -16,6 +16,7 @@ use tracing::{error, info};
 
 use super::Store;
 use super::error::Fault;
+use super::keys;
 
 /// How far ahead the instant is at which a fleet changes over: nodes read it every second.
 const AHEAD: Duration = Duration::from_secs(5);
@@ -120,21 +121,17 @@ impl Store {
                 schema.speaks.store(schema.own, Ordering::Relaxed);
                 info!(version = schema.own, "the fleet has changed over to a newer version of the counters");
             }
-            Some(_) => {}
             None if older == 0 => self.propose_change(now + Span::from(AHEAD)).await?,
-            None => {}
+            // Not yet.
+            Some(_) | None => {}
         }
         Ok(())
-    }
-
-    fn change_name(&self, version: u8) -> String {
-        self.shared(&format!("schema:{version}"))
     }
 
     /// When the fleet changes, or changed, over to a version.
     async fn changed_over(&self, version: u8) -> Result<Option<Timestamp>, Fault> {
         let mut get = redis::cmd("GET");
-        get.arg(self.change_name(version));
+        get.arg(change_name(version));
         let value = self.admin(self.home(), get).await?;
         let at = Option::<u64>::from_redis_value(value).ok().flatten();
         Ok(at.map(Timestamp::from_micros))
@@ -142,7 +139,12 @@ impl Store {
 
     async fn propose_change(&self, at: Timestamp) -> Result<(), Fault> {
         let mut set = redis::cmd("SET");
-        set.arg(self.change_name(self.schema.own)).arg(at.as_micros()).arg("NX");
+        set.arg(change_name(self.schema.own)).arg(at.as_micros()).arg("NX");
         self.admin(self.home(), set).await.map(|_: Value| ())
     }
+}
+
+/// Where it is written when the fleet changes over to a version.
+fn change_name(version: u8) -> String {
+    keys::shared(&format!("schema:{version}"))
 }

@@ -27,7 +27,7 @@ impl ChargeAll {
     }
 
     /// The command that makes the script known to a server.
-    pub(super) fn load(&self) -> Cmd {
+    pub(super) fn load() -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(SOURCE);
         command

@@ -71,9 +71,6 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
     Address::Tcp { host: address.ip().to_string(), port: address.port() }
 }
 
-/// A case of the conformance suite and its name.
-type Case = (&'static str, fn(&Shared));
-
 /// The whole conformance suite on one store, for servers that take long to start. Cases that wait do so side by side.
 pub(crate) fn conforms(harness: &Shared) {
     const WAITING: [&str; 4] = [
@@ -82,6 +79,7 @@ pub(crate) fn conforms(harness: &Shared) {
         "cooldown_refuses_before_counters_are_looked_at",
         "refusal_that_starts_a_cooldown_says_how_long",
     ];
+    type Case = (&'static str, fn(&Shared));
     let cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
     let (waiting, quick): (Vec<_>, Vec<_>) = cases.into_iter().partition(|(name, _)| WAITING.contains(name));
     assert_eq!(waiting.len(), WAITING.len());

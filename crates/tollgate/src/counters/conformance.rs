@@ -111,10 +111,10 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[macro_export]
 macro_rules! __conformance {
     (harness = $harness:expr) => {
-        $crate::__conformance!(@ tests [$harness]);
+        $crate::__conformance! { @ tests [$harness] }
     };
     (cases) => {
-        $crate::__conformance!(@ list [])
+        $crate::__conformance! { @ list [] }
     };
     (@ $form:ident [$($argument:tt)*]) => {
         $crate::__conformance! { @ $form [$($argument)*]
@@ -152,7 +152,7 @@ macro_rules! __conformance {
         [$((stringify!($case), $crate::counters::conformance::$case as fn(&_))),+]
     };
     ($store:expr) => {
-        $crate::__conformance!(harness = $crate::counters::conformance::Stepped::new($store));
+        $crate::__conformance! { harness = $crate::counters::conformance::Stepped::new($store) }
     };
 }
 

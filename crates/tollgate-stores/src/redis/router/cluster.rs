@@ -15,7 +15,6 @@ use tracing::debug;
 use super::super::error::Fault;
 use super::super::keys::SLOTS;
 use super::super::link::Link;
-use super::super::script::ChargeAll;
 use super::super::settings::{Address, RedisSettings};
 
 /// How often the map is read when nothing is amiss.
@@ -29,7 +28,6 @@ const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// The servers of a cluster.
 pub(super) struct Cluster {
     settings: RedisSettings,
-    script: Arc<ChargeAll>,
     map: ArcSwap<Slots>,
     /// Every server that was ever sent to, by address.
     links: Mutex<HashMap<String, Arc<Link>>>,
@@ -48,14 +46,9 @@ struct Slots {
 const NOBODY: u16 = u16::MAX;
 
 impl Cluster {
-    pub(super) fn open(
-        servers: &[Address],
-        settings: &RedisSettings,
-        script: &Arc<ChargeAll>,
-    ) -> Result<Self, Fault> {
+    pub(super) fn open(servers: &[Address], settings: &RedisSettings) -> Result<Self, Fault> {
         let cluster = Cluster {
             settings: settings.clone(),
-            script: Arc::clone(script),
             map: ArcSwap::from_pointee(Slots {
                 masters: Vec::new(),
                 owner: vec![NOBODY; SLOTS.into()].into(),
@@ -143,7 +136,7 @@ impl Cluster {
         if let Some(link) = links.get(&address.to_string()) {
             return Ok(Arc::clone(link));
         }
-        let link = Arc::new(Link::open(address, &self.settings, &self.script)?);
+        let link = Arc::new(Link::open(address, &self.settings)?);
         links.insert(address.to_string(), Arc::clone(&link));
         Ok(link)
     }
@@ -156,13 +149,11 @@ impl Cluster {
             command.arg("SLOTS");
             let answer = link.call(command, false, Instant::now() + PATIENCE).await;
             let ranges = answer.ok().and_then(|value| Vec::<SlotRange>::from_redis_value(value).ok());
-            match ranges.filter(|ranges| !ranges.is_empty()) {
-                Some(ranges) => {
-                    self.learn(&ranges, link);
-                    return true;
-                }
-                None => debug!(server = link.name(), "told no cluster slots"),
+            if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
+                self.learn(&ranges, link);
+                return true;
             }
+            debug!(server = link.name(), "told no cluster slots");
         }
         false
     }

@@ -10,7 +10,6 @@ use tracing::{info, warn};
 
 use super::super::error::Fault;
 use super::super::link::Link;
-use super::super::script::ChargeAll;
 use super::super::settings::{Address, Login, RedisSettings};
 use super::Spot;
 
@@ -26,7 +25,6 @@ pub(super) struct Watch {
     sentinels: Vec<Client>,
     master: String,
     spot: Arc<Spot>,
-    script: Arc<ChargeAll>,
 }
 
 impl Watch {
@@ -36,7 +34,6 @@ impl Watch {
         sentinels: &[Address],
         master: &str,
         login: &Login,
-        script: &Arc<ChargeAll>,
     ) -> Result<Self, Fault> {
         let misconfigured = |error: redis::RedisError| Fault::Misconfigured(error.to_string());
         let clients = sentinels.iter().map(|address| settings.client_with(address, login, 0));
@@ -46,7 +43,6 @@ impl Watch {
             sentinels: clients,
             master: master.to_owned(),
             spot: Spot::new(None),
-            script: Arc::clone(script),
         })
     }
 
@@ -72,11 +68,13 @@ impl Watch {
     }
 
     fn follow(&self, address: &Address) {
-        match Link::open(address, &self.settings, &self.script) {
+        match Link::open(address, &self.settings) {
             Ok(link) => {
                 info!(master = %self.master, server = %address, "counters are kept by this server now");
-                let before = self.spot.link.swap(Some(Arc::new(link)));
-                self.spot.generation.fetch_add(u64::from(before.is_some()), Ordering::Relaxed);
+                // The first master is no change.
+                if self.spot.link.swap(Some(Arc::new(link))).is_some() {
+                    self.spot.generation.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
         }
