@@ -321,6 +321,8 @@ fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
         (login(Some("idle"), "idle"), "idle +@all"),
     ] {
         let rig = on_server(secured(), login);
+        // At first nothing is known of the server.
+        assert!(wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured)));
         refuses_for_good(&rig);
         let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(cure.split(' ')).collect();
         assert_eq!(rig.server.cli(&words), "OK");
