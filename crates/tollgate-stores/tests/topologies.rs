@@ -5,6 +5,7 @@
 mod harness;
 
 use std::fs;
+use std::thread;
 use std::time::Duration;
 
 use tollgate::counters::{Charges, CounterAdmin};
@@ -16,13 +17,19 @@ use tollgate_stores::redis::{
 use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until};
 
 use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{Shared, address, conforms, exact, now, open, patient, runtime, single};
+use self::harness::{
+    Shared, address, all_conform_in_time, conforms, exact, now, open, patient, runtime, single,
+};
+
+fn unix_socket() -> Shared {
+    let server = RedisServer::start_with(&RedisOptions { unix_socket: true, ..RedisOptions::default() });
+    let socket = Address::parse(server.socket_path().to_str().unwrap()).unwrap();
+    Shared::new(&patient(Topology::Single(socket)), server)
+}
 
 #[test]
 fn a_unix_socket_conforms() {
-    let server = RedisServer::start_with(&RedisOptions { unix_socket: true, ..RedisOptions::default() });
-    let socket = Address::parse(server.socket_path().to_str().unwrap()).unwrap();
-    conforms(&Shared::new(&patient(Topology::Single(socket)), server));
+    conforms(&unix_socket());
 }
 
 #[test]
@@ -55,10 +62,14 @@ fn with_tls(server: &RedisServer, host: &str, tls: Tls) -> RedisSettings {
     RedisSettings { tls: Some(tls), ..patient(Topology::Single(address)) }
 }
 
+fn tls() -> Shared {
+    let (server, tls) = strict_tls();
+    Shared::new(&with_tls(&server, "localhost", tls), server)
+}
+
 #[test]
 fn tls_with_a_client_certificate_conforms() {
-    let (server, tls) = strict_tls();
-    conforms(&Shared::new(&with_tls(&server, "localhost", tls), server));
+    conforms(&tls());
 }
 
 #[test]
@@ -95,37 +106,71 @@ fn addresses(servers: &[RedisServer]) -> Vec<Address> {
     servers.iter().map(|server| address(server.address())).collect()
 }
 
-fn ring(servers: &[RedisServer]) -> Topology {
-    Topology::Ring { servers: addresses(servers), virtual_nodes: VIRTUAL_NODES_DEFAULT }
+fn ring() -> Shared {
+    let servers = servers(3);
+    let topology = Topology::Ring { servers: addresses(&servers), virtual_nodes: VIRTUAL_NODES_DEFAULT };
+    Shared::new(&patient(topology), servers)
 }
 
 #[test]
 fn a_ring_of_three_conforms() {
+    conforms(&ring());
+}
+
+fn modulo() -> Shared {
     let servers = servers(3);
-    conforms(&Shared::new(&patient(ring(&servers)), servers));
+    Shared::new(&patient(Topology::Modulo(addresses(&servers))), servers)
 }
 
 #[test]
 fn three_servers_by_remainder_conform() {
-    let servers = servers(3);
-    conforms(&Shared::new(&patient(Topology::Modulo(addresses(&servers))), servers));
+    conforms(&modulo());
 }
 
-#[test]
-fn a_master_under_sentinels_conforms() {
+fn sentinel() -> Shared {
     let fleet = SentinelFleet::start();
     let sentinels = fleet.sentinels().into_iter().map(address).collect();
     let master = fleet.master_name().to_owned();
     let topology = Topology::Sentinel { sentinels, master, login: Login::default() };
-    conforms(&Shared::new(&patient(topology), fleet));
+    Shared::new(&patient(topology), fleet)
+}
+
+#[test]
+fn a_master_under_sentinels_conforms() {
+    conforms(&sentinel());
+}
+
+fn cluster() -> Shared {
+    let cluster = RedisCluster::start();
+    // One address is enough to find the others.
+    let seeds = cluster.addresses().into_iter().take(1).map(address).collect();
+    Shared::new(&patient(Topology::Cluster(seeds)), cluster)
 }
 
 #[test]
 fn a_cluster_of_three_masters_conforms() {
-    let cluster = RedisCluster::start();
-    // One address is enough to find the others.
-    let seeds = cluster.addresses().into_iter().take(1).map(address).collect();
-    conforms(&Shared::new(&patient(Topology::Cluster(seeds)), cluster));
+    conforms(&cluster());
+}
+
+/// A topology, and what starts it.
+type Start = (&'static str, fn() -> Shared);
+
+#[test]
+fn time_passes_alike_on_every_topology() {
+    let starts: [Start; 7] = [
+        ("unix socket", unix_socket),
+        ("tls", tls),
+        ("user with few rights", user_with_few_rights),
+        ("ring", ring),
+        ("modulo", modulo),
+        ("sentinel", sentinel),
+        ("cluster", cluster),
+    ];
+    let started: Vec<(&str, Shared)> = thread::scope(|scope| {
+        let starts = starts.map(|(name, start)| (name, scope.spawn(start)));
+        starts.into_iter().map(|(name, start)| (name, start.join().unwrap())).collect()
+    });
+    all_conform_in_time(&started);
 }
 
 /// The rights of the user that tollgate logs in as: all of them, and no more. `docs/redis.md` repeats this line.
@@ -143,6 +188,11 @@ fn with_user(rights: &str) -> RedisServer {
 fn as_user(server: &RedisServer) -> RedisSettings {
     let login = Login { user: Some("tollgate".to_owned()), password: Some(Secret("secret".to_owned())) };
     RedisSettings { login, ..exact(single(server.address())) }
+}
+
+fn user_with_few_rights() -> Shared {
+    let server = with_user(RIGHTS);
+    Shared::new(&RedisSettings { refusal_cache: true, ..as_user(&server) }, server)
 }
 
 #[test]
