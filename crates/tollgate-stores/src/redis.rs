@@ -113,7 +113,7 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                let refused = links.iter().any(|link| link.refusal().is_some());
+                let refused = links.iter().any(|link| link.trouble().is_some());
                 if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }

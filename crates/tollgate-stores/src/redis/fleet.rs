@@ -246,7 +246,7 @@ async fn beats(store: Weak<Store>) {
     let mut facts = Facts::default();
     for turn in 0_u64.. {
         let Some(strong) = store.upgrade() else { return };
-        let _ = strong.beat().await;
+        strong.schema.tried(&strong.beat().await);
         if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
             strong.read_facts(&mut facts).await;
         }
