@@ -62,39 +62,38 @@ pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result
 
 fn path(inspect: &Inspect) -> String {
     let Subject { kind, name } = &inspect.subject;
-    let mut path = format!("/v1/admin/counters?{kind}={}", segment(name));
-    for (key, value) in
-        [("endpoint", &inspect.endpoint), ("tier", &inspect.tier), ("method", &inspect.method)]
-    {
-        if let Some(value) = value {
-            path.push_str(&format!("&{key}={}", segment(value)));
-        }
-    }
-    path
+    let pairs = [
+        (*kind, Some(name)),
+        ("endpoint", inspect.endpoint.as_ref()),
+        ("tier", inspect.tier.as_ref()),
+        ("method", inspect.method.as_ref()),
+    ];
+    let pair = |(key, value): (&str, Option<&String>)| value.map(|value| format!("{key}={}", segment(value)));
+    let query: Vec<String> = pairs.into_iter().filter_map(pair).collect();
+    format!("/v1/admin/counters?{}", query.join("&"))
 }
 
 fn told(body: &Value, output: &Output) -> String {
     let none = Vec::new();
-    let counters = body["counters"].as_array().unwrap_or(&none);
+    let list = |key: &str| body[key].as_array().unwrap_or(&none).iter();
     let client = body["client"].as_str().map_or_else(|| "the client".to_owned(), escape);
     let place = if body["store"].as_str() == Some("redis") { "on Redis" } else { "in memory" };
-    let mut text = output.paint(Style::Heading, &client);
-    text.push_str(&format!(": {} {place}\n", counted(counters.len(), "counter")));
+    let count = counted(list("counters").len(), "counter");
+    let mut lines = vec![format!("{}: {count} {place}", output.paint(Style::Heading, &client))];
     if body["degraded"].as_bool() == Some(true) {
-        text.push_str("  the shared counters cannot be reached: this is what this node has counted itself\n");
+        let words = "  the shared counters cannot be reached: this is what this node has counted itself";
+        lines.push(words.to_owned());
     }
     if let Some(until) = render::reset(&body["kept_out_until"]) {
         let words = format!("kept out for running into its limits, ends {until}");
-        text.push_str(&format!("  {}\n", output.paint(Style::Bad, &words)));
+        lines.push(format!("  {}", output.paint(Style::Bad, &words)));
     }
-    counters.iter().for_each(|counter| text.push_str(&format!("  {}\n", sentence(counter))));
-    for rule in body["skipped"].as_array().unwrap_or(&none).iter().filter_map(Value::as_str) {
-        text.push_str(&format!(
-            "  {}: counts by more than was said; add --endpoint or --method\n",
-            escape(rule)
-        ));
-    }
-    text
+    lines.extend(list("counters").map(|counter| format!("  {}", sentence(counter))));
+    let skipped =
+        |rule| format!("  {}: counts by more than was said; add --endpoint or --method", escape(rule));
+    lines.extend(list("skipped").filter_map(Value::as_str).map(skipped));
+    lines.push(String::new());
+    lines.join("\n")
 }
 
 /// `free-tier (10 per 1m): 3 used, 7 left, full again in 18s`.
