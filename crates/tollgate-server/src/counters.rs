@@ -124,3 +124,22 @@ impl CounterAdmin for Counters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Endpoint, Limiter, Request, RuleSet};
+
+    use super::*;
+
+    #[test]
+    fn a_check_keeps_no_more_while_it_waits_than_in_memory_alone() {
+        let rules = || RuleSet::from_toml("default_limit = 5").unwrap();
+        let alone = Limiter::new(rules(), MemoryCounters::default());
+        let either = Limiter::new(rules(), Counters::Memory(MemoryCounters::default()));
+        let request = Request::new(Endpoint::parse("/x").unwrap());
+        let now = Timestamp::from_secs(1);
+        let (alone, either) =
+            (size_of_val(&alone.check(&request, now)), size_of_val(&either.check(&request, now)));
+        assert!(either <= alone + 64, "{alone} {either}");
+    }
+}

@@ -25,6 +25,12 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     // More than are asked for while waiting.
     let service = on(&redis, 1_000_000, "");
     assert_eq!(check(&service, "alice"), (200, true));
+    let batch = service.post(
+        "/v1/rate-limit/batch-check",
+        r#"{"checks":[{"user_id":"a","endpoint":"/x"},{"user_id":"b","endpoint":"/x"}]}"#,
+    );
+    let degraded = batch.text.matches("\"degraded\":true").count();
+    assert_eq!((batch.status, degraded), (200, 2), "{}", batch.text);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
     let reason = ready.json()["store_error"].as_str().unwrap().to_owned();
@@ -114,6 +120,7 @@ fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
     let open = on(&redis, 5, "on_store_failure = \"open\"");
     assert!((0..20).all(|_| check(&open, "alice") == (200, true)));
+    assert_eq!(open.get("/v1/rate-limit/status/alice/x").json()["degraded"], true);
     let count = |service: &Service, mode: &str| {
         let line = format!("tollgate_degraded_decisions_total{{rule=\"by-user\",mode=\"{mode}\"}}");
         service.metric(&line)
