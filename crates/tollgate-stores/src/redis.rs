@@ -74,6 +74,8 @@ struct Store {
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
+    /// Charges that were decided, however.
+    charges: AtomicU64,
 }
 
 /// The settings cannot be used, whatever the servers do.
@@ -100,6 +102,7 @@ impl RedisCounters {
             facts: servers::known(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
+            charges: AtomicU64::new(0),
         });
         fleet::tend(&store);
         Ok(RedisCounters(store))
@@ -159,7 +162,12 @@ impl RedisCounters {
     /// What is leased.
     pub fn leases(&self) -> LeaseStats {
         let (held, units) = self.0.leases.outstanding(Instant::now());
-        LeaseStats { held, units, served: self.0.leases.served() }
+        LeaseStats {
+            held,
+            units,
+            served: self.0.leases.served(),
+            charges: self.0.charges.load(Ordering::Relaxed),
+        }
     }
 
     /// Refusals that were answered without asking a server.
@@ -182,6 +190,8 @@ pub struct LeaseStats {
     pub units: u64,
     /// Charges that were served from leases.
     pub served: u64,
+    /// Charges in all, however served.
+    pub charges: u64,
 }
 
 impl CounterStore for RedisCounters {

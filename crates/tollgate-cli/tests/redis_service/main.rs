@@ -7,6 +7,7 @@ mod harness;
 
 mod fleet;
 mod outages;
+mod propagation;
 mod refusals;
 mod topologies;
 mod watching;

@@ -36,6 +36,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), Fault> {
         let started = Instant::now();
+        self.charges.fetch_add(charges.charges.len() as u64, Ordering::Relaxed);
         let refusals = self.refusals.as_ref().filter(|_| !charges.dry_run);
         if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
             return Ok((verdicts, None));
