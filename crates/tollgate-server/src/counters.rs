@@ -69,7 +69,8 @@ impl Counters {
             .map(|link| &*link.server)
             .collect();
         match (silent.as_slice(), links.is_empty()) {
-            ([], false) => StoreState::Reached,
+            ([], false) if redis.has_joined() => StoreState::Reached,
+            ([], false) => StoreState::Unreached("the other nodes have not been heard of yet".to_owned()),
             ([], true) => StoreState::Unreached("no server of the cluster is known yet".to_owned()),
             (silent, _) => StoreState::Unreached(format!("{} cannot be reached", silent.join(", "))),
         }

@@ -144,12 +144,10 @@ impl RedisCounters {
 
     /// Why a server refuses us, if one does for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.0.router.links().into_iter().filter_map(|link| link.trouble());
-        let reasons = refusals.filter_map(|fault| match &*fault {
-            Fault::Misconfigured(reason) => Some(reason.clone()),
+        match self.0.refusal()? {
+            Fault::Misconfigured(reason) => Some(reason),
             _ => None,
-        });
-        reasons.into_iter().next()
+        }
     }
 
     /// The servers' clock less ours, in seconds, as of the last answer.
@@ -222,7 +220,13 @@ impl CounterAdmin for RedisCounters {
 impl Store {
     /// The name of a charge's counter in the version that the fleet speaks.
     fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
-        Ok(keys::counter(self.schema.speaks()?, &Tag::new(charge.subject), charge))
+        let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
+        Ok(keys::counter(version, &Tag::new(charge.subject), charge))
+    }
+
+    /// Why a server refuses us, if one does.
+    fn refusal(&self) -> Option<Fault> {
+        self.router.links().iter().find_map(|link| link.trouble()).map(|fault| Fault::clone(&fault))
     }
 
     /// A command that no request waits for.

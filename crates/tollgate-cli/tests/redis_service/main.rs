@@ -8,6 +8,7 @@ mod harness;
 mod fleet;
 mod outages;
 mod refusals;
+mod topologies;
 mod watching;
 
 use crate::harness::Service;

@@ -145,7 +145,7 @@ impl Line {
     async fn keep(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
-            match self.dial().await {
+            match self.dial(failures == 0).await {
                 Ok(connection) => {
                     failures = 0;
                     self.refused.store(None);
@@ -174,7 +174,9 @@ impl Line {
         }
     }
 
-    async fn dial(&self) -> Result<MultiplexedConnection, Fault> {
+    /// Makes a connection. The first failure in a row is told with its reason: a certificate that is not trusted looks
+    /// like a server that is gone otherwise.
+    async fn dial(&self, tell: bool) -> Result<MultiplexedConnection, Fault> {
         self.dials.fetch_add(1, Ordering::Relaxed);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
@@ -191,7 +193,13 @@ impl Line {
         // A frozen server accepts connections and says nothing.
         match timeout(self.connect_timeout.saturating_mul(2), greeted).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Fault::from_dial(&error)),
+            Ok(Err(error)) => {
+                if tell {
+                    let server = self.client.get_connection_info().addr();
+                    warn!(%server, %error, "cannot connect to the counter store; will try again");
+                }
+                Err(Fault::from_dial(&error))
+            }
             Err(_) => Err(Fault::NotDone),
         }
     }
