@@ -28,8 +28,9 @@ const BATCHES_IN_FLIGHT: usize = 2;
 const QUEUE_MAX: usize = 4_096;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// How long a batch waits for its answer. Decisions stop waiting long before; this frees the place of the batch.
-const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// How long a batch waits for its answer at least. Decisions usually stop waiting long before; this frees the place of
+/// the batch.
+const SILENCE_MIN: Duration = Duration::from_millis(500);
 
 /// A call under way.
 pub(super) struct Job {
@@ -49,6 +50,8 @@ pub(super) struct Lane {
 struct Line {
     client: Client,
     connect_timeout: Duration,
+    /// How long a batch waits for its answer.
+    silence_max: Duration,
     /// Nothing while it is being dialled.
     connection: ArcSwapOption<MultiplexedConnection>,
     /// Why the server does not take us, if only an operator can help.
@@ -64,10 +67,12 @@ impl Lane {
     pub(super) fn open(
         client: Client,
         connect_timeout: Duration,
+        budget: Duration,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
             connect_timeout,
+            silence_max: budget.max(SILENCE_MIN),
             connection: ArcSwapOption::empty(),
             refused: ArcSwapOption::empty(),
             broken: Notify::new(),
@@ -180,7 +185,7 @@ impl Line {
         self.dials.fetch_add(1, Ordering::Relaxed);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(SILENCE_MAX));
+            .set_response_timeout(Some(self.silence_max));
         let greeted = async {
             let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
             // Without a password there is no handshake, and a server that wants one says so here: such a connection
