@@ -98,5 +98,7 @@ fn t59_a_node_that_ends_gives_its_leases_back() {
     assert_eq!(admitted(&node, "erin", 100), 100);
     node.signal("-TERM");
     assert!(node.ended().0.success());
-    assert_eq!(admitted(&other, "erin", 1_100), 900);
+    // Of a busy counter that nodes share, the last half percent may have to be asked for twice.
+    let left = admitted(&other, "erin", 1_100);
+    assert!((895..=900).contains(&left), "{left}");
 }

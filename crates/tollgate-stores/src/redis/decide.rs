@@ -75,6 +75,10 @@ impl Store {
 
     /// The verdicts of a decision for which no server need be asked.
     fn settled(&self, charges: &Charges<'_>, servings: &[Serving]) -> Option<Verdicts> {
+        // Whoever asks for a client's record alone is told of it.
+        if servings.is_empty() {
+            return None;
+        }
         let scarce = servings.iter().enumerate().find_map(|(position, serving)| match serving {
             Serving::Scarce(verdict) => Some((position, *verdict)),
             _ => None,
