@@ -1,6 +1,9 @@
 //! What the counters of one client hold, whichever rule would apply to its next request.
 
+use std::num::NonZeroU32;
+
 use crate::algorithms::{Outcome, Verdict};
+use crate::counters::fallback::share;
 use crate::counters::{Charge, Charges, Verdicts};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
@@ -62,14 +65,23 @@ impl Inspection {
     }
 
     /// Adds what was seen.
-    pub(crate) fn note(&mut self, looked: &Charges<'_>, seen: &Verdicts, degraded: bool) {
+    pub(crate) fn note(&mut self, looked: &Charges<'_>, seen: &Verdicts) {
+        self.note_by(looked, seen, Limit::clone);
+    }
+
+    /// Adds what was seen of the part of each limit that one of so many nodes may admit by itself.
+    pub(crate) fn note_share(&mut self, looked: &Charges<'_>, seen: &Verdicts, nodes: NonZeroU32) {
+        self.note_by(looked, seen, |limit| share(limit, nodes));
+        self.degraded = true;
+    }
+
+    fn note_by(&mut self, looked: &Charges<'_>, seen: &Verdicts, numbers: impl Fn(&Limit) -> Limit) {
         let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| Inspected {
             rule: charge.rule.to_owned(),
-            limit: charge.limit.clone(),
+            limit: numbers(charge.limit),
             verdict: *verdict,
         };
         self.counters.extend(looked.charges.iter().zip(&seen.verdicts).map(inspected));
         self.cooldown = self.cooldown.or(seen.cooldown);
-        self.degraded |= degraded;
     }
 }

@@ -179,11 +179,11 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         for (charges, penalty) in looks.chain(record) {
             let look = Charges { charges, penalty, dry_run: true };
             match self.counters.charge_all(&look, now).await {
-                Ok(seen) => inspection.note(&look, &seen, false),
+                Ok(seen) => inspection.note(&look, &seen),
                 Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),
                 Err(_) => {
-                    let seen = self.local.charge(&look, self.counters.nodes(), now);
-                    inspection.note(&look, &seen, true);
+                    let nodes = self.counters.nodes();
+                    inspection.note_share(&look, &self.local.charge(&look, nodes, now), nodes);
                 }
             }
         }
