@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tollgate_testkit::RedisServer;
 
-use crate::harness::{Service, wait_for};
+use crate::harness::{Answer, Service, wait_for};
 use crate::{admitted, check, service};
 
 /// So long at worst, when every message is lost.
@@ -70,6 +70,77 @@ fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messa
     set(90);
     let late = fleet(&redis, 1_000);
     until(&late, "the numbers on nodes that came later", |node| limit_of(node) == Some(90));
+}
+
+/// Sets the limit of a user on a node.
+fn set(node: &Service, user: &str, limit: u32) -> Answer {
+    let body = format!(
+        r#"{{"user_id":"{user}","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
+    );
+    node.admin("PUT", "/v1/rate-limit/config", &body)
+}
+
+fn limit_of(node: &Service, user: &str) -> Option<u64> {
+    node.check(user, "/x").json()["limit"].as_u64()
+}
+
+#[test]
+fn numbers_outlive_a_redis_that_forgets_everything() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 70).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+
+    redis.flush_all();
+    let known = || !redis.cli(&["HGETALL", "rl:{fleet}:config"]).is_empty();
+    wait_for("the numbers to be told again", || known().then_some(()));
+    assert!(nodes.iter().all(|node| limit_of(node, "bob") == Some(70)));
+
+    // Something is set anew before anybody has noticed.
+    redis.flush_all();
+    assert_eq!(set(&nodes[1], "carol", 80).status, 200);
+    until(&nodes, "both numbers", |node| {
+        limit_of(node, "carol") == Some(80) && limit_of(node, "bob") == Some(70)
+    });
+    let late = fleet(&redis, 1_000);
+    until(&late, "both on nodes that came later", |node| {
+        limit_of(node, "carol") == Some(80) && limit_of(node, "bob") == Some(70)
+    });
+}
+
+#[test]
+fn numbers_that_cannot_be_shared_are_set_nowhere() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 70).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    redis.kill9();
+    let refused = set(&nodes[0], "bob", 90);
+    assert_eq!(
+        (refused.status, refused.error().1.as_str()),
+        (503, "SERVICE_UNAVAILABLE"),
+        "{}",
+        refused.text
+    );
+    assert_eq!(limit_of(&nodes[0], "bob"), Some(70));
+    let removed = nodes[0].admin("DELETE", "/v1/rate-limit/config?user_id=bob&endpoint=/x", "");
+    assert_eq!(removed.status, 503, "{}", removed.text);
+    assert_eq!(limit_of(&nodes[0], "bob"), Some(70));
+}
+
+#[test]
+fn a_newcomer_that_brings_its_own_seed_to_an_empty_redis_does_not_split_the_fleet() {
+    let redis = RedisServer::start();
+    let [node, other, _] = fleet(&redis, 20);
+    assert_eq!(admitted(&node, "alice", 5), 5);
+    redis.cli(&["SET", "rl:{fleet}:seed", "0123456789abcdef"]);
+    let newcomer = service(20, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
+    let mut users = 0..;
+    wait_for("one count for both", || {
+        let user = format!("user-{}", users.next()?);
+        let remaining = |node: &Service| node.check(&user, "/x").json()["remaining"].as_u64();
+        ([&newcomer, &node, &other].map(remaining) == [Some(19), Some(18), Some(17)]).then_some(())
+    });
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
 //! is read every second; leases end and refusals are forgotten by themselves after two.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -30,6 +31,11 @@ const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
 const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How often servers are asked about themselves, in beats.
 const FACTS_EVERY: u64 = 5;
+/// Low bits of a version count changes; the others are drawn by chance when a server knows none. So a server that lost
+/// everything does not come to a version that was there before.
+const CHANGES_BITS: u32 = 20;
+/// How much is told in one call to a server that lost it.
+const TOLD_AT_ONCE: usize = 500;
 /// The channel of hints.
 const CHANNEL: &str = "changes";
 /// How often the leases that ended are looked through.
@@ -94,6 +100,20 @@ impl RedisCounters {
         self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
+    /// Whether the servers forgot everything between these versions, both of them seen: counters, and what was shared.
+    pub fn was_lost(before: u64, after: u64) -> bool {
+        before != 0 && after != 0 && before >> CHANGES_BITS != after >> CHANGES_BITS
+    }
+
+    /// Sets for all nodes what is not set any more. How much that was.
+    ///
+    /// # Errors
+    /// When the store cannot be reached; then some of it may be set.
+    pub async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, StoreError> {
+        let told = self.0.share_missing_config(config).await;
+        told.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
         self.0.settle(self.0.leases.all()).await;
@@ -143,11 +163,50 @@ impl Store {
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
         set.arg(&config).arg(name).arg(value);
         self.admin(self.home(), set).await?;
+        self.next_version().await
+    }
+
+    async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, Fault> {
+        let there: HashSet<String> = self.shared_config().await?.into_iter().map(|(name, _)| name).collect();
+        let missing: Vec<_> = config.iter().filter(|(name, _)| !there.contains(name)).collect();
+        for some in missing.chunks(TOLD_AT_ONCE) {
+            let mut set = redis::cmd("HSET");
+            set.arg(keys::shared("config"));
+            for (name, value) in some {
+                set.arg(name).arg(value);
+            }
+            self.admin(self.home(), set).await?;
+        }
+        if !missing.is_empty() {
+            self.next_version().await?;
+        }
+        Ok(missing.len())
+    }
+
+    /// Has all nodes look at what is shared.
+    async fn next_version(&self) -> Result<(), Fault> {
+        self.begin_versions().await?;
         let mut count = redis::cmd("INCR");
         count.arg(keys::shared("version"));
         self.admin(self.home(), count).await?;
         self.hint("version").await;
         Ok(())
+    }
+
+    /// Draws a version unless there is one.
+    async fn begin_versions(&self) -> Result<(), Fault> {
+        let first = (u64::from_be_bytes(bytes()) >> 1) >> CHANGES_BITS << CHANGES_BITS;
+        let mut begin = redis::cmd("SET");
+        begin.arg(keys::shared("version")).arg(first).arg("NX");
+        self.admin(self.home(), begin).await.map(|_| ())
+    }
+
+    /// The version of what is shared, if there is one.
+    async fn version(&self) -> Result<Option<u64>, Fault> {
+        let mut version = redis::cmd("GET");
+        version.arg(keys::shared("version"));
+        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
+        version.map_err(|_| strange("version"))
     }
 
     /// Tells the other nodes, if they listen.
@@ -198,13 +257,15 @@ impl Store {
         self.leases.set_nodes(mine + older);
         let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
         self.agree_on_schema(older, now).await?;
-        let mut version = redis::cmd("GET");
-        version.arg(keys::shared("version"));
-        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
+        let mut version = self.version().await?;
+        if version.is_none() {
+            self.begin_versions().await?;
+            version = self.version().await?;
+        }
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
         }
-        let version = version.ok().flatten().unwrap_or(0);
+        let version = version.unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
     }
