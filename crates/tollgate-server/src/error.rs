@@ -150,7 +150,6 @@ impl ApiError {
         self
     }
 
-    #[cfg(test)]
     pub(crate) fn code(&self) -> Code {
         self.code
     }

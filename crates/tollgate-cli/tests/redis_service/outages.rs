@@ -129,6 +129,49 @@ fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
 }
 
 #[test]
+fn an_outage_writes_no_line_for_each_request_that_it_costs() {
+    let redis = RedisServer::start();
+    redis.kill9();
+    let closed = on(&redis, 5, "on_store_failure = \"closed\"");
+    let lines = || closed.log().lines().count();
+    let before = lines();
+    assert!((0..100).all(|_| check(&closed, "alice").0 == 503));
+    assert!(lines() < before + 10, "{}", closed.log());
+}
+
+#[test]
+fn a_batch_that_an_outage_left_undecided_is_decided_when_it_is_sent_again() {
+    let redis = RedisServer::start();
+    let service = on(&redis, 5, "on_store_failure = \"closed\"");
+    wait_until_shared(&service, "other");
+    redis.kill9();
+    let batch = r#"{"idempotency_key":"k","checks":[{"user_id":"alice","endpoint":"/x"}]}"#;
+    let send = || service.post("/v1/rate-limit/batch-check", batch).json();
+    assert_eq!(send()["results"][0]["error"]["code"], "SERVICE_UNAVAILABLE");
+    redis.restart();
+    wait_until_shared(&service, "other");
+    let again = send();
+    assert_eq!(
+        (&again["replayed"], &again["results"][0]["allowed"]),
+        (&false.into(), &true.into()),
+        "{again}"
+    );
+}
+
+#[test]
+fn a_batch_with_a_key_waits_for_a_frozen_redis_no_longer_than_one_without() {
+    let redis = RedisServer::start();
+    let service = service(1_000, &format!("url = \"{}\"", redis.url()), "");
+    wait_until_shared(&service, "other");
+    redis.freeze();
+    let batch = r#"{"idempotency_key":"k","checks":[{"user_id":"alice","endpoint":"/x"}]}"#;
+    let started = Instant::now();
+    let answer = service.post("/v1/rate-limit/batch-check", batch).json();
+    assert_eq!(answer["results"][0]["degraded"], true, "{answer}");
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
+}
+
+#[test]
 fn t17_a_redis_whose_memory_is_full_fails_nobody() {
     let redis = RedisServer::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let service = on(&redis, 20, "");
