@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::error::RecvError;
 use tollgate::counters::StoreError;
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
@@ -51,6 +52,18 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
             // The sender is in the store that we hold.
             Ok(()) => drop(tokio::time::timeout(LOOK_EVERY, versions.changed()).await),
             Err(_) => tokio::time::sleep(JOIN_EVERY).await,
+        }
+    }
+}
+
+/// Drops what this node counted in an outage of counters that another one resets.
+pub(crate) async fn heed_resets(app: Arc<App>) {
+    let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
+    loop {
+        match resets.recv().await {
+            Ok(reset) => app.limiter().forget_local(&reset),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
         }
     }
 }

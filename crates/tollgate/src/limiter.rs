@@ -80,6 +80,12 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.local.sweep_shard(turn, now);
     }
 
+    /// Forgets what was counted here of counters that another node has reset: it must not be brought to them any more.
+    /// A counter is known by its subject and its id, combined by exclusive or; a client's record by its subject.
+    pub fn forget_local(&self, reset: &[u128]) {
+        self.local.forget(reset);
+    }
+
     /// The counters.
     pub fn counters(&self) -> &S {
         &self.counters

@@ -1,5 +1,7 @@
 //! What one node is told, all of them follow.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use tollgate_testkit::RedisServer;
@@ -36,6 +38,23 @@ fn a_reset_on_one_node_is_in_force_on_all() {
     let took = until(&nodes, "the reset", |node| check(node, "alice").0 == 200);
     println!("reset in force on three nodes after {took:?}");
     assert!(took < WORST);
+}
+
+#[test]
+fn a_reset_forgets_what_another_node_counted_in_an_outage() {
+    let redis = RedisServer::start();
+    let nodes =
+        [(); 2].map(|()| service(100, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), ""));
+    until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
+    redis.freeze();
+    wait_for("the outage to be noticed", || check(&nodes[1], "other").1.then_some(()));
+    assert_eq!(admitted(&nodes[1], "alice", 20), 20);
+    redis.thaw();
+    until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
+    let reset = nodes[0].admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"alice","endpoint":"/x"}"#);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    wait_for("the reset", || (nodes[1].metric("tollgate_counters") == Some(0.0)).then_some(()));
+    assert_eq!(nodes[1].check("alice", "/x").json()["remaining"], 99);
 }
 
 #[test]
@@ -159,6 +178,26 @@ fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
     }
     assert_eq!(send(&nodes[1], &batch("k", "dave")).error().1, "IDEMPOTENCY_MISMATCH");
     assert_eq!(send(&nodes[1], &batch("other", "carol")).json()["results"][0]["remaining"], 2);
+}
+
+#[test]
+fn t39_a_batch_whose_caller_hung_up_is_nobodys() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000_000);
+    let checks = vec![r#"{"user_id":"carol","endpoint":"/x"}"#; 1_000].join(",");
+    let batch = format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#);
+    let claimed = || !redis.cli(&["KEYS", "rl:*i{*"]).is_empty();
+    let mut caller = TcpStream::connect(nodes[0].address).unwrap();
+    let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n";
+    write!(caller, "{head}content-length: {}\r\n\r\n{batch}", batch.len()).unwrap();
+    wait_for("the claim", || claimed().then_some(()));
+    drop(caller);
+    // Long before a node that says nothing is taken for dead.
+    let answer = wait_for("the batch to be free", || {
+        let answer = nodes[1].post("/v1/rate-limit/batch-check", &batch);
+        (answer.status != 409).then_some(answer)
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
@@ -36,6 +36,8 @@ const FACTS_EVERY: u64 = 5;
 const CHANGES_BITS: u32 = 20;
 /// How much is told in one call to a server that lost it.
 const TOLD_AT_ONCE: usize = 500;
+/// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
+const RESETS_HELD: usize = 256;
 /// The channel of hints.
 const CHANNEL: &str = "changes";
 /// How often the leases that ended are looked through.
@@ -50,12 +52,20 @@ pub(super) struct Fleet {
     hinted: Notify,
     /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
     seed: ArcSwapOption<Seed>,
+    /// Counters that were reset on any node.
+    resets: broadcast::Sender<Arc<[u128]>>,
 }
 
 impl Fleet {
     pub(super) fn new() -> Self {
         let id = format!("{:016x}", u64::from_be_bytes(bytes()));
-        Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), seed: ArcSwapOption::empty() }
+        Fleet {
+            id,
+            version: watch::Sender::new(0),
+            hinted: Notify::new(),
+            seed: ArcSwapOption::empty(),
+            resets: broadcast::Sender::new(RESETS_HELD),
+        }
     }
 }
 
@@ -82,6 +92,11 @@ impl RedisCounters {
     /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
     pub fn config_version(&self) -> watch::Receiver<u64> {
         self.0.fleet.version.subscribe()
+    }
+
+    /// Counters that are reset on any node from now on, each by its subject and its id, combined by exclusive or.
+    pub fn resets(&self) -> broadcast::Receiver<Arc<[u128]>> {
+        self.0.fleet.resets.subscribe()
     }
 
     /// What nodes have set for all of them, by name.
@@ -238,6 +253,8 @@ impl Store {
                 let counters: Vec<u128> =
                     names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
                 self.forget(&counters);
+                // Nobody has to listen.
+                let _ = self.fleet.resets.send(counters.into());
             }
             _ => self.fleet.hinted.notify_one(),
         }

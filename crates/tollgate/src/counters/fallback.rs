@@ -93,6 +93,13 @@ impl Fallback {
         self.mark_used();
     }
 
+    /// Forgets counters and records that were reset elsewhere.
+    pub(crate) fn forget(&self, names: &[u128]) {
+        if self.is_used() {
+            names.iter().for_each(|name| self.counters.forget(*name));
+        }
+    }
+
     /// Drops what is as good as new from one shard in turn; after a whole round, notes whether anything is left.
     pub(crate) fn sweep_shard(&self, turn: usize, now: Timestamp) {
         if !self.is_used() {
