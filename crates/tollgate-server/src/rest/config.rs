@@ -107,7 +107,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let answer = answer_of(&new);
     let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new));
     let set = call.app.limiter().set_override(&request, new.clone(), now, shared).await;
-    set.map_err(|error| not_shared(&error))?;
+    set.map_err(not_shared)?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -145,7 +145,7 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
-    fleet::share(&call.app, user, endpoint, None).await.map_err(|error| not_shared(&error))?;
+    fleet::share(&call.app, user, endpoint, None).await.map_err(not_shared)?;
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
@@ -181,12 +181,12 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
 }
 
 /// Without the other nodes nothing is changed here either: all follow the same numbers.
-fn not_shared(error: &StoreError) -> ApiError {
-    let outcome = match error {
-        StoreError::Timeout { .. } => "whether it will be is not known",
-        _ => "nothing was changed",
+fn not_shared(error: StoreError) -> ApiError {
+    let message = match error {
+        StoreError::Misconfigured => return error.into(),
+        StoreError::Timeout { .. } => "the other nodes may not have been told: send it again to be sure",
+        _ => "the other nodes cannot be told, and nothing was changed: send it again",
     };
-    let message = format!("this could not be told to the other nodes ({error}): {outcome}. Send it again");
     ApiError::new(Code::ServiceUnavailable, message)
 }
 

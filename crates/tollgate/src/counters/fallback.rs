@@ -96,7 +96,9 @@ impl Fallback {
     /// Forgets counters and records that were reset elsewhere.
     pub(crate) fn forget(&self, names: &[u128]) {
         if self.is_used() {
-            names.iter().for_each(|name| self.counters.forget(*name));
+            for name in names {
+                self.counters.forget(*name);
+            }
         }
     }
 
