@@ -162,9 +162,11 @@ impl Drop for Ticket<'_> {
             }
         }
         // Without an answer, also because the caller hung up, the next may try on any node.
-        if let Some(redis) = self.claimed.take() {
+        if let Some(redis) = self.claimed.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
             let (key, body) = (self.key, self.body);
-            tokio::spawn(async move { redis.answer_claim(key, body, None, KEPT_FOR.into()).await });
+            runtime.spawn(async move { redis.answer_claim(key, body, None, KEPT_FOR.into()).await });
         }
     }
 }

@@ -61,15 +61,9 @@ fn a_reset_forgets_what_another_node_counted_in_an_outage() {
 fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messages() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
-    let limit_of = |node: &Service| node.check("bob", "/x").json()["limit"].as_u64();
+    let limit_of = |node: &Service| limit_of(node, "bob");
     assert!(nodes.iter().all(|node| limit_of(node) == Some(1_000)));
-    let set = |limit: u32| {
-        let body = format!(
-            r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
-        );
-        let answer = nodes[0].admin("PUT", "/v1/rate-limit/config", &body);
-        assert_eq!(answer.status, 200, "{}", answer.text);
-    };
+    let set = |limit: u32| assert_eq!(set(&nodes[0], "bob", limit).status, 200);
     set(70);
     let took = until(&nodes, "the numbers", |node| limit_of(node) == Some(70));
     println!("numbers in force on three nodes after {took:?}");
