@@ -7,7 +7,7 @@ use anyhow::Result;
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, Effect};
-use tollgate::identity::SubjectValues;
+use tollgate::identity::SubjectHasher;
 use tollgate::rules::{IPV6_PREFIX_DEFAULT, RuleLimit};
 use tollgate::{
     Algorithm, Client, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, Seed, Span, Timestamp, Window,
@@ -87,11 +87,11 @@ impl Contender for Store {
 
     fn check(&self, key: &String) -> bool {
         let Ok(user) = Id::parse(key) else { return false };
-        let mut values = SubjectValues::default();
+        let mut values = SubjectHasher::new(self.seed);
         values.push_client(Client::User(user), IPV6_PREFIX_DEFAULT);
         let mut charges = Charges::default();
         charges.charges.push(Charge {
-            subject: self.seed.subject(&values),
+            subject: values.subject(),
             counter: self.limit.counter,
             rule: "per-user",
             limit: &self.limit.limit,

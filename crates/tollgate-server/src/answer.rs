@@ -104,6 +104,10 @@ pub(crate) fn status(decision: &Decision) -> Result<StatusCode, ApiError> {
         Answer::Admit { .. } => Ok(StatusCode::OK),
         Answer::Refuse { .. } => Ok(StatusCode::TOO_MANY_REQUESTS),
         Answer::Block => Ok(StatusCode::FORBIDDEN),
+        Answer::Unavailable if decision.misconfigured => Err(ApiError::new(
+            Code::ServiceUnavailable,
+            "the counter store refuses this service: an operator must act, and /readyz says why",
+        )),
         Answer::Unavailable => {
             Err(ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"))
         }

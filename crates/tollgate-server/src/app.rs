@@ -11,6 +11,7 @@ use tollgate::{Limiter, MemoryCounters, Seed, Timestamp};
 
 use crate::auth::Gate;
 use crate::clock::Clock;
+use crate::counters::{Counters, StoreState};
 use crate::idempotency::Idempotency;
 use crate::metrics::Metrics;
 use crate::reload::ReloadHandle;
@@ -18,7 +19,7 @@ use crate::settings::Settings;
 use crate::transport::ConnectionStats;
 
 /// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<MemoryCounters, Arc<Metrics>>;
+pub(crate) type ServiceLimiter = Limiter<Counters, Arc<Metrics>>;
 
 /// The service: one for the life of the process.
 pub(crate) struct App {
@@ -53,7 +54,7 @@ impl App {
     /// The service with these settings, counters and keys.
     pub(crate) fn new(
         settings: Settings,
-        counters: MemoryCounters,
+        counters: Counters,
         seed: Seed,
         admin_key: &str,
         clock: Clock,
@@ -62,7 +63,8 @@ impl App {
         let live = Live::new(&settings, admin_key);
         let metrics = Arc::new(Metrics::new(&settings.rules));
         Arc::new(App {
-            limiter: Limiter::with_records(settings.rules, counters, metrics, seed),
+            limiter: Limiter::with_records(settings.rules, counters, metrics, seed)
+                .with_local_bounds(settings.counters.bounds()),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
@@ -83,8 +85,28 @@ impl App {
     }
 
     /// The counters.
-    pub(crate) fn counters(&self) -> &MemoryCounters {
+    pub(crate) fn counters(&self) -> &Counters {
         self.limiter.counters()
+    }
+
+    /// The counters in this process: all of them, or those that stand in for shared ones.
+    fn local_counters(&self) -> &MemoryCounters {
+        self.counters().memory().unwrap_or_else(|| self.limiter.local_counters())
+    }
+
+    /// Drops counters of this process that are as good as new, from one shard in turn.
+    pub(crate) fn sweep(&self, turn: usize) {
+        match self.counters().memory() {
+            Some(memory) => memory.sweep_shard(turn, self.now()),
+            None => self.limiter.sweep_local(turn, self.now()),
+        }
+    }
+
+    /// Adds the time since the last look to that without shared counters, if they are not to be had.
+    pub(crate) fn count_outage(&self, passed: Duration) {
+        if self.counters().state() != StoreState::Reached {
+            self.metrics().count_degraded(passed);
+        }
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
@@ -136,9 +158,12 @@ impl App {
     pub(crate) fn metrics_text(&self) -> String {
         let gauges = &self.metrics().gauges;
         let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        gauges.counters.set(count(self.counters().len() as u64));
-        gauges.counter_bytes.set(count(self.counters().bytes() as u64));
-        gauges.counter_overflows.set(count(self.counters().overflows()));
+        gauges.counters.set(count(self.local_counters().len() as u64));
+        gauges.counter_bytes.set(count(self.local_counters().bytes() as u64));
+        gauges.counter_overflows.set(count(self.local_counters().overflows()));
+        if let Some(redis) = self.counters().redis() {
+            self.metrics().store.read(redis);
+        }
         gauges.idempotency_evictions.set(count(self.idempotency.evicted()));
         gauges.connections.set(count(self.connections.open()));
         gauges.connections_refused.set(count(self.connections.refused()));

@@ -15,6 +15,7 @@ use tracing::{info, warn};
 
 const ADMIN_KEY: &str = "admin.key";
 const COUNTERS: &str = "counters.snap";
+const FLEET_SEED: &str = "fleet.seed";
 const LOCK: &str = "lock";
 /// No key is longer; a larger file is not a key.
 const KEY_BYTES_MAX: u64 = 4_096;
@@ -155,6 +156,18 @@ impl DataDir {
             warn!(%error, directory = %self.path.display(), "cannot save the counters; will try again");
         }
         saved.is_ok()
+    }
+
+    /// The seed that this node and others agreed on when they last met.
+    pub fn fleet_seed(&self) -> Option<Seed> {
+        fs::read(self.path.join(FLEET_SEED)).ok()?.try_into().ok().map(Seed)
+    }
+
+    /// Keeps the seed, so that a start without the others hashes as they do.
+    pub fn keep_fleet_seed(&self, seed: Seed) {
+        if let Err(error) = self.replace(FLEET_SEED, |file| file.write_all(&seed.0)) {
+            warn!(%error, directory = %self.path.display(), "cannot keep the seed of the fleet");
+        }
     }
 
     /// Writes a file beside the one of that name, makes sure it is on the disk, and puts it in its place.

@@ -5,15 +5,20 @@
 //! is full the oldest answers go first, and that is counted.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tollgate::{Span, Timestamp};
+use tollgate_stores::redis::Claim;
 
+use crate::app::App;
 use crate::error::{ApiError, Code};
 
 const KEPT_FOR: Span = Span::from_secs(300);
+/// A node that decides a batch for longer than this is taken for dead.
+const UNDER_WAY_MAX: Duration = Duration::from_secs(30);
 const BYTES_MAX: usize = 32 << 20;
 /// What a key takes beside its answer, generously.
 const SLOT_BYTES: usize = 256;
@@ -53,6 +58,7 @@ pub(crate) enum Turn<'a> {
 pub(crate) struct Ticket<'a> {
     store: &'a Idempotency,
     key: Fingerprint,
+    body: Fingerprint,
     answered: bool,
 }
 
@@ -82,19 +88,11 @@ impl Idempotency {
                 state.order.push_back((ends, key));
                 state.bytes += SLOT_BYTES;
                 state.shrink(key);
-                Ok(Turn::Decide(Ticket { store: self, key, answered: false }))
+                Ok(Turn::Decide(Ticket { store: self, key, body, answered: false }))
             }
-            Some(slot) if slot.body != body => Err(ApiError::field(
-                Code::IdempotencyMismatch,
-                "idempotency_key",
-                "was used for another body in the last five minutes",
-            )),
+            Some(slot) if slot.body != body => Err(other_body()),
             Some(Slot { answer: Some(answer), .. }) => Ok(Turn::Replay(answer.clone())),
-            Some(_) => Err(ApiError::field(
-                Code::Conflict,
-                "idempotency_key",
-                "the first batch with this key is still under way",
-            )),
+            Some(_) => Err(under_way()),
         }
     }
 
@@ -104,7 +102,39 @@ impl Idempotency {
     }
 }
 
+fn other_body() -> ApiError {
+    let reason = "was used for another body in the last five minutes";
+    ApiError::field(Code::IdempotencyMismatch, "idempotency_key", reason)
+}
+
+fn under_way() -> ApiError {
+    ApiError::field(Code::Conflict, "idempotency_key", "the first batch with this key is still under way")
+}
+
 impl Ticket<'_> {
+    /// Asks the other nodes, if there are any: the answer that one of them gave, or nothing if the batch is ours.
+    ///
+    /// Where they cannot be asked it is ours too: the batch is decided once per node then.
+    pub(crate) async fn claim(&self, app: &App) -> Result<Option<Bytes>, ApiError> {
+        let Some(redis) = app.counters().redis() else { return Ok(None) };
+        match redis.claim(self.key, self.body, UNDER_WAY_MAX).await {
+            Ok(Claim::Ours) | Err(_) => Ok(None),
+            Ok(Claim::Answered(answer)) => Ok(Some(answer.into())),
+            Ok(Claim::OtherBody) => Err(other_body()),
+            Ok(Claim::UnderWay) => Err(under_way()),
+        }
+    }
+
+    /// Tells the other nodes the answer, or that there is none and the next may try.
+    pub(crate) async fn tell_others(&self, app: &App, answer: Option<&Bytes>) {
+        let Some(redis) = app.counters().redis() else { return };
+        let told =
+            redis.answer_claim(self.key, self.body, answer.map(|answer| &**answer), KEPT_FOR.into()).await;
+        if let Err(error) = told {
+            tracing::debug!(%error, "other nodes do not know the answer to a batch");
+        }
+    }
+
     /// Keeps the answer for those who send the batch again.
     pub(crate) fn answer(mut self, answer: &Bytes) {
         self.answered = true;

@@ -12,10 +12,12 @@ pub mod transport;
 
 mod auth;
 mod facts;
+mod fleet;
 mod json;
 mod rest;
 
 mod app;
+mod counters;
 mod idempotency;
 
 mod answer;

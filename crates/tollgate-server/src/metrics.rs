@@ -1,6 +1,10 @@
 //! Metrics for Prometheus. Labels come from the configuration and from fixed lists, never from a client.
 
+mod store;
+
 use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use prometheus_client::encoding::text::encode;
@@ -12,13 +16,17 @@ use prometheus_client::registry::Registry;
 use tollgate::counters::Effect;
 use tollgate::decision::Report;
 use tollgate::record::{Record, RecordSink};
+use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet};
+
+use self::store::StoreGauges;
 
 /// What is measured.
 pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
-    degraded: Counter,
+    degraded: Family<DegradedLabels, Counter>,
+    degraded_seconds: Counter<f64, AtomicU64>,
     /// What rules that only log would have refused: how a rule is tried before it is enforced.
     shadow_refusals: Family<RuleLabel, Counter>,
     responses: Family<ResponseLabels, Counter>,
@@ -27,6 +35,8 @@ pub(crate) struct Metrics {
     unruled: RuleCounters,
     /// Read when somebody asks.
     pub(crate) gauges: Gauges,
+    /// The same, of shared counters.
+    pub(crate) store: StoreGauges,
 }
 
 /// Figures that are read when somebody asks.
@@ -43,13 +53,33 @@ pub(crate) struct Gauges {
     pub(crate) snapshot_failures: Gauge,
     pub(crate) config_generation: Gauge,
     pub(crate) config_last_reload_success: Gauge,
-    pub(crate) clock_offset_seconds: Gauge<f64, std::sync::atomic::AtomicU64>,
+    pub(crate) clock_offset_seconds: Gauge<f64, AtomicU64>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct DecisionLabels {
     rule: String,
     decision: Kind,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DegradedLabels {
+    rule: String,
+    mode: &'static str,
+}
+
+impl DegradedLabels {
+    /// By the rule that decided; where none did, by the first that would have.
+    fn of(decision: &Decision) -> Self {
+        let first = || decision.reports.first().map(|report| decision.rule_of(report));
+        let name = decision.rule_name().or_else(first).unwrap_or_default();
+        let rule = decision.rules().rules().iter().find(|rule| *rule.name == *name);
+        let mode = match decision.answer {
+            Answer::Unavailable => OnStoreFailure::Closed,
+            _ => rule.map(|rule| rule.on_store_failure).unwrap_or_default(),
+        };
+        DegradedLabels { rule: name.to_owned(), mode: mode.as_str() }
+    }
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -137,28 +167,35 @@ impl Metrics {
         let decisions = Family::<DecisionLabels, Counter>::default();
         let responses = Family::<ResponseLabels, Counter>::default();
         let shadow_refusals = Family::<RuleLabel, Counter>::default();
-        let degraded = Counter::default();
+        let degraded = Family::<DegradedLabels, Counter>::default();
+        let degraded_seconds = Counter::<f64, AtomicU64>::default();
         registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
         registry.register(
             "degraded_decisions",
             "Decisions made without the shared counters",
             degraded.clone(),
         );
+        let help = "Time in which some shared counters could not be reached";
+        registry.register("degraded_seconds", help, degraded_seconds.clone());
         let help = "What rules that only log would have refused";
         registry.register("shadow_refusals", help, shadow_refusals.clone());
         registry.register("http_responses", "Answers by route and status", responses.clone());
         let gauges = Gauges::default();
         gauges.register(&mut registry);
+        let store = StoreGauges::default();
+        store.register(&mut registry);
         let unruled = RuleCounters::new("", &decisions);
         let metrics = Metrics {
             registry,
             decisions,
             degraded,
+            degraded_seconds,
             shadow_refusals,
             responses,
             by_rule: ArcSwap::default(),
             unruled,
             gauges,
+            store,
         };
         metrics.follow(rules);
         metrics
@@ -172,6 +209,10 @@ impl Metrics {
 
     pub(crate) fn count_response(&self, route: &'static str, status: u16) {
         self.responses.get_or_create(&ResponseLabels { route, status }).inc();
+    }
+
+    pub(crate) fn count_degraded(&self, passed: Duration) {
+        self.degraded_seconds.inc_by(passed.as_secs_f64());
     }
 
     /// Everything, as OpenMetrics text.
@@ -235,7 +276,9 @@ impl RecordSink for Metrics {
             (_, None) => self.unruled.count(kind),
         }
         if decision.degraded {
-            self.degraded.inc();
+            self.degraded.get_or_create(&DegradedLabels::of(decision)).inc();
+            // Here limits of rules that fail open are judged like those that only log, and are none.
+            return;
         }
         let shadowed = |report: &&Report| report.effect == Effect::Shadow && !report.verdict.admits();
         for report in decision.reports.iter().filter(shadowed) {

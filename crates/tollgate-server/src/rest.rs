@@ -369,11 +369,13 @@ mod tests {
 
     use super::*;
     use crate::clock::Clock;
+    use crate::counters::Counters;
     use crate::settings::{Flags, Settings};
 
     fn app() -> Arc<App> {
         let settings = Settings::load(&Flags::default(), std::iter::empty()).unwrap();
-        App::new(settings, MemoryCounters::default(), Seed([1; 16]), "key", Clock::start(), Arc::default())
+        let counters = Counters::Memory(MemoryCounters::default());
+        App::new(settings, counters, Seed([1; 16]), "key", Clock::start(), Arc::default())
     }
 
     async fn answered(route: &'static Route, handling: Handling) -> Response {

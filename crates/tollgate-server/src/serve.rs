@@ -5,14 +5,16 @@
 
 mod banner;
 mod signals;
+mod store;
 
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tollgate_stores::redis::SettingsRefused;
 use tracing::info;
 
 pub use self::banner::banner;
@@ -20,6 +22,7 @@ use self::signals::Signals;
 use crate::app::App;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
+use crate::fleet;
 use crate::reload::ReloadHandle;
 use crate::settings::{CounterSettings, Settings};
 use crate::transport::{self, ConnectionStats};
@@ -44,6 +47,9 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
+    /// The shared counters cannot be reached with these settings, whatever the servers do.
+    #[error(transparent)]
+    Counters(#[from] SettingsRefused),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
@@ -58,6 +64,8 @@ pub struct Ready {
     pub address: SocketAddr,
     /// The admin key if it was made just now, to be shown once.
     pub new_admin_key: Option<AdminKeyOnce>,
+    /// What is wrong with the shared counters, if anything is.
+    pub store_trouble: Option<String>,
 }
 
 /// An admin key that was made just now. It prints itself only when asked to.
@@ -93,13 +101,13 @@ async fn serve_until(
 ) -> Result<(), ServeError> {
     let data_dir = Arc::new(DataDir::open(&settings.data_dir)?);
     let admin_key = data_dir.admin_key()?;
-    let CounterSettings::Memory { bounds, save_every } = settings.counters;
-    let (counters, seed) = data_dir.load_counters(bounds);
     let listen = settings.listen;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.map_err(|source| ServeError::Listen { listen, source })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { listen, source })?;
 
+    let (counters, seed) = store::open(&settings.counters, &data_dir).await?;
+    let store = counters.state();
     let clock = Clock::start();
     let stats = Arc::new(ConnectionStats::default());
     let app = App::new(settings.clone(), counters, seed, &admin_key.key, clock, Arc::clone(&stats));
@@ -113,16 +121,17 @@ async fn serve_until(
     );
     app.set_reload(reload.clone());
 
-    let saver = Saver { app: Arc::clone(&app), data_dir };
-    let _tasks = Tasks(vec![
-        tokio::spawn(sweep(Arc::clone(&app))),
-        tokio::spawn(saver.clone().every(save_every)),
-        tokio::spawn(reload.watch(LOOK_EVERY)),
-    ]);
+    let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
+    let mut tasks =
+        Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.watch(LOOK_EVERY))]);
+    if let CounterSettings::Memory { save_every, .. } = settings.counters {
+        tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
+    }
+    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), data_dir)));
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
-    ready(Ready { settings, address, new_admin_key });
+    ready(Ready { settings, address, new_admin_key, store_trouble: store.trouble() });
 
     let end = async {
         end.await;
@@ -135,20 +144,26 @@ async fn serve_until(
     };
     transport::run(listener, surface, &server, stats, end).await;
     saver.save_aside().await;
+    if let Some(redis) = app.limiter().counters().redis() {
+        redis.close().await;
+    }
     info!("ended");
     Ok(())
 }
 
-/// Drops counters that are as good as new, a shard at a time.
+/// Drops counters that are as good as new, a shard at a time, and looks whether the shared ones are there.
 async fn sweep(app: Arc<App>) {
     let mut turns = tokio::time::interval(SWEEP_EVERY);
+    let mut last = Instant::now();
     for shard in 0_usize.. {
         turns.tick().await;
-        app.counters().sweep_shard(shard, app.now());
+        app.sweep(shard);
+        app.count_outage(last.elapsed());
+        last = Instant::now();
     }
 }
 
-/// Saves the counters.
+/// Saves the counters, if they are in this process.
 #[derive(Clone)]
 struct Saver {
     app: Arc<App>,
@@ -167,8 +182,9 @@ impl Saver {
     async fn save_aside(&self) {
         let saver = self.clone();
         let outcome = tokio::task::spawn_blocking(move || {
-            let limiter = saver.app.limiter();
-            saver.data_dir.save_counters(limiter.counters(), limiter.seed(), saver.app.now())
+            let (limiter, now) = (saver.app.limiter(), saver.app.now());
+            let memory = limiter.counters().memory();
+            memory.is_none_or(|memory| saver.data_dir.save_counters(memory, limiter.seed(), now))
         });
         if !outcome.await.unwrap_or(false) {
             self.app.count_snapshot_failure();

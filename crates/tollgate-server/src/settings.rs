@@ -7,6 +7,7 @@ mod environment;
 mod error;
 mod file;
 mod read;
+mod redis;
 mod show;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,11 +20,13 @@ use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::wire::{Document, Problems};
+use tollgate_stores::redis::{Address, RedisSettings};
 
 pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
+pub use self::redis::TlsFiles;
 use crate::scope::Scopes;
 
 /// Everything that can be set, checked.
@@ -95,6 +98,39 @@ pub enum CounterSettings {
         /// How often it is saved.
         save_every: Duration,
     },
+    /// On Redis or Valkey, shared with other nodes.
+    Redis(Box<RedisCounterSettings>),
+}
+
+/// Counters on Redis or Valkey.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedisCounterSettings {
+    /// The servers and how they are reached.
+    pub redis: RedisSettings,
+    /// The files that `redis.tls` was read from.
+    pub tls_files: TlsFiles,
+    /// How much may be held in this process while no server can be reached.
+    pub bounds: MemoryBounds,
+}
+
+impl RedisCounterSettings {
+    /// Servers to which counters travel in the open, and which would take them from anybody.
+    pub fn unprotected(&self) -> Vec<&Address> {
+        if self.redis.tls.is_some() || self.redis.login.password.is_some() {
+            return Vec::new();
+        }
+        self.redis.topology.servers().iter().filter(|server| !server.is_local()).collect()
+    }
+}
+
+impl CounterSettings {
+    /// How much may be held in this process.
+    pub fn bounds(&self) -> MemoryBounds {
+        match self {
+            CounterSettings::Memory { bounds, .. } => *bounds,
+            CounterSettings::Redis(settings) => settings.bounds,
+        }
+    }
 }
 
 impl Default for CounterSettings {

@@ -19,10 +19,12 @@ mod random;
 mod records;
 mod refusals;
 mod router;
+mod schema;
 mod script;
 mod servers;
 mod settings;
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -40,6 +42,7 @@ use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
 use self::router::{Place, Router};
+use self::schema::Schema;
 use self::script::ChargeAll;
 pub use self::servers::ServerFacts;
 pub use self::settings::{
@@ -58,9 +61,9 @@ pub struct RedisCounters(Arc<Store>);
 
 struct Store {
     router: Router,
-    script: Arc<ChargeAll>,
+    script: ChargeAll,
     timeout: Duration,
-    schema: u8,
+    schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
     leases: Leases,
@@ -84,14 +87,12 @@ impl RedisCounters {
     /// # Errors
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
-        let script = Arc::new(ChargeAll::new());
-        let router =
-            Router::open(settings, &script).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
         let store = Arc::new(Store {
             router,
-            script,
+            script: ChargeAll::new(),
             timeout: settings.timeout,
-            schema: SCHEMA,
+            schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(Instant::now()),
             leasing: settings.leases,
@@ -112,10 +113,11 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                if !links.is_empty() {
+                let refused = links.iter().any(|link| link.refusal().is_some());
+                if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
-                // A cluster whose map is not known yet.
+                // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
@@ -142,7 +144,7 @@ impl RedisCounters {
 
     /// Why a server refuses us, if one does for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.0.router.links().into_iter().filter_map(|link| link.refusal());
+        let refusals = self.0.router.links().into_iter().filter_map(|link| link.trouble());
         let reasons = refusals.filter_map(|fault| match &*fault {
             Fault::Misconfigured(reason) => Some(reason.clone()),
             _ => None,
@@ -188,6 +190,19 @@ impl CounterStore for RedisCounters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
     }
+
+    /// Those that were heard of in the last seconds, this one included.
+    fn nodes(&self) -> NonZeroU32 {
+        NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
+    }
+
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        self.0.reaches(charges)
+    }
+
+    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+    }
 }
 
 impl CounterAdmin for RedisCounters {
@@ -205,8 +220,9 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    fn counter_key(&self, charge: &Charge<'_>) -> String {
-        keys::counter(self.schema, &Tag::new(charge.subject), charge)
+    /// The name of a charge's counter in the version that the fleet speaks.
+    fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
+        Ok(keys::counter(self.schema.speaks()?, &Tag::new(charge.subject), charge))
     }
 
     /// A command that no request waits for.
@@ -220,7 +236,7 @@ impl Store {
         for charge in &charges.charges {
             let tag = Tag::new(charge.subject);
             let mut command = redis::cmd("DEL");
-            command.arg(self.counter_key(charge));
+            command.arg(self.counter_key(charge)?);
             let answer = self.admin(self.router.place(&tag), command).await?;
             forgotten += usize::from(answer == Value::Int(1));
         }

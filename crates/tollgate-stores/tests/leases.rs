@@ -1,12 +1,15 @@
 //! Busy counters are leased: far fewer calls, and never a unit too many.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::print_stdout, reason = "figures are part of the outcome")]
+
 mod harness;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use tollgate::counters::{Charge, Charges, CounterId, Effect};
+use tollgate::counters::{Charge, Charges, CounterId, CounterStore as _, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
 use tollgate_stores::redis::{RedisCounters, Topology};
@@ -59,13 +62,15 @@ impl Load {
 
     /// The share of each node, in parts of all.
     fn shares(&self) -> Vec<f64> {
-        let weight = |node: usize| (1.0 - f64::from(self.skew_percent) / 100.0).powi(i32::try_from(node).unwrap());
+        let weight =
+            |node: usize| (1.0 - f64::from(self.skew_percent) / 100.0).powi(i32::try_from(node).unwrap());
         let total: f64 = (0..self.nodes).map(weight).sum();
         (0..self.nodes).map(|node| weight(node) / total).collect()
     }
 
     fn run(self, server: &RedisServer, killed_after: Option<Duration>) -> Figures {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let load = Arc::new(self);
         runtime.block_on(async {
             let settings = patient(Topology::Single(address(server.address())));
@@ -76,7 +81,7 @@ impl Load {
                 stores.push(store);
             }
             // So that each knows of the others.
-            while stores.iter().any(|store| (store.nodes() as usize) < load.nodes) {
+            while stores.iter().any(|store| (store.nodes().get() as usize) < load.nodes) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
             let before = server.commandstats("evalsha");

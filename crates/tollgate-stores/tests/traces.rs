@@ -133,12 +133,12 @@ impl Trace {
             }
             // A dry run, a refusal or a peek writes nothing, and what is written goes by the old numbers until then.
             let written = told.admitted(&charges) && !charges.dry_run;
-            let charged = charges.charges.iter().zip(&told.verdicts);
-            let charged: Vec<bool> =
-                charged.map(|(charge, verdict)| written && charge.cost > 0 && verdict.admits()).collect();
+            let judged = charges.charges.iter().zip(&told.verdicts);
+            let taken: Vec<bool> =
+                judged.map(|(charge, verdict)| written && charge.cost > 0 && verdict.admits()).collect();
             drop(charges);
-            for (position, charged) in chosen.into_iter().zip(charged) {
-                self.before[position].take_if(|_| charged);
+            for (position, taken) in chosen.into_iter().zip(taken) {
+                self.before[position].take_if(|_| taken);
             }
         }
     }

@@ -2,13 +2,15 @@
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
+pub(crate) mod fallback;
 pub mod memory;
 
 #[cfg(any(test, feature = "test-util"))]
 #[doc(inline)]
 pub use crate::__conformance as conformance;
 
-use std::future::Future;
+use std::future::{Future, ready};
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -119,6 +121,30 @@ pub trait CounterStore: Send + Sync {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
+
+    /// How many nodes share these counters. While they cannot be reached, each admits its part of a limit.
+    fn nodes(&self) -> NonZeroU32 {
+        NonZeroU32::MIN
+    }
+
+    /// Whether these charges would likely be answered now: connected, and the last answer came. Asked only after an
+    /// outage; never waits.
+    fn reaches(&self, _charges: &Charges<'_>) -> bool {
+        true
+    }
+
+    /// Adds what was counted elsewhere, whatever the limits say. Nothing is judged, and no one's conduct is noted.
+    ///
+    /// After an error some of it may have been added, and it is brought again all the same: what is counted twice
+    /// admits too little for a window, what is lost admits too much. Only a store that can be out of reach has a use
+    /// for it.
+    fn carry(
+        &self,
+        _charges: &Charges<'_>,
+        _now: Timestamp,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        ready(Ok(()))
+    }
 }
 
 /// Looking at counters and clearing them: off the way of a request.

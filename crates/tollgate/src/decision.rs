@@ -26,6 +26,8 @@ pub struct Decision {
     pub now: Timestamp,
     /// Whether it was decided without the shared counters.
     pub degraded: bool,
+    /// Whether the shared counters refuse us: nothing is admitted until an operator acts.
+    pub misconfigured: bool,
 }
 
 /// The answer itself.
@@ -108,6 +110,7 @@ pub(crate) struct Draft {
     binding: Option<usize>,
     decided_by: Option<u32>,
     degraded: bool,
+    misconfigured: bool,
 }
 
 impl Draft {
@@ -129,7 +132,7 @@ impl Draft {
             End::Allowed(rule) if binding.is_none() => Some(rule),
             _ => None,
         };
-        Draft { answer, reports, binding, decided_by, degraded: false }
+        Draft { answer, reports, binding, decided_by, degraded: false, misconfigured: false }
     }
 
     /// The decision about a client that is kept out. No counter was asked: nothing passes until the cooldown ends,
@@ -143,19 +146,39 @@ impl Draft {
             .map(|position| report(&plan.charges.charges[position], plan.sources[position], verdict));
         let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
         let binding = report.map(|_| 0);
-        Draft { answer, reports: report.into_iter().collect(), binding, decided_by: None, degraded: false }
+        Draft {
+            answer,
+            reports: report.into_iter().collect(),
+            binding,
+            decided_by: None,
+            degraded: false,
+            misconfigured: false,
+        }
     }
 
     /// The decision of a rule that blocks.
     pub(crate) fn blocked(rule: u32) -> Self {
         let reports = SmallVec::new();
-        Draft { answer: Answer::Block, reports, binding: None, decided_by: Some(rule), degraded: false }
+        Draft {
+            answer: Answer::Block,
+            reports,
+            binding: None,
+            decided_by: Some(rule),
+            degraded: false,
+            misconfigured: false,
+        }
     }
 
     /// The decision when no counters can be had and some rule admits nothing without them.
-    pub(crate) fn unavailable(rule: Option<u32>) -> Self {
-        let reports = SmallVec::new();
-        Draft { answer: Answer::Unavailable, reports, binding: None, decided_by: rule, degraded: true }
+    pub(crate) fn unavailable(rule: Option<u32>, error: &StoreError) -> Self {
+        Draft {
+            answer: Answer::Unavailable,
+            reports: SmallVec::new(),
+            binding: None,
+            decided_by: rule,
+            degraded: true,
+            misconfigured: *error == StoreError::Misconfigured,
+        }
     }
 
     pub(crate) fn degraded(self) -> Self {
@@ -163,8 +186,9 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, degraded } = self;
-        let mut decision = Decision { rules, answer, reports, binding, decided_by, now, degraded };
+        let Draft { answer, reports, binding, decided_by, degraded, misconfigured } = self;
+        let mut decision =
+            Decision { rules, answer, reports, binding, decided_by, now, degraded, misconfigured };
         decision.raise_to_floor();
         decision
     }

@@ -193,9 +193,23 @@ impl Divisor {
 
     #[inline]
     const fn floor(self, number: u64) -> u64 {
-        // The inverse is short by less than one part in 2^64 / by, so the estimate is exact or one too low.
+        let (estimate, rest) = self.estimate(number);
+        estimate + (rest >= self.by) as u64
+    }
+
+    #[inline]
+    const fn ceil(self, number: u64) -> u64 {
+        let (estimate, rest) = self.estimate(number);
+        estimate + (rest > 0) as u64 + (rest > self.by) as u64
+    }
+
+    /// The quotient or one less, and what it leaves of `number`.
+    #[inline]
+    const fn estimate(self, number: u64) -> (u64, u64) {
+        // The inverse is short by less than one part in 2^64 / by, so the estimate is exact or one too low, and its
+        // product is at most the number: nothing wraps.
         let estimate = ((number as u128 * self.inverse as u128) >> 64) as u64;
-        if number - estimate * self.by >= self.by { estimate + 1 } else { estimate }
+        (estimate, number.wrapping_sub(estimate.wrapping_mul(self.by)))
     }
 }
 
@@ -312,7 +326,7 @@ impl Limit {
     /// Ticks until so many units of debt are paid back, rounded up.
     #[inline]
     pub(crate) fn ticks_to_pay(&self, units: u64) -> u64 {
-        self.by_rate.floor(units + (self.by_rate.by - 1))
+        self.by_rate.ceil(units)
     }
 
     /// Units of debt that start without delay.

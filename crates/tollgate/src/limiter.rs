@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::counters::memory::MemoryCounters;
-use crate::counters::{CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
+use crate::counters::fallback::Fallback;
+use crate::counters::memory::{MemoryBounds, MemoryCounters};
+use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::explain::Explanation;
 use crate::identity::{Request, Seed};
@@ -41,9 +42,8 @@ pub struct Limiter<S, R = NoRecords> {
     rules: CurrentRules,
     counters: S,
     /// Counts in place of `counters` while those cannot be reached.
-    local: MemoryCounters,
+    local: Fallback,
     records: R,
-    seed: Seed,
 }
 
 impl<S> Limiter<S> {
@@ -56,7 +56,25 @@ impl<S> Limiter<S> {
 impl<S, R: RecordSink> Limiter<S, R> {
     /// A limiter with a place for records. Limiters that share counters share the seed.
     pub fn with_records(rules: RuleSet, counters: S, records: R, seed: Seed) -> Self {
-        Limiter { rules: CurrentRules::new(rules), counters, local: MemoryCounters::default(), records, seed }
+        let local = Fallback::new(MemoryBounds::default());
+        Limiter { rules: CurrentRules::new(rules.with_seed(seed)), counters, local, records }
+    }
+
+    /// The same limiter; what it counts while the counters cannot be reached stays within these bounds.
+    #[must_use]
+    pub fn with_local_bounds(self, bounds: MemoryBounds) -> Self {
+        Limiter { local: Fallback::new(bounds), ..self }
+    }
+
+    /// What was counted here while the counters could not be reached, and is not brought to them yet.
+    pub fn local_counters(&self) -> &MemoryCounters {
+        self.local.counters()
+    }
+
+    /// Drops what is as good as new from one shard of [`Limiter::local_counters`]. To be called from time to time, with
+    /// one turn after another.
+    pub fn sweep_local(&self, turn: usize, now: Timestamp) {
+        self.local.sweep_shard(turn, now);
     }
 
     /// The counters.
@@ -71,7 +89,13 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// The key of the subject hashes.
     pub fn seed(&self) -> Seed {
-        self.seed
+        self.rules.load().seed
+    }
+
+    /// Hashes subjects by another key from now on: what was counted under the old one is not found any more. For a node
+    /// that joins others after it has begun.
+    pub fn set_seed(&self, seed: Seed) {
+        self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
     }
 
     /// The rule set in force.
@@ -82,7 +106,9 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// Replaces the rules; numbers set for single users stay.
     pub fn replace_rules(&self, rules: RuleSet) {
         // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
-        self.rules.update(move |current| rules.with_overrides(Arc::clone(current.overrides())));
+        self.rules.update(move |current| {
+            rules.with_overrides(Arc::clone(current.overrides())).with_seed(current.seed)
+        });
     }
 
     /// Replaces the numbers set for single users.
@@ -97,28 +123,6 @@ impl<S, R: RecordSink> Limiter<S, R> {
             _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
             _ => None,
         }
-    }
-
-    /// Without the shared counters each rule says what happens: count here, admit, or refuse.
-    fn without_counters(
-        &self,
-        plan: &mut Plan<'_>,
-        rules: &RuleSet,
-        error: &StoreError,
-        now: Timestamp,
-    ) -> Draft {
-        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
-            return Draft::unavailable(Some(rule));
-        }
-        let sources = plan.sources.clone();
-        for (charge, source) in plan.charges.charges.iter_mut().zip(sources) {
-            let rule = rules.rules().get(source as usize);
-            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
-                charge.effect = Effect::Shadow;
-            }
-        }
-        let verdicts = self.local.charge_all_now(&plan.charges, now);
-        Draft::from_verdicts(plan, &verdicts).degraded()
     }
 
     fn conclude(&self, draft: Draft, rules: Snapshot, request: &Request<'_>, now: Timestamp) -> Decision {
@@ -145,7 +149,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// The same answer as [`Limiter::peek`], with what became of every rule on the walk.
     pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
         let rules = self.rules.load();
-        let (mut plan, steps) = rules.plan_explained(request, self.seed);
+        let (mut plan, steps) = rules.plan_explained(request, rules.seed);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
         drop(plan);
@@ -153,7 +157,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     }
 
     async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
-        let mut plan = rules.plan(request, self.seed);
+        let mut plan = rules.plan(request, rules.seed);
         plan.charges.dry_run = dry_run;
         self.charge(&mut plan, rules, now).await
     }
@@ -162,9 +166,75 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         if let Some(draft) = Self::settled(plan) {
             return draft;
         }
-        match self.counters.charge_all(&plan.charges, now).await {
+        // Without an outage this is one look at a flag; the rest stays out of the way of the others.
+        let mut brought_in = Ok(());
+        if self.local.is_used() {
+            brought_in = Box::pin(self.bring_in(&plan.charges, now)).await;
+        }
+        let verdicts = match brought_in {
+            Ok(()) => self.counters.charge_all(&plan.charges, now).await,
+            Err(error) => Err(error),
+        };
+        match verdicts {
             Ok(verdicts) => Draft::from_verdicts(plan, &verdicts),
             Err(error) => self.without_counters(plan, rules, &error, now),
+        }
+    }
+
+    /// Brings what the charges' counters were charged here during an outage to where they belong.
+    ///
+    /// Requests of the same client that are under way at that very moment may be decided before it arrives.
+    async fn bring_in(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        if charges.dry_run || !self.counters.reaches(charges) {
+            return Ok(());
+        }
+        let taken = self.local.take(charges, now);
+        if taken.charges.is_empty() {
+            return Ok(());
+        }
+        let mut taken = Taken { local: &self.local, charges: taken, now };
+        let carried = self.counters.carry(&taken.charges, now).await;
+        if carried.is_ok() {
+            taken.charges.charges.clear();
+        }
+        carried
+    }
+
+    /// Without the shared counters each rule says what happens: count this node's share here, admit, or
+    /// refuse.
+    fn without_counters(
+        &self,
+        plan: &mut Plan<'_>,
+        rules: &RuleSet,
+        error: &StoreError,
+        now: Timestamp,
+    ) -> Draft {
+        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
+            return Draft::unavailable(Some(rule), error);
+        }
+        let sources = plan.sources.clone();
+        for (charge, source) in plan.charges.charges.iter_mut().zip(sources) {
+            let rule = rules.rules().get(source as usize);
+            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
+                charge.effect = Effect::Shadow;
+            }
+        }
+        let verdicts = self.local.charge(&plan.charges, self.counters.nodes(), now);
+        Draft::from_verdicts(plan, &verdicts).degraded()
+    }
+}
+
+/// What was taken out of the local counters. What is left of it in the end goes back, also when the request is given up.
+struct Taken<'a, 'c> {
+    local: &'a Fallback,
+    charges: Charges<'c>,
+    now: Timestamp,
+}
+
+impl Drop for Taken<'_, '_> {
+    fn drop(&mut self) {
+        if !self.charges.charges.is_empty() {
+            self.local.put_back(&self.charges, self.now);
         }
     }
 }
@@ -173,7 +243,7 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     /// [`Limiter::check`] without a future: memory never waits.
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
-        let plan = rules.plan(request, self.seed);
+        let plan = rules.plan(request, rules.seed);
         let draft = Self::settled(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });
@@ -189,7 +259,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
     /// When the store cannot be reached.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let rules = self.rules.load();
-        let (charges, skipped) = rules.charges_of_client(request, self.seed);
+        let (charges, skipped) = rules.charges_of_client(request, rules.seed);
         let counters = self.counters.reset(&charges).await?;
         Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }
@@ -217,7 +287,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         }
         let rules = self.rules.load();
         let carried = Request { cost: used.min(capacity), ..request.clone() };
-        let mut plan = rules.plan(&carried, self.seed);
+        let mut plan = rules.plan(&carried, rules.seed);
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);

@@ -1,5 +1,6 @@
 //! Which limits apply to a request: rules, compiled once into an immutable set that is swapped whole.
 
+mod brief;
 mod index;
 pub mod overrides;
 pub mod pattern;

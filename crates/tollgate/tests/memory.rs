@@ -41,7 +41,15 @@ fn counter(limit: &Limit) -> CounterId {
 }
 
 fn one(limit: &Limit, subject: Subject, cost: u32) -> Charge<'_> {
-    Charge { subject, counter: counter(limit), rule: "memory", limit, cost, effect: Effect::Enforce, leases: true }
+    Charge {
+        subject,
+        counter: counter(limit),
+        rule: "memory",
+        limit,
+        cost,
+        effect: Effect::Enforce,
+        leases: true,
+    }
 }
 
 fn charges<'a>(all: impl IntoIterator<Item = Charge<'a>>) -> Charges<'a> {

@@ -88,7 +88,12 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
     match call.app.idempotency.turn(&call.caller.name, &key.0, &body, now)? {
         Turn::Replay(answer) => Ok(replay(&answer)),
         Turn::Decide(ticket) => {
+            if let Some(answer) = ticket.claim(&call.app).await? {
+                ticket.answer(&answer);
+                return Ok(replay(&answer));
+            }
             let (response, replayable) = decide(&call, &batch, now).await;
+            ticket.tell_others(&call.app, replayable.as_ref()).await;
             if let Some(answer) = replayable {
                 ticket.answer(&answer);
             }

@@ -3,6 +3,7 @@
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
+use tollgate::counters::StoreError;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, Span, Window};
 use utoipa::{IntoParams, ToSchema};
@@ -11,6 +12,7 @@ use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{endpoint, id, numbers, strategy};
+use crate::fleet;
 use crate::json::{self, Text};
 
 /// They live in memory: enough for everything but an attack.
@@ -103,7 +105,8 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
     let carried = call.app.limiter().set_override(&request, new.clone(), now).await;
-    carried.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new)).await;
+    carried.and(shared).map_err(|error| not_shared(&error))?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -143,6 +146,7 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
+    fleet::share(&call.app, user, endpoint, None).await.map_err(|error| not_shared(&error))?;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -172,6 +176,13 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
         burst_capacity: limit.burst(),
         updated_at: answer::rfc3339(found.updated_at),
     }
+}
+
+/// In force here, and the other nodes may not know.
+fn not_shared(error: &StoreError) -> ApiError {
+    let message =
+        format!("in force on this node; whether on the others is not known: {error}. Send it again");
+    ApiError::new(Code::ServiceUnavailable, message)
 }
 
 fn missing_user() -> ApiError {

@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::{Call, Response, openapi as description};
 use crate::answer;
+use crate::counters::StoreState;
 use crate::error::ApiError;
 
 /// Pages may load what this server serves, and nothing else.
@@ -15,35 +16,46 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
                       frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
 /// How the service is.
-#[derive(Serialize, ToSchema)]
+#[derive(Default, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
-    /// `ok`, `ready`, `degraded` (it decides, but something needs attention) or `draining`.
+    /// `ok`, `ready`, `degraded` (it decides, but something needs attention), `misconfigured` (it can decide nothing
+    /// until an operator acts) or `draining`.
     status: &'static str,
     /// What is wrong with the configuration file, if it is not the one in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_error: Option<String>,
+    /// What is wrong with the shared counters, if anything is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    store_error: Option<String>,
 }
 
 /// 200 as soon as the process serves.
 #[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It serves", body = HealthBody)))]
 pub(super) async fn healthz(_: Call) -> Result<Response, ApiError> {
-    Ok(answer::json(StatusCode::OK, &HealthBody { status: "ok", config_error: None }))
+    Ok(answer::json(StatusCode::OK, &HealthBody { status: "ok", ..HealthBody::default() }))
 }
 
 /// Whether new requests should be sent here.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Send requests; `degraded` names what needs attention", body = HealthBody),
-    (status = 503, description = "It is shutting down", body = HealthBody),
+    (status = 503, description = "It is shutting down, or the shared counters refuse it", body = HealthBody),
 ))]
 pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
-        let body = HealthBody { status: "draining", config_error: None };
+        let body = HealthBody { status: "draining", ..HealthBody::default() };
         return Ok(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
-    // A broken file is no reason to stop sending requests: the old rules are in force.
+    // A broken file is no reason to stop sending requests: the old rules are in force. Nor are counters that do not
+    // answer: every node would be taken out at once, and all of them can still decide.
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
-    let status = if config_error.is_some() { "degraded" } else { "ready" };
-    Ok(answer::json(StatusCode::OK, &HealthBody { status, config_error }))
+    let store = call.app.counters().state();
+    let store_error = store.trouble();
+    let (code, status) = match store {
+        StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
+        StoreState::Reached if config_error.is_none() => (StatusCode::OK, "ready"),
+        _ => (StatusCode::OK, "degraded"),
+    };
+    Ok(answer::json(code, &HealthBody { status, config_error, store_error }))
 }
 
 /// Metrics as OpenMetrics text.

@@ -6,13 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tollgate::Rule;
 
 use super::Ready;
+use crate::settings::CounterSettings;
 
 /// Rules named one by one; the rest are counted.
 const RULES_SHOWN: usize = 8;
 
 /// Where everything is, what applies, and a line to try. It shows the admin key only when that was made just now.
 pub fn banner(ready: &Ready) -> String {
-    let Ready { settings, address, new_admin_key } = ready;
+    let Ready { settings, address, new_admin_key, store_trouble } = ready;
     let url = format!("http://{}", reachable(*address));
     let mut text = String::new();
     let key_file = settings.data_dir.join("admin.key");
@@ -27,6 +28,13 @@ pub fn banner(ready: &Ready) -> String {
     match &settings.config_file {
         Some(file) => line("config", &file.display()),
         None => line("config", &"none: the defaults apply (--config FILE)"),
+    }
+    if let CounterSettings::Redis(shared) = &settings.counters {
+        let servers: Vec<String> = shared.redis.topology.servers().iter().map(ToString::to_string).collect();
+        line("counters", &format_args!("Redis at {}", servers.join(", ")));
+        if let Some(trouble) = store_trouble {
+            line("", &trouble);
+        }
     }
     line("admin key", &key_file.display());
     if let Some(key) = new_admin_key {

@@ -9,6 +9,9 @@ const OF_THE_CLI: [&str; 3] = ["TOLLGATE_URL", "TOLLGATE_KEY", "TOLLGATE_CONFIG"
 /// Where data goes by default.
 const PLACES: [&str; 2] = ["HOME", "XDG_DATA_HOME"];
 
+/// Keys whose values are texts whatever they look like.
+const TEXTS: [&str; 5] = ["user", "password", "sentinel_user", "sentinel_password", "sentinel_master"];
+
 /// The environment of this process. Variables that are not Unicode are none of ours and are left out.
 pub fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
@@ -36,8 +39,17 @@ pub(super) fn apply(document: &mut Document, environment: &[(String, String)]) {
         let key = name.trim_start_matches(PREFIX).to_ascii_lowercase();
         let path: Vec<&str> = key.split("__").collect();
         let origin = Origin::Named(name.clone());
-        document.set(&path, parse(value, &origin), &origin);
+        let parsed = match parse(value, &origin) {
+            // A password of digits is still a text.
+            parsed if path.last().is_some_and(|key| TEXTS.contains(key)) => as_text(parsed, value),
+            parsed => parsed,
+        };
+        document.set(&path, parsed, &origin);
     }
+}
+
+fn as_text(parsed: Value, written: &str) -> Value {
+    if matches!(parsed, Value::Text(_)) { parsed } else { Value::Text(written.to_owned()) }
 }
 
 /// A TOML value if it is one; else the text itself, so that nobody has to quote `info` twice in a shell.

@@ -15,8 +15,8 @@ use tollgate::wire::{Fields, Value, read_rules};
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    AuthSettings, Caller, CounterSettings, LogFormat, LogSettings, ServerSettings, Settings, Source,
-    listen_default,
+    AuthSettings, Caller, CounterSettings, LogFormat, LogSettings, RedisCounterSettings, ServerSettings,
+    Settings, Source, listen_default, redis,
 };
 use crate::scope::{Scope, Scopes};
 
@@ -100,7 +100,7 @@ fn directory(value: &Value) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.into()) }
 }
 
-fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Result<Duration, String> {
+pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Result<Duration, String> {
     let shown = |duration: Duration| tollgate::Span::from(duration).to_string();
     move |value| {
         let duration = Duration::from(span(value)?);
@@ -125,34 +125,50 @@ fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
     Some(profiles)
 }
 
-fn repeated<T: PartialEq>(items: &[T]) -> Option<&T> {
+pub(super) fn repeated<T: PartialEq>(items: &[T]) -> Option<&T> {
     items.iter().enumerate().find(|(number, item)| items[..*number].contains(item)).map(|(_, item)| item)
 }
 
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum Store {
+    Memory,
+    Redis,
+}
+
 fn read_counters(fields: &mut Fields<'_, '_>) -> CounterSettings {
-    let store = |value: &Value| match word(&[("memory", "memory"), ("redis", "redis")])(value)? {
-        "memory" => Ok(()),
-        other => Err(format!("{other:?} is not available in this version")),
-    };
-    let redis = fields.has("store") && fields.read("store", store).is_none();
-    if redis {
-        // One mistake, one message: what belongs to Redis is not also unknown.
-        for key in ["url", "topology", "nodes"] {
-            let _ = fields.read(key, |_| Ok(()));
+    let store = fields.read("store", word(&[("memory", Store::Memory), ("redis", Store::Redis)]));
+    let bounds = read_bounds(fields);
+    let often = duration(Duration::from_secs(1), Duration::from_hours(24));
+    let save_every = fields.read("save_every", often);
+    if store == Some(Store::Redis) {
+        if fields.has("save_every") {
+            fields.complain("save_every", "needs store = \"memory\": Redis keeps its own".to_owned());
         }
+        let read = redis::read(fields);
+        return read.map_or_else(CounterSettings::default, |(redis, tls_files)| {
+            CounterSettings::Redis(Box::new(RedisCounterSettings { redis, tls_files, bounds }))
+        });
     }
+    for key in redis::KEYS {
+        // One mistake, one message: of a store that is misspelled the rest is not wrong too.
+        if fields.has(key) && (store.is_some() || !fields.has("store")) {
+            fields.complain(key, "needs store = \"redis\"".to_owned());
+        }
+        fields.skip(key);
+    }
+    CounterSettings::Memory { bounds, save_every: save_every.unwrap_or(Duration::from_mins(1)) }
+}
+
+fn read_bounds(fields: &mut Fields<'_, '_>) -> MemoryBounds {
     let default = MemoryBounds::default();
-    let bounds = MemoryBounds {
+    MemoryBounds {
         keys_max: (fields.read("keys_max", integer(1..=KEYS_MAX)))
             .and_then(NonZeroUsize::new)
             .unwrap_or(default.keys_max),
         log_bytes_max: (fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX)))
             .unwrap_or(default.log_bytes_max),
         penalties_max: fields.read("penalties_max", integer(0..=KEYS_MAX)).unwrap_or(default.penalties_max),
-    };
-    let often = duration(Duration::from_secs(1), Duration::from_hours(24));
-    let save_every = fields.read("save_every", often).unwrap_or(Duration::from_mins(1));
-    CounterSettings::Memory { bounds, save_every }
+    }
 }
 
 fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {

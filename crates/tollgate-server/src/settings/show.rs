@@ -3,12 +3,17 @@
 //! Short forms are shown as the rules they stand for, defaults are spelled out, and hashes of keys are hidden.
 
 use std::fmt::{Display, Write};
+use std::path::PathBuf;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use tollgate::counters::memory::MemoryBounds;
 use tollgate::limit::Window;
 use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
 use tollgate::{RuleSet, Span};
+use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
-use super::{CounterSettings, Settings};
+use super::redis::word_for;
+use super::{CounterSettings, Settings, TlsFiles};
 
 impl Settings {
     /// The settings in force as TOML. Nothing in it is secret.
@@ -41,13 +46,19 @@ impl Settings {
     }
 
     fn show_counters(&self, out: &mut Toml) {
-        let CounterSettings::Memory { bounds, save_every } = &self.counters;
         out.section("counters");
-        out.text("store", "memory");
-        out.plain("keys_max", bounds.keys_max);
-        out.plain("log_bytes_max", bounds.log_bytes_max);
-        out.plain("penalties_max", bounds.penalties_max);
-        out.text("save_every", Span::from(*save_every));
+        match &self.counters {
+            CounterSettings::Memory { bounds, save_every } => {
+                out.text("store", "memory");
+                show_bounds(bounds, out);
+                out.text("save_every", Span::from(*save_every));
+            }
+            CounterSettings::Redis(settings) => {
+                out.text("store", "redis");
+                show_redis(&settings.redis, &settings.tls_files, out);
+                show_bounds(&settings.bounds, out);
+            }
+        }
     }
 
     fn show_auth(&self, out: &mut Toml) {
@@ -59,6 +70,65 @@ impl Settings {
             out.text("key_sha256", "***");
             out.plain("scopes", list(caller.scopes.iter()));
         }
+    }
+}
+
+fn show_bounds(bounds: &MemoryBounds, out: &mut Toml) {
+    out.plain("keys_max", bounds.keys_max);
+    out.plain("log_bytes_max", bounds.log_bytes_max);
+    out.plain("penalties_max", bounds.penalties_max);
+}
+
+fn show_redis(redis: &RedisSettings, files: &TlsFiles, out: &mut Toml) {
+    out.text("topology", word_for(&redis.topology));
+    match &redis.topology {
+        Topology::Single(server) => out.text("url", redis_url(server, redis.tls.is_some())),
+        several => out.plain("nodes", list(several.servers())),
+    }
+    show_login("user", "password", &redis.login, out);
+    out.plain("database", redis.database);
+    match &redis.topology {
+        Topology::Sentinel { master, login, .. } => {
+            out.text("sentinel_master", master);
+            show_login("sentinel_user", "sentinel_password", login, out);
+        }
+        Topology::Ring { virtual_nodes, .. } => out.plain("virtual_nodes", virtual_nodes),
+        _ => {}
+    }
+    if let Some(tls) = &redis.tls {
+        let mut parts = vec!["enabled = true".to_owned(), format!("insecure = {}", tls.insecure)];
+        let named =
+            [("ca_file", &files.ca_file), ("cert_file", &files.cert_file), ("key_file", &files.key_file)];
+        let file = |(key, file): (&str, &Option<PathBuf>)| {
+            file.as_ref().map(|file| format!("{key} = {}", quoted(file.display())))
+        };
+        parts.extend(named.into_iter().filter_map(file));
+        out.plain("tls", format_args!("{{ {} }}", parts.join(", ")));
+    }
+    out.plain("connections", redis.connections);
+    out.text("timeout", Span::from(redis.timeout));
+    out.text("connect_timeout", Span::from(redis.connect_timeout));
+    out.plain("leases", redis.leases);
+    out.plain("refusal_cache", redis.refusal_cache);
+}
+
+fn show_login(user: &str, password: &str, login: &Login, out: &mut Toml) {
+    if let Some(name) = &login.user {
+        out.text(user, name);
+    }
+    if login.password.is_some() {
+        out.text(password, "***");
+    }
+}
+
+fn redis_url(server: &Address, encrypted: bool) -> String {
+    const IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    match server {
+        Address::Unix(path) => {
+            let path = path.to_string_lossy();
+            format!("redis+unix://{}", utf8_percent_encode(&path, IN_PATHS))
+        }
+        server @ Address::Tcp { .. } => format!("{}://{server}", if encrypted { "rediss" } else { "redis" }),
     }
 }
 

@@ -80,7 +80,7 @@ fn every_key_of_the_file_is_used() {
     assert_eq!(settings.server.connections_per_ip_max, 50, "never more than in total");
     assert_eq!(settings.server.header_timeout, Duration::from_secs(2));
     assert_eq!(settings.server.headers, [HeaderProfile::Draft03, HeaderProfile::Draft10]);
-    let CounterSettings::Memory { bounds, save_every } = &settings.counters;
+    let CounterSettings::Memory { bounds, save_every } = &settings.counters else { panic!() };
     assert_eq!((bounds.keys_max.get(), *save_every), (1000, Duration::from_secs(5)));
     assert!(!settings.auth.open_checks);
     let [caller] = &*settings.auth.callers else { panic!("{:?}", settings.auth.callers) };

@@ -61,6 +61,11 @@ impl Breaker {
         self.open.load(Ordering::Relaxed)
     }
 
+    /// Whether the last call failed, as far as is known.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.is_open() || self.troubled.load(Ordering::Relaxed) && self.state.lock().in_a_row > 0
+    }
+
     /// How often it has opened.
     pub(super) fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed)

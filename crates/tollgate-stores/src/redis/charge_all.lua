@@ -1,6 +1,7 @@
 -- Charges every limit of one decision, or none of them: tollgate's algorithms a second time, where the counters are.
 --
--- KEYS     the client's record first if it is watched, then one key per charge.
+-- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the name
+--          its counter had in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
 -- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
 -- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
@@ -408,6 +409,13 @@ local function read_charge(position)
   return c, position
 end
 
+-- The counter may have the name of the version before: then it is renamed, once, or only read there.
+local function take_over(c, old)
+  if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
+    if dry then c.key = old else redis.call('RENAME', old, c.key) end
+  end
+end
+
 -- A client's record: how many violations, until when refusals belong to the last one, until when it is kept out,
 -- then the violations, then its name.
 local record, policy
@@ -464,17 +472,24 @@ end
 
 local charges, position, admitted = {}, 2, true
 local first_key = watched and 1 or 0
-for index = 1, #KEYS - first_key do
+local at_key = first_key
+while at_key < #KEYS do
   local c
   c, position = read_charge(position)
-  judges[c.kind](c, KEYS[first_key + index])
+  at_key = at_key + 1
+  c.key = KEYS[at_key]
+  if has(c.bits, 32) then
+    at_key = at_key + 1
+    take_over(c, KEYS[at_key])
+  end
+  judges[c.kind](c, c.key)
   if c.outcome ~= 1 and not c.shadow then admitted = false end
-  charges[index] = c
+  charges[#charges + 1] = c
 end
 
 if not dry then
-  for index, c in ipairs(charges) do
-    local key = KEYS[first_key + index]
+  for _, c in ipairs(charges) do
+    local key = c.key
     if forced then
       if c.kind == 7 and c.unspent > 0 then refund_log(c, key)
       elseif c.cost > 0 or c.settled then writes[c.kind](c, key, c.cost, 0) end

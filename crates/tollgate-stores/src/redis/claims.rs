@@ -46,14 +46,17 @@ impl RedisCounters {
         answer: Option<&[u8]>,
         kept: Duration,
     ) -> Result<(), StoreError> {
-        self.0.answer_claim(key, body, answer, kept).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0
+            .answer_claim(key, body, answer, kept)
+            .await
+            .map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 }
 
 impl Store {
     async fn claim(&self, key: [u8; 32], body: [u8; 32], kept: Duration) -> Result<Claim, Fault> {
         let tag = tag(key);
-        let name = keys::claim(self.schema, &tag);
+        let name = keys::claim(&tag);
         let mut set = redis::cmd("SET");
         set.arg(&name).arg(body.as_slice()).arg("NX").arg("PX").arg(millis(kept));
         if self.admin(self.router.place(&tag), set).await? == Value::Okay {
@@ -78,19 +81,12 @@ impl Store {
         kept: Duration,
     ) -> Result<(), Fault> {
         let tag = tag(key);
-        let name = keys::claim(self.schema, &tag);
-        let command = match answer {
-            Some(answer) => {
-                let mut set = redis::cmd("SET");
-                set.arg(&name).arg([&body, answer].concat()).arg("PX").arg(millis(kept));
-                set
-            }
-            None => {
-                let mut delete = redis::cmd("DEL");
-                delete.arg(&name);
-                delete
-            }
-        };
+        let name = keys::claim(&tag);
+        let mut command = redis::cmd(if answer.is_some() { "SET" } else { "DEL" });
+        command.arg(&name);
+        if let Some(answer) = answer {
+            command.arg([&body, answer].concat()).arg("PX").arg(millis(kept));
+        }
         self.admin(self.router.place(&tag), command).await.map(|_| ())
     }
 }

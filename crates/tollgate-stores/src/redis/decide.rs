@@ -15,7 +15,7 @@ use super::keys::{self, Tag};
 use super::leases::{Owner, Serving};
 use super::refusals::refused_by;
 use super::router::Place;
-use super::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle, Told};
+use super::script::{Answer, Arguments, Bits, Extra, LeaseRequest, Mode, Settle, Told};
 
 /// The charges of one decision that share a place.
 struct Group {
@@ -24,6 +24,8 @@ struct Group {
     positions: SmallVec<[usize; 4]>,
     /// Whether the client's record is here too.
     watched: bool,
+    /// Whether other charges are elsewhere: then a refusal is noted when all are known, by the longest of the windows.
+    apart: bool,
 }
 
 impl Store {
@@ -174,8 +176,9 @@ impl Store {
         };
         let request = LeaseRequest { want: 0, nodes: 1, settle: Some(settle) };
         let mut arguments = Arguments::new(Mode::default(), None);
-        arguments.push(&charge, false, Extra::Lease(request), Timestamp::from(SystemTime::now()));
-        let command = self.script.call(&[self.counter_key(&charge)], &arguments);
+        arguments.push(&charge, Bits::default(), Extra::Lease(request), Timestamp::from(SystemTime::now()));
+        let Ok(key) = self.counter_key(&charge) else { return };
+        let command = self.script.call(&[key], &arguments);
         let place = self.place(charge.subject);
         let _ = self.router.call(place, command, Instant::now() + self.timeout).await;
     }
@@ -185,7 +188,7 @@ impl Store {
         let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
         let mut group_at = |place: Place| -> usize {
             groups.iter().position(|group| group.place == place).unwrap_or_else(|| {
-                groups.push(Group { place, positions: SmallVec::new(), watched: false });
+                groups.push(Group { place, positions: SmallVec::new(), watched: false, apart: false });
                 groups.len() - 1
             })
         };
@@ -200,6 +203,8 @@ impl Store {
         if let Some(record) = record {
             groups[record].watched = true;
         }
+        let apart = groups.len() > 1;
+        groups.iter_mut().for_each(|group| group.apart = apart);
         groups
     }
 
@@ -220,12 +225,14 @@ impl Store {
         let mode = Mode { dry_run: charges.dry_run, ..Mode::default() };
         let mut arguments = Arguments::new(mode, penalty);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        keys.extend(penalty.map(|penalty| keys::record(self.schema, &Tag::new(penalty.subject))));
+        keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
-            let blamed = penalty.is_some_and(|penalty| penalty.blames(*position));
-            arguments.push(charge, blamed, extras[*position], now);
-            keys.push(self.counter_key(charge));
+            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
+            keys.push(self.counter_key(charge)?);
+            let before = self.schema.before(charge, now);
+            keys.extend(before.map(|before| keys::counter(before, &Tag::new(charge.subject), charge)));
+            arguments.push(charge, Bits { blamed, renamed: before.is_some() }, extras[*position], now);
         }
         let command = self.script.call(&keys, &arguments);
         let value = self.router.call(group.place, command, deadline).await?;
@@ -281,8 +288,13 @@ impl Store {
         for (charge, told) in told {
             if let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) {
                 let back = Charge { cost: 0, ..*charge };
-                arguments.push(&back, false, Extra::Refund { mark: grant.mark, cost: charge.cost }, now);
-                keys.push(self.counter_key(charge));
+                arguments.push(
+                    &back,
+                    Bits::default(),
+                    Extra::Refund { mark: grant.mark, cost: charge.cost },
+                    now,
+                );
+                keys.extend(self.counter_key(charge));
             }
         }
         if keys.is_empty() {
@@ -292,6 +304,28 @@ impl Store {
         let command = self.script.call(&keys, &arguments);
         // The request need not wait for it, and must not fail by it: what is not given back is only counted too much.
         let _ = self.router.call(group.place, command, Instant::now() + self.timeout).await;
+    }
+
+    /// Adds what was counted elsewhere, one call per place.
+    pub(super) async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), Fault> {
+        let deadline = Instant::now() + self.timeout;
+        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, charges.charges.len());
+        let groups = self.groups(charges, &asked);
+        let calls = groups.iter().map(async |group| {
+            let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
+            let mut keys: SmallVec<[String; 4]> = SmallVec::new();
+            for charge in group.positions.iter().map(|position| &charges.charges[*position]) {
+                arguments.push(charge, Bits::default(), Extra::None, now);
+                keys.push(self.counter_key(charge)?);
+            }
+            self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
+        });
+        join_all(calls).await.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+    }
+
+    /// Whether every place of the charges can be asked.
+    pub(super) fn reaches(&self, charges: &Charges<'_>) -> bool {
+        charges.charges.iter().all(|charge| self.router.reaches(self.place(charge.subject)))
     }
 
     /// Notes a refusal in a record that is kept elsewhere than the counter that refused.
@@ -305,7 +339,7 @@ impl Store {
         let window = longest_refusing_window(penalty, charges, verdicts)?;
         let arguments = Arguments::note(penalty, window);
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(self.schema, &tag)], &arguments);
+        let command = self.script.call(&[keys::record(&tag)], &arguments);
         let value = self.router.call(self.router.place(&tag), command, deadline).await.ok()?;
         let answer = Answer::read(&value, std::iter::empty()).ok()?;
         if answer.noted {
@@ -348,13 +382,12 @@ fn longest_refusing_window(
     charges: &Charges<'_>,
     verdicts: &Verdicts,
 ) -> Option<Span> {
-    let refusing =
-        |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-            charge.effect == Effect::Enforce
-                && charge.cost > 0
-                && penalty.blames(*position)
-                && matches!(verdict.outcome, Outcome::Refuse { .. })
-        };
+    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
+        charge.effect == Effect::Enforce
+            && charge.cost > 0
+            && penalty.blames(*position)
+            && matches!(verdict.outcome, Outcome::Refuse { .. })
+    };
     let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
     judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
 }

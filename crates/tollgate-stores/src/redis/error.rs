@@ -18,6 +18,8 @@ pub(super) enum Fault {
     Moved(String),
     /// The key is on its way to this address.
     Ask(String),
+    /// Some of the keys are on their way, and others not yet: nothing was done.
+    TryAgain,
     /// This server is no longer the one to ask.
     WrongServer,
     /// The script is not there.
@@ -32,11 +34,19 @@ impl Fault {
         matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
     }
 
+    /// Whether it is our login that may not do this, whatever it is asked about.
+    pub(super) fn is_of_login(&self) -> bool {
+        let Fault::Misconfigured(reason) = self else { return false };
+        ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code))
+    }
+
     pub(super) fn into_store_error(self, deadline: Duration) -> StoreError {
         match self {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
-            Fault::NotDone | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => StoreError::Unreachable,
+            Fault::NotDone | Fault::TryAgain | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => {
+                StoreError::Unreachable
+            }
         }
     }
 
@@ -49,10 +59,9 @@ impl Fault {
             "ASK" => Fault::Ask(address()),
             "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
             "NOSCRIPT" => Fault::NoScript,
+            "TRYAGAIN" => Fault::TryAgain,
             // It will pass, and it did nothing.
-            "LOADING" | "OOM" | "BUSY" | "TRYAGAIN" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => {
-                Fault::NotDone
-            }
+            "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
         }
@@ -67,6 +76,13 @@ impl Fault {
     pub(super) fn from_dial(error: &RedisError) -> Self {
         let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
-        if refused { Fault::Misconfigured(error.to_string()) } else { Fault::NotDone }
+        match error.code() {
+            _ if !refused => Fault::NotDone,
+            Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
+            // The client library keeps the server's words to itself.
+            None => {
+                Fault::Misconfigured("WRONGPASS the server does not take this user and password".to_owned())
+            }
+        }
     }
 }

@@ -12,8 +12,8 @@ use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
-use tollgate::Seed;
 use tollgate::counters::StoreError;
+use tollgate::{Seed, Timestamp};
 use tracing::{info, warn};
 
 use super::error::Fault;
@@ -24,6 +24,8 @@ use super::servers::Facts;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
+/// Until the first is answered nothing can be decided.
+const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
 /// A node that has not been heard of for so long is gone.
 const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How often servers are asked about themselves, in beats.
@@ -46,7 +48,7 @@ pub(super) struct Fleet {
 
 impl Fleet {
     pub(super) fn new() -> Self {
-        let id = bytes::<8>().iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("{:016x}", u64::from_be_bytes(bytes()));
         Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), beats: AtomicU64::new(0) }
     }
 }
@@ -60,9 +62,10 @@ impl RedisCounters {
         self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
-    /// Nodes that were heard of in the last seconds, this one included.
-    pub fn nodes(&self) -> u32 {
-        self.0.leases.nodes()
+    /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
+    /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
+    pub fn wait_for_seed(&self, waiting: bool) {
+        self.0.schema.wait_for_seed(waiting);
     }
 
     /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
@@ -90,7 +93,7 @@ impl RedisCounters {
     pub async fn close(&self) {
         self.0.settle(self.0.leases.all()).await;
         let mut leave = redis::cmd("ZREM");
-        leave.arg(self.0.shared("nodes")).arg(&self.0.fleet.id);
+        leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
         let _ = self.0.admin(self.0.home(), leave).await;
     }
 }
@@ -101,12 +104,8 @@ impl Store {
         self.router.place_of(keys::FLEET.as_bytes())
     }
 
-    pub(super) fn shared(&self, name: &str) -> String {
-        keys::shared(self.schema, name)
-    }
-
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
-        let name = self.shared("seed");
+        let name = keys::shared("seed");
         let mut propose = redis::cmd("SET");
         propose.arg(&name).arg(own.0.as_slice()).arg("NX");
         self.admin(self.home(), propose).await?;
@@ -120,18 +119,18 @@ impl Store {
 
     async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
         let mut get = redis::cmd("HGETALL");
-        get.arg(self.shared("config"));
+        get.arg(keys::shared("config"));
         let value = self.admin(self.home(), get).await?;
         Vec::from_redis_value(value).map_err(|_| strange("config"))
     }
 
     async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
-        let config = self.shared("config");
+        let config = keys::shared("config");
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
         set.arg(&config).arg(name).arg(value);
         self.admin(self.home(), set).await?;
         let mut count = redis::cmd("INCR");
-        count.arg(self.shared("version"));
+        count.arg(keys::shared("version"));
         self.admin(self.home(), count).await?;
         self.hint("version").await;
         Ok(())
@@ -140,7 +139,7 @@ impl Store {
     /// Tells the other nodes, if they listen.
     async fn hint(&self, message: &str) {
         let mut publish = redis::cmd("PUBLISH");
-        publish.arg(self.shared(CHANNEL)).arg(message);
+        publish.arg(keys::shared(CHANNEL)).arg(message);
         let _ = self.admin(self.home(), publish).await;
     }
 
@@ -155,7 +154,9 @@ impl Store {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
-        counters.iter().for_each(|counter| self.leases.revoke(*counter));
+        for counter in counters {
+            self.leases.revoke(*counter);
+        }
     }
 
     fn heed(&self, message: &str) {
@@ -171,26 +172,40 @@ impl Store {
 
     /// Says that this node is there, counts the others and reads the version.
     async fn beat(&self) -> Result<(), Fault> {
-        let nodes = self.shared("nodes");
         let now = self.admin(self.home(), redis::cmd("TIME")).await?;
-        let (seconds, _): (u64, u64) = FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
-        let mut here = redis::cmd("ZADD");
-        here.arg(&nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
-        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
-        tidy.arg(&nodes).arg("-inf").arg(seconds);
-        let mut count = redis::cmd("ZCARD");
-        count.arg(&nodes);
+        let (seconds, micros): (u64, u64) =
+            FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
+        let own = self.schema.own();
+        let mine = self.meet(&nodes_name(own), seconds, true).await?;
+        let older = match own.checked_sub(1) {
+            Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
+            _ => 0,
+        };
+        self.leases.set_nodes(mine + older);
+        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
+        self.agree_on_schema(older, now).await?;
         let mut version = redis::cmd("GET");
-        version.arg(self.shared("version"));
-        self.admin(self.home(), here).await?;
-        self.admin(self.home(), tidy).await?;
-        let count = u32::from_redis_value(self.admin(self.home(), count).await?);
-        self.leases.set_nodes(count.unwrap_or(1));
+        version.arg(keys::shared("version"));
         let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
         self.fleet.beats.fetch_add(1, Ordering::Relaxed);
         let version = version.ok().flatten().unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
+    }
+
+    /// How many live nodes are on a list, after putting this one on it.
+    async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
+        let mut here = redis::cmd("ZADD");
+        here.arg(nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
+        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
+        tidy.arg(nodes).arg("-inf").arg(seconds);
+        let mut count = redis::cmd("ZCARD");
+        count.arg(nodes);
+        if join {
+            self.admin(self.home(), here).await?;
+        }
+        self.admin(self.home(), tidy).await?;
+        Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
     }
 
     /// Gives back what was leased and not used.
@@ -216,11 +231,13 @@ async fn beats(store: Weak<Store>) {
     for turn in 0_u64.. {
         let Some(strong) = store.upgrade() else { return };
         let _ = strong.beat().await;
-        if turn % FACTS_EVERY == 0 {
+        if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
             strong.read_facts(&mut facts).await;
         }
         let hinted = strong.fleet.hinted.notified();
-        let _ = timeout(BEAT_EVERY - jitter(BEAT_EVERY / 10), hinted).await;
+        let known = strong.schema.is_known();
+        let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
+        let _ = timeout(pause, hinted).await;
     }
 }
 
@@ -243,7 +260,7 @@ async fn end_leases(store: Weak<Store>) {
 async fn listen(store: Weak<Store>) {
     loop {
         let Some(strong) = store.upgrade() else { return };
-        let (client, channel) = (strong.router.client(strong.home()), strong.shared(CHANNEL));
+        let (client, channel) = (strong.router.client(strong.home()), keys::shared(CHANNEL));
         drop(strong);
         if let Some(client) = client
             && let Ok(Ok(mut hints)) = timeout(ADMIN_TIMEOUT, client.get_async_pubsub()).await
@@ -266,6 +283,11 @@ async fn listen(store: Weak<Store>) {
         }
         sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
     }
+}
+
+/// The list of live nodes that know a version of the counters.
+fn nodes_name(version: u8) -> String {
+    keys::shared(&format!("nodes:{version}"))
 }
 
 fn strange(what: &str) -> Fault {

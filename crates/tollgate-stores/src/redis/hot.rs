@@ -31,7 +31,7 @@ impl Sketch {
 
     /// Counts a use. How many units a second the counter is used by, if it is busy.
     pub(super) fn touch(&mut self, key: u128, units: u32, now: Instant) -> Option<u32> {
-        let place = &mut self.places[(key >> 64) as usize % PLACES];
+        let place = &mut self.places[place_of(key)];
         let age = now.saturating_duration_since(place.since);
         if place.key != key {
             if place.units <= units || age > PERIOD {
@@ -48,6 +48,11 @@ impl Sketch {
         place.units = place.units.saturating_add(units);
         (place.units >= BUSY).then(|| per_second(place.units, age))
     }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the remainder fits")]
+fn place_of(key: u128) -> usize {
+    ((key >> 64) % PLACES as u128) as usize
 }
 
 /// Units in a second at the pace of `units` in `time`.

@@ -59,26 +59,26 @@ pub(super) fn counter(schema: u8, tag: &Tag, charge: &Charge<'_>) -> String {
 }
 
 /// The name of a client's record.
-pub(super) fn record(schema: u8, tag: &Tag) -> String {
-    record_of(schema, tag.as_str())
+pub(super) fn record(tag: &Tag) -> String {
+    record_of(tag.as_str())
 }
 
 /// The same, from a tag that was read.
-pub(super) fn record_of(schema: u8, tag: &str) -> String {
-    format!("{PREFIX}{schema}p{{{tag}}}")
+pub(super) fn record_of(tag: &str) -> String {
+    format!("{PREFIX}{SCHEMA}p{{{tag}}}")
 }
 
 /// The hash tag of what the nodes of a fleet share: no subject has so short a one.
 pub(super) const FLEET: &str = "fleet";
 
 /// The name of something a fleet has one of.
-pub(super) fn shared(schema: u8, name: &str) -> String {
-    format!("{PREFIX}{schema}:{{{FLEET}}}:{name}")
+pub(super) fn shared(name: &str) -> String {
+    format!("{PREFIX}{{{FLEET}}}:{name}")
 }
 
 /// The name of a claim on a batch.
-pub(super) fn claim(schema: u8, tag: &Tag) -> String {
-    format!("{PREFIX}{schema}i{{{}}}", tag.as_str())
+pub(super) fn claim(tag: &Tag) -> String {
+    format!("{PREFIX}{SCHEMA}i{{{}}}", tag.as_str())
 }
 
 /// A change of the algorithm is a new counter: their states have nothing in common.

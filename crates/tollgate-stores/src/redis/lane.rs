@@ -64,7 +64,6 @@ impl Lane {
     pub(super) fn open(
         client: Client,
         connect_timeout: Duration,
-        script: Arc<ChargeAll>,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
@@ -77,7 +76,7 @@ impl Lane {
         });
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let keeper = tokio::spawn(Arc::clone(&line).keep());
-        let sender = tokio::spawn(send_batches(queue, Arc::clone(&line), script));
+        let sender = tokio::spawn(send_batches(queue, Arc::clone(&line)));
         (Lane { jobs, line }, [keeper, sender])
     }
 
@@ -209,7 +208,7 @@ impl Line {
 }
 
 /// Sends what is queued, in batches.
-async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>, script: Arc<ChargeAll>) {
+async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>) {
     let in_flight = Arc::new(Semaphore::new(BATCHES_IN_FLIGHT));
     let mut jobs = Vec::with_capacity(BATCH_MAX);
     while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 {
@@ -217,15 +216,15 @@ async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>, script: A
         // Whoever has stopped waiting is not charged.
         jobs.retain(|job| !job.answer.is_closed());
         let batch = std::mem::replace(&mut jobs, Vec::with_capacity(BATCH_MAX));
-        let (line, script) = (Arc::clone(&line), Arc::clone(&script));
+        let line = Arc::clone(&line);
         tokio::spawn(async move {
-            send_batch(batch, &line, &script).await;
+            send_batch(batch, &line).await;
             drop(permit);
         });
     }
 }
 
-async fn send_batch(batch: Vec<Job>, line: &Line, script: &ChargeAll) {
+async fn send_batch(batch: Vec<Job>, line: &Line) {
     let Some(connection) = line.connection.load_full() else {
         answer_all(batch, &Fault::NotDone);
         return;
@@ -248,12 +247,14 @@ async fn send_batch(batch: Vec<Job>, line: &Line, script: &ChargeAll) {
             if fault != Fault::Silent {
                 line.give_up(&connection);
             }
-            waiting.into_iter().for_each(|(_, answer)| drop(answer.send(Err(fault.clone()))));
+            for (_, answer) in waiting {
+                let _ = answer.send(Err(fault.clone()));
+            }
             return;
         }
     };
     if answers.iter().any(is_missing_script) {
-        say_script_again(&connection, &pipeline, &mut answers, script).await;
+        say_script_again(&connection, &pipeline, &mut answers).await;
     }
     let mut answers = answers.into_iter();
     for (asking, answer) in waiting {
@@ -279,24 +280,38 @@ async fn say_script_again(
     connection: &Arc<MultiplexedConnection>,
     pipeline: &Pipeline,
     answers: &mut [Value],
-    script: &ChargeAll,
 ) {
     let missing: Vec<usize> =
         (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
-    let mut again = Pipeline::with_capacity(missing.len() + 1);
-    again.add_command(script.load());
     let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
+    let mut again = Pipeline::with_capacity(2 * missing.len() + 1);
+    again.add_command(ChargeAll::load());
+    // Where each of them is in the second batch.
+    let mut positions = Vec::with_capacity(missing.len());
     for index in &missing {
+        // Permission to ask for a slot that is on its way is for one command: it was used up by the first attempt.
+        if index.checked_sub(1).is_some_and(|before| is_asking(commands[before])) {
+            again.add_command(redis::cmd("ASKING"));
+        }
+        positions.push(again.len());
         again.add_command((*commands[*index]).clone());
     }
-    let Ok(second) = exchange(connection, &again).await else {
+    let Ok(mut second) = exchange(connection, &again).await else {
         // Whether it was charged is not known any more.
-        missing.iter().for_each(|index| answers[*index] = Value::Nil);
+        for index in missing {
+            answers[index] = Value::Nil;
+        }
         return;
     };
-    for (index, value) in missing.into_iter().zip(second.into_iter().skip(1)) {
-        answers[index] = value;
+    for (index, position) in missing.into_iter().zip(positions) {
+        if let Some(value) = second.get_mut(position) {
+            answers[index] = std::mem::replace(value, Value::Nil);
+        }
     }
+}
+
+fn is_asking(command: &Cmd) -> bool {
+    matches!(command.args_iter().next(), Some(redis::Arg::Simple(name)) if name == b"ASKING")
 }
 
 fn is_missing_script(value: &Value) -> bool {

@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
+use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit};
-use tollgate::Span;
 
 use super::hot::{BUSY, Sketch, per_second};
 use super::script::{Grant, LEASE, LeaseRequest, Settle};
@@ -94,11 +94,7 @@ pub(super) enum Serving {
 impl Leases {
     pub(super) fn new(now: Instant) -> Self {
         let shard = |_| Mutex::new(Shard { sketch: Sketch::new(now), held: HashMap::new() });
-        Leases {
-            shards: std::array::from_fn(shard),
-            nodes: AtomicU32::new(1),
-            served: AtomicU64::new(0),
-        }
+        Leases { shards: std::array::from_fn(shard), nodes: AtomicU32::new(1), served: AtomicU64::new(0) }
     }
 
     /// How many nodes share the limits.

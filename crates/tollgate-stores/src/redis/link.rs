@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use redis::{Client, Cmd, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -14,7 +15,6 @@ use super::breaker::Breaker;
 use super::error::Fault;
 use super::lane::{Job, Lane};
 use super::random::jitter;
-use super::script::ChargeAll;
 use super::settings::{Address, RedisSettings};
 
 /// How often a server that is left alone is asked whether it is back.
@@ -22,6 +22,10 @@ const PROBE_EVERY: Duration = Duration::from_millis(75);
 const PROBE_JITTER: Duration = Duration::from_millis(50);
 /// After so long without an answer to any probe the connection itself is suspected.
 const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a refused call speaks for those to come. Not for ever: a node that is sent no requests because of it would
+/// not learn that all is well again.
+const REFUSAL_KEPT: Duration = Duration::from_secs(5);
 
 /// One server.
 pub(super) struct Link {
@@ -39,19 +43,22 @@ struct Inner {
     /// and one far away never.
     patience: Duration,
     calls: AtomicU64,
+    /// What our login was last refused; nothing since an answer.
+    refused: ArcSwapOption<Refused>,
+}
+
+struct Refused {
+    fault: Fault,
+    at: Instant,
 }
 
 impl Link {
     /// Begins to connect; nothing waits for it.
-    pub(super) fn open(
-        address: &Address,
-        settings: &RedisSettings,
-        script: &Arc<ChargeAll>,
-    ) -> Result<Self, Fault> {
+    pub(super) fn open(address: &Address, settings: &RedisSettings) -> Result<Self, Fault> {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
         let lanes = (0..settings.connections.get()).map(|_| {
-            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout, Arc::clone(script));
+            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout);
             tasks.extend(own);
             lane
         });
@@ -61,6 +68,7 @@ impl Link {
             breaker: Breaker::new(Instant::now()),
             patience: settings.timeout,
             calls: AtomicU64::new(0),
+            refused: ArcSwapOption::empty(),
         });
         let name = address.to_string();
         tasks.push(tokio::spawn(probe(Arc::clone(&inner), name.clone())));
@@ -80,6 +88,18 @@ impl Link {
     /// Whether the server is being left alone.
     pub(super) fn is_open(&self) -> bool {
         self.inner.breaker.is_open()
+    }
+
+    /// Whether the last call failed, or the server is being left alone.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.inner.breaker.is_doubted()
+    }
+
+    /// Why the server refuses us, when it is dialled or has of late refused what was asked of it.
+    pub(super) fn trouble(&self) -> Option<Arc<Fault>> {
+        let of_late =
+            |refused: Arc<Refused>| (refused.at.elapsed() < REFUSAL_KEPT).then(|| refused.fault.clone());
+        self.refusal().or_else(|| self.inner.refused.load_full().and_then(of_late).map(Arc::new))
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -121,11 +141,25 @@ impl Link {
         }
         let turn = inner.next.fetch_add(1, Ordering::Relaxed) % inner.lanes.len().max(1);
         let outcome = self.exchange(turn, command, asking, deadline).await;
+        self.note_refusal(&outcome);
         let failed = outcome.as_ref().is_err_and(Fault::counts);
         if inner.breaker.note(failed, Instant::now()) {
             warn!(server = %self.name, "the counter store does not answer: deciding without it until it does");
         }
         outcome
+    }
+
+    /// Keeps in mind that our login may not do what it must, until it may.
+    fn note_refusal(&self, outcome: &Result<Value, Fault>) {
+        match outcome {
+            Err(fault) if fault.is_of_login() => {
+                self.inner
+                    .refused
+                    .store(Some(Arc::new(Refused { fault: fault.clone(), at: Instant::now() })));
+            }
+            Ok(_) if self.inner.refused.load().is_some() => self.inner.refused.store(None),
+            _ => {}
+        }
     }
 
     async fn exchange(
@@ -182,13 +216,11 @@ async fn probe(inner: Arc<Inner>, name: String) {
         for lane in &inner.lanes {
             let asked = Instant::now();
             match lane.ping(inner.patience).await {
-                Some(true) => {
-                    if inner.breaker.close(Instant::now()) {
-                        info!(server = %name, "the counter store answers again");
-                    }
+                Some(true) if inner.breaker.close(Instant::now()) => {
+                    info!(server = %name, "the counter store answers again");
                 }
                 Some(false) => drop(unanswered_since.get_or_insert(asked)),
-                None => {}
+                Some(true) | None => {}
             }
             // The server may be back while this connection leads nowhere: another is tried beside it.
             if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {

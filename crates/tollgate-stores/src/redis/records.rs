@@ -44,7 +44,7 @@ impl Store {
         let policy = penalty.policy;
         let forgotten = now + policy.detection_window + policy.cooldown_max;
         let member = Member::new(&Tag::new(penalty.subject), &penalty.client.to_string());
-        let list = self.shared(LIST);
+        let list = keys::shared(LIST);
         let place = self.home();
         let mut add = redis::cmd("ZADD");
         add.arg(&list).arg(forgotten.as_micros()).arg(&member.text);
@@ -62,9 +62,9 @@ impl Store {
 
     async fn forget_member(&self, member: &Member) -> Result<bool, Fault> {
         let mut delete = redis::cmd("DEL");
-        delete.arg(keys::record_of(self.schema, member.tag()));
+        delete.arg(keys::record_of(member.tag()));
         let gone = self.admin(self.router.place_of(member.tag().as_bytes()), delete).await?;
-        let list = self.shared(LIST);
+        let list = keys::shared(LIST);
         let mut strike = redis::cmd("ZREM");
         strike.arg(&list).arg(&member.text);
         self.admin(self.home(), strike).await?;
@@ -86,7 +86,7 @@ impl Store {
         let mut found = Vec::new();
         for member in self.members().await? {
             let mut get = redis::cmd("GET");
-            get.arg(keys::record_of(self.schema, member.tag()));
+            get.arg(keys::record_of(member.tag()));
             let value = self.admin(self.router.place_of(member.tag().as_bytes()), get).await?;
             if let Some(record) = Record::read(&value) {
                 let kept_out = record.cooldown_until > now;
@@ -105,7 +105,7 @@ impl Store {
     }
 
     async fn members(&self) -> Result<Vec<Member>, Fault> {
-        let list = self.shared(LIST);
+        let list = keys::shared(LIST);
         let mut range = redis::cmd("ZRANGE");
         range.arg(&list).arg(0).arg(-1);
         let value = self.admin(self.home(), range).await?;

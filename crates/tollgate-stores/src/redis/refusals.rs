@@ -65,10 +65,12 @@ impl Refusals {
         Some(refused_by(charges, position, verdict))
     }
 
-    /// Remembers what refused.
-    pub(super) fn remember(&self, charges: &Charges<'_>, verdicts: &Verdicts, told_at: Instant) {
+    /// Remembers what refused. The server decided at some moment since it was asked: what is known ends at the earliest
+    /// moment that this leaves open, and waits are told for the latest, or an obedient client would come too early.
+    pub(super) fn remember(&self, charges: &Charges<'_>, verdicts: &Verdicts, asked: Instant) {
+        let told_at = Instant::now();
         if let (Some(penalty), Some(cooldown)) = (&charges.penalty, verdicts.cooldown) {
-            let until = told_at + Duration::from(cooldown).min(KEPT_MAX);
+            let until = asked + Duration::from(cooldown).min(KEPT_MAX);
             let known = Known { told_at, until, cost: 0, verdict: None, cooldown: Some(cooldown) };
             self.put(penalty.subject.0, known);
         }
@@ -78,7 +80,7 @@ impl Refusals {
                 && charge.cost > 0
             {
                 let kept = retry_after.min(charge.limit.window_length());
-                let until = told_at + Duration::from(kept).min(KEPT_MAX);
+                let until = asked + Duration::from(kept).min(KEPT_MAX);
                 let known =
                     Known { told_at, until, cost: charge.cost, verdict: Some(*verdict), cooldown: None };
                 self.put(key(charge), known);

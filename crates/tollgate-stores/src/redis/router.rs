@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use redis::{Client, Cmd, Value};
 use tokio::task::JoinHandle;
 
@@ -17,7 +17,6 @@ use self::ring::Ring;
 use super::error::Fault;
 use super::keys::{self, Tag};
 use super::link::Link;
-use super::script::ChargeAll;
 use super::settings::{RedisSettings, Topology};
 
 /// A decision is sent on at most so often.
@@ -38,7 +37,8 @@ enum Map {
 
 /// The server of the moment.
 pub(super) struct Spot {
-    link: ArcSwap<Link>,
+    /// Nothing until it is known which one.
+    link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
     /// How often it changed.
@@ -51,25 +51,25 @@ pub(super) struct Place(u32);
 
 impl Router {
     /// Begins to connect.
-    pub(super) fn open(settings: &RedisSettings, script: &Arc<ChargeAll>) -> Result<Self, Fault> {
+    pub(super) fn open(settings: &RedisSettings) -> Result<Self, Fault> {
         let mut tasks = Vec::new();
         let map = match &settings.topology {
-            Topology::Single(address) => Map::One(Spot::new(Link::open(address, settings, script)?)),
+            Topology::Single(address) => Map::One(Spot::new(Some(Link::open(address, settings)?))),
             Topology::Sentinel { sentinels, master, login } => {
-                let watch = sentinel::Watch::new(settings, sentinels, master, login, script)?;
+                let watch = sentinel::Watch::new(settings, sentinels, master, login)?;
                 let spot = watch.spot();
                 tasks.push(tokio::spawn(watch.run()));
                 Map::One(spot)
             }
             Topology::Cluster(servers) => {
-                let cluster = Arc::new(Cluster::open(servers, settings, script)?);
+                let cluster = Arc::new(Cluster::open(servers, settings)?);
                 tasks.push(tokio::spawn(Arc::clone(&cluster).follow()));
                 Map::Cluster(cluster)
             }
             Topology::Ring { servers, virtual_nodes } => {
-                Map::Ring(Ring::consistent(links(servers, settings, script)?, *virtual_nodes))
+                Map::Ring(Ring::consistent(links(servers, settings)?, *virtual_nodes))
             }
-            Topology::Modulo(servers) => Map::Ring(Ring::modulo(links(servers, settings, script)?)),
+            Topology::Modulo(servers) => Map::Ring(Ring::modulo(links(servers, settings)?)),
         };
         Ok(Router { map, tasks })
     }
@@ -92,8 +92,10 @@ impl Router {
     pub(super) async fn call(&self, place: Place, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
         match &self.map {
             Map::One(spot) => {
-                let link = spot.link.load_full();
-                let outcome = link.call(command, false, deadline).await;
+                let outcome = match spot.link.load_full() {
+                    Some(link) => link.call(command, false, deadline).await,
+                    None => Err(Fault::NotDone),
+                };
                 if outcome.as_ref().is_err_and(Fault::counts) {
                     spot.doubted.notify_one();
                 }
@@ -107,7 +109,7 @@ impl Router {
     /// A client for the server of a place, to listen with.
     pub(super) fn client(&self, place: Place) -> Option<Client> {
         match &self.map {
-            Map::One(spot) => Some(spot.link.load().client().clone()),
+            Map::One(spot) => spot.link.load().as_ref().map(|link| link.client().clone()),
             Map::Ring(ring) => Some(ring.link(place.0).client().clone()),
             Map::Cluster(cluster) => cluster.owner(place.0).map(|link| link.client().clone()),
         }
@@ -128,10 +130,20 @@ impl Router {
         }
     }
 
+    /// Whether a call in this place would likely be answered.
+    pub(super) fn reaches(&self, place: Place) -> bool {
+        let link = match &self.map {
+            Map::One(spot) => spot.link.load_full(),
+            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
+            Map::Cluster(cluster) => cluster.owner(place.0),
+        };
+        link.is_some_and(|link| link.is_connected() && !link.is_doubted())
+    }
+
     /// Every server that holds counters.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         match &self.map {
-            Map::One(spot) => vec![spot.link.load_full()],
+            Map::One(spot) => spot.link.load_full().into_iter().collect(),
             Map::Cluster(cluster) => cluster.masters(),
             Map::Ring(ring) => ring.links().to_vec(),
         }
@@ -145,16 +157,12 @@ impl Drop for Router {
 }
 
 impl Spot {
-    fn new(link: Link) -> Arc<Self> {
+    fn new(link: Option<Link>) -> Arc<Self> {
         let (doubted, generation) = (tokio::sync::Notify::new(), AtomicU64::new(0));
-        Arc::new(Spot { link: ArcSwap::from_pointee(link), doubted, generation })
+        Arc::new(Spot { link: ArcSwapOption::new(link.map(Arc::new)), doubted, generation })
     }
 }
 
-fn links(
-    addresses: &[super::settings::Address],
-    settings: &RedisSettings,
-    script: &Arc<ChargeAll>,
-) -> Result<Vec<Arc<Link>>, Fault> {
-    addresses.iter().map(|address| Link::open(address, settings, script).map(Arc::new)).collect()
+fn links(addresses: &[super::settings::Address], settings: &RedisSettings) -> Result<Vec<Arc<Link>>, Fault> {
+    addresses.iter().map(|address| Link::open(address, settings).map(Arc::new)).collect()
 }

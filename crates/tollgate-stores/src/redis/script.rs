@@ -27,7 +27,7 @@ impl ChargeAll {
     }
 
     /// The command that makes the script known to a server.
-    pub(super) fn load(&self) -> Cmd {
+    pub(super) fn load() -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(SOURCE);
         command
@@ -55,6 +55,15 @@ pub(super) struct Mode {
     pub(super) dry_run: bool,
     /// Charge whatever the limits say, as when what was counted elsewhere is brought in.
     pub(super) forced: bool,
+}
+
+/// What goes without saying for most charges.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bits {
+    /// A refusal is held against the client.
+    pub(super) blamed: bool,
+    /// The counter may still have the name it had in the version before, which is the next of the keys.
+    pub(super) renamed: bool,
 }
 
 /// What a charge asks for beside being charged.
@@ -114,6 +123,7 @@ mod bit {
     pub(super) const LEASE: u8 = 4;
     pub(super) const REFUND: u8 = 8;
     pub(super) const REFUNDABLE: u8 = 16;
+    pub(super) const RENAMED: u8 = 32;
 }
 
 impl Arguments {
@@ -138,12 +148,13 @@ impl Arguments {
     }
 
     /// Adds a charge. `now` is only for calendars, whose windows have no formula.
-    pub(super) fn push(&mut self, charge: &Charge<'_>, blamed: bool, extra: Extra, now: Timestamp) {
+    pub(super) fn push(&mut self, charge: &Charge<'_>, about: Bits, extra: Extra, now: Timestamp) {
         let limit = charge.limit;
         let kind = Kind::of(limit);
         let mut bits = 0;
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
-        bits |= if blamed { bit::BLAMED } else { 0 };
+        bits |= if about.blamed { bit::BLAMED } else { 0 };
+        bits |= if about.renamed { bit::RENAMED } else { 0 };
         bits |= match extra {
             Extra::None => 0,
             Extra::Refundable => bit::REFUNDABLE,

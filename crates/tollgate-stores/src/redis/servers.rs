@@ -69,7 +69,10 @@ impl Store {
 impl ServerFacts {
     fn read(server: &str, text: &str) -> Self {
         let field = |name: &str| {
-            text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default().trim()
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_default()
+                .trim()
         };
         let number = |name: &str| field(name).parse().unwrap_or(0);
         ServerFacts {
@@ -92,7 +95,8 @@ impl Facts {
         if *evicted_keys > 0 && self.first(server, "evicted") {
             warn!(%server, evicted_keys, "this server has thrown keys away: counters are lost");
         }
-        let full = *maxmemory > 0 && used_memory.saturating_mul(100) > maxmemory.saturating_mul(NEARLY_FULL_PERCENT);
+        let full =
+            *maxmemory > 0 && used_memory.saturating_mul(100) > maxmemory.saturating_mul(NEARLY_FULL_PERCENT);
         if full && self.first(server, "full") {
             warn!(%server, used_memory, maxmemory, "this server is nearly full");
         }

@@ -1,6 +1,7 @@
 //! Which servers, how they are reached, and how long they may take.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,6 +11,10 @@ use redis::{
     Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
     TlsCertificates,
 };
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use super::keys::SCHEMA;
 
 /// Where counters are kept and how they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +37,8 @@ pub struct RedisSettings {
     pub leases: bool,
     /// Whether refusals that are known to last are answered without asking.
     pub refusal_cache: bool,
+    /// The version of the counters that this node knows. Only tests, which run two side by side, set another.
+    pub schema: u8,
 }
 
 impl RedisSettings {
@@ -47,6 +54,7 @@ impl RedisSettings {
             connect_timeout: Duration::from_secs(1),
             leases: true,
             refusal_cache: true,
+            schema: SCHEMA,
         }
     }
 
@@ -145,6 +153,19 @@ pub enum Topology {
     Modulo(Vec<Address>),
 }
 
+impl Topology {
+    /// The servers that settings name: of a sentinel topology the sentinels, of a cluster some of its servers.
+    pub fn servers(&self) -> &[Address] {
+        match self {
+            Topology::Single(server) => std::slice::from_ref(server),
+            Topology::Sentinel { sentinels: servers, .. }
+            | Topology::Cluster(servers)
+            | Topology::Ring { servers, .. }
+            | Topology::Modulo(servers) => servers,
+        }
+    }
+}
+
 /// Places of a server on a ring unless settings say otherwise.
 pub const VIRTUAL_NODES_DEFAULT: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
@@ -172,6 +193,17 @@ impl Address {
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let port = port.parse().ok().filter(|port| *port > 0)?;
         (!host.is_empty()).then(|| Address::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl Address {
+    /// Whether what is sent there stays on this machine. A name other than `localhost` may lead anywhere.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Address::Unix(_) => true,
+            Address::Tcp { host, .. } if host == "localhost" => true,
+            Address::Tcp { host, .. } => host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback()),
+        }
     }
 }
 
@@ -223,6 +255,17 @@ impl fmt::Debug for Tls {
 }
 
 impl Tls {
+    /// Whether a text is one or more certificates in PEM.
+    pub fn are_certificates(pem: &[u8]) -> bool {
+        let mut found = CertificateDer::pem_slice_iter(pem).peekable();
+        found.peek().is_some() && found.all(|certificate| certificate.is_ok())
+    }
+
+    /// Whether a text has a private key in PEM in it.
+    pub fn is_private_key(pem: &[u8]) -> bool {
+        PrivateKeyDer::from_pem_slice(pem).is_ok()
+    }
+
     fn certificates(&self) -> TlsCertificates {
         let own = self.own.as_ref();
         TlsCertificates {

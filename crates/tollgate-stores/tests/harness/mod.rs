@@ -71,6 +71,29 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
     Address::Tcp { host: address.ip().to_string(), port: address.port() }
 }
 
+/// The whole conformance suite on one store, for servers that take long to start. Cases that wait do so side by side.
+pub(crate) fn conforms(harness: &Shared) {
+    const WAITING: [&str; 4] = [
+        "burst_returns_after_idle_window",
+        "waiting_as_long_as_told_is_enough",
+        "cooldown_refuses_before_counters_are_looked_at",
+        "refusal_that_starts_a_cooldown_says_how_long",
+    ];
+    type Case = (&'static str, fn(&Shared));
+    let cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
+    let (waiting, quick): (Vec<_>, Vec<_>) = cases.into_iter().partition(|(name, _)| WAITING.contains(name));
+    assert_eq!(waiting.len(), WAITING.len());
+    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    thread::scope(|scope| {
+        for (name, case) in waiting {
+            named(name).spawn_scoped(scope, move || case(harness)).unwrap();
+        }
+        for (name, case) in quick {
+            named(name).spawn_scoped(scope, move || case(harness)).unwrap().join().unwrap();
+        }
+    });
+}
+
 impl Harness for Shared {
     type Store = RedisCounters;
 

@@ -18,45 +18,60 @@ const DEBT_MASK: u64 = (1 << TICK_SHIFT) - 1;
 ///
 /// Within any span of `d` ticks at most `capacity + d * requests / window` is admitted.
 pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
-    let tick = limit.tick();
-    let rate = u64::from(limit.requests());
-    let owed_max = limit.debt_units_max();
-    let now_ticks = tick.floor(now.as_micros());
-    let (debt, at) = debt_at(limit, cell, now_ticks);
-
-    let room = owed_max - debt;
-    let wanted = u64::from(cost.max(1)).saturating_mul(limit.window_ticks());
-    if wanted > owed_max {
-        let reset_after =
-            if rate == 0 { Span::ZERO } else { wait_until(tick, at + limit.ticks_to_pay(debt), now) };
-        return refused(Verdict::never(limit.requests_in(room), reset_after));
+    match admit(limit, cell, cost, now) {
+        Some((verdict, next)) => Judgement { verdict, next: (cost > 0).then_some(next) },
+        None => Judgement { verdict: refuse(limit, cell, cost, now), next: None },
     }
+}
+
+/// What an admitted charge is told, and the state after it; nothing if it is refused.
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "what is handed over through memory costs as much as the arithmetic"
+)]
+pub(crate) fn admit(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Option<(Verdict, Next)> {
+    let tick = limit.tick();
+    let (debt, at) = debt_at(limit, cell, now);
+    let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
     if wanted > room {
-        return refused(Verdict {
-            outcome: Outcome::Refuse {
-                retry_after: wait_until(tick, at + limit.ticks_to_pay(wanted - room), now),
-            },
-            remaining: limit.requests_in(room),
-            reset_after: wait_until(tick, at + limit.ticks_to_pay(debt), now),
-        });
+        return None;
     }
     let taken = if cost == 0 { 0 } else { wanted };
-    let restored_at = at + limit.ticks_to_pay(debt + taken);
+    let restored_at = instant(tick, at + limit.ticks_to_pay(debt + taken));
     let verdict = Verdict {
         outcome: Outcome::Admit { delay: delay(limit, debt, wanted, at, now) },
         remaining: limit.requests_in(room - taken),
-        reset_after: wait_until(tick, restored_at, now),
+        reset_after: restored_at.since(now),
     };
-    let next = (cost > 0).then(|| Next {
-        cell: Cell { at: instant(tick, at), value: pack(debt + taken, tick) },
-        restored_at: instant(tick, restored_at),
-    });
-    Judgement { verdict, next }
+    let cell = Cell { at: instant(tick, at), value: pack(debt + taken, tick) };
+    Some((verdict, Next { cell, restored_at }))
+}
+
+/// What a refused charge is told.
+fn refuse(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Verdict {
+    let (debt, at) = debt_at(limit, cell, now);
+    let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
+    let remaining = limit.requests_in(room);
+    let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_pay(units), now);
+    if wanted > limit.debt_units_max() {
+        return Verdict::never(remaining, if limit.requests() == 0 { Span::ZERO } else { wait(debt) });
+    }
+    let outcome = Outcome::Refuse { retry_after: wait(wanted - room) };
+    Verdict { outcome, remaining, reset_after: wait(debt) }
+}
+
+/// The units of debt that a charge adds; a peek asks for one request's.
+#[inline]
+fn wanted(limit: &Limit, cost: u32) -> u64 {
+    u64::from(cost.max(1)).saturating_mul(limit.window_ticks())
 }
 
 /// The debt still open at `now`, and the tick it speaks of: the later of the clock and the last write, so a
 /// clock that steps back neither pays nor charges anything.
-fn debt_at(limit: &Limit, cell: Option<Cell>, now_ticks: u64) -> (u64, u64) {
+#[inline]
+fn debt_at(limit: &Limit, cell: Option<Cell>, now: Timestamp) -> (u64, u64) {
+    let now_ticks = limit.tick().floor(now.as_micros());
     let Some(cell) = cell else { return (0, now_ticks) };
     let written = limit.tick().floor(cell.at.as_micros());
     let debt = unpack(cell.value, limit.tick()).min(limit.debt_units_max());
@@ -65,6 +80,7 @@ fn debt_at(limit: &Limit, cell: Option<Cell>, now_ticks: u64) -> (u64, u64) {
 }
 
 /// How long an admitted request waits for its turn.
+#[inline]
 fn delay(limit: &Limit, debt: u64, wanted: u64, at: u64, now: Timestamp) -> Span {
     let before = match limit.algorithm() {
         // A shaper serves one after another: this one starts when those before it are done.
@@ -78,39 +94,46 @@ fn delay(limit: &Limit, debt: u64, wanted: u64, at: u64, now: Timestamp) -> Span
     wait_until(limit.tick(), at + limit.ticks_to_pay(before), now)
 }
 
-fn refused(verdict: Verdict) -> Judgement {
-    Judgement { verdict, next: None }
-}
-
+#[inline]
 fn instant(tick: Tick, ticks: u64) -> Timestamp {
-    Timestamp::from_micros(ticks.saturating_mul(tick.micros()))
+    // Most limits count in microseconds: the branch spares them the multiplication.
+    let micros = if tick == Tick::Micro { ticks } else { ticks.saturating_mul(tick.micros()) };
+    Timestamp::from_micros(micros)
 }
 
 fn wait_until(tick: Tick, ticks: u64, now: Timestamp) -> Span {
     instant(tick, ticks).since(now)
 }
 
+#[inline]
 fn pack(debt: u64, tick: Tick) -> u64 {
-    let code: u64 = match tick {
+    code(tick) << TICK_SHIFT | debt
+}
+
+#[inline]
+fn code(tick: Tick) -> u64 {
+    match tick {
         Tick::Micro => 0,
         Tick::Milli => 1,
         Tick::Second => 2,
-    };
-    code << TICK_SHIFT | debt
+    }
 }
 
-/// The debt in the units of `tick`, rounded up if it was counted more finely when it was written.
+/// The debt in the units of `tick`.
+#[inline]
 fn unpack(value: u64, tick: Tick) -> u64 {
-    let debt = value & DEBT_MASK;
+    if value >> TICK_SHIFT == code(tick) { value & DEBT_MASK } else { convert(value, tick) }
+}
+
+/// The debt in the units of another tick than it was written in, rounded up if that was finer.
+#[cold]
+fn convert(value: u64, tick: Tick) -> u64 {
     let written = match value >> TICK_SHIFT {
         0 => Tick::Micro,
         1 => Tick::Milli,
         _ => Tick::Second,
     };
-    if written == tick {
-        return debt;
-    }
-    let micros = u128::from(debt) * u128::from(written.micros());
+    let micros = u128::from(value & DEBT_MASK) * u128::from(written.micros());
     u64::try_from(micros.div_ceil(u128::from(tick.micros()))).unwrap_or(u64::MAX)
 }
 

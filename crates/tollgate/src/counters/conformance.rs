@@ -105,12 +105,19 @@ pub fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Declares one test per case. The argument makes a fresh store, or after `harness =` a fresh [`Harness`].
+/// Declares one test per case. The argument makes a fresh store, or after `harness =` a fresh [`Harness`]. With `cases`
+/// instead, it is a list of all cases and their names, for a store whose servers take long to start.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance {
     (harness = $harness:expr) => {
-        $crate::__conformance!(@ $harness;
+        $crate::__conformance! { @ tests [$harness] }
+    };
+    (cases) => {
+        $crate::__conformance! { @ list [] }
+    };
+    (@ $form:ident [$($argument:tt)*]) => {
+        $crate::__conformance! { @ $form [$($argument)*]
             refusal_by_one_limit_charges_no_other
             verdicts_keep_the_order_of_the_charges
             two_callers_cannot_share_the_last_unit
@@ -131,9 +138,9 @@ macro_rules! __conformance {
             reset_spares_other_subjects
             limits_change_and_consumption_stays
             random_traces_equal_the_pure_functions
-        );
+        }
     };
-    (@ $harness:expr; $($case:ident)+) => {
+    (@ tests [$harness:expr] $($case:ident)+) => {
         $(
             #[test]
             fn $case() {
@@ -141,8 +148,11 @@ macro_rules! __conformance {
             }
         )+
     };
+    (@ list [] $($case:ident)+) => {
+        [$((stringify!($case), $crate::counters::conformance::$case as fn(&_))),+]
+    };
     ($store:expr) => {
-        $crate::__conformance!(harness = $crate::counters::conformance::Stepped::new($store));
+        $crate::__conformance! { harness = $crate::counters::conformance::Stepped::new($store) }
     };
 }
 

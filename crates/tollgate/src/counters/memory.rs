@@ -21,7 +21,7 @@ use smallvec::{SmallVec, smallvec};
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
 };
 use crate::algorithms::Outcome;
 use crate::identity::Subject;
@@ -29,7 +29,7 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
 /// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
-const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
+pub(super) const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
 
 /// How much a table may hold.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -71,10 +71,14 @@ struct Padded(Mutex<Shard>);
 struct Key(u128);
 
 impl Key {
+    /// Never inlined, so that subject and counter arrive as halves. Inlined they are loaded whole, and a subject whose
+    /// halves were just stored cannot be: the processor waits until they have reached the cache.
+    #[inline(never)]
     fn new(subject: Subject, counter: CounterId) -> Self {
         Key(subject.0 ^ counter.0)
     }
 
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "each half keeps its own bits")]
     fn halves(self) -> [u64; 2] {
         [self.0 as u64, (self.0 >> 64) as u64]
@@ -91,6 +95,7 @@ impl Key {
     }
 
     /// Bits that the tables inside a shard do not look at.
+    #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the low bits are enough to choose a shard by")]
     fn shard(self) -> usize {
         self.halves()[0] as usize % SHARDS
@@ -144,13 +149,30 @@ impl MemoryCounters {
     /// [`CounterStore::charge_all`] without a future: memory never waits.
     pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
-            let key = Key::new(charge.subject, charge.counter);
-            let verdict = lock(&self.shards[key.shard()].0).charge(key, charge, now);
-            return Verdicts { verdicts: smallvec![verdict], cooldown: None };
+            return self.charge_alone(charge, now);
         }
         self.charge_several(charges, now)
     }
 
+    /// Takes a counter out: how much of its limit is used at `now`. What newcomers share belongs to no one and stays.
+    pub(super) fn take(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
+        let key = Key::new(charge.subject, charge.counter);
+        lock(&self.shards[key.shard()].0).take(key, charge, now)
+    }
+
+    #[inline]
+    fn charge_alone(&self, charge: &Charge<'_>, now: Timestamp) -> Verdicts {
+        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };
+        let key = Key::new(charge.subject, charge.counter);
+        let mut shard = lock(&self.shards[key.shard()].0);
+        match shard.charge_known_bucket(key, charge, now) {
+            Some(verdict) => alone(verdict),
+            None => alone(shard.charge(key, charge, now)),
+        }
+    }
+
+    /// Apart, so that the place it takes on the stack is not asked for by a charge that stands alone.
+    #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {
@@ -206,7 +228,7 @@ impl Locked<'_> {
     /// long the client is kept out for it, if it is.
     fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
-        let refusing = |(position, (charge, verdict)): &(usize, (&super::Charge<'_>, &Verdict))| {
+        let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
             charge.effect == Effect::Enforce
                 && charge.cost > 0
                 && penalty.blames(*position)

@@ -32,8 +32,6 @@ pub(super) struct Index {
     networks: Vec<(u8, HashMap<IpAddr, Vec<u32>>)>,
     methods: Vec<(Method, Vec<u32>)>,
     unconditional: Vec<u32>,
-    /// Under what each rule is filed: whoever finds it there has met that condition.
-    filed: Vec<Option<Condition>>,
 }
 
 /// A condition that rules can be filed under.
@@ -61,17 +59,18 @@ impl Term {
 }
 
 impl Index {
-    /// Files the rules; `rules[i]` is found as `i`.
-    pub(super) fn new(rules: &[Rule]) -> Self {
+    /// Files the rules; `rules[i]` is found as `i`. And under what each is filed: whoever finds it there has met that
+    /// condition.
+    pub(super) fn new(rules: &[Rule]) -> (Self, Vec<Option<Condition>>) {
         let mut popularity: HashMap<Term, usize> = HashMap::new();
         for term in rules.iter().flat_map(|rule| conditions(&rule.when)).flatten() {
             *popularity.entry(term).or_default() += 1;
         }
-        let mut index = Index::default();
+        let (mut index, mut filed) = (Index::default(), Vec::with_capacity(rules.len()));
         for (position, rule) in (0u32..).zip(rules) {
             let crowd = |terms: &Vec<Term>| terms.iter().map(|term| popularity[term]).max();
             let terms = conditions(&rule.when).into_iter().min_by_key(crowd).unwrap_or_default();
-            index.filed.push(terms.first().and_then(Term::condition));
+            filed.push(terms.first().and_then(Term::condition));
             if terms.is_empty() {
                 index.unconditional.push(position);
             }
@@ -79,7 +78,7 @@ impl Index {
                 index.file(term, rule, position);
             }
         }
-        index
+        (index, filed)
     }
 
     fn file(&mut self, term: Term, rule: &Rule, position: u32) {
@@ -102,12 +101,6 @@ impl Index {
             }
             Term::Method(method) => slot(&mut self.methods, method).push(position),
         }
-    }
-
-    /// The condition that a request has met if the rule is among its candidates.
-    #[inline]
-    pub(super) fn met(&self, position: u32) -> Option<Condition> {
-        self.filed[position as usize]
     }
 
     /// The rules that may match, each at least once, in ascending order.

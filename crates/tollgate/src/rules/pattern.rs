@@ -306,16 +306,22 @@ pub(super) type FewValues = SmallVec<[u32; 4]>;
 
 #[derive(Debug, Clone, Default)]
 struct Node {
-    literals: HashMap<ShortText, Node>,
-    wildcard: Option<Box<Node>>,
     /// Values of the patterns that end here.
     here: FewValues,
     /// Values of the patterns that go on with a last `*`.
     below: FewValues,
+    /// Where other patterns go on. Elsewhere, because most nodes are ends, and those lie close together without it.
+    onward: Option<Box<Onward>>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Onward {
+    literals: HashMap<ShortText, Node>,
+    wildcard: Option<Node>,
     /// What is left of the only pattern that leads here. It branches out into nodes when a second one comes:
     /// most of a long pattern is compared in one go, where a chain of nodes would miss the cache at every
     /// segment.
-    tail: Option<Box<Tail>>,
+    tail: Option<Tail>,
 }
 
 #[derive(Debug, Clone)]
@@ -356,11 +362,12 @@ impl PatternIndex {
         let (mut node, mut rest) = (&self.root, endpoint.below_root());
         loop {
             visit(node, rest);
-            let (literal, below) = match split_first(rest) {
-                Some((segment, below)) => (node.literals.get(segment.as_bytes()), below),
-                None => (None, ""),
+            let (literal, wildcard, below) = match (&node.onward, split_first(rest)) {
+                (Some(onward), Some((segment, below))) => {
+                    (onward.literals.get(segment.as_bytes()), onward.wildcard.as_ref(), below)
+                }
+                _ => (None, None, ""),
             };
-            let wildcard = if rest.is_empty() { None } else { node.wildcard.as_deref() };
             (node, rest) = match (literal, wildcard) {
                 (Some(literal), Some(wildcard)) => {
                     waiting.push((wildcard, below));
@@ -382,7 +389,7 @@ impl Node {
     fn for_each_end(&self, rest: &str, f: &mut impl FnMut(u32)) {
         let values = if rest.is_empty() { &self.here } else { &self.below };
         values.iter().copied().for_each(&mut *f);
-        if let Some(Tail { segments, end }) = self.tail.as_deref()
+        if let Some(Tail { segments, end }) = self.onward.as_ref().and_then(|onward| onward.tail.as_ref())
             && fits(segments, end.open, rest)
         {
             f(end.value);
@@ -391,31 +398,32 @@ impl Node {
 
     fn insert(&mut self, segments: &[Segment], end: End) {
         if self.is_vacant() && !segments.is_empty() {
-            self.tail = Some(Box::new(Tail { segments: segments.into(), end }));
+            self.onward.get_or_insert_default().tail = Some(Tail { segments: segments.into(), end });
             return;
         }
-        if let Some(earlier) = self.tail.take() {
+        if let Some(earlier) = self.onward.as_mut().and_then(|onward| onward.tail.take()) {
             self.branch(&earlier.segments, earlier.end);
         }
         self.branch(segments, end);
     }
 
     fn branch(&mut self, segments: &[Segment], end: End) {
-        match segments.split_first() {
-            Some((Segment::Literal(text), rest)) => {
-                self.literals.entry(text.as_bytes().into()).or_default().insert(rest, end);
+        let next = match segments.first() {
+            Some(Segment::Literal(text)) => {
+                self.onward.get_or_insert_default().literals.entry(text.as_bytes().into()).or_default()
             }
-            Some((Segment::Any | Segment::Named(_), rest)) => {
-                self.wildcard.get_or_insert_default().insert(rest, end);
+            Some(Segment::Any | Segment::Named(_)) => {
+                self.onward.get_or_insert_default().wildcard.get_or_insert_default()
             }
-            None if end.open => self.below.push(end.value),
-            None => self.here.push(end.value),
-        }
+            None if end.open => return self.below.push(end.value),
+            None => return self.here.push(end.value),
+        };
+        next.insert(&segments[1..], end);
     }
 
     fn is_vacant(&self) -> bool {
-        let Self { literals, wildcard, here, below, tail } = self;
-        literals.is_empty() && wildcard.is_none() && here.is_empty() && below.is_empty() && tail.is_none()
+        let Self { here, below, onward } = self;
+        here.is_empty() && below.is_empty() && onward.is_none()
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::{HashMap, HashSet};
 
+use super::brief::Brief;
 use super::index::Index;
 use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
+use crate::identity::Seed;
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
@@ -19,6 +21,8 @@ pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 pub struct RuleSet {
     /// In the order of the walk.
     pub(crate) rules: Arc<[Rule]>,
+    /// The same, as the walk reads them.
+    pub(super) briefs: Arc<[Brief]>,
     /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
     pub(super) layers: Arc<[u32]>,
     /// The most limits that are enforced for one request.
@@ -27,6 +31,8 @@ pub struct RuleSet {
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(crate) ipv6_prefix: u8,
+    /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
+    pub(crate) seed: Seed,
 }
 
 /// Why rules do not make a set.
@@ -54,15 +60,18 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let index = Index::new(&rules);
+        let (index, filed) = Index::new(&rules);
+        let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
         Ok(RuleSet {
             rules: rules.into(),
+            briefs,
             layers,
             enforced_max,
             index: Arc::new(index),
             penalties,
             overrides: Arc::default(),
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            seed: Seed::random(),
         })
     }
 
@@ -77,13 +86,20 @@ impl RuleSet {
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
         RuleSet {
             rules: Arc::clone(&self.rules),
+            briefs: Arc::clone(&self.briefs),
             layers: Arc::clone(&self.layers),
             enforced_max: self.enforced_max,
             index: Arc::clone(&self.index),
             penalties: self.penalties.clone(),
             overrides,
             ipv6_prefix: self.ipv6_prefix,
+            seed: self.seed,
         }
+    }
+
+    /// The same rules with subjects hashed by this key.
+    pub(crate) fn with_seed(self, seed: Seed) -> Self {
+        RuleSet { seed, ..self }
     }
 
     /// The rules, in the order of the walk.

@@ -7,11 +7,12 @@
 
 use smallvec::SmallVec;
 
+use super::brief::Brief;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
-use super::rule::{Action, Condition, Rule, counter_id};
+use super::rule::{Action, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectValues, tag};
+use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
 use crate::limit::Limit;
 
 /// The most limits that one request is charged.
@@ -87,7 +88,7 @@ impl RuleSet {
             // Most rules that could match are less specific ones of a layer that has its rule: they are not
             // even looked at.
             if !walk.layers.contains(&self.layers[position as usize]) {
-                walk.visit(position, self.index.met(position));
+                walk.visit(position, true);
             }
             if walk.plan.end != End::Exhausted {
                 break;
@@ -101,7 +102,7 @@ impl RuleSet {
     pub(crate) fn plan_explained<'a>(&'a self, request: &Request<'a>, seed: Seed) -> (Plan<'a>, Vec<Step>) {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
-        let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, None)).collect();
+        let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
         (plan, steps)
     }
@@ -119,16 +120,16 @@ impl RuleSet {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
         let mut skipped = Vec::new();
-        for (position, rule) in (0u32..).zip(&*self.rules) {
+        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
             let endpoints = &rule.when.endpoints;
             let elsewhere =
                 !endpoints.is_empty() && !endpoints.iter().any(|pattern| pattern.matches(&request.endpoint));
-            if elsewhere || rule.limits.is_empty() || !walk.is_own(rule) {
+            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) {
                 continue;
             }
-            let mut values = SubjectValues::default();
+            let mut values = SubjectHasher::new(seed);
             if rule.per.iter().all(|dimension| values.push(dimension, request, self.ipv6_prefix)) {
-                walk.charge_rule(position, rule, seed.subject(&values), Effect::Enforce);
+                walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
             } else {
                 skipped.push(&*rule.name);
             }
@@ -145,18 +146,20 @@ impl<'a, 'r> Walk<'a, 'r> {
         Walk { set, request, seed, plan, layers, shadows: 0, overridden: false, client, own_charges: 0 }
     }
 
-    fn visit(&mut self, position: u32, known: Option<Condition>) -> Step {
-        let rule = &self.set.rules[position as usize];
-        if !rule.enabled {
+    /// Looks at one rule, which the index found or not.
+    fn visit(&mut self, position: u32, found: bool) -> Step {
+        let (brief, rule) = (&self.set.briefs[position as usize], &self.set.rules[position as usize]);
+        if !brief.enabled {
             return Step::Disabled;
         }
         if self.plan.end != End::Exhausted {
             return Step::NotReached;
         }
-        if !rule.when.matches_beyond(known, self.request) {
+        let request = self.request;
+        if !(if found { brief.matches_found(rule, request) } else { rule.when.matches(request) }) {
             return Step::Mismatch;
         }
-        match rule.action {
+        match brief.action {
             Action::Allow => {
                 self.plan.end = End::Allowed(position);
                 Step::Allowed
@@ -165,11 +168,11 @@ impl<'a, 'r> Walk<'a, 'r> {
                 self.plan.end = End::Blocked(position);
                 Step::Blocked
             }
-            Action::Reject | Action::Throttle | Action::LogOnly => self.collect(position, rule),
+            Action::Reject | Action::Throttle | Action::LogOnly => self.collect(position, brief),
         }
     }
 
-    fn collect(&mut self, position: u32, rule: &'a Rule) -> Step {
+    fn collect(&mut self, position: u32, rule: &'a Brief) -> Step {
         let layer = self.set.layers[position as usize];
         let shadow = rule.action == Action::LogOnly;
         if !shadow && self.layers.contains(&layer) {
@@ -180,26 +183,26 @@ impl<'a, 'r> Walk<'a, 'r> {
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return Step::TooMany;
         }
-        let mut values = SubjectValues::default();
+        let mut values = SubjectHasher::new(self.seed);
         let missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
         if let Some(position) = rule.per.iter().position(missing) {
             return Step::NoSubject(position);
         }
         if shadow {
             self.shadows += rule.limits.len();
-            self.charge_rule(position, rule, self.seed.subject(&values), Effect::Shadow);
+            self.charge_rule(position, rule, values.subject(), Effect::Shadow);
             return Step::Collected;
         }
         self.layers.push(layer);
         match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.counts(*client))) {
             Some(client) if self.replace(position, client) => {}
-            _ => self.charge_rule(position, rule, self.seed.subject(&values), Effect::Enforce),
+            _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
         }
         Step::Collected
     }
 
     /// Whether what the rule counts is the client's own doing.
-    fn is_own(&self, rule: &Rule) -> bool {
+    fn is_own(&self, rule: &Brief) -> bool {
         let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.counts(client));
         rule.per.iter().any(|dimension| dimension.names_client() || counts(dimension))
     }
@@ -223,7 +226,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
     }
 
-    fn charge_rule(&mut self, position: u32, rule: &'a Rule, subject: Subject, effect: Effect) {
+    fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
         for limit in &rule.limits {
             self.push(position, subject, limit.counter, &limit.limit, effect);
         }
@@ -231,10 +234,10 @@ impl<'a, 'r> Walk<'a, 'r> {
 
     /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
     fn charge_override(&mut self, position: u32, client: Client<'_>, counter: CounterId, limit: &'a Limit) {
-        let mut values = SubjectValues::default();
+        let mut values = SubjectHasher::new(self.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        self.push(position, self.seed.subject(&values), counter, limit, Effect::Enforce);
+        self.push(position, values.subject(), counter, limit, Effect::Enforce);
     }
 
     fn push(
@@ -245,7 +248,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         limit: &'a Limit,
         effect: Effect,
     ) {
-        let rule = self.set.rules.get(position as usize);
+        let rule = self.set.briefs.get(position as usize);
         // Only penalties ask whose doing a refusal is.
         if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
@@ -268,9 +271,9 @@ impl<'a, 'r> Walk<'a, 'r> {
             && self.plan.charges.charges.iter().any(enforced)
         {
             // The same subject as that of a rule that counts by this client, so that a cluster keeps both in one slot.
-            let mut values = SubjectValues::default();
+            let mut values = SubjectHasher::new(self.seed);
             values.push_client(client, self.set.ipv6_prefix);
-            let subject = self.seed.subject(&values);
+            let subject = values.subject();
             let own_charges = self.own_charges;
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, own_charges });
         }

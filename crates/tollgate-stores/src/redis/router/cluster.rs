@@ -15,7 +15,6 @@ use tracing::debug;
 use super::super::error::Fault;
 use super::super::keys::SLOTS;
 use super::super::link::Link;
-use super::super::script::ChargeAll;
 use super::super::settings::{Address, RedisSettings};
 
 /// How often the map is read when nothing is amiss.
@@ -23,11 +22,12 @@ const READ_EVERY: Duration = Duration::from_secs(10);
 /// How often at most when something is.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a decision waits, within its budget, for the keys of a slot that moves to be in one place again.
+const TRY_AGAIN: Duration = Duration::from_millis(2);
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
     settings: RedisSettings,
-    script: Arc<ChargeAll>,
     map: ArcSwap<Slots>,
     /// Every server that was ever sent to, by address.
     links: Mutex<HashMap<String, Arc<Link>>>,
@@ -46,14 +46,9 @@ struct Slots {
 const NOBODY: u16 = u16::MAX;
 
 impl Cluster {
-    pub(super) fn open(
-        servers: &[Address],
-        settings: &RedisSettings,
-        script: &Arc<ChargeAll>,
-    ) -> Result<Self, Fault> {
+    pub(super) fn open(servers: &[Address], settings: &RedisSettings) -> Result<Self, Fault> {
         let cluster = Cluster {
             settings: settings.clone(),
-            script: Arc::clone(script),
             map: ArcSwap::from_pointee(Slots {
                 masters: Vec::new(),
                 owner: vec![NOBODY; SLOTS.into()].into(),
@@ -102,9 +97,14 @@ impl Cluster {
     ) -> Result<Value, Fault> {
         let mut link = self.map.load().of(slot).ok_or(Fault::NotDone)?;
         let mut asking = false;
-        for _ in 0..redirects_max {
+        let mut redirects = 0;
+        while redirects < redirects_max {
             let outcome = link.call(command.clone(), asking, deadline).await;
             (link, asking) = match outcome {
+                Err(Fault::TryAgain) if Instant::now() + TRY_AGAIN < deadline => {
+                    sleep(TRY_AGAIN).await;
+                    continue;
+                }
                 Err(Fault::Moved(address)) => {
                     self.doubted.notify_one();
                     (self.link_from(&address, &link)?, false)
@@ -117,6 +117,7 @@ impl Cluster {
                     return other;
                 }
             };
+            redirects += 1;
             // A server we have not talked to yet: its first connection is worth a part of the budget.
             let _ = tokio::time::timeout_at(deadline.into(), link.connected()).await;
         }
@@ -135,7 +136,7 @@ impl Cluster {
         if let Some(link) = links.get(&address.to_string()) {
             return Ok(Arc::clone(link));
         }
-        let link = Arc::new(Link::open(address, &self.settings, &self.script)?);
+        let link = Arc::new(Link::open(address, &self.settings)?);
         links.insert(address.to_string(), Arc::clone(&link));
         Ok(link)
     }
@@ -148,13 +149,11 @@ impl Cluster {
             command.arg("SLOTS");
             let answer = link.call(command, false, Instant::now() + PATIENCE).await;
             let ranges = answer.ok().and_then(|value| Vec::<SlotRange>::from_redis_value(value).ok());
-            match ranges.filter(|ranges| !ranges.is_empty()) {
-                Some(ranges) => {
-                    self.learn(&ranges, link);
-                    return true;
-                }
-                None => debug!(server = link.name(), "told no cluster slots"),
+            if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
+                self.learn(&ranges, link);
+                return true;
             }
+            debug!(server = link.name(), "told no cluster slots");
         }
         false
     }
@@ -196,7 +195,9 @@ impl Slots {
 
     /// Whether every slot is where it was.
     fn same_owners(&self, other: &Slots) -> bool {
-        let name = |slots: &Slots, owner: &u16| slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned());
+        let name = |slots: &Slots, owner: &u16| {
+            slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned())
+        };
         // Slots come in long ranges: the names are compared only where the owner changes.
         let mut last = None;
         self.owner.iter().zip(&other.owner).all(|pair| {

@@ -10,7 +10,6 @@ use tracing::{info, warn};
 
 use super::super::error::Fault;
 use super::super::link::Link;
-use super::super::script::ChargeAll;
 use super::super::settings::{Address, Login, RedisSettings};
 use super::Spot;
 
@@ -26,7 +25,6 @@ pub(super) struct Watch {
     sentinels: Vec<Client>,
     master: String,
     spot: Arc<Spot>,
-    script: Arc<ChargeAll>,
 }
 
 impl Watch {
@@ -36,19 +34,15 @@ impl Watch {
         sentinels: &[Address],
         master: &str,
         login: &Login,
-        script: &Arc<ChargeAll>,
     ) -> Result<Self, Fault> {
         let misconfigured = |error: redis::RedisError| Fault::Misconfigured(error.to_string());
         let clients = sentinels.iter().map(|address| settings.client_with(address, login, 0));
         let clients = clients.collect::<Result<Vec<_>, _>>().map_err(misconfigured)?;
-        let nowhere = Address::Tcp { host: "0.0.0.0".to_owned(), port: 1 };
-        let link = Link::open(sentinels.first().unwrap_or(&nowhere), settings, script)?;
         Ok(Watch {
             settings: settings.clone(),
             sentinels: clients,
             master: master.to_owned(),
-            spot: Spot::new(link),
-            script: Arc::clone(script),
+            spot: Spot::new(None),
         })
     }
 
@@ -60,7 +54,7 @@ impl Watch {
     pub(super) async fn run(mut self) {
         loop {
             match self.ask().await {
-                Some(address) if address.to_string() != self.spot.link.load().name() => self.follow(&address),
+                Some(address) if !self.follows(&address) => self.follow(&address),
                 Some(_) => {}
                 None => warn!(master = %self.master, "no sentinel says where the master is"),
             }
@@ -69,12 +63,18 @@ impl Watch {
         }
     }
 
+    fn follows(&self, address: &Address) -> bool {
+        self.spot.link.load().as_ref().is_some_and(|link| link.name() == address.to_string())
+    }
+
     fn follow(&self, address: &Address) {
-        match Link::open(address, &self.settings, &self.script) {
+        match Link::open(address, &self.settings) {
             Ok(link) => {
                 info!(master = %self.master, server = %address, "counters are kept by this server now");
-                self.spot.link.store(Arc::new(link));
-                self.spot.generation.fetch_add(1, Ordering::Relaxed);
+                // The first master is no change.
+                if self.spot.link.swap(Some(Arc::new(link))).is_some() {
+                    self.spot.generation.fetch_add(1, Ordering::Relaxed);
+                }
             }
             Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
         }

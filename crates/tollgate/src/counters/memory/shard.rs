@@ -6,7 +6,7 @@ use super::packed::Entry;
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, Cell, Next, Verdict};
+use crate::algorithms::{self, Cell, Next, Verdict, bucket};
 use crate::counters::{Charge, Penalised, PenaltyCharge};
 use crate::limit::Algorithm;
 use crate::penalties::Conduct;
@@ -58,14 +58,15 @@ enum Write {
 
 pub(super) struct Shard {
     pub(super) cells: Table,
+    /// Nothing is restored before this instant, so looking for room before it is in vain. Beside the table, because
+    /// every charge looks at both.
+    next_restored_at: Timestamp,
     pub(super) logs: HashTable<LogEntry>,
     pub(super) penalties: HashTable<PenaltyEntry>,
     keys_max: usize,
     log_bytes_max: usize,
     penalties_max: usize,
     log_bytes: usize,
-    /// Nothing is restored before this instant, so looking for room before it is in vain.
-    next_restored_at: Timestamp,
     overflows: u64,
 }
 
@@ -73,13 +74,13 @@ impl Shard {
     pub(super) fn new(bounds: MemoryBounds, shards: usize) -> Self {
         Shard {
             cells: Table::default(),
+            next_restored_at: Timestamp::default(),
             logs: HashTable::new(),
             penalties: HashTable::new(),
             keys_max: bounds.keys_max.get().div_ceil(shards),
             log_bytes_max: bounds.log_bytes_max.div_ceil(shards),
             penalties_max: bounds.penalties_max.div_ceil(shards),
             log_bytes: 0,
-            next_restored_at: Timestamp::default(),
             overflows: 0,
         }
     }
@@ -98,7 +99,28 @@ impl Shard {
         self.overflows
     }
 
+    /// [`Shard::charge`] for what is charged most: a bucket that is known and admits. Nothing, and nothing written, if it
+    /// is anything else.
+    #[inline]
+    pub(super) fn charge_known_bucket(
+        &mut self,
+        key: Key,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Option<Verdict> {
+        if charge.cost == 0 || !charge.limit.algorithm().has_burst() {
+            return None;
+        }
+        let entry = self.cells.find_mut(key)?;
+        let cell = Some(entry.cell()).filter(|cell| cell.at <= now)?;
+        let (verdict, next) = bucket::admit(charge.limit, Some(cell), charge.cost, now)?;
+        entry.set(&next);
+        self.expect_restored(next.restored_at);
+        Some(verdict)
+    }
+
     /// Judges and, if admitted, commits a charge that stands alone: one lookup instead of two.
+    #[inline(never)]
     pub(super) fn charge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Verdict {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
             && let Some(entry) = self.cells.find_mut(key)
@@ -301,6 +323,18 @@ impl Shard {
             return true;
         }
         false
+    }
+
+    /// Forgets a counter, and says how much of the charge's limit it held at `now`.
+    pub(super) fn take(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> u32 {
+        let known =
+            self.cells.contains(key) || self.logs.find(key.hash(), |entry| entry.key == key).is_some();
+        if !known {
+            return 0;
+        }
+        let looked = self.judge(key, &Charge { cost: 0, ..*charge }, now);
+        self.forget(key);
+        charge.limit.capacity().saturating_sub(looked.verdict.remaining)
     }
 
     pub(super) fn cooldown_left(

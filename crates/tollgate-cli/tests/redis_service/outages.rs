@@ -1,0 +1,138 @@
+//! Redis is late, gone, full or back.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tollgate_testkit::RedisServer;
+
+use crate::harness::{Service, wait_for};
+use crate::{admitted, check, service};
+
+fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
+    service(limit, &format!("url = \"{}\"", redis.url()), rule)
+}
+
+fn wait_until_shared(service: &Service, user: &str) {
+    wait_for("the counters to be shared again", || (check(service, user) == (200, false)).then_some(()));
+}
+
+#[test]
+fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
+    let redis = RedisServer::start();
+    redis.kill9();
+    let service = on(&redis, 100, "");
+    assert_eq!(check(&service, "alice"), (200, true));
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
+    let reason = ready.json()["store_error"].as_str().unwrap().to_owned();
+    assert!(reason.contains(&redis.address().to_string()), "{reason}");
+    assert!(service.log().contains("serving without the counter store"), "{}", service.log());
+    redis.restart();
+    wait_until_shared(&service, "alice");
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
+}
+
+#[test]
+fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
+    let redis = RedisServer::start();
+    let service = on(&redis, 1_000_000, "");
+    let (stop, slow) = (AtomicBool::new(false), Duration::from_secs(2));
+    let asked = |number: usize| {
+        let mut answers = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let started = Instant::now();
+            assert_eq!(check(&service, &format!("user-{number}")).0, 200);
+            assert!(started.elapsed() < slow, "{:?}", started.elapsed());
+            answers += 1;
+        }
+        answers
+    };
+    let asked = &asked;
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..4).map(|number| scope.spawn(move || asked(number))).collect();
+        thread::sleep(Duration::from_millis(200));
+        redis.freeze();
+        wait_for("the outage to be noticed", || check(&service, "witness").1.then_some(()));
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(service.get("/readyz").status, 200);
+        redis.thaw();
+        wait_until_shared(&service, "witness");
+        stop.store(true, Ordering::Relaxed);
+        assert!(clients.into_iter().all(|client| client.join().unwrap() > 0));
+    });
+    let degraded = "tollgate_degraded_decisions_total{rule=\"by-user\",mode=\"local\"}";
+    assert!(service.metric(degraded).is_some_and(|count| count > 0.0));
+    assert!(service.metric("tollgate_degraded_seconds_total").is_some_and(|seconds| seconds > 0.2));
+}
+
+#[test]
+fn what_was_admitted_in_an_outage_is_not_admitted_again_after_it() {
+    let redis = RedisServer::start();
+    let service = service(100, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), "");
+    wait_until_shared(&service, "other");
+    assert_eq!(admitted(&service, "alice", 30), 30);
+    redis.freeze();
+    // Calls whose answer did not come count on both sides: too much, never too little. To be exact, others make them.
+    let left_alone = format!("tollgate_store_breaker_open{{server=\"{}\"}}", redis.address());
+    wait_for("the outage to be noticed", || {
+        check(&service, "other");
+        (service.metric(&left_alone) == Some(1.0)).then_some(())
+    });
+    let alone = (0..40).filter(|_| check(&service, "alice") == (200, true)).count();
+    assert_eq!(alone, 40);
+    redis.thaw();
+    wait_until_shared(&service, "other");
+    let after = admitted(&service, "alice", 100);
+    assert_eq!(30 + alone + after, 100);
+}
+
+#[test]
+fn a_redis_that_was_killed_and_is_back_is_used_again() {
+    let redis = RedisServer::start();
+    let service = on(&redis, 1_000, "");
+    wait_until_shared(&service, "alice");
+    redis.kill9();
+    wait_for("the outage to be noticed", || (check(&service, "alice") == (200, true)).then_some(()));
+    let alone = admitted(&service, "bob", 600);
+    assert_eq!(alone, 600);
+    redis.restart();
+    wait_until_shared(&service, "alice");
+    // The server kept nothing, but what this node counted is brought to it.
+    assert_eq!(admitted(&service, "bob", 600), 400);
+}
+
+#[test]
+fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
+    let redis = RedisServer::start();
+    redis.kill9();
+    let closed = on(&redis, 5, "on_store_failure = \"closed\"");
+    let answer = closed.check("alice", "/x");
+    assert_eq!(answer.error().1, "SERVICE_UNAVAILABLE");
+    assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
+    let open = on(&redis, 5, "on_store_failure = \"open\"");
+    assert!((0..20).all(|_| check(&open, "alice") == (200, true)));
+    let count = |service: &Service, mode: &str| {
+        let line = format!("tollgate_degraded_decisions_total{{rule=\"by-user\",mode=\"{mode}\"}}");
+        service.metric(&line)
+    };
+    assert_eq!((count(&closed, "closed"), count(&open, "open")), (Some(1.0), Some(20.0)));
+}
+
+#[test]
+fn t17_a_redis_whose_memory_is_full_fails_nobody() {
+    let redis = RedisServer::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
+    let service = on(&redis, 20, "");
+    wait_until_shared(&service, "alice");
+    let filling = "x".repeat(100_000);
+    let full =
+        (0..1_000).any(|number| redis.cli(&["SET", &format!("fill-{number}"), &filling]).starts_with("OOM"));
+    assert!(full || redis.cli(&["SET", "one-more", &filling]).contains("OOM"));
+    for number in 0..200 {
+        let (status, _) = check(&service, &format!("user-{}", number % 5));
+        assert!(status == 200 || status == 429, "{status}");
+    }
+    assert_eq!(check(&service, "newcomer").0, 200);
+    redis.flush_all();
+    wait_until_shared(&service, "late");
+}

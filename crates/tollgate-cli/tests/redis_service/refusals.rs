@@ -1,0 +1,73 @@
+//! Redis answers, and refuses us: an operator must act, and nobody is admitted meanwhile.
+
+use std::process::Command;
+
+use tollgate_testkit::{RedisOptions, RedisServer};
+
+use crate::harness::Service;
+use crate::{check, config, service};
+
+fn protected() -> RedisServer {
+    RedisServer::start_with(&RedisOptions {
+        password: Some("right-secret".to_owned()),
+        ..RedisOptions::default()
+    })
+}
+
+fn refused(service: &Service) -> String {
+    for _ in 0..5 {
+        let answer = service.check("alice", "/x");
+        assert_eq!(
+            (answer.status, answer.error().1.as_str()),
+            (503, "SERVICE_UNAVAILABLE"),
+            "{}",
+            answer.text
+        );
+        assert!(answer.text.contains("/readyz"), "{}", answer.text);
+    }
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &"misconfigured".into()), "{}", ready.text);
+    ready.json()["store_error"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
+    let redis = protected();
+    for (url, code) in [
+        (format!("redis://:canary@{}", redis.address()), "WRONGPASS"),
+        (format!("redis://{}", redis.address()), "NOAUTH"),
+    ] {
+        // An open rule is for a store that is gone, not for one that was never ours.
+        let service = service(100, &format!("url = \"{url}\""), "on_store_failure = \"open\"");
+        let reason = refused(&service);
+        assert!(reason.contains(code), "{reason}");
+        assert!(service.log().contains(code), "{}", service.log());
+    }
+    let right = service(100, &format!("url = \"{}\"", redis.url()), "");
+    assert_eq!(check(&right, "alice"), (200, false));
+}
+
+#[test]
+fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
+    let redis = protected();
+    let counters = format!("url = \"redis://{}\"\npassword = \"canary\"", redis.address());
+    let service = service(100, &counters, "");
+    let reason = refused(&service);
+    let told = [
+        reason,
+        service.log(),
+        service.banner.clone(),
+        service.get("/metrics").text,
+        service.admin("GET", "/v1/admin/rules", "").text,
+    ];
+    for text in told {
+        assert!(!text.contains("canary"), "{text}");
+    }
+    let folder = tempfile::TempDir::new().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    std::fs::write(&file, config(1, &counters, "")).unwrap();
+    let mut show = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let shown = show.args(["config", "show", "--config"]).arg(&file).output().unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("password = \"***\"") && !shown.contains("canary"), "{shown}");
+}

@@ -1,0 +1,125 @@
+//! The counters of this service: in its own memory, or on Redis with other nodes.
+
+use std::num::NonZeroU32;
+
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+use tollgate::{MemoryCounters, Timestamp};
+use tollgate_stores::redis::RedisCounters;
+
+/// Where this service counts.
+pub(crate) enum Counters {
+    /// In this process.
+    Memory(MemoryCounters),
+    /// Shared.
+    Redis(RedisCounters),
+}
+
+/// How shared counters are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoreState {
+    /// They are asked.
+    Reached,
+    /// Some of them do not answer: this node counts its share.
+    Unreached(String),
+    /// They refuse us, and nothing can be decided until an operator acts.
+    Refused(String),
+}
+
+impl StoreState {
+    /// What is wrong, in words.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        match self {
+            StoreState::Reached => None,
+            StoreState::Unreached(reason) => {
+                Some(format!("{reason}: this node counts its share of each limit until then"))
+            }
+            StoreState::Refused(reason) => {
+                Some(format!("it refuses us ({reason}): nothing is admitted until that is mended"))
+            }
+        }
+    }
+}
+
+impl Counters {
+    /// Those of this process, if they are the ones.
+    pub(crate) fn memory(&self) -> Option<&MemoryCounters> {
+        match self {
+            Counters::Memory(memory) => Some(memory),
+            Counters::Redis(_) => None,
+        }
+    }
+
+    /// Those on Redis, if they are the ones.
+    pub(crate) fn redis(&self) -> Option<&RedisCounters> {
+        match self {
+            Counters::Memory(_) => None,
+            Counters::Redis(redis) => Some(redis),
+        }
+    }
+
+    /// How they are. Memory is always there.
+    pub(crate) fn state(&self) -> StoreState {
+        let Counters::Redis(redis) = self else { return StoreState::Reached };
+        if let Some(reason) = redis.refusal() {
+            return StoreState::Refused(reason);
+        }
+        let links = redis.links();
+        let silent: Vec<&str> = (links.iter())
+            .filter(|link| !link.connected || link.breaker_open)
+            .map(|link| &*link.server)
+            .collect();
+        match (silent.as_slice(), links.is_empty()) {
+            ([], false) => StoreState::Reached,
+            ([], true) => StoreState::Unreached("no server of the cluster is known yet".to_owned()),
+            (silent, _) => StoreState::Unreached(format!("{} cannot be reached", silent.join(", "))),
+        }
+    }
+}
+
+// Calls to Redis are boxed: what they keep while they wait would else make every check larger, in memory too.
+impl CounterStore for Counters {
+    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        match self {
+            Counters::Memory(memory) => Ok(memory.charge_all_now(charges, now)),
+            Counters::Redis(redis) => Box::pin(redis.charge_all(charges, now)).await,
+        }
+    }
+
+    fn nodes(&self) -> NonZeroU32 {
+        self.redis().map_or(NonZeroU32::MIN, CounterStore::nodes)
+    }
+
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        self.redis().is_none_or(|redis| redis.reaches(charges))
+    }
+
+    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        match self {
+            Counters::Memory(_) => Ok(()),
+            Counters::Redis(redis) => Box::pin(redis.carry(charges, now)).await,
+        }
+    }
+}
+
+impl CounterAdmin for Counters {
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
+        match self {
+            Counters::Memory(memory) => memory.reset(charges).await,
+            Counters::Redis(redis) => Box::pin(redis.reset(charges)).await,
+        }
+    }
+
+    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+        match self {
+            Counters::Memory(memory) => memory.pardon(client).await,
+            Counters::Redis(redis) => Box::pin(redis.pardon(client)).await,
+        }
+    }
+
+    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+        match self {
+            Counters::Memory(memory) => memory.penalised(count_max, now).await,
+            Counters::Redis(redis) => Box::pin(redis.penalised(count_max, now)).await,
+        }
+    }
+}

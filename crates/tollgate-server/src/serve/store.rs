@@ -1,0 +1,62 @@
+//! Finds the counters when the service starts.
+
+use std::time::Duration;
+
+use tollgate::Seed;
+use tollgate_stores::redis::{RedisCounters, SettingsRefused};
+use tracing::{error, info, warn};
+
+use crate::counters::{Counters, StoreState};
+use crate::data_dir::DataDir;
+use crate::fleet;
+use crate::settings::{CounterSettings, RedisCounterSettings};
+
+/// How long a start waits for the shared counters. After that it serves without them.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The counters of these settings and the seed of their subjects.
+pub(super) async fn open(
+    settings: &CounterSettings,
+    data_dir: &DataDir,
+) -> Result<(Counters, Seed), SettingsRefused> {
+    match settings {
+        CounterSettings::Memory { bounds, .. } => {
+            let (memory, seed) = data_dir.load_counters(*bounds);
+            Ok((Counters::Memory(memory), seed))
+        }
+        CounterSettings::Redis(settings) => {
+            let redis = RedisCounters::open(&settings.redis)?;
+            warn_of_open_links(settings);
+            redis.wait_for_seed(true);
+            redis.connected(PATIENCE).await;
+            let seed = fleet::join(&redis, data_dir).await;
+            let counters = Counters::Redis(redis);
+            match counters.state() {
+                StoreState::Reached => info!("the counter store is connected"),
+                StoreState::Unreached(reason) => {
+                    warn!(
+                        reason,
+                        "serving without the counter store: limits are counted here until it answers"
+                    );
+                }
+                StoreState::Refused(reason) => {
+                    error!(
+                        reason,
+                        "the counter store refuses us: no request is admitted until that is mended"
+                    );
+                }
+            }
+            Ok((counters, seed))
+        }
+    }
+}
+
+fn warn_of_open_links(settings: &RedisCounterSettings) {
+    for server in settings.unprotected() {
+        warn!(%server, "the counter store is reached in plain text and without a password: whoever reaches it can \
+            read and change every counter");
+    }
+    if settings.redis.tls.as_ref().is_some_and(|tls| tls.insecure) {
+        warn!("counters.tls.insecure: any certificate of the counter store is taken");
+    }
+}

@@ -1,0 +1,170 @@
+use std::path::Path;
+
+use tollgate_testkit::Certificates;
+
+use super::super::{CounterSettings, Flags, RedisCounterSettings, Settings};
+use super::*;
+
+fn counters(settings: &Settings) -> &RedisCounterSettings {
+    match &settings.counters {
+        CounterSettings::Redis(settings) => settings,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn read(keys: &str) -> Settings {
+    Settings::from_toml(&format!("[counters]\nstore = \"redis\"\n{keys}"))
+        .unwrap_or_else(|error| panic!("{error}\n{keys}"))
+}
+
+fn tcp(host: &str, port: u16) -> Address {
+    Address::Tcp { host: host.to_owned(), port }
+}
+
+#[test]
+fn a_url_alone_says_server_login_database_and_protection() {
+    let settings = read("url = \"rediss://gate:canary@redis.example:7000/3\"");
+    let redis = &counters(&settings).redis;
+    assert_eq!(redis.topology, Topology::Single(tcp("redis.example", 7000)));
+    assert_eq!((redis.login.user.as_deref(), redis.database), (Some("gate"), 3));
+    assert_eq!(redis.login.password, Some(Secret("canary".to_owned())));
+    assert_eq!(redis.tls, Some(Tls::default()));
+    assert_eq!(redis.timeout, Duration::from_millis(15));
+    let socket = read("url = \"redis+unix:///run/redis.sock?db=2\"");
+    let redis = &counters(&socket).redis;
+    assert_eq!(redis.topology, Topology::Single(Address::Unix("/run/redis.sock".into())));
+    assert_eq!(redis.database, 2);
+}
+
+#[test]
+fn everything_can_be_said_key_by_key() {
+    let settings = read(
+        "topology = \"ring\"\nnodes = [\"10.0.0.1:1\", \"[::1]:2\"]\nvirtual_nodes = 7\nuser = \"gate\"\n\
+         password = \"canary\"\ndatabase = 4\nconnections = 3\ntimeout = \"8ms\"\nconnect_timeout = \"2s\"\n\
+         leases = false\nrefusal_cache = false\nkeys_max = 99\ntls = { insecure = true }",
+    );
+    let RedisCounterSettings { redis, bounds, .. } = counters(&settings);
+    let servers = vec![tcp("10.0.0.1", 1), tcp("::1", 2)];
+    let virtual_nodes = NonZeroUsize::new(7).unwrap();
+    let expected = RedisSettings {
+        login: Login { user: Some("gate".to_owned()), password: Some(Secret("canary".to_owned())) },
+        database: 4,
+        tls: Some(Tls { insecure: true, ..Tls::default() }),
+        connections: NonZeroUsize::new(3).unwrap(),
+        timeout: Duration::from_millis(8),
+        connect_timeout: Duration::from_secs(2),
+        leases: false,
+        refusal_cache: false,
+        ..RedisSettings::new(Topology::Ring { servers, virtual_nodes })
+    };
+    assert_eq!(*redis, expected);
+    assert_eq!(bounds.keys_max.get(), 99, "the bound of what is counted here in an outage");
+}
+
+#[test]
+fn sentinels_have_a_login_of_their_own() {
+    let settings = read(
+        "topology = \"sentinel\"\nnodes = [\"a:26379\"]\nsentinel_master = \"main\"\nsentinel_user = \"s\"\n\
+         sentinel_password = \"t\"",
+    );
+    let login = Login { user: Some("s".to_owned()), password: Some(Secret("t".to_owned())) };
+    let expected = Topology::Sentinel { sentinels: vec![tcp("a", 26379)], master: "main".to_owned(), login };
+    assert_eq!(counters(&settings).redis.topology, expected);
+}
+
+#[test]
+fn certificates_are_read_with_the_settings() {
+    let folder = tempfile::tempdir().unwrap();
+    let certificates = Certificates::create_in(folder.path());
+    let (authority, own, key) = (&certificates.authority, &certificates.client, &certificates.client_key);
+    let shown = |path: &Path| path.display().to_string();
+    let settings = read(&format!(
+        "url = \"rediss://localhost\"\n[counters.tls]\nca_file = {:?}\ncert_file = {:?}\nkey_file = {:?}",
+        shown(authority),
+        shown(own),
+        shown(key)
+    ));
+    let tls = counters(&settings).redis.tls.as_ref().unwrap();
+    assert_eq!(tls.authorities, std::fs::read(authority).ok());
+    assert_eq!(tls.own, std::fs::read(own).ok().zip(std::fs::read(key).ok()));
+    let again = Settings::from_toml(&settings.show()).unwrap();
+    assert_eq!(again.counters, settings.counters);
+}
+
+#[test]
+fn the_environment_says_it_too_and_a_password_of_digits_is_a_text() {
+    let variables = [
+        ("TOLLGATE_COUNTERS__STORE", "redis"),
+        ("TOLLGATE_COUNTERS__TOPOLOGY", "cluster"),
+        ("TOLLGATE_COUNTERS__NODES", "[\"a:1\", \"b:2\"]"),
+        ("TOLLGATE_COUNTERS__PASSWORD", "0042"),
+        ("TOLLGATE_COUNTERS__TLS__INSECURE", "true"),
+    ];
+    let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let settings = Settings::load(&Flags::default(), variables).unwrap();
+    let redis = &counters(&settings).redis;
+    assert_eq!(redis.topology, Topology::Cluster(vec![tcp("a", 1), tcp("b", 2)]));
+    assert_eq!(redis.login.password, Some(Secret("0042".to_owned())));
+    assert!(redis.tls.as_ref().is_some_and(|tls| tls.insecure));
+}
+
+#[test]
+fn shown_settings_give_the_same_settings() {
+    for keys in [
+        "url = \"redis://127.0.0.1:7000\"",
+        "url = \"rediss://a:b@[::1]:7000/3\"",
+        "url = \"redis+unix:///run/a%20b.sock\"\nconnections = 2",
+        "topology = \"ring\"\nnodes = [\"a:1\", \"b:2\"]\ntls = { enabled = true }",
+        "topology = \"modulo\"\nnodes = [\"a:1\"]\nuser = \"u\"\npassword = \"p\"",
+        "topology = \"sentinel\"\nnodes = [\"a:1\"]\nsentinel_master = \"m\"\nsentinel_password = \"p\"",
+    ] {
+        let shown = read(keys).show();
+        let again = Settings::from_toml(&shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
+        assert_eq!(again.show(), shown);
+        assert_eq!(counters(&again).redis.topology.servers(), counters(&read(keys)).redis.topology.servers());
+    }
+}
+
+#[test]
+fn t56_passwords_are_neither_shown_nor_debugged_nor_repeated_in_complaints() {
+    let fine = [
+        "url = \"redis://u:canary@127.0.0.1\"",
+        "url = \"redis://127.0.0.1\"\npassword = \"canary\"",
+        "topology = \"sentinel\"\nnodes = [\"a:1\"]\nsentinel_master = \"m\"\nsentinel_password = \"canary\"",
+    ];
+    for settings in fine.map(read) {
+        for text in [settings.show(), format!("{settings:?}"), format!("{settings:#?}")] {
+            assert!(!text.contains("canary"), "{text}");
+        }
+    }
+    for wrong in [
+        "url = \"redis//u:canary@127.0.0.1\"",
+        "url = \"redis://u:canary@127.0.0.1:port\"",
+        "url = \"redis://u:canary@127.0.0.1/zero\"",
+        "url = [\"redis://:canary@a\"]",
+        "topology = \"ring\"\nnodes = [\"redis://:canary@127.0.0.1:1\"]",
+        "topology = \"ring\"\nnodes = [\"u:canary@127.0.0.1:1\"]",
+        "url = \"redis://u:canary@127.0.0.1\"\npassword = \"canary\"",
+    ] {
+        let text = format!("[counters]\nstore = \"redis\"\n{wrong}");
+        let error = Settings::from_toml(&text).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
+    }
+}
+
+#[test]
+fn t71_servers_that_anybody_could_use_are_named() {
+    let unprotected = |keys: &str| {
+        let settings = read(keys);
+        counters(&settings).unprotected().iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(unprotected("url = \"redis://10.0.0.1:7\""), ["10.0.0.1:7"]);
+    assert_eq!(
+        unprotected("topology = \"ring\"\nnodes = [\"redis.example:1\", \"localhost:2\", \"[::1]:3\"]"),
+        ["redis.example:1"]
+    );
+    for fine in ["redis://127.0.0.1", "redis://:p@10.0.0.1", "rediss://10.0.0.1", "redis+unix:///run/r.sock"]
+    {
+        assert!(unprotected(&format!("url = \"{fine}\"")).is_empty(), "{fine}");
+    }
+}

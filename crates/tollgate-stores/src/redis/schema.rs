@@ -1,0 +1,150 @@
+//! Which version of names and state the fleet speaks, so that it can be upgraded node by node.
+//!
+//! A node knows its own version and the one before. While any live node knows only the older one, all speak it: a client
+//! has one quota, whichever node it meets. When the last of them is gone, the first node to notice writes down an instant
+//! a few seconds ahead, and from then on all speak the newer one. A counter that has only its old name is renamed on
+//! first use, for as long as one of its window can be left. A node that is older than the fleet counts nothing: it says
+//! so and leaves decisions to its fallback of "refuse".
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use redis::{FromRedisValue, Value};
+use tollgate::counters::Charge;
+use tollgate::{Span, Timestamp};
+use tracing::{error, info};
+
+use super::Store;
+use super::error::Fault;
+use super::keys;
+
+/// How far ahead the instant is at which a fleet changes over: nodes read it every second.
+const AHEAD: Duration = Duration::from_secs(5);
+
+/// What this node speaks.
+pub(super) struct Schema {
+    /// The newest version it knows.
+    own: u8,
+    /// The version in use.
+    speaks: AtomicU8,
+    /// When the fleet changed over to it, in microseconds; zero if it never spoke another.
+    since: AtomicU64,
+    /// Whether the fleet has been heard of: before, nothing is decided by its counters.
+    heard: AtomicBool,
+    /// Whether whoever uses this store has yet to adopt the fleet's seed.
+    waiting: AtomicBool,
+    /// Whether the fleet has moved beyond what this node knows.
+    left_behind: AtomicBool,
+}
+
+impl Schema {
+    /// At first the older version: the fleet may still speak it.
+    pub(super) fn new(own: u8) -> Self {
+        let speaks = AtomicU8::new(own.saturating_sub(1).max(super::keys::SCHEMA));
+        Schema {
+            own,
+            speaks,
+            since: AtomicU64::new(0),
+            heard: false.into(),
+            waiting: false.into(),
+            left_behind: false.into(),
+        }
+    }
+
+    pub(super) fn own(&self) -> u8 {
+        self.own
+    }
+
+    /// Whether it is known what the fleet speaks.
+    pub(super) fn is_known(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
+    /// Until the seed is adopted, subjects are not those of the fleet.
+    pub(super) fn wait_for_seed(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Relaxed);
+    }
+
+    /// The version in use.
+    ///
+    /// # Errors
+    /// When it is not known yet, or one that this node does not know.
+    pub(super) fn speaks(&self) -> Result<u8, Fault> {
+        if !self.is_known() || self.waiting.load(Ordering::Relaxed) {
+            return Err(Fault::NotDone);
+        }
+        if self.left_behind.load(Ordering::Relaxed) {
+            return Err(Fault::Misconfigured(
+                "the fleet speaks a newer version: upgrade this node".to_owned(),
+            ));
+        }
+        Ok(self.speaks.load(Ordering::Relaxed))
+    }
+
+    /// The version under which a counter may still be found, if not the one in use.
+    pub(super) fn before(&self, charge: &Charge<'_>, now: Timestamp) -> Option<u8> {
+        let since = self.since.load(Ordering::Relaxed);
+        if since == 0 {
+            return None;
+        }
+        let rate = u64::from(charge.limit.requests()).max(1);
+        let refill = charge.limit.tick().micros().saturating_mul(charge.limit.debt_units_max() / rate + 1);
+        let window = charge.limit.window_length();
+        let longest = (window + window).max(Span::from_micros(refill));
+        let gone = Timestamp::from_micros(since) + longest + longest;
+        (now < gone).then(|| self.speaks.load(Ordering::Relaxed) - 1)
+    }
+}
+
+impl Store {
+    /// Finds out what the fleet speaks. `older` is the number of live nodes that know only the version before ours.
+    pub(super) async fn agree_on_schema(&self, older: u32, now: Timestamp) -> Result<(), Fault> {
+        self.follow_schema(older, now).await?;
+        self.schema.heard.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    async fn follow_schema(&self, older: u32, now: Timestamp) -> Result<(), Fault> {
+        let schema = &self.schema;
+        if self.changed_over(schema.own + 1).await?.is_some_and(|at| at <= now) {
+            if !schema.left_behind.swap(true, Ordering::Relaxed) {
+                error!("the fleet speaks a newer version of the counters: upgrade this node");
+            }
+            return Ok(());
+        }
+        if schema.own == super::keys::SCHEMA || schema.speaks.load(Ordering::Relaxed) == schema.own {
+            return Ok(());
+        }
+        match self.changed_over(schema.own).await? {
+            Some(at) if at <= now => {
+                schema.since.store(at.as_micros().max(1), Ordering::Relaxed);
+                schema.speaks.store(schema.own, Ordering::Relaxed);
+                info!(version = schema.own, "the fleet has changed over to a newer version of the counters");
+            }
+            None if older == 0 => self.propose_change(now + Span::from(AHEAD)).await?,
+            // Not yet.
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
+    /// When the fleet changes, or changed, over to a version.
+    async fn changed_over(&self, version: u8) -> Result<Option<Timestamp>, Fault> {
+        let mut get = redis::cmd("GET");
+        get.arg(change_name(version));
+        let value = self.admin(self.home(), get).await?;
+        let at = Option::<u64>::from_redis_value(value).ok().flatten();
+        Ok(at.map(Timestamp::from_micros))
+    }
+
+    async fn propose_change(&self, at: Timestamp) -> Result<(), Fault> {
+        let mut set = redis::cmd("SET");
+        set.arg(change_name(self.schema.own)).arg(at.as_micros()).arg("NX");
+        self.admin(self.home(), set).await.map(|_: Value| ())
+    }
+}
+
+/// Where it is written when the fleet changes over to a version.
+fn change_name(version: u8) -> String {
+    keys::shared(&format!("schema:{version}"))
+}

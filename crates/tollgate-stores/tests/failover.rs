@@ -1,0 +1,276 @@
+//! The master dies, or a slot moves, while many callers are charged.
+//!
+//! Replication is asynchronous: what a master acknowledged and had not sent on is lost with it, and may be admitted a
+//! second time. That is the bound that is measured here; everything else must be exact.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
+
+mod harness;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tollgate::Span;
+use tollgate::counters::StoreError;
+use tollgate::limit::Algorithm;
+use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Topology};
+use tollgate_testkit::{RedisCluster, SentinelFleet, key_slot, wait_until};
+
+use self::harness::limits::{Gauge, charges, limit};
+use self::harness::{address, exact, now, open, runtime};
+
+const CALLERS: usize = 8;
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Replication lags by far less than this, unless the machine does.
+const LAG_MAX: Duration = Duration::from_secs(1);
+
+/// A limit of which nothing comes back while a test runs, whatever the date.
+fn gauge(algorithm: Algorithm, requests: u32) -> Gauge {
+    Gauge::new(limit(algorithm, requests, Span::from_secs(400 * 86_400)))
+}
+
+/// What callers have seen of one set of limits, which they charge together.
+struct Load {
+    stop: Arc<AtomicBool>,
+    admitted: Arc<AtomicU64>,
+    callers: Vec<tokio::task::JoinHandle<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// When each admission was known.
+    admissions: Vec<Instant>,
+    errors: Vec<(Instant, StoreError)>,
+}
+
+impl Load {
+    fn start(runtime: &Runtime, store: &RedisCounters, gauges: &[Gauge]) -> Self {
+        let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let callers = (0..CALLERS).map(|_| {
+            let (store, gauges) = (store.clone(), gauges.to_vec());
+            let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
+            runtime.spawn(async move {
+                let mut seen = Seen::default();
+                while !stop.load(Ordering::Relaxed) {
+                    let charges = charges(&gauges, 1);
+                    match store.charge_all_timed(&charges, now()).await {
+                        Ok((verdicts, _)) if verdicts.admitted(&charges) => {
+                            seen.admissions.push(Instant::now());
+                            admitted.fetch_add(1, Ordering::Relaxed);
+                        }
+                        Ok(_) => {}
+                        Err(error) => seen.errors.push((Instant::now(), error)),
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                seen
+            })
+        });
+        Load { callers: callers.collect(), stop, admitted }
+    }
+
+    fn admitted(&self) -> u64 {
+        self.admitted.load(Ordering::Relaxed)
+    }
+
+    fn reaches(&self, count: u64) -> bool {
+        wait_until(PATIENCE, || self.admitted() >= count)
+    }
+
+    /// Waits until nothing more is admitted.
+    fn runs_dry(&self) {
+        let mut last = (self.admitted(), Instant::now());
+        let dry = wait_until(PATIENCE, || {
+            if self.admitted() != last.0 {
+                last = (self.admitted(), Instant::now());
+            }
+            last.1.elapsed() > Duration::from_millis(300)
+        });
+        assert!(dry);
+    }
+
+    fn stop(self, runtime: &Runtime) -> Seen {
+        self.stop.store(true, Ordering::Relaxed);
+        let mut all = Seen::default();
+        for caller in self.callers {
+            let seen = runtime.block_on(caller).unwrap();
+            all.admissions.extend(seen.admissions);
+            all.errors.extend(seen.errors);
+        }
+        all.admissions.sort_unstable();
+        all
+    }
+}
+
+/// What a kill cost. Nothing that was acknowledged since `unreplicated` may have reached a replica.
+fn tell(name: &str, seen: &Seen, unreplicated: Instant, killed: Instant, limit: u64) -> u64 {
+    let over = (seen.admissions.len() as u64).saturating_sub(limit);
+    // Whoever is answered just after the kill was decided before it: a failover takes longer.
+    let late = killed + Duration::from_millis(250);
+    let before = || seen.admissions.iter().filter(|at| **at <= late);
+    let first_after = seen.admissions.iter().find(|at| **at > late).unwrap();
+    let bound = before().filter(|at| **at >= unreplicated).count() as u64;
+    eprintln!(
+        "{name}: unavailable for {:?}, {} calls failed; {} admitted of {limit}, {over} too many; bound {bound}, admitted \
+         in {:?} without replication",
+        first_after.duration_since(*before().last().unwrap()),
+        seen.errors.len(),
+        seen.admissions.len(),
+        killed.duration_since(unreplicated),
+    );
+    assert!(over <= bound, "{over} too many");
+    let down = |error: &StoreError| matches!(error, StoreError::Unreachable | StoreError::Timeout { .. });
+    assert!(seen.errors.iter().all(|(_, error)| down(error)));
+    over
+}
+
+/// The default budget, and every decision asked of a server.
+fn demanding(topology: Topology) -> RedisSettings {
+    let timeout = RedisSettings::new(topology.clone()).timeout;
+    RedisSettings { timeout, ..exact(topology) }
+}
+
+const LIMIT: u32 = 4_000;
+const BEFORE_THE_KILL: u64 = 2_000;
+
+/// `kill` says since when nothing was replicated. How many were admitted beyond the limit.
+fn survives_the_death_of_its_master(
+    name: &str,
+    topology: Topology,
+    kill: impl FnOnce(&Gauge, &Load) -> Option<Instant>,
+) -> u64 {
+    let runtime = runtime();
+    let store = runtime.block_on(open(&demanding(topology)));
+    let gauge = gauge(Algorithm::TokenBucket, LIMIT);
+    let load = Load::start(&runtime, &store, std::slice::from_ref(&gauge));
+    assert!(load.reaches(BEFORE_THE_KILL));
+    let unreplicated = kill(&gauge, &load);
+    let killed = Instant::now();
+    let before = load.admitted();
+    assert!(load.reaches(before + 10), "no recovery: {:?}", store.links());
+    load.runs_dry();
+    let seen = load.stop(&runtime);
+    tell(name, &seen, unreplicated.unwrap_or(killed.checked_sub(LAG_MAX).unwrap()), killed, LIMIT.into())
+}
+
+fn under_sentinels(fleet: &SentinelFleet) -> Topology {
+    let sentinels = fleet.sentinels().into_iter().map(address).collect();
+    let master = fleet.master_name().to_owned();
+    Topology::Sentinel { sentinels, master, login: Login::default() }
+}
+
+#[test]
+fn a_master_killed_under_sentinels_is_replaced_and_little_is_admitted_twice() {
+    let fleet = SentinelFleet::start();
+    survives_the_death_of_its_master("sentinel", under_sentinels(&fleet), |_, _| {
+        fleet.kill_master();
+        None
+    });
+}
+
+#[test]
+fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twice() {
+    let fleet = SentinelFleet::start();
+    let over =
+        survives_the_death_of_its_master("sentinel, not replicating", under_sentinels(&fleet), |_, load| {
+            let replicas = || fleet.servers().iter().filter(|server| server.address() != fleet.master());
+            // With a password that the master does not have, replicas do not come back once they are sent away.
+            replicas().for_each(|replica| drop(replica.cli(&["CONFIG", "SET", "masterauth", "none"])));
+            let unreplicated = Instant::now();
+            fleet.server_at(fleet.master()).cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+            assert!(load.reaches(load.admitted() + 300));
+            let survivors: Vec<_> = replicas().collect();
+            fleet.kill_master();
+            survivors.iter().for_each(|replica| drop(replica.cli(&["CONFIG", "SET", "masterauth", ""])));
+            Some(unreplicated)
+        });
+    assert!(over > 0, "this test is about a loss");
+}
+
+fn seeds(cluster: &RedisCluster) -> Topology {
+    Topology::Cluster(cluster.addresses().into_iter().map(address).collect())
+}
+
+/// The slot of a counter that was charged.
+fn slot_of(cluster: &RedisCluster, gauge: &Gauge) -> u16 {
+    let pattern = format!("*{}*", gauge.rule);
+    let keys = cluster.masters().into_iter().map(|master| cluster.server_at(master).cli(&["KEYS", &pattern]));
+    let found: Vec<String> = keys.filter(|keys| !keys.is_empty()).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    key_slot(found[0].as_bytes())
+}
+
+#[test]
+fn a_master_killed_in_a_cluster_is_replaced_and_little_is_admitted_twice() {
+    let cluster = RedisCluster::start();
+    survives_the_death_of_its_master("cluster", seeds(&cluster), |gauge, _| {
+        cluster.kill_master_of(slot_of(&cluster, gauge));
+        None
+    });
+}
+
+#[test]
+fn a_slot_that_moves_to_and_fro_under_load_loses_and_doubles_nothing() {
+    let cluster = RedisCluster::start();
+    let runtime = runtime();
+    let store = runtime.block_on(open(&exact(seeds(&cluster))));
+    // Four counters of one client: one slot, and while it moves some are here and some there.
+    let first = gauge(Algorithm::TokenBucket, 3_000);
+    let of_first = |algorithm, requests| Gauge { subject: first.subject, ..gauge(algorithm, requests) };
+    let pair =
+        [of_first(Algorithm::SlidingWindowLog, 3_000), of_first(Algorithm::SlidingWindowCounter, 4_000)];
+    let alone = of_first(Algorithm::FixedWindow, 3_000);
+    let loads = [
+        Load::start(&runtime, &store, std::slice::from_ref(&first)),
+        Load::start(&runtime, &store, &pair),
+        Load::start(&runtime, &store, std::slice::from_ref(&alone)),
+    ];
+    assert!(loads.iter().all(|load| load.reaches(100)));
+    let slot = slot_of(&cluster, &first);
+    let mut moves = 0;
+    while loads.iter().any(|load| load.admitted() < 2_500) && moves < 30 {
+        let owner = cluster.slot_owner(slot);
+        let next = cluster.masters().into_iter().find(|master| *master != owner).unwrap();
+        // Halfway for a while: the callers meet it.
+        cluster.migrate_slot(slot, next, |_| thread::sleep(Duration::from_millis(20)));
+        moves += 1;
+    }
+    loads.iter().for_each(Load::runs_dry);
+    for load in loads {
+        let seen = load.stop(&runtime);
+        eprintln!(
+            "{moves} moves: {} admitted of 3000, {} calls failed",
+            seen.admissions.len(),
+            seen.errors.len()
+        );
+        assert_eq!(seen.admissions.len(), 3_000);
+        assert!(seen.errors.iter().all(|(_, error)| *error == StoreError::Unreachable), "{:?}", seen.errors);
+    }
+    assert!(moves >= 2);
+}
+
+#[test]
+fn a_slot_on_its_way_is_served_though_the_next_server_has_no_script() {
+    let cluster = RedisCluster::start();
+    let runtime = runtime();
+    let store = runtime.block_on(open(&exact(seeds(&cluster))));
+    let gauge = gauge(Algorithm::TokenBucket, 10);
+    let remaining = |cost| {
+        let told = runtime.block_on(store.charge_all_timed(&charges([&gauge], cost), now()));
+        told.map(|(verdicts, _)| verdicts.verdicts[0].remaining)
+    };
+    assert_eq!(remaining(1), Ok(9));
+    let slot = slot_of(&cluster, &gauge);
+    let owner = cluster.slot_owner(slot);
+    let next = cluster.masters().into_iter().find(|master| *master != owner).unwrap();
+    cluster.migrate_slot(slot, next, |halfway| {
+        assert_eq!(halfway.moved.len(), 1);
+        cluster.server_at(next).script_flush();
+        assert_eq!(remaining(1), Ok(8));
+        assert_eq!(remaining(1), Ok(7));
+    });
+    assert_eq!(remaining(1), Ok(6));
+}

@@ -1,0 +1,132 @@
+//! Decisions whose counters are in several places: charged everywhere, or afterwards nowhere.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
+
+mod harness;
+
+use futures_util::future::join_all;
+use tollgate::counters::{Charges, CounterAdmin, Effect};
+use tollgate::limit::Algorithm;
+use tollgate::penalties::PenaltyPolicy;
+use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology, VIRTUAL_NODES_DEFAULT};
+use tollgate_testkit::{RedisCluster, RedisServer};
+
+use self::harness::limits::{Gauge, Watched, charges};
+use self::harness::{address, exact, now, open, runtime};
+
+/// Three servers on a ring, and their settings.
+fn ring() -> (RedisSettings, Vec<RedisServer>) {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let addresses = servers.iter().map(|server| address(server.address())).collect();
+    let topology = Topology::Ring { servers: addresses, virtual_nodes: VIRTUAL_NODES_DEFAULT };
+    (exact(topology), servers)
+}
+
+/// A cluster of three masters, and its settings.
+fn cluster() -> (RedisSettings, RedisCluster) {
+    let cluster = RedisCluster::start();
+    let seeds = cluster.addresses().into_iter().map(address).collect();
+    (exact(Topology::Cluster(seeds)), cluster)
+}
+
+async fn admits(store: &RedisCounters, charges: &Charges<'_>) -> bool {
+    store.charge_all_timed(charges, now()).await.unwrap().0.admitted(charges)
+}
+
+async fn remaining(store: &RedisCounters, gauge: &Gauge) -> u32 {
+    store.charge_all_timed(&charges([gauge], 0), now()).await.unwrap().0.verdicts[0].remaining
+}
+
+/// Random clients, so that two of three pairs are apart.
+const PAIRS: usize = 12;
+
+async fn refusal_in_one_place_leaves_nothing_charged_in_another(settings: &RedisSettings) {
+    let store = open(settings).await;
+    for algorithm in Algorithm::ALL {
+        for other in Algorithm::ALL {
+            for _ in 0..PAIRS {
+                let (wide, narrow) = (Gauge::a_day(algorithm, 10), Gauge::a_day(other, 1));
+                assert!(admits(&store, &charges([&wide, &narrow], 1)).await);
+                for order in [[&wide, &narrow], [&narrow, &wide]] {
+                    assert!(!admits(&store, &charges(order, 1)).await, "{algorithm} and {other}");
+                }
+                assert_eq!(remaining(&store, &wide).await, 9, "{algorithm} and {other}");
+            }
+        }
+    }
+    assert!(store.refunds() > 100, "{} charges were taken back", store.refunds());
+    eprintln!("{} charges taken back", store.refunds());
+}
+
+#[test]
+fn a_refusal_in_one_place_of_a_ring_leaves_nothing_charged_in_another() {
+    let (settings, _servers) = ring();
+    runtime().block_on(refusal_in_one_place_leaves_nothing_charged_in_another(&settings));
+}
+
+#[test]
+fn a_refusal_in_one_slot_of_a_cluster_leaves_nothing_charged_in_another() {
+    let (settings, _cluster) = cluster();
+    runtime().block_on(async {
+        refusal_in_one_place_leaves_nothing_charged_in_another(&settings).await;
+        parallel_decisions_take_as_much_of_each_limit(&settings).await;
+    });
+}
+
+/// While a charge that will be taken back is there, others may be refused for it: never more, sometimes less. When all
+/// is quiet again, exactly what was admitted is gone from each limit, and the rest can be had.
+async fn parallel_decisions_take_as_much_of_each_limit(settings: &RedisSettings) {
+    let nodes = [open(settings).await, open(settings).await, open(settings).await];
+    for algorithm in Algorithm::ALL {
+        let (one, other, third) =
+            (Gauge::a_day(algorithm, 40), Gauge::a_day(algorithm, 60), Gauge::a_day(algorithm, 50));
+        let all = [&one, &other, &third];
+        let calls = (0..300).map(|turn| {
+            let node = &nodes[turn % nodes.len()];
+            async move { admits(node, &charges(all, 1)).await }
+        });
+        let mut admitted =
+            u32::try_from(join_all(calls).await.into_iter().filter(|admitted| *admitted).count()).unwrap();
+        assert!(admitted <= 40, "{algorithm}: {admitted} of 40");
+        let left = [remaining(&nodes[0], &one).await, remaining(&nodes[0], &other).await];
+        assert_eq!(left, [40 - admitted, 60 - admitted], "{algorithm}");
+        while admits(&nodes[0], &charges(all, 1)).await {
+            admitted += 1;
+        }
+        assert_eq!((admitted, remaining(&nodes[0], &third).await), (40, 10), "{algorithm}");
+    }
+}
+
+#[test]
+fn parallel_decisions_over_a_ring_take_as_much_of_each_limit_and_never_too_much() {
+    let (settings, _servers) = ring();
+    runtime().block_on(parallel_decisions_take_as_much_of_each_limit(&settings));
+}
+
+#[test]
+fn a_client_that_is_kept_out_is_charged_nowhere() {
+    let (settings, _servers) = ring();
+    runtime().block_on(async {
+        let store = open(&settings).await;
+        for algorithm in Algorithm::ALL {
+            for _ in 0..PAIRS {
+                let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
+                let (client, used_up) = (Watched::new(policy), Gauge::a_day(algorithm, 1));
+                let (free, shadow) = (Gauge::a_day(algorithm, 9), Gauge::a_day(algorithm, 9));
+                let shadow = Gauge { effect: Effect::Shadow, ..shadow };
+                let ask = |gauges| Charges { penalty: Some(client.penalty(u32::MAX)), ..charges(gauges, 1) };
+                assert!(admits(&store, &ask([&used_up, &free, &shadow])).await);
+                let refused =
+                    store.charge_all_timed(&ask([&used_up, &free, &shadow]), now()).await.unwrap().0;
+                assert!(refused.cooldown.is_some() && refused.verdicts.len() == 3, "{refused:?}");
+                let kept_out =
+                    store.charge_all_timed(&ask([&free, &shadow, &used_up]), now()).await.unwrap().0;
+                assert!(kept_out.cooldown.is_some() && kept_out.verdicts.is_empty(), "{kept_out:?}");
+                let left = [remaining(&store, &free).await, remaining(&store, &shadow).await];
+                assert_eq!(left, [8, 8], "{algorithm}");
+                assert_eq!(store.penalised(usize::MAX, now()).await.map(|list| list.len()), Ok(1));
+                assert_eq!(store.pardon(&format!("user:{}", client.name)).await, Ok(true));
+            }
+        }
+    });
+}
