@@ -26,6 +26,7 @@ enum How {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
+    callers: usize,
     clients: usize,
     limits: usize,
     how: How,
@@ -35,11 +36,19 @@ impl Case {
     fn all() -> Vec<Self> {
         let mut cases = Vec::new();
         for clients in [10_000, 1] {
-            cases.push(Self { clients, limits: 1, how: How::Floor });
+            cases.push(Self { callers: TASKS, clients, limits: 1, how: How::Floor });
             for limits in [1, 4] {
-                cases.extend([How::Exact, How::Leased].map(|how| Self { clients, limits, how }));
+                let case = |how| Self { callers: TASKS, clients, limits, how };
+                cases.extend([How::Exact, How::Leased].map(case));
             }
         }
+        // Nothing to put into a batch: what a node with little to ask of a server pays, and the server.
+        cases.extend([How::Floor, How::Exact].map(|how| Self {
+            callers: 1,
+            clients: 10_000,
+            limits: 1,
+            how,
+        }));
         cases
     }
 
@@ -51,12 +60,13 @@ impl Case {
             How::Exact => "exact",
             How::Leased => "leases on",
         };
-        format!("{clients}, {limits}, {how}")
+        let callers = if self.callers == 1 { ", 1 caller" } else { "" };
+        format!("{clients}, {limits}, {how}{callers}")
     }
 
     async fn measure(self, server: &RedisServer, lasting: Duration) -> Result<Sample> {
         server.flush_all();
-        let Self { clients, limits, how } = self;
+        let Self { callers, clients, limits, how } = self;
         if how == How::Floor {
             let floor =
                 Floor::open(&server.url(), if clients == 1 { 100_000_000 } else { 10_000 }, DAY).await?;
@@ -64,8 +74,8 @@ impl Case {
                 let floor = floor.clone();
                 async move { floor.decide(client).await }
             };
-            closed_loop(clients, WARM_UP, ask.clone()).await?;
-            return Sample::take(server, closed_loop(clients, lasting, ask)).await;
+            closed_loop(callers, clients, WARM_UP, ask.clone()).await?;
+            return Sample::take(server, closed_loop(callers, clients, lasting, ask)).await;
         }
         let settings = RedisSettings { leases: how == How::Leased, ..host::patient(server) };
         let (store, limits) = (host::open(&settings).await?, Arc::new(Limits::ample(limits, clients)?));
@@ -73,8 +83,8 @@ impl Case {
             let (store, limits) = (store.clone(), Arc::clone(&limits));
             async move { limits.decide(&store, client).await }
         };
-        closed_loop(clients, WARM_UP, ask.clone()).await?;
-        Sample::take(server, closed_loop(clients, lasting, ask)).await
+        closed_loop(callers, clients, WARM_UP, ask.clone()).await?;
+        Sample::take(server, closed_loop(callers, clients, lasting, ask)).await
     }
 }
 
@@ -110,7 +120,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
             let task = runtime.block_on(case.measure(&server, lasting))?;
             let Used { client_us, redis_us, .. } = task.used;
             eprintln!(
-                "round {round}: {:<32} {client_us:6.2} µs here, {redis_us:6.2} µs in Redis",
+                "round {round}: {:<36} {client_us:6.2} µs here, {redis_us:6.2} µs in Redis",
                 case.name()
             );
             samples.entry(case).or_default().push(task);
@@ -169,7 +179,7 @@ fn ratios(case: Case, samples: &BTreeMap<Case, Vec<Sample>>) -> [f64; 2] {
 }
 
 fn judge(clients: usize, samples: &BTreeMap<Case, Vec<Sample>>, targets: &mut Targets) {
-    let exact = Case { clients, limits: 1, how: How::Exact };
+    let exact = Case { callers: TASKS, clients, limits: 1, how: How::Exact };
     let [redis, script] = ratios(exact, samples);
     let keys = if clients == 1 { "1 hot key" } else { "10,000 keys" };
     targets.at_most(format!("Redis CPU ÷ floor, one limit, {keys}"), redis, 1.3);

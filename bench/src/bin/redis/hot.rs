@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use tollgate::counters::CounterStore;
 use tollgate::{Algorithm, MemoryCounters, Timestamp};
 use tollgate_bench::report::{Table, Targets};
 use tollgate_stores::redis::RedisCounters;
@@ -134,7 +135,7 @@ impl Case {
             nodes.push(host::open(&host::patient(server)).await?);
         }
         // So that each knows of the others.
-        while nodes.iter().any(|node| (node.nodes() as usize) < NODES) {
+        while nodes.iter().any(|node| (node.nodes().get() as usize) < NODES) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         let limits = Arc::new(Limits::one(load::limit(algorithm, REQUESTS, WINDOW.as_secs())?));

@@ -73,8 +73,8 @@ pub fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 
-/// [`TASKS`] callers for a while, each asking again as soon as it is answered. How many requests were admitted.
-pub async fn closed_loop<F, Answer>(clients: usize, lasting: Duration, ask: F) -> Result<u64>
+/// So many callers for a while, each asking again as soon as it is answered. How many requests were admitted.
+pub async fn closed_loop<F, Answer>(callers: usize, clients: usize, lasting: Duration, ask: F) -> Result<u64>
 where
     F: Fn(usize) -> Answer + Clone + Send + 'static,
     Answer: Future<Output = Result<bool>> + Send,
@@ -94,7 +94,7 @@ where
             anyhow::Ok(admitted)
         })
     };
-    let callers: Vec<_> = (0..TASKS).map(caller).collect();
+    let callers: Vec<_> = (0..callers).map(caller).collect();
     let mut admitted = 0;
     for caller in callers {
         admitted += caller.await??;
