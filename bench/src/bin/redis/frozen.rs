@@ -191,7 +191,9 @@ impl Outage {
             phase.waits_ms.push((waited.to - waited.from).as_secs_f64() * 1e3);
             phase.failed += usize::from(waited.outcome == Outcome::NoAnswer);
         }
-        phases.iter_mut().for_each(|phase| phase.waits_ms.sort_by(f64::total_cmp));
+        for phase in &mut phases {
+            phase.waits_ms.sort_by(f64::total_cmp);
+        }
         let failures = all.iter().filter(|waited| waited.outcome == Outcome::NoAnswer);
         let last_failure = failures.map(|waited| waited.to).max().unwrap_or(times.thawed);
         let answers =

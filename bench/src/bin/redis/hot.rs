@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use tollgate::counters::CounterStore;
@@ -20,7 +20,8 @@ use crate::load::{self, Limits};
 
 const NODES: usize = 20;
 const REQUESTS: u32 = 100_000;
-const WINDOW: Duration = Duration::from_secs(60);
+const WINDOW_SECONDS: u64 = 60;
+const WINDOW_MICROS: u64 = WINDOW_SECONDS * 1_000_000;
 /// Requests a second of all nodes together: far beyond the limit, below it, at it.
 const RATES: [u32; 3] = [20_000, 1_500, 1_700];
 const ALGORITHMS: [(Algorithm, &str); 3] = [
@@ -31,10 +32,11 @@ const ALGORITHMS: [(Algorithm, &str); 3] = [
 /// How often a node looks what is due.
 const STEP: Duration = Duration::from_millis(5);
 /// Time is looked at in such pieces.
-const PIECE: Duration = Duration::from_millis(100);
+const PIECE_MICROS: u64 = 100_000;
+const PIECES_PER_WINDOW: usize = 600;
 
 pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
-    let lasting = if plan.quick { Duration::from_secs(10) } else { WINDOW + Duration::from_secs(2) };
+    let lasting = if plan.quick { Duration::from_secs(10) } else { Duration::from_secs(WINDOW_SECONDS + 2) };
     let runtime = host::runtime()?;
     let mut table = Table::new([
         "requests/s",
@@ -58,8 +60,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
         }
     }
     println!(
-        "\nOne key, {NODES} nodes, {REQUESTS} per {} s, default settings, {} s each\n\n{table}",
-        WINDOW.as_secs(),
+        "\nOne key, {NODES} nodes, {REQUESTS} per {WINDOW_SECONDS} s, default settings, {} s each\n\n{table}",
         lasting.as_secs()
     );
     Ok(())
@@ -72,7 +73,7 @@ async fn run(servers: &[RedisServer], rate: u32, lasting: Duration, aligned: boo
     }
     if aligned {
         // A window that is seen from its start shows whether it is filled.
-        tokio::time::sleep(until_next_window()?).await;
+        tokio::time::sleep(until_next_window()).await;
     }
     let start = Instant::now();
     let runs = cases.iter().zip(servers).map(|(case, server)| case.run(server, rate, start, lasting));
@@ -104,10 +105,8 @@ async fn futures<T>(runs: impl Iterator<Item = impl Future<Output = T>>) -> Vec<
     runs.into_iter().filter_map(|(_, done)| done).collect()
 }
 
-fn until_next_window() -> Result<Duration> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let into = Duration::from_micros(u64::try_from(since.as_micros() % WINDOW.as_micros())?);
-    Ok(WINDOW - into)
+fn until_next_window() -> Duration {
+    Duration::from_micros(WINDOW_MICROS - load::now().as_micros() % WINDOW_MICROS)
 }
 
 /// One algorithm under load.
@@ -138,7 +137,7 @@ impl Case {
         while nodes.iter().any(|node| (node.nodes().get() as usize) < NODES) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let limits = Arc::new(Limits::one(load::limit(algorithm, REQUESTS, WINDOW.as_secs())?));
+        let limits = Arc::new(Limits::one(load::limit(algorithm, REQUESTS, WINDOW_SECONDS)?));
         let seen = Arc::new(Seen::new(algorithm));
         Ok(Self { limits, nodes, seen })
     }
@@ -208,21 +207,19 @@ async fn ask_steadily(
 impl Seen {
     fn new(algorithm: Algorithm) -> Self {
         let now = load::now().as_micros();
-        let window = WINDOW.as_micros() as u64;
-        let pieces = 4 * WINDOW.as_millis() / PIECE.as_millis();
         Self {
             algorithm,
             ideal: MemoryCounters::default(),
             possible: AtomicU64::new(0),
             requests: AtomicU64::new(0),
-            pieces: (0..pieces).map(|_| AtomicU64::new(0)).collect(),
-            first_piece: (now - now % window) / PIECE.as_micros() as u64,
+            pieces: (0..4 * PIECES_PER_WINDOW).map(|_| AtomicU64::new(0)).collect(),
+            first_piece: (now - now % WINDOW_MICROS) / PIECE_MICROS,
         }
     }
 
     fn note(&self, admitted: bool, at: Timestamp) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let piece = at.as_micros() / PIECE.as_micros() as u64 - self.first_piece;
+        let piece = at.as_micros() / PIECE_MICROS - self.first_piece;
         if admitted && let Some(count) = self.pieces.get(usize::try_from(piece).unwrap_or(usize::MAX)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -238,20 +235,20 @@ impl Seen {
 
     /// How far the bound of the algorithm was exceeded: the limit in each window, or for a bucket its capacity and what
     /// comes in, in any span of whole pieces.
-    fn over(&self) -> u64 {
+    fn over(&self) -> f64 {
         let counts = self.counts();
         if self.algorithm != Algorithm::TokenBucket {
-            let per_window = (WINDOW.as_millis() / PIECE.as_millis()) as usize;
-            let fullest = counts.chunks(per_window).map(|window| window.iter().sum::<u64>()).max();
-            return fullest.unwrap_or(0).saturating_sub(REQUESTS.into());
+            let windows = counts.chunks(PIECES_PER_WINDOW);
+            let fullest = windows.map(|window| window.iter().sum::<u64>()).max().unwrap_or(0);
+            return fullest.saturating_sub(REQUESTS.into()) as f64;
         }
-        let comes_in = f64::from(REQUESTS) * PIECE.as_secs_f64() / WINDOW.as_secs_f64();
+        let comes_in = f64::from(REQUESTS) / PIECES_PER_WINDOW as f64;
         let (mut most, mut here) = (0.0_f64, 0.0_f64);
         for count in counts {
             here = here.max(0.0) + count as f64 - comes_in;
             most = most.max(here);
         }
-        (most - f64::from(REQUESTS)).max(0.0).ceil() as u64
+        (most - f64::from(REQUESTS)).max(0.0).ceil()
     }
 }
 
@@ -261,7 +258,7 @@ struct Figures {
     possible: u64,
     calls: f64,
     later_per_call: f64,
-    over: u64,
+    over: f64,
 }
 
 impl Figures {
@@ -282,7 +279,7 @@ impl Figures {
             format!("{:.0}", self.calls),
             format!("{:.0}", self.per_call()),
             format!("{:.0}", self.later_per_call),
-            self.over.to_string(),
+            format!("{:.0}", self.over),
             format!("{:.3}", self.under_percent()),
             name.to_owned(),
         ]
@@ -291,7 +288,7 @@ impl Figures {
     fn judge(&self, what: &str, targets: &mut Targets) {
         targets.at_least(format!("hot key, requests per call: {what}"), self.per_call(), 70.0);
         targets.at_least(format!("hot key, the same after 2 s: {what}"), self.later_per_call, 70.0);
-        targets.at_most(format!("hot key, admitted too many: {what}"), self.over as f64, 0.0);
+        targets.at_most(format!("hot key, admitted too many: {what}"), self.over, 0.0);
         targets.at_most(format!("hot key, admitted too few, %: {what}"), self.under_percent(), 0.5);
     }
 }

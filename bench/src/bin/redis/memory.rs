@@ -58,7 +58,7 @@ fn fill(server: &RedisServer, count: usize) -> Result<Filled> {
         }
         let grown = server.memory_used().saturating_sub(before) as f64;
         let counters = server.command(&[b"DBSIZE"]).int();
-        anyhow::ensure!(counters as usize > count, "{counters} counters of {count} are there");
+        anyhow::ensure!(usize::try_from(counters)? > count, "{counters} counters of {count} are there");
         let key = server.command(&[b"RANDOMKEY"]).to_string();
         let usage = server.command(&[b"MEMORY", b"USAGE", key.as_bytes(), b"SAMPLES", b"0"]).int() as f64;
         Ok(Filled { each: grown / count as f64, usage, key })
