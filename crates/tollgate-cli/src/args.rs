@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::completions::Completions;
 use crate::commands::config::Config;
+use crate::commands::inspect::Inspect;
 use crate::commands::man::Man;
 use crate::commands::rules::Rules;
 use crate::commands::serve::Serve;
@@ -104,6 +105,13 @@ Examples:
 
 Exit codes: 0 whatever the decision would be, 2 error.")]
     Explain(Facts),
+    /// Print the live counters of a user, key or address in plain words (needs a key)
+    #[command(after_help = "\
+Examples:
+  TOLLGATE_KEY=$(cat data/admin.key) tollgate inspect alice
+  tollgate inspect ip:203.0.113.7 --endpoint /login
+  tollgate inspect api_key:K --tier pro --json")]
+    Inspect(Inspect),
     /// Check, list and try rule files, offline
     Rules(Rules),
     /// Print the settings in force

@@ -4,6 +4,7 @@ pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod explain;
+pub(crate) mod inspect;
 pub(crate) mod man;
 pub(crate) mod reset;
 pub(crate) mod rules;

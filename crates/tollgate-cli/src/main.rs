@@ -45,6 +45,7 @@ fn run(
         Command::Status(place) => commands::status::run(place, &client()?, output),
         Command::Reset(place) => commands::reset::run(place, &client()?, output),
         Command::Explain(facts) => commands::explain::run(facts, &client()?, output),
+        Command::Inspect(inspect) => commands::inspect::run(inspect, &client()?, output),
         Command::Rules(rules) => commands::rules::run(rules, output),
         Command::Config(config) => commands::config::run(config, output),
         Command::Completions(completions) => commands::completions::run(completions, output),

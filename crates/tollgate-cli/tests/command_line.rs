@@ -7,7 +7,7 @@ use std::process::Stdio;
 
 use common::{Files, run, tollgate};
 
-const COMMANDS: [&[&str]; 13] = [
+const COMMANDS: [&[&str]; 14] = [
     &["serve"],
     &["config"],
     &["config", "show"],
@@ -15,6 +15,7 @@ const COMMANDS: [&[&str]; 13] = [
     &["status"],
     &["reset"],
     &["explain"],
+    &["inspect"],
     &["rules"],
     &["rules", "lint"],
     &["rules", "list"],
@@ -48,6 +49,8 @@ fn arguments_that_make_no_sense_exit_with_2() {
         &["check", "--user", "a", "--endpoint", "/a", "--ip", "localhost"],
         &["check", "--user", "a", "--endpoint", "/a", "--descriptor", "novalue"],
         &["status", "--user", "", "--endpoint", "/a"],
+        &["inspect"],
+        &["inspect", "tenant:"],
         &["rules"],
         &["rules", "lint"],
         &["completions", "csh"],

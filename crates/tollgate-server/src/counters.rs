@@ -69,7 +69,8 @@ impl Counters {
             .map(|link| &*link.server)
             .collect();
         match (silent.as_slice(), links.is_empty()) {
-            ([], false) => StoreState::Reached,
+            ([], false) if redis.has_joined() => StoreState::Reached,
+            ([], false) => StoreState::Unreached("the other nodes have not been heard of yet".to_owned()),
             ([], true) => StoreState::Unreached("no server of the cluster is known yet".to_owned()),
             (silent, _) => StoreState::Unreached(format!("{} cannot be reached", silent.join(", "))),
         }
@@ -121,5 +122,24 @@ impl CounterAdmin for Counters {
             Counters::Memory(memory) => memory.penalised(count_max, now).await,
             Counters::Redis(redis) => Box::pin(redis.penalised(count_max, now)).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::{Endpoint, Limiter, Request, RuleSet};
+
+    use super::*;
+
+    #[test]
+    fn a_check_keeps_no_more_while_it_waits_than_in_memory_alone() {
+        let rules = || RuleSet::from_toml("default_limit = 5").unwrap();
+        let alone = Limiter::new(rules(), MemoryCounters::default());
+        let either = Limiter::new(rules(), Counters::Memory(MemoryCounters::default()));
+        let request = Request::new(Endpoint::parse("/x").unwrap());
+        let now = Timestamp::from_secs(1);
+        let (alone, either) =
+            (size_of_val(&alone.check(&request, now)), size_of_val(&either.check(&request, now)));
+        assert!(either <= alone + 64, "{alone} {either}");
     }
 }

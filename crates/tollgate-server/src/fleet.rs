@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::data_dir::DataDir;
 
 /// How often a node that could not join tries again.
-const JOIN_EVERY: Duration = Duration::from_millis(200);
+const JOIN_EVERY: Duration = Duration::from_millis(50);
 
 /// The fleet's seed if it can be had, and else the one it had when this node last met it. Until it can be had nothing is
 /// decided by the shared counters.

@@ -7,6 +7,7 @@ mod admin;
 mod batch;
 mod check;
 mod config;
+mod counters;
 mod explain;
 mod openapi;
 mod reset;
@@ -127,6 +128,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(Delete "/v1/rate-limit/config", Access::Keyed(Scope::Config), config::delete),
     route!(Post "/v1/rate-limit/reset", Access::Keyed(Scope::Reset), reset::reset, body),
     route!(Post "/v1/admin/reload", Access::Keyed(Scope::Admin), admin::reload),
+    route!(Get "/v1/admin/counters", Access::Keyed(Scope::Read), counters::counters),
     route!(Get "/v1/admin/rules", Access::Keyed(Scope::Admin), admin::rules),
     route!(Get "/v1/admin/penalties", Access::Keyed(Scope::Admin), admin::penalties),
     route!(Delete "/v1/admin/penalties/{client}", Access::Keyed(Scope::Admin), admin::pardon),

@@ -74,6 +74,8 @@ struct Store {
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
+    /// Charges that were decided, however.
+    charges: AtomicU64,
 }
 
 /// The settings cannot be used, whatever the servers do.
@@ -100,6 +102,7 @@ impl RedisCounters {
             facts: servers::known(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
+            charges: AtomicU64::new(0),
         });
         fleet::tend(&store);
         Ok(RedisCounters(store))
@@ -113,7 +116,7 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                let refused = links.iter().any(|link| link.refusal().is_some());
+                let refused = links.iter().any(|link| link.trouble().is_some());
                 if !links.is_empty() && (refused || self.0.schema.is_known()) {
                     return links.iter().all(|link| link.is_connected());
                 }
@@ -144,12 +147,10 @@ impl RedisCounters {
 
     /// Why a server refuses us, if one does for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        let refusals = self.0.router.links().into_iter().filter_map(|link| link.trouble());
-        let reasons = refusals.filter_map(|fault| match &*fault {
-            Fault::Misconfigured(reason) => Some(reason.clone()),
+        match self.0.refusal()? {
+            Fault::Misconfigured(reason) => Some(reason),
             _ => None,
-        });
-        reasons.into_iter().next()
+        }
     }
 
     /// The servers' clock less ours, in seconds, as of the last answer.
@@ -161,7 +162,12 @@ impl RedisCounters {
     /// What is leased.
     pub fn leases(&self) -> LeaseStats {
         let (held, units) = self.0.leases.outstanding(Instant::now());
-        LeaseStats { held, units, served: self.0.leases.served() }
+        LeaseStats {
+            held,
+            units,
+            served: self.0.leases.served(),
+            charges: self.0.charges.load(Ordering::Relaxed),
+        }
     }
 
     /// Refusals that were answered without asking a server.
@@ -184,6 +190,8 @@ pub struct LeaseStats {
     pub units: u64,
     /// Charges that were served from leases.
     pub served: u64,
+    /// Charges in all, however served.
+    pub charges: u64,
 }
 
 impl CounterStore for RedisCounters {
@@ -222,7 +230,13 @@ impl CounterAdmin for RedisCounters {
 impl Store {
     /// The name of a charge's counter in the version that the fleet speaks.
     fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
-        Ok(keys::counter(self.schema.speaks()?, &Tag::new(charge.subject), charge))
+        let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
+        Ok(keys::counter(version, &Tag::new(charge.subject), charge))
+    }
+
+    /// Why a server refuses us, if one does.
+    fn refusal(&self) -> Option<Fault> {
+        self.router.links().iter().find_map(|link| link.trouble()).map(|fault| Fault::clone(&fault))
     }
 
     /// A command that no request waits for.

@@ -116,7 +116,7 @@ fn tell(name: &str, seen: &Seen, unreplicated: Instant, killed: Instant, limit: 
     eprintln!(
         "{name}: unavailable for {:?}, {} calls failed; {} admitted of {limit}, {over} too many; bound {bound}, admitted \
          in {:?} without replication",
-        first_after.duration_since(*before().last().unwrap()),
+        first_after.duration_since(*before().next_back().unwrap()),
         seen.errors.len(),
         seen.admissions.len(),
         killed.duration_since(unreplicated),
@@ -184,7 +184,9 @@ fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twic
             assert!(load.reaches(load.admitted() + 300));
             let survivors: Vec<_> = replicas().collect();
             fleet.kill_master();
-            survivors.iter().for_each(|replica| drop(replica.cli(&["CONFIG", "SET", "masterauth", ""])));
+            for replica in survivors {
+                replica.cli(&["CONFIG", "SET", "masterauth", ""]);
+            }
             Some(unreplicated)
         });
     assert!(over > 0, "this test is about a loss");

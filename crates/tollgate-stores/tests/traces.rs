@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tollgate::calendar::{Calendar, CalendarUnit};
-use tollgate::counters::memory::{MemoryBounds, MemoryCounters};
+use tollgate::counters::memory::MemoryCounters;
 use tollgate::counters::{Charges, Effect};
 use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit, Window};
@@ -36,8 +36,12 @@ fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() 
     let started = Instant::now();
     let seen = runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
+        let memory = Arc::new(MemoryCounters::default());
         let tasks: Vec<_> = (0..AT_ONCE)
-            .map(|task| tokio::spawn(run_traces(store.clone(), task, OPERATIONS.div_ceil(AT_ONCE))))
+            .map(|task| {
+                let (store, memory) = (store.clone(), Arc::clone(&memory));
+                tokio::spawn(run_traces(store, memory, task, OPERATIONS.div_ceil(AT_ONCE)))
+            })
             .collect();
         let mut seen = Seen::default();
         for task in tasks {
@@ -49,7 +53,7 @@ fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() 
     // Otherwise the comparison would not be worth much.
     assert!(seen.operations >= OPERATIONS);
     for count in [seen.admitted, seen.refused, seen.kept_out, seen.changed] {
-        assert!(count * 100 >= seen.operations, "too few of some kind: {seen:?}");
+        assert!(count * 500 >= seen.operations, "too few of some kind: {seen:?}");
     }
 }
 
@@ -74,11 +78,11 @@ impl Seen {
     }
 }
 
-async fn run_traces(store: RedisCounters, task: usize, count: usize) -> Seen {
+async fn run_traces(store: RedisCounters, memory: Arc<MemoryCounters>, task: usize, count: usize) -> Seen {
     let mut seen = Seen::default();
     let mut dice = Dice::new(task as u64);
     while seen.operations < count {
-        let trace = Trace::new(&mut dice);
+        let trace = Trace::new(&memory, &mut dice);
         trace.run(&store, &mut dice, &mut seen).await;
     }
     seen
@@ -86,7 +90,7 @@ async fn run_traces(store: RedisCounters, task: usize, count: usize) -> Seen {
 
 /// Some limits of some clients, in both stores.
 struct Trace {
-    memory: MemoryCounters,
+    memory: Arc<MemoryCounters>,
     gauges: Vec<Gauge>,
     watched: Option<Watched>,
     /// Numbers before the last change, until each was charged under the new ones.
@@ -94,16 +98,15 @@ struct Trace {
 }
 
 impl Trace {
-    fn new(dice: &mut Dice) -> Self {
+    fn new(memory: &Arc<MemoryCounters>, dice: &mut Dice) -> Self {
         // Records are kept for as long as violations count: limits of days would outlast those of short policies.
         let watched = dice.one_in(2).then(|| Watched::new(random_policy(dice)));
         let subjects = [(); 3].map(|()| Subject(unique()));
         let gauges: Vec<Gauge> = (0..dice.between(1, 6))
             .map(|_| Gauge::of(*dice.pick(&subjects), random_limit(dice, watched.is_some())))
             .collect();
-        let memory = MemoryCounters::new(MemoryBounds::default());
         let before = vec![None; gauges.len()];
-        Trace { memory, gauges, watched, before }
+        Trace { memory: Arc::clone(memory), gauges, watched, before }
     }
 
     async fn run(mut self, store: &RedisCounters, dice: &mut Dice, seen: &mut Seen) {

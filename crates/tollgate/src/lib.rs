@@ -26,6 +26,7 @@ mod limiter;
 pub mod decision;
 pub mod explain;
 pub mod headers;
+pub mod inspect;
 pub mod record;
 
 mod sync;

@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::counters::fallback::Fallback;
 use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::explain::Explanation;
 use crate::identity::{Request, Seed};
+use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
-use crate::rules::{CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
+use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
 use crate::time::Timestamp;
 
 /// What a reset did.
@@ -156,6 +159,37 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         Explanation::new(draft.complete(rules, now), steps)
     }
 
+    /// What the counters of the request's client hold, for every rule in force that counts it.
+    ///
+    /// # Errors
+    /// When the store refuses us. While it cannot be reached, what this node has counted itself is told.
+    pub async fn inspect(
+        &self,
+        request: &Request<'_>,
+        endpoints: Endpoints,
+        now: Timestamp,
+    ) -> Result<Inspection, StoreError> {
+        let rules = self.rules.load();
+        let request = Request { cost: 0, ..request.clone() };
+        let (of_client, skipped) = rules.charges_to_inspect(&request, rules.seed, endpoints);
+        let mut inspection = Inspection::new(&skipped, now);
+        // The record apart: of a client that is kept out no limit is looked at.
+        let looks = of_client.charges.chunks(CHARGES_MAX).map(|some| (SmallVec::from_slice(some), None));
+        let record = of_client.penalty.map(|penalty| (SmallVec::new(), Some(penalty)));
+        for (charges, penalty) in looks.chain(record) {
+            let look = Charges { charges, penalty, dry_run: true };
+            match self.counters.charge_all(&look, now).await {
+                Ok(seen) => inspection.note(&look, &seen),
+                Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),
+                Err(_) => {
+                    let nodes = self.counters.nodes();
+                    inspection.note_share(&look, &self.local.charge(&look, nodes, now), nodes);
+                }
+            }
+        }
+        Ok(inspection)
+    }
+
     async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
         let mut plan = rules.plan(request, rules.seed);
         plan.charges.dry_run = dry_run;
@@ -261,6 +295,10 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         let rules = self.rules.load();
         let (charges, skipped) = rules.charges_of_client(request, rules.seed);
         let counters = self.counters.reset(&charges).await?;
+        if self.local.is_used() {
+            // What is forgotten there must not be brought there again.
+            self.local.counters().reset(&charges).await?;
+        }
         Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }
 

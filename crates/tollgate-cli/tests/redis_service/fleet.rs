@@ -54,9 +54,10 @@ fn exactly_the_limit_is_admitted_of_two_thousand_parallel_requests_to_three_node
         }
     });
     let counts: Vec<usize> = counts.into_iter().map(AtomicUsize::into_inner).collect();
+    let degraded = "tollgate_degraded_decisions_total{rule=\"by-user\",mode=\"local\"}";
+    let degraded: Vec<_> = nodes.iter().map(|node| node.metric(degraded).unwrap_or(0.0)).collect();
+    assert_eq!(degraded, [0.0; NODES], "decided without the shared counters; {counts:?}");
     assert!(counts.iter().all(|count| *count == 100), "{counts:?}");
-    let degraded: Vec<_> = nodes.iter().map(|node| node.metric("tollgate_degraded_seconds_total")).collect();
-    assert_eq!(degraded, [Some(0.0); NODES]);
 }
 
 /// Sends all requests at once and reads all answers. How many admit.

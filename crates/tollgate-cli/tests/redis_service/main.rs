@@ -7,7 +7,9 @@ mod harness;
 
 mod fleet;
 mod outages;
+mod propagation;
 mod refusals;
+mod topologies;
 mod watching;
 
 use crate::harness::Service;

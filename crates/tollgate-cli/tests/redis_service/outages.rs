@@ -9,8 +9,9 @@ use tollgate_testkit::RedisServer;
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service};
 
+/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here.
 fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
-    service(limit, &format!("url = \"{}\"", redis.url()), rule)
+    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), rule)
 }
 
 fn wait_until_shared(service: &Service, user: &str) {
@@ -21,8 +22,15 @@ fn wait_until_shared(service: &Service, user: &str) {
 fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     let redis = RedisServer::start();
     redis.kill9();
-    let service = on(&redis, 100, "");
+    // More than are asked for while waiting.
+    let service = on(&redis, 1_000_000, "");
     assert_eq!(check(&service, "alice"), (200, true));
+    let batch = service.post(
+        "/v1/rate-limit/batch-check",
+        r#"{"checks":[{"user_id":"a","endpoint":"/x"},{"user_id":"b","endpoint":"/x"}]}"#,
+    );
+    let degraded = batch.text.matches("\"degraded\":true").count();
+    assert_eq!((batch.status, degraded), (200, 2), "{}", batch.text);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
     let reason = ready.json()["store_error"].as_str().unwrap().to_owned();
@@ -36,7 +44,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
 #[test]
 fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
     let redis = RedisServer::start();
-    let service = on(&redis, 1_000_000, "");
+    let service = service(1_000_000, &format!("url = \"{}\"", redis.url()), "");
     let (stop, slow) = (AtomicBool::new(false), Duration::from_secs(2));
     let asked = |number: usize| {
         let mut answers = 0;
@@ -69,7 +77,7 @@ fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
 #[test]
 fn what_was_admitted_in_an_outage_is_not_admitted_again_after_it() {
     let redis = RedisServer::start();
-    let service = service(100, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), "");
+    let service = on(&redis, 100, "");
     wait_until_shared(&service, "other");
     assert_eq!(admitted(&service, "alice", 30), 30);
     redis.freeze();
@@ -112,6 +120,7 @@ fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")));
     let open = on(&redis, 5, "on_store_failure = \"open\"");
     assert!((0..20).all(|_| check(&open, "alice") == (200, true)));
+    assert_eq!(open.get("/v1/rate-limit/status/alice/x").json()["degraded"], true);
     let count = |service: &Service, mode: &str| {
         let line = format!("tollgate_degraded_decisions_total{{rule=\"by-user\",mode=\"{mode}\"}}");
         service.metric(&line)

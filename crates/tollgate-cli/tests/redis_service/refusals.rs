@@ -4,7 +4,7 @@ use std::process::Command;
 
 use tollgate_testkit::{RedisOptions, RedisServer};
 
-use crate::harness::Service;
+use crate::harness::{Service, wait_for};
 use crate::{check, config, service};
 
 fn protected() -> RedisServer {
@@ -70,4 +70,17 @@ fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
     let shown = show.args(["config", "show", "--config"]).arg(&file).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("password = \"***\"") && !shown.contains("canary"), "{shown}");
+}
+
+#[test]
+fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_has_them() {
+    let users = vec!["gate on >secret ~* +@connection".to_owned()];
+    let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
+    let counters = format!("url = \"redis://gate:secret@{}\"", redis.address());
+    let service = service(100, &counters, "");
+    let reason = refused(&service);
+    assert!(reason.contains("NOPERM"), "{reason}");
+    redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
+    wait_for("the login to be taken", || (check(&service, "alice") == (200, false)).then_some(()));
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
 }

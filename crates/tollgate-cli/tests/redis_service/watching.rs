@@ -37,3 +37,23 @@ fn service_here() -> crate::harness::Service {
     let redis = RedisServer::start();
     service(3, &format!("url = \"{}\"", redis.url()), "")
 }
+
+#[test]
+fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_an_outage() {
+    let redis = RedisServer::start();
+    let counters = format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url());
+    let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1";
+    let nodes = [service(3, &counters, penalties), service(3, &counters, penalties)];
+    assert_eq!(admitted(&nodes[0], "alice", 2), 2);
+    let look = || nodes[1].admin("GET", "/v1/admin/counters?user=alice", "").json();
+    let told = look();
+    assert_eq!((&told["store"], &told["degraded"]), (&"redis".into(), &false.into()));
+    assert_eq!((&told["counters"][0]["used"], &told["counters"][0]["remaining"]), (&2.into(), &1.into()));
+    assert!(told["kept_out_until"].is_null(), "{told}");
+    assert_eq!(admitted(&nodes[0], "alice", 2), 1);
+    let told = look();
+    assert!(told["kept_out_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
+    redis.kill9();
+    let told = look();
+    assert_eq!((&told["degraded"], &told["counters"][0]["used"]), (&true.into(), &0.into()));
+}

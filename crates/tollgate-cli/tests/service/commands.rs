@@ -62,3 +62,34 @@ fn settings_are_shown_with_secrets_masked() {
     let (code, text) = said(&run(&service, &["config", "show"]));
     assert!(code == 0 && text.contains("[server]") && text.contains("[[rules]]"), "{text}");
 }
+
+#[test]
+fn inspect_tells_the_live_counters_of_a_client_in_words() {
+    let service = Service::with_config(
+        "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"\n\
+         [[rules]]\nname = \"per-user\"\nper = [\"user\"]\nlimits = [{ requests = 2, window = \"30d\" }]\n\
+         [[rules]]\nname = \"per-path\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 9, window = \"1d\" }]\n\
+         [[rules]]\nname = \"gold\"\nper = [\"user\"]\nlayer = \"gold\"\nwhen = { tiers = [\"gold\"] }\n\
+         limits = [{ requests = 50, window = \"1d\" }]\n",
+    );
+    let (code, text) = said(&run(&service, &["inspect", "alice"]));
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains("user:alice: 2 counters in memory"), "{text}");
+    assert!(text.contains("per-user (2 per 30d, token_bucket): unused, 2 left"), "{text}");
+    assert!(text.contains("per-path: counts by more than was said"), "{text}");
+    assert_eq!(service.check("alice", "/a").status, 200);
+    let silver = ["inspect", "user:alice", "--endpoint", "/a", "--tier", "silver", "--json"];
+    let told: Value = serde_json::from_slice(&run(&service, &silver).stdout).unwrap();
+    let counters: Vec<(&str, u64)> = (told["counters"].as_array().unwrap().iter())
+        .map(|counter| (counter["rule"].as_str().unwrap(), counter["used"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(counters, [("per-path", 1), ("per-user", 1)]);
+    assert_eq!(told["kept_out_until"], Value::Null);
+    let refused = (0..2).filter(|_| service.check("alice", "/a").status == 429).count();
+    assert_eq!(refused, 1);
+    let (_, text) = said(&run(&service, &["inspect", "alice"]));
+    assert!(text.contains("kept out") && text.contains("2 used, 0 left, refused for"), "{text}");
+    let (code, text) = said(&run(&service, &["inspect", "ip:nonsense"]));
+    assert!(code == 2 && text.contains("ip"), "{text}");
+    assert_eq!(service.get("/v1/admin/counters?user=alice").status, 401);
+}

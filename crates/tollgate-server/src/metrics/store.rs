@@ -21,6 +21,13 @@ pub(crate) struct StoreGauges {
     refusals_from_memory: Gauge,
     refunds: Gauge,
     nodes: Gauge,
+    leases: Gauge,
+    leased_units: Gauge,
+    leased_charges: Gauge,
+    charges: Gauge,
+    evicted_keys: Family<ServerLabel, Gauge>,
+    memory_bytes: Family<ServerLabel, Gauge>,
+    memory_bytes_max: Family<ServerLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -40,6 +47,9 @@ impl StoreGauges {
             ("store_breaker_openings", "How often a server had to be left alone", &self.breaker_openings),
             ("store_calls", "Calls sent to a server", &self.calls),
             ("store_dials", "Connections to a server that were tried", &self.dials),
+            ("store_evicted_keys", "Keys a server threw away: counters lost", &self.evicted_keys),
+            ("store_memory_bytes", "Memory a server uses", &self.memory_bytes),
+            ("store_memory_bytes_max", "Memory a server may use, 0 for any", &self.memory_bytes_max),
         ];
         for (name, help, family) in families {
             registry.register(name, help, family.clone());
@@ -52,6 +62,14 @@ impl StoreGauges {
             ),
             ("store_refunds", "Charges taken back because another server refused", &self.refunds),
             ("store_nodes", "Nodes that share the counters", &self.nodes),
+            ("store_leases", "Busy counters of which this node holds a part", &self.leases),
+            (
+                "store_over_admission_bound",
+                "Units leased to this node: what may be admitted beyond limits if a server is lost with its memory",
+                &self.leased_units,
+            ),
+            ("store_charges", "Charges by this node, however served", &self.charges),
+            ("store_leased_charges", "Charges served from leases", &self.leased_charges),
         ];
         for (name, help, gauge) in gauges {
             registry.register(name, help, gauge.clone());
@@ -83,5 +101,19 @@ impl StoreGauges {
         self.refusals_from_memory.set(count(redis.refusals_from_memory()));
         self.refunds.set(count(redis.refunds()));
         self.nodes.set(i64::from(redis.nodes().get()));
+        let leases = redis.leases();
+        self.leases.set(count(leases.held as u64));
+        self.leased_units.set(count(leases.units));
+        self.leased_charges.set(count(leases.served));
+        self.charges.set(count(leases.charges));
+        let families = [&self.evicted_keys, &self.memory_bytes, &self.memory_bytes_max];
+        families.into_iter().for_each(Family::clear);
+        for facts in redis.server_facts() {
+            let figures = [facts.evicted_keys, facts.used_memory, facts.maxmemory];
+            let label = ServerLabel { server: facts.server };
+            for (family, figure) in families.into_iter().zip(figures) {
+                family.get_or_create(&label).set(count(figure));
+            }
+        }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::{admin, batch, check, config, explain, reset, service, status};
+use super::{admin, batch, check, config, counters, explain, reset, service, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -22,6 +22,7 @@ use super::{admin, batch, check, config, explain, reset, service, status};
         reset::reset,
         admin::reload,
         admin::rules,
+        counters::counters,
         admin::penalties,
         admin::pardon,
         service::healthz,

@@ -63,6 +63,9 @@ pub(crate) struct StatusBody<'a> {
     usage_percentage: Option<f64>,
     /// The rule that would decide.
     rule: Option<&'a str>,
+    /// Whether this is told without the shared counters.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    degraded: bool,
 }
 
 /// How a client stands.
@@ -124,6 +127,7 @@ async fn answer_status(call: &Call, mut query: StatusQuery) -> Result<Response, 
         strategy: shown.strategy,
         usage_percentage: shown.limit.zip(shown.remaining).map(|(limit, remaining)| used(limit, remaining)),
         rule: shown.rule,
+        degraded: shown.degraded,
     };
     let mut response = answer::json(StatusCode::OK, &body);
     answer::put_headers(&mut response, &decision, &call.app.live().profiles);

@@ -128,7 +128,7 @@ fn redis_url(server: &Address, encrypted: bool) -> String {
             let path = path.to_string_lossy();
             format!("redis+unix://{}", utf8_percent_encode(&path, IN_PATHS))
         }
-        server @ Address::Tcp { .. } => format!("{}://{server}", if encrypted { "rediss" } else { "redis" }),
+        Address::Tcp { .. } => format!("{}://{server}", if encrypted { "rediss" } else { "redis" }),
     }
 }
 

@@ -357,16 +357,20 @@ end
 
 -- Takes a charge back that was taken in another call of the same decision.
 local function refund_log(c, key)
-  for back = 1, redis.call('LLEN', key) do
+  local found, length = nil, redis.call('LLEN', key)
+  for back = 1, length < 1000 and length or 1000 do
+    local at = entry(key, -back)
+    if at < c.mark then return end
+    if at == c.mark then found = back break end
+  end
+  -- Too many have come since: it stays counted. To take it from some of them only would free what nobody gave back.
+  if not found then return end
+  for back = 1, found do
     local at, before, taken = entry(key, -back)
-    if at < c.mark or back > 1000 then return end
-    if at == c.mark then
-      taken = taken - c.unspent
-      redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken > 0 and taken or 0))
-      return
-    end
     -- What came later counts from what was taken before it.
-    redis.call('LSET', key, -back, pack('>I7I7I4', at, before - c.unspent, taken))
+    if back < found then before = before - c.unspent
+    else taken = taken > c.unspent and taken - c.unspent or 0 end
+    redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken))
   end
 end
 

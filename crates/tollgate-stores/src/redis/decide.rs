@@ -36,6 +36,7 @@ impl Store {
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), Fault> {
         let started = Instant::now();
+        self.charges.fetch_add(charges.charges.len() as u64, Ordering::Relaxed);
         let refusals = self.refusals.as_ref().filter(|_| !charges.dry_run);
         if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
             return Ok((verdicts, None));
@@ -74,6 +75,10 @@ impl Store {
 
     /// The verdicts of a decision for which no server need be asked.
     fn settled(&self, charges: &Charges<'_>, servings: &[Serving]) -> Option<Verdicts> {
+        // Whoever asks for a client's record alone is told of it.
+        if servings.is_empty() {
+            return None;
+        }
         let scarce = servings.iter().enumerate().find_map(|(position, serving)| match serving {
             Serving::Scarce(verdict) => Some((position, *verdict)),
             _ => None,

@@ -4,10 +4,10 @@
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
 //! is read every second; leases end and refusals are forgotten by themselves after two.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, watch};
@@ -42,14 +42,14 @@ pub(super) struct Fleet {
     version: watch::Sender<u64>,
     /// Told when the version should be read at once.
     hinted: Notify,
-    /// Beats that were answered.
-    beats: AtomicU64,
+    /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
+    seed: ArcSwapOption<Seed>,
 }
 
 impl Fleet {
     pub(super) fn new() -> Self {
         let id = format!("{:016x}", u64::from_be_bytes(bytes()));
-        Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), beats: AtomicU64::new(0) }
+        Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), seed: ArcSwapOption::empty() }
     }
 }
 
@@ -66,6 +66,11 @@ impl RedisCounters {
     /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
     pub fn wait_for_seed(&self, waiting: bool) {
         self.0.schema.wait_for_seed(waiting);
+    }
+
+    /// Whether it is known what the fleet speaks and by which seed it hashes: before, nothing is decided here.
+    pub fn has_joined(&self) -> bool {
+        self.0.schema.speaks().is_ok()
     }
 
     /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
@@ -104,15 +109,24 @@ impl Store {
         self.router.place_of(keys::FLEET.as_bytes())
     }
 
+    /// Sets the seed unless there is one.
+    async fn propose_seed(&self, own: Seed) -> Result<(), Fault> {
+        let mut propose = redis::cmd("SET");
+        propose.arg(keys::shared("seed")).arg(own.0.as_slice()).arg("NX");
+        self.admin(self.home(), propose).await.map(|_| ())
+    }
+
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
         let name = keys::shared("seed");
-        let mut propose = redis::cmd("SET");
-        propose.arg(&name).arg(own.0.as_slice()).arg("NX");
-        self.admin(self.home(), propose).await?;
+        self.propose_seed(own).await?;
         let mut get = redis::cmd("GET");
         get.arg(&name);
         match self.admin(self.home(), get).await? {
-            Value::BulkString(seed) => seed.try_into().map(Seed).map_err(|_| strange("seed")),
+            Value::BulkString(seed) => {
+                let seed = seed.try_into().map(Seed).map_err(|_| strange("seed"))?;
+                self.fleet.seed.store(Some(Arc::new(seed)));
+                Ok(seed)
+            }
             _ => Err(strange("seed")),
         }
     }
@@ -187,7 +201,9 @@ impl Store {
         let mut version = redis::cmd("GET");
         version.arg(keys::shared("version"));
         let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
-        self.fleet.beats.fetch_add(1, Ordering::Relaxed);
+        if let Some(seed) = self.fleet.seed.load_full() {
+            self.propose_seed(*seed).await?;
+        }
         let version = version.ok().flatten().unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
@@ -230,7 +246,7 @@ async fn beats(store: Weak<Store>) {
     let mut facts = Facts::default();
     for turn in 0_u64.. {
         let Some(strong) = store.upgrade() else { return };
-        let _ = strong.beat().await;
+        strong.schema.tried(&strong.beat().await);
         if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
             strong.read_facts(&mut facts).await;
         }

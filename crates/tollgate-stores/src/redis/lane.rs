@@ -28,8 +28,9 @@ const BATCHES_IN_FLIGHT: usize = 2;
 const QUEUE_MAX: usize = 4_096;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
-/// How long a batch waits for its answer. Decisions stop waiting long before; this frees the place of the batch.
-const SILENCE_MAX: Duration = Duration::from_millis(500);
+/// How long a batch waits for its answer at least. Decisions usually stop waiting long before; this frees the place of
+/// the batch.
+const SILENCE_MIN: Duration = Duration::from_millis(500);
 
 /// A call under way.
 pub(super) struct Job {
@@ -49,6 +50,8 @@ pub(super) struct Lane {
 struct Line {
     client: Client,
     connect_timeout: Duration,
+    /// How long a batch waits for its answer.
+    silence_max: Duration,
     /// Nothing while it is being dialled.
     connection: ArcSwapOption<MultiplexedConnection>,
     /// Why the server does not take us, if only an operator can help.
@@ -64,10 +67,12 @@ impl Lane {
     pub(super) fn open(
         client: Client,
         connect_timeout: Duration,
+        budget: Duration,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
             connect_timeout,
+            silence_max: budget.max(SILENCE_MIN),
             connection: ArcSwapOption::empty(),
             refused: ArcSwapOption::empty(),
             broken: Notify::new(),
@@ -145,7 +150,7 @@ impl Line {
     async fn keep(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
-            match self.dial().await {
+            match self.dial(failures == 0).await {
                 Ok(connection) => {
                     failures = 0;
                     self.refused.store(None);
@@ -174,11 +179,13 @@ impl Line {
         }
     }
 
-    async fn dial(&self) -> Result<MultiplexedConnection, Fault> {
+    /// Makes a connection. The first failure in a row is told with its reason: a certificate that is not trusted looks
+    /// like a server that is gone otherwise.
+    async fn dial(&self, tell: bool) -> Result<MultiplexedConnection, Fault> {
         self.dials.fetch_add(1, Ordering::Relaxed);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(SILENCE_MAX));
+            .set_response_timeout(Some(self.silence_max));
         let greeted = async {
             let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
             // Without a password there is no handshake, and a server that wants one says so here: such a connection
@@ -191,7 +198,13 @@ impl Line {
         // A frozen server accepts connections and says nothing.
         match timeout(self.connect_timeout.saturating_mul(2), greeted).await {
             Ok(Ok(connection)) => Ok(connection),
-            Ok(Err(error)) => Err(Fault::from_dial(&error)),
+            Ok(Err(error)) => {
+                if tell {
+                    let server = self.client.get_connection_info().addr();
+                    warn!(%server, %error, "cannot connect to the counter store; will try again");
+                }
+                Err(Fault::from_dial(&error))
+            }
             Err(_) => Err(Fault::NotDone),
         }
     }
@@ -253,7 +266,7 @@ async fn send_batch(batch: Vec<Job>, line: &Line) {
             return;
         }
     };
-    if answers.iter().any(is_missing_script) {
+    if answers.contains(&Err(Fault::NoScript)) {
         say_script_again(&connection, &pipeline, &mut answers).await;
     }
     let mut answers = answers.into_iter();
@@ -261,17 +274,20 @@ async fn send_batch(batch: Vec<Job>, line: &Line) {
         if asking {
             answers.next();
         }
-        let value = answers.next().ok_or(Fault::Unknown);
-        let _ = answer.send(value.and_then(plain));
+        let _ = answer.send(answers.next().unwrap_or(Err(Fault::Unknown)));
     }
 }
 
+/// What a server said to each command of a batch.
+type Answers = Vec<Result<Value, Fault>>;
+
 /// Sends a batch and reads an answer for each of its commands.
-async fn exchange(connection: &Arc<MultiplexedConnection>, pipeline: &Pipeline) -> Result<Vec<Value>, Fault> {
+async fn exchange(connection: &Arc<MultiplexedConnection>, pipeline: &Pipeline) -> Result<Answers, Fault> {
     let mut connection = MultiplexedConnection::clone(connection);
     let count = pipeline.len();
     let answers = connection.send_packed_commands(pipeline, 0, count).await;
-    answers.map_err(|error| Fault::from_connection(&error))
+    let answers = answers.map_err(|error| Fault::from_connection(&error))?;
+    Ok(answers.into_iter().map(plain).collect())
 }
 
 /// The server has forgotten the script (or never had it): it is told once, and what failed for it is sent again. Nothing
@@ -279,43 +295,33 @@ async fn exchange(connection: &Arc<MultiplexedConnection>, pipeline: &Pipeline) 
 async fn say_script_again(
     connection: &Arc<MultiplexedConnection>,
     pipeline: &Pipeline,
-    answers: &mut [Value],
+    answers: &mut Answers,
 ) {
-    let missing: Vec<usize> =
-        (0..answers.len()).filter(|index| is_missing_script(&answers[*index])).collect();
     let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
-    let mut again = Pipeline::with_capacity(2 * missing.len() + 1);
+    let mut again = Pipeline::with_capacity(commands.len() + 1);
     again.add_command(ChargeAll::load());
-    // Where each of them is in the second batch.
-    let mut positions = Vec::with_capacity(missing.len());
-    for index in &missing {
+    // Which they are, and where they are in the second batch.
+    let mut missing = Vec::new();
+    for (index, _) in answers.iter().enumerate().filter(|(_, answer)| **answer == Err(Fault::NoScript)) {
         // Permission to ask for a slot that is on its way is for one command: it was used up by the first attempt.
         if index.checked_sub(1).is_some_and(|before| is_asking(commands[before])) {
             again.add_command(redis::cmd("ASKING"));
         }
-        positions.push(again.len());
-        again.add_command((*commands[*index]).clone());
+        missing.push((index, again.len()));
+        again.add_command((*commands[index]).clone());
     }
-    let Ok(mut second) = exchange(connection, &again).await else {
-        // Whether it was charged is not known any more.
-        for index in missing {
-            answers[index] = Value::Nil;
-        }
-        return;
-    };
-    for (index, position) in missing.into_iter().zip(positions) {
-        if let Some(value) = second.get_mut(position) {
-            answers[index] = std::mem::replace(value, Value::Nil);
-        }
+    let second = exchange(connection, &again).await;
+    for (index, position) in missing {
+        answers[index] = match &second {
+            Ok(second) => second.get(position).cloned().unwrap_or(Err(Fault::Unknown)),
+            // The next batch finds out about the connection.
+            Err(fault) => Err(fault.clone()),
+        };
     }
 }
 
 fn is_asking(command: &Cmd) -> bool {
     matches!(command.args_iter().next(), Some(redis::Arg::Simple(name)) if name == b"ASKING")
-}
-
-fn is_missing_script(value: &Value) -> bool {
-    matches!(value, Value::ServerError(error) if error.code() == "NOSCRIPT")
 }
 
 fn plain(value: Value) -> Result<Value, Fault> {

@@ -5,8 +5,9 @@
 //! reckoned from before it was asked for; what is left of it goes back with the next call. A bucket counts what is out as
 //! taken, so that it does not refill behind a slice's back.
 //!
-//! A node asks only for counters that it is asked for often itself. When a counter has little left, each node asks ten
-//! times a second at most and refuses in between: twenty nodes that fight for the last units would else ask for each.
+//! A node asks only for counters that it is asked for often itself. When a counter has nothing left, or of several nodes
+//! next to nothing, each asks ten times a second at most and refuses in between: twenty nodes that fight for the last
+//! units would else ask for each.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ const SHARD_MAX: usize = 256;
 const REMEMBERED_FOR: Duration = Duration::from_secs(4);
 /// How long a node waits before it asks again for a counter that has little left.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
+/// A counter has little left when less than this part of it remains.
+const SCARCE_PART: u32 = 200;
 
 /// The leases of this node.
 pub(super) struct Leases {
@@ -165,7 +168,10 @@ impl Leases {
             born: grant.born,
             mark: grant.mark,
         };
-        let scarce = grant.granted < request.want && !matches!(verdict.outcome, Outcome::Never);
+        let refused = matches!(verdict.outcome, Outcome::Refuse { .. });
+        // Alone, a node takes the last unit; many would fight for it, call by call.
+        let few = request.nodes > 1 && verdict.remaining <= charge.limit.capacity() / SCARCE_PART;
+        let scarce = refused || few && grant.granted < request.want;
         held.scarce_until = scarce.then(|| asked_at + SCARCE_FOR);
     }
 

@@ -58,7 +58,7 @@ impl Link {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
         let lanes = (0..settings.connections.get()).map(|_| {
-            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout);
+            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout, settings.timeout);
             tasks.extend(own);
             lane
         });

@@ -34,6 +34,8 @@ pub(super) struct Refusals {
 struct Known {
     told_at: Instant,
     until: Instant,
+    /// The numbers it was refused by: others may admit.
+    numbers: (u32, u64),
     /// What was refused: more would have to wait longer, less might pass. Zero for a client that is kept out.
     cost: u32,
     /// What the limit said; nothing for a client that is kept out.
@@ -58,6 +60,9 @@ impl Refusals {
                 return None;
             }
             let known = self.find(key(charge), charge.cost, now)?;
+            if known.numbers != numbers(charge) {
+                return None;
+            }
             Some((position, known.verdict?.after(now - known.told_at)))
         };
         let (position, verdict) = charges.charges.iter().enumerate().find_map(refused)?;
@@ -71,7 +76,8 @@ impl Refusals {
         let told_at = Instant::now();
         if let (Some(penalty), Some(cooldown)) = (&charges.penalty, verdicts.cooldown) {
             let until = asked + Duration::from(cooldown).min(KEPT_MAX);
-            let known = Known { told_at, until, cost: 0, verdict: None, cooldown: Some(cooldown) };
+            let known =
+                Known { told_at, until, cost: 0, numbers: (0, 0), verdict: None, cooldown: Some(cooldown) };
             self.put(penalty.subject.0, known);
         }
         for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
@@ -81,8 +87,14 @@ impl Refusals {
             {
                 let kept = retry_after.min(charge.limit.window_length());
                 let until = asked + Duration::from(kept).min(KEPT_MAX);
-                let known =
-                    Known { told_at, until, cost: charge.cost, verdict: Some(*verdict), cooldown: None };
+                let known = Known {
+                    told_at,
+                    until,
+                    cost: charge.cost,
+                    numbers: numbers(charge),
+                    verdict: Some(*verdict),
+                    cooldown: None,
+                };
                 self.put(key(charge), known);
             }
         }
@@ -133,6 +145,10 @@ impl Refusals {
 
 fn key(charge: &Charge<'_>) -> u128 {
     leases::key(charge.subject, charge.counter)
+}
+
+fn numbers(charge: &Charge<'_>) -> (u32, u64) {
+    (charge.limit.requests(), charge.limit.debt_units_max())
 }
 
 /// A refusal by one limit, where the others were not asked.

@@ -6,9 +6,11 @@
 //! first use, for as long as one of its window can be left. A node that is older than the fleet counts nothing: it says
 //! so and leaves decisions to its fallback of "refuse".
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use redis::{FromRedisValue, Value};
 use tollgate::counters::Charge;
 use tollgate::{Span, Timestamp};
@@ -31,6 +33,8 @@ pub(super) struct Schema {
     since: AtomicU64,
     /// Whether the fleet has been heard of: before, nothing is decided by its counters.
     heard: AtomicBool,
+    /// Why it has not, if only an operator can help.
+    deaf: ArcSwapOption<Fault>,
     /// Whether whoever uses this store has yet to adopt the fleet's seed.
     waiting: AtomicBool,
     /// Whether the fleet has moved beyond what this node knows.
@@ -46,6 +50,7 @@ impl Schema {
             speaks,
             since: AtomicU64::new(0),
             heard: false.into(),
+            deaf: ArcSwapOption::empty(),
             waiting: false.into(),
             left_behind: false.into(),
         }
@@ -60,6 +65,12 @@ impl Schema {
         self.heard.load(Ordering::Relaxed)
     }
 
+    /// Keeps in mind how an attempt to hear of the fleet ended: a login that may not is no outage.
+    pub(super) fn tried(&self, outcome: &Result<(), Fault>) {
+        let fault = outcome.as_ref().err().filter(|fault| matches!(fault, Fault::Misconfigured(_)));
+        self.deaf.store(fault.cloned().map(Arc::new));
+    }
+
     /// Until the seed is adopted, subjects are not those of the fleet.
     pub(super) fn wait_for_seed(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);
@@ -70,7 +81,10 @@ impl Schema {
     /// # Errors
     /// When it is not known yet, or one that this node does not know.
     pub(super) fn speaks(&self) -> Result<u8, Fault> {
-        if !self.is_known() || self.waiting.load(Ordering::Relaxed) {
+        if !self.is_known() {
+            return Err(self.deaf.load().as_ref().map_or(Fault::NotDone, |fault| Fault::clone(fault)));
+        }
+        if self.waiting.load(Ordering::Relaxed) {
             return Err(Fault::NotDone);
         }
         if self.left_behind.load(Ordering::Relaxed) {

@@ -1,6 +1,11 @@
 //! Drives the conformance suite against counters with a clock of their own, and what the other tests share.
 
-#![allow(dead_code, clippy::unwrap_used, reason = "each test file uses a part of it; a test may panic")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::print_stderr,
+    reason = "each test file uses a part of it; a test may panic"
+)]
 
 pub(crate) mod limits;
 
@@ -18,11 +23,11 @@ use tollgate_testkit::RedisServer;
 pub(crate) struct Shared {
     pub(crate) runtime: Runtime,
     pub(crate) store: RedisCounters,
-    servers: Box<dyn std::any::Any + Sync>,
+    servers: Box<dyn std::any::Any + Send + Sync>,
 }
 
 impl Shared {
-    pub(crate) fn new(settings: &RedisSettings, servers: impl std::any::Any + Sync) -> Self {
+    pub(crate) fn new(settings: &RedisSettings, servers: impl std::any::Any + Send + Sync) -> Self {
         let runtime = runtime();
         let store = runtime.block_on(open(settings));
         Shared { runtime, store, servers: Box::new(servers) }
@@ -71,25 +76,39 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
     Address::Tcp { host: address.ip().to_string(), port: address.port() }
 }
 
-/// The whole conformance suite on one store, for servers that take long to start. Cases that wait do so side by side.
+/// Cases that let time pass, which on a real clock takes seconds.
+const WAITING: [&str; 4] = [
+    "burst_returns_after_idle_window",
+    "waiting_as_long_as_told_is_enough",
+    "cooldown_refuses_before_counters_are_looked_at",
+    "refusal_that_starts_a_cooldown_says_how_long",
+];
+
+/// A case of the conformance suite and its name.
+type Case = (&'static str, fn(&Shared));
+
+fn cases(waiting: bool) -> Vec<Case> {
+    let mut cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
+    cases.retain(|(name, _)| WAITING.contains(name) == waiting);
+    cases
+}
+
+/// The cases of the conformance suite that do not wait, on one store: servers that take long to start are started once.
 pub(crate) fn conforms(harness: &Shared) {
-    const WAITING: [&str; 4] = [
-        "burst_returns_after_idle_window",
-        "waiting_as_long_as_told_is_enough",
-        "cooldown_refuses_before_counters_are_looked_at",
-        "refusal_that_starts_a_cooldown_says_how_long",
-    ];
-    type Case = (&'static str, fn(&Shared));
-    let cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
-    let (waiting, quick): (Vec<_>, Vec<_>) = cases.into_iter().partition(|(name, _)| WAITING.contains(name));
-    assert_eq!(waiting.len(), WAITING.len());
-    let named = |name: &str| thread::Builder::new().name(name.to_owned());
+    for (name, case) in cases(false) {
+        eprintln!("{name}");
+        case(harness);
+    }
+}
+
+/// The other cases, on several stores, all side by side.
+pub(crate) fn all_conform_in_time(harnesses: &[(&'static str, Shared)]) {
     thread::scope(|scope| {
-        for (name, case) in waiting {
-            named(name).spawn_scoped(scope, move || case(harness)).unwrap();
-        }
-        for (name, case) in quick {
-            named(name).spawn_scoped(scope, move || case(harness)).unwrap().join().unwrap();
+        for (topology, harness) in harnesses {
+            for (name, case) in cases(true) {
+                let thread = thread::Builder::new().name(format!("{topology}: {name}"));
+                thread.spawn_scoped(scope, move || case(harness)).unwrap();
+            }
         }
     });
 }

@@ -117,7 +117,7 @@ impl Fallback {
 }
 
 /// The part of a limit that one of so many nodes may admit: at least one request of any that admits some.
-fn share(limit: &Limit, nodes: NonZeroU32) -> Limit {
+pub(crate) fn share(limit: &Limit, nodes: NonZeroU32) -> Limit {
     let part = |number: u32| number.div_ceil(nodes.get());
     let smaller = Limit::shaped(
         limit.algorithm(),

@@ -9,10 +9,11 @@ use smallvec::SmallVec;
 
 use super::brief::Brief;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
-use super::rule::{Action, counter_id};
+use super::rule::{Action, Rule, counter_id};
 use super::set::RuleSet;
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
+use crate::inspect::Endpoints;
 use crate::limit::Limit;
 
 /// The most limits that one request is charged.
@@ -117,18 +118,47 @@ impl RuleSet {
         request: &Request<'a>,
         seed: Seed,
     ) -> (Charges<'a>, Vec<&'a str>) {
+        self.own_charges(request, seed, Endpoints::Asked, |_| true)
+    }
+
+    /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
+    pub(crate) fn charges_to_inspect<'a>(
+        &'a self,
+        request: &Request<'a>,
+        seed: Seed,
+        endpoints: Endpoints,
+    ) -> (Charges<'a>, Vec<&'a str>) {
+        let of_plan = |rule: &Rule| {
+            let tiers = &rule.when.tiers;
+            request
+                .tier
+                .is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
+        };
+        self.own_charges(request, seed, endpoints, |rule| rule.enabled && of_plan(rule))
+    }
+
+    fn own_charges<'a>(
+        &'a self,
+        request: &Request<'a>,
+        seed: Seed,
+        endpoints: Endpoints,
+        wanted: impl Fn(&Rule) -> bool,
+    ) -> (Charges<'a>, Vec<&'a str>) {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
         let mut skipped = Vec::new();
+        let said = |dimension: &Dimension| endpoints == Endpoints::Asked || *dimension != Dimension::Endpoint;
         for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
-            let endpoints = &rule.when.endpoints;
-            let elsewhere =
-                !endpoints.is_empty() && !endpoints.iter().any(|pattern| pattern.matches(&request.endpoint));
-            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) {
+            let patterns = &rule.when.endpoints;
+            let elsewhere = endpoints == Endpoints::Asked
+                && !patterns.is_empty()
+                && !patterns.iter().any(|pattern| pattern.matches(&request.endpoint));
+            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) || !wanted(rule) {
                 continue;
             }
             let mut values = SubjectHasher::new(seed);
-            if rule.per.iter().all(|dimension| values.push(dimension, request, self.ipv6_prefix)) {
+            let mut push = |dimension| said(dimension) && values.push(dimension, request, self.ipv6_prefix);
+            if rule.per.iter().all(&mut push) {
                 walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
             } else {
                 skipped.push(&*rule.name);

@@ -1,0 +1,85 @@
+//! Each way to say where Redis is leads to it.
+
+use std::net::SocketAddr;
+
+use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet};
+
+use crate::harness::{Service, wait_for};
+use crate::{admitted, check, service};
+
+/// Nine of one limit for all and of one by user: counters of one decision in several places.
+const GLOBAL: &str =
+    "[[rules]]\nname = \"all\"\nper = [\"global\"]\nlimits = [{ requests = 9, window = \"30d\" }]";
+
+fn listed(addresses: &[SocketAddr]) -> String {
+    let quoted: Vec<String> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
+    format!("nodes = [{}]", quoted.join(", "))
+}
+
+/// Two nodes admit what one limit allows, and nothing was decided alone.
+fn shares(counters: &str) {
+    let counters = format!("{counters}\ntimeout = \"10s\"");
+    let nodes: Vec<Service> = (0..2).map(|_| service(6, &counters, GLOBAL)).collect();
+    for node in &nodes {
+        let ready = || (node.get("/readyz").json()["status"] == "ready").then_some(());
+        wait_for("the servers to be known", ready);
+    }
+    assert_eq!(admitted(&nodes[0], "alice", 4), 4, "{counters}");
+    assert_eq!(admitted(&nodes[1], "alice", 4), 2, "{counters}");
+    assert_eq!(admitted(&nodes[1], "bob", 6), 3, "of the limit for all three are left: {counters}");
+    assert_eq!(nodes[0].get("/readyz").json()["status"], "ready");
+}
+
+#[test]
+fn a_unix_socket_and_tls_with_a_certificate_of_our_own() {
+    let options = RedisOptions {
+        unix_socket: true,
+        tls: true,
+        args: ["--tls-auth-clients", "yes"].map(str::to_owned).to_vec(),
+        ..RedisOptions::default()
+    };
+    let redis = RedisServer::start_with(&options);
+    shares(&format!("url = \"redis+unix://{}\"", redis.socket_path().display()));
+    redis.flush_all();
+    let files = redis.certificates();
+    let (ca, cert, key) = (files.authority.display(), files.client.display(), files.client_key.display());
+    let tls = format!("tls = {{ ca_file = \"{ca}\", cert_file = \"{cert}\", key_file = \"{key}\" }}");
+    shares(&format!("url = \"{}\"\n{tls}", redis.tls_url()));
+}
+
+#[test]
+fn a_server_with_a_strange_certificate_is_not_talked_to() {
+    let redis = RedisServer::start_with(&RedisOptions { tls: true, ..RedisOptions::default() });
+    let trusting = service(5, &format!("url = \"{}\"\ntls = {{ insecure = true }}", redis.tls_url()), "");
+    let careful = service(5, &format!("url = \"{}\"", redis.tls_url()), "");
+    wait_for("a connection", || (check(&trusting, "alice") == (200, false)).then_some(()));
+    assert_eq!(check(&careful, "alice"), (200, true));
+    assert!(careful.log().to_lowercase().contains("certificate"), "{}", careful.log());
+    assert!(trusting.log().contains("any certificate"), "{}", trusting.log());
+}
+
+#[test]
+fn several_independent_servers() {
+    let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
+    let nodes = listed(&servers.iter().map(RedisServer::address).collect::<Vec<_>>());
+    for topology in ["ring", "modulo"] {
+        shares(&format!("topology = \"{topology}\"\n{nodes}"));
+        servers.iter().for_each(RedisServer::flush_all);
+    }
+}
+
+#[test]
+fn a_cluster() {
+    let cluster = RedisCluster::start();
+    shares(&format!("topology = \"cluster\"\n{}", listed(&cluster.addresses()[..1])));
+}
+
+#[test]
+fn a_master_that_sentinels_choose() {
+    let fleet = SentinelFleet::start();
+    let master = fleet.master_name();
+    shares(&format!(
+        "topology = \"sentinel\"\nsentinel_master = \"{master}\"\n{}",
+        listed(&fleet.sentinels())
+    ));
+}
