@@ -17,45 +17,51 @@ local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.c
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
-local flags, kind, bits, tick, cost, rate, window, most = unpack('>B', arg), 0
-if #arg > 27 then
-  flags, kind, bits, tick, cost, rate, window, most = unpack('>BBBI3I4I4I7I7', arg)
-end
+local flags = unpack('>B', arg)
 
--- The commonest decision by far: one bucket, nobody watched, nothing leased. The same steps as `judge_bucket` below,
--- without the tables that several charges need.
-if flags == 0 and kind == 1 and bits == 0 and #KEYS == 1 then
-  local value = redis.call('GET', KEYS[1])
-  local ticks = floor(now / tick)
-  local debt, at, plain = 0, ticks, true
-  if value then
-    local unit
-    unit, debt, at = unpack('>I3I7I7', value)
-    plain = #value == 17 and unit == tick and at <= ticks
-    -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
-    if debt > most then debt = most end
-    debt = debt - (ticks - at) * rate
-    at = ticks
+-- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
+-- without what the other kinds of charges need.
+if flags == 0 then
+  local position, plain, admitted = 2, true, true
+  local answer, debts, costs, ticks = { now, -1, 0 }, {}, {}, {}
+  for index = 1, #KEYS do
+    local kind, bits, tick, cost, rate, window, most
+    kind, bits, tick, cost, rate, window, most, position = unpack('>BBI3I4I4I7I7', arg, position)
+    if kind ~= 1 or bits ~= 0 then plain = false break end
+    local value = redis.call('GET', KEYS[index])
+    local at, debt = floor(now / tick), 0
+    if value then
+      local unit, written
+      unit, debt, written = unpack('>I3I7I7', value)
+      if #value ~= 17 or unit ~= tick or written > at then plain = false break end
+      -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
+      if debt > most then debt = most end
+      debt = debt - (at - written) * rate
+      if debt < 0 then debt = 0 end
+    end
+    local wanted, before, outcome, wait = (cost == 0 and 1 or cost) * window, now - at * tick, 1, 0
+    if wanted > most - debt then
+      admitted, outcome = false, 2
+      if wanted <= most then outcome, wait = 0, ceil((wanted - most + debt) / rate) * tick - before end
+    elseif cost > 0 then
+      debt = debt + wanted
+    end
+    local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
+    local n = 4 * index
+    answer[n], answer[n + 1], answer[n + 2], answer[n + 3] = outcome, floor((most - debt) / window), wait, reset < 0 and 0 or reset
+    debts[index], costs[index], ticks[index] = debt, cost, tick
   end
   if plain then
-    if debt < 0 then debt = 0 end
-    local wanted = (cost == 0 and 1 or cost) * window
-    local before = now - ticks * tick
-    if wanted > most - debt then
-      local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
-      if reset < 0 then reset = 0 end
-      local room = floor((most - debt) / window)
-      if wanted > most then return { now, -1, 0, 2, room, 0, reset } end
-      return { now, -1, 0, 0, room, ceil((wanted - most + debt) / rate) * tick - before, reset }
+    if admitted then
+      for index = 1, #KEYS do
+        if costs[index] > 0 then
+          local tick = ticks[index]
+          redis.call('SET', KEYS[index], pack('>I3I7I7', tick, debts[index], floor(now / tick)), 'PX',
+            floor(answer[4 * index + 3] / 1000) + 1)
+        end
+      end
     end
-    if cost == 0 then
-      local reset = ceil(debt / rate) * tick - before
-      return { now, -1, 0, 1, floor((most - debt) / window), 0, reset < 0 and 0 or reset }
-    end
-    debt = debt + wanted
-    local reset = ceil(debt / rate) * tick - before
-    redis.call('SET', KEYS[1], pack('>I3I7I7', tick, debt, at), 'PX', floor(reset / 1000) + 1)
-    return { now, -1, 0, 1, floor((most - debt) / window), 0, reset }
+    return answer
   end
 end
 

@@ -50,7 +50,10 @@ impl Store {
         if !admitted {
             self.put_back(charges, &servings);
         }
-        let (verdicts, decided_at) = asked?;
+        let (mut verdicts, decided_at) = asked?;
+        if charges.dry_run {
+            self.add_leased(charges, &mut verdicts, started);
+        }
         match refusals {
             Some(refusals) if admitted => refusals.outdate(charges),
             Some(refusals) => refusals.remember(charges, &verdicts, started),
@@ -98,6 +101,18 @@ impl Store {
         });
         let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
         Some(Verdicts { verdicts, cooldown: None })
+    }
+
+    /// To whoever only looks, what this node holds of a counter is as good as there.
+    fn add_leased(&self, charges: &Charges<'_>, verdicts: &mut Verdicts, now: Instant) {
+        for (charge, verdict) in charges.charges.iter().zip(&mut verdicts.verdicts) {
+            let left = self.leases.left(charge, now);
+            verdict.remaining = verdict.remaining.saturating_add(left);
+            if left >= charge.cost.max(1) && matches!(verdict.outcome, Outcome::Refuse { .. }) {
+                verdict.outcome = Outcome::Admit { delay: Span::ZERO };
+                verdict.remaining = verdict.remaining.saturating_sub(charge.cost);
+            }
+        }
     }
 
     /// Gives back to leases what a decision took from them and did not use.

@@ -28,6 +28,8 @@ const SHARDS: usize = 16;
 const SHARD_MAX: usize = 256;
 /// How long a counter that nobody asks for is still known to be busy: longer than a refusal is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(4);
+/// Of a limit that holds less, slices would be single units.
+const CAPACITY_MIN: u32 = 2 * BUSY;
 /// How long a node waits before it asks again for a counter that has little left.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
 /// A counter has little left when less than this part of it remains.
@@ -53,8 +55,9 @@ struct Held {
     renewing: bool,
     /// Whether the last call found little left; until then nothing is asked for.
     scarce_until: Option<Instant>,
-    /// What the server said last.
+    /// What the server said last, and to which cost.
     told: Verdict,
+    told_cost: u32,
     /// Units a second that are asked for here, as far as is known.
     rate: u32,
     used_at: Instant,
@@ -136,6 +139,13 @@ impl Leases {
         Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None })
     }
 
+    /// What this node holds of a charge's counter.
+    pub(super) fn left(&self, charge: &Charge<'_>, now: Instant) -> u32 {
+        let key = key(charge.subject, charge.counter);
+        let shard = self.shard(key).lock();
+        shard.held.get(&key).filter(|held| now < held.slice.until).map_or(0, |held| held.slice.left)
+    }
+
     /// Puts back what a decision took from a lease and did not use after all.
     pub(super) fn put_back(&self, charge: &Charge<'_>) {
         let key = key(charge.subject, charge.counter);
@@ -158,7 +168,7 @@ impl Leases {
         let mut shard = self.shard(key).lock();
         let Some(held) = shard.held.get_mut(&key) else { return };
         held.renewing = false;
-        held.told = verdict;
+        (held.told, held.told_cost) = (verdict, charge.cost);
         held.slice = Slice {
             granted: grant.granted,
             left: grant.granted,
@@ -250,7 +260,16 @@ impl Held {
         let slice = Slice { granted: 0, left: 0, since: now, until: now, used_at: now, born: 0, mark: 0 };
         let told =
             Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining: 0, reset_after: Span::ZERO };
-        Held { owner, slice, renewing: true, scarce_until: None, told, rate, used_at: now }
+        Held {
+            owner,
+            slice,
+            renewing: true,
+            scarce_until: None,
+            told,
+            told_cost: charge.cost,
+            rate,
+            used_at: now,
+        }
     }
 
     fn serve(&mut self, charge: &Charge<'_>, nodes: u16, now: Instant) -> Serving {
@@ -265,8 +284,10 @@ impl Held {
         if self.renewing {
             return Serving::Ask;
         }
+        // Another cost would have another time to wait.
         if let Some(until) = self.scarce_until.filter(|until| same && now < *until)
             && charge.effect == Effect::Enforce
+            && charge.cost == self.told_cost
         {
             return Serving::Scarce(self.refusal(until - now, now));
         }
@@ -327,7 +348,8 @@ fn can_be_leased(charge: &Charge<'_>) -> bool {
         charge.limit.algorithm(),
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
     );
-    algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
+    let worth_it = charge.limit.capacity() >= CAPACITY_MIN && charge.limit.max_delay().is_none();
+    algorithm && worth_it && charge.leases && charge.cost > 0
 }
 
 /// What is used at this rate in the life of a lease.
