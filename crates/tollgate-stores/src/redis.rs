@@ -1,9 +1,9 @@
 //! Counters on Redis or Valkey: one script call per decision, on the server's clock.
 //!
 //! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
-//! from the lease ([`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
-//! call per place ([`script`], [`link`]). One place is the common case; where there are several, a refusal in one takes
-//! back what was charged in the others, so that nothing is ever admitted beyond a limit.
+//! from the lease ([`slices`], [`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
+//! call per place ([`decide`], [`script`], [`link`]). One place is the common case; where there are several, a refusal in
+//! one takes back what was charged in the others ([`spanning`]), so that nothing is ever admitted beyond a limit.
 
 mod breaker;
 mod claims;
@@ -23,6 +23,8 @@ mod schema;
 mod script;
 mod servers;
 mod settings;
+mod slices;
+mod spanning;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;

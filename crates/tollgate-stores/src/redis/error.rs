@@ -34,6 +34,11 @@ impl Fault {
         matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
     }
 
+    /// Whether it is certain that nothing was charged.
+    pub(super) fn did_nothing(&self) -> bool {
+        !matches!(self, Fault::Unknown | Fault::Silent | Fault::Misconfigured(_))
+    }
+
     /// Whether it is our login that may not do this, whatever it is asked about.
     pub(super) fn is_of_login(&self) -> bool {
         let Fault::Misconfigured(reason) = self else { return false };

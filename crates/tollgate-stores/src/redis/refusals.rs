@@ -15,7 +15,7 @@ use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 
-use super::leases;
+use super::leases::{self, less};
 
 const KEPT_MAX: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;
@@ -163,10 +163,6 @@ pub(super) fn refused_by(charges: &Charges<'_>, position: usize, verdict: Verdic
 fn unasked(charge: &Charge<'_>) -> Verdict {
     let remaining = charge.limit.capacity().saturating_sub(charge.cost);
     Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
-}
-
-fn less(span: Span, passed: Duration) -> Span {
-    Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
 }
 
 /// A verdict some time after it was given.
