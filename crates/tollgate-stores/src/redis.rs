@@ -29,7 +29,7 @@ mod spanning;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
@@ -230,10 +230,17 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    /// The name of a charge's counter in the version that the fleet speaks.
-    fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
+    /// The name of a charge's counter in the version that the fleet speaks; and while it changes over, the name of before
+    /// and until when it is the one.
+    fn counter_names(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<(String, Option<(String, Timestamp)>), Fault> {
         let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
-        Ok(keys::counter(version, &Tag::new(charge.subject), charge))
+        let name = |version| keys::counter(version, &Tag::new(charge.subject), charge);
+        let before = self.schema.before(charge, now).map(|(before, at)| (name(before), at));
+        Ok((name(version), before))
     }
 
     /// Why a server refuses us, if one does.
@@ -252,9 +259,10 @@ impl Store {
         for charge in &charges.charges {
             let tag = Tag::new(charge.subject);
             let mut command = redis::cmd("DEL");
-            command.arg(self.counter_key(charge)?);
+            let (name, before) = self.counter_names(charge, Timestamp::from(SystemTime::now()))?;
+            command.arg(name).arg(before.map(|(before, _)| before));
             let answer = self.admin(self.router.place(&tag), command).await?;
-            forgotten += usize::from(answer == Value::Int(1));
+            forgotten += usize::from(matches!(answer, Value::Int(count) if count > 0));
         }
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;

@@ -418,13 +418,16 @@ local function read_charge(position)
     c.want, c.nodes, c.given_born, c.mark, c.granted, c.unspent, position = unpack('>I4I2I7I7I4I4', arg, position)
   end
   if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
+  if has(c.bits, 32) then c.renamed_at, position = unpack('>I7', arg, position) end
   c.shadow, c.blamed, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   return c, position
 end
 
--- The counter may have the name of the version before: then it is renamed, once, or only read there.
+-- Until the fleet changes over, by this clock, the counter has the name of the version before. It may still have it then:
+-- it is renamed, once, or only read there.
 local function take_over(c, old)
-  if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
+  if now < c.renamed_at then c.key = old
+  elseif redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
     if dry then c.key = old else redis.call('RENAME', old, c.key) end
   end
 end

@@ -162,10 +162,13 @@ impl Store {
         keys: &mut SmallVec<[String; 4]>,
         arguments: &mut Arguments,
     ) -> Result<(), Fault> {
-        keys.push(self.counter_key(charge)?);
-        let before = self.schema.before(charge, now);
-        keys.extend(before.map(|before| keys::counter(before, &Tag::new(charge.subject), charge)));
-        arguments.push(charge, Bits { blamed, renamed: before.is_some() }, extra, now);
+        let (name, before) = self.counter_names(charge, now)?;
+        keys.push(name);
+        let renamed = before.map(|(before, at)| {
+            keys.push(before);
+            at
+        });
+        arguments.push(charge, Bits { blamed, renamed }, extra, now);
         Ok(())
     }
 

@@ -62,8 +62,9 @@ pub(super) struct Mode {
 pub(super) struct Bits {
     /// A refusal is held against the client.
     pub(super) blamed: bool,
-    /// The counter may still have the name it had in the version before, which is the next of the keys.
-    pub(super) renamed: bool,
+    /// The counter has the name it had in the version before, which is the next of the keys, until this instant, and
+    /// may have it after.
+    pub(super) renamed: Option<Timestamp>,
 }
 
 /// What a charge asks for beside being charged.
@@ -155,7 +156,7 @@ impl Arguments {
         let mut bits = 0;
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
         bits |= if about.blamed { bit::BLAMED } else { 0 };
-        bits |= if about.renamed { bit::RENAMED } else { 0 };
+        bits |= if about.renamed.is_some() { bit::RENAMED } else { 0 };
         bits |= match extra {
             Extra::None => 0,
             Extra::Refundable => bit::REFUNDABLE,
@@ -186,6 +187,9 @@ impl Arguments {
                 self.number::<4>(u64::from(cost));
             }
             Extra::None | Extra::Refundable => {}
+        }
+        if let Some(at) = about.renamed {
+            self.number::<7>(at.as_micros());
         }
     }
 
