@@ -140,17 +140,15 @@ impl Leases {
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
         let next = Ticket(shard.ticket.0 + 1);
-        let serving = match shard.held.get_mut(&key) {
-            Some(held) => held.serve(charge, nodes, next, now),
-            None => {
-                let Some(rate) = shard.sketch.touch(key, charge.cost, now) else { return Serving::Ask };
-                if shard.held.len() >= SHARD_MAX {
-                    return Serving::Ask;
-                }
-                shard.held.insert(key, Held::begin(charge, rate, next, now));
-                let want = wanted(rate, charge.limit);
-                Serving::AskFor(LeaseRequest { want, nodes, settle: None }, next)
+        let serving = if let Some(held) = shard.held.get_mut(&key) {
+            held.serve(charge, nodes, next, now)
+        } else {
+            let Some(rate) = shard.sketch.touch(key, charge.cost, now) else { return Serving::Ask };
+            if shard.held.len() >= SHARD_MAX {
+                return Serving::Ask;
             }
+            shard.held.insert(key, Held::begin(charge, rate, next, now));
+            Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None }, next)
         };
         match serving {
             Serving::Leased(..) => _ = self.served.fetch_add(1, Ordering::Relaxed),
