@@ -398,7 +398,11 @@ local function between(first, second, third, fourth)
   return function(moment)
     if moment < second then return first, second end
     if moment < third then return second, third end
-    return third, fourth
+    if moment < fourth then return third, fourth end
+    -- Far ahead of the caller's clock: what is counted must not be forgotten at once.
+    local length = fourth - third
+    local start = moment - (moment - fourth) % length
+    return start, start + length
   end
 end
 
