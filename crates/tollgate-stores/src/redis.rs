@@ -267,7 +267,7 @@ impl Store {
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
         }
-        let counters = charges.charges.iter().map(|charge| leases::key(charge.subject, charge.counter));
+        let counters = charges.charges.iter().map(leases::key);
         let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
         self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
         Ok(forgotten)

@@ -9,6 +9,8 @@
 //! next to nothing, each asks ten times a second at most and refuses in between: twenty nodes that fight for the last
 //! units would else ask for each.
 
+mod held;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,12 +18,13 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
-use tollgate::counters::{Charge, CounterId, Effect};
+use tollgate::counters::{Charge, CounterId};
 use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit};
 
-use super::hot::{BUSY, Sketch, per_second};
-use super::script::{Grant, LEASE, LeaseRequest, Settle};
+use self::held::{Held, Slice, wanted};
+use super::hot::Sketch;
+use super::script::{Grant, LeaseRequest, Settle};
 
 const SHARDS: usize = 16;
 /// Leases held in one shard at most; beyond it busy counters are asked for one by one.
@@ -51,37 +54,6 @@ struct Shard {
 /// reset or the slice renewed meanwhile, says nothing of the next.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ticket(u64);
-
-/// One lease.
-struct Held {
-    owner: Owner,
-    /// Of the last wish, and of the slice that was granted to it.
-    ticket: Ticket,
-    slice: Slice,
-    /// Whether a call is under way that settles the slice and asks for the next.
-    renewing: bool,
-    /// Whether the last call found little left; until then nothing is asked for.
-    scarce_until: Option<Instant>,
-    /// What the server said last, when, and to a charge of how much.
-    told: Verdict,
-    told_at: Instant,
-    told_cost: u32,
-    /// Units a second that are asked for here, as far as is known.
-    rate: u32,
-    used_at: Instant,
-}
-
-/// What is left of what was granted.
-#[derive(Copy, Clone)]
-struct Slice {
-    granted: u32,
-    left: u32,
-    since: Instant,
-    until: Instant,
-    used_at: Instant,
-    born: u64,
-    mark: u64,
-}
 
 /// Whose lease it is, kept so that it can be given back when nobody asks any more.
 #[derive(Clone)]
@@ -136,7 +108,7 @@ impl Leases {
             return Serving::Ask;
         }
         let nodes = u16::try_from(self.nodes()).unwrap_or(u16::MAX);
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
         let next = Ticket(shard.ticket.0 + 1);
@@ -160,7 +132,7 @@ impl Leases {
 
     /// Puts back what a decision took from a slice and did not use after all. If the slice is settled it stays counted.
     pub(super) fn put_back(&self, charge: &Charge<'_>, ticket: Ticket) {
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         if let Some(held) = self.shard(key).lock().of(key, ticket) {
             held.slice.left = held.slice.left.saturating_add(charge.cost).min(held.slice.granted);
         }
@@ -176,7 +148,7 @@ impl Leases {
         grant: Grant,
         asked_at: Instant,
     ) {
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
         let Some(held) = shard.of(key, ticket) else { return };
         if request.want == 0 {
@@ -205,7 +177,7 @@ impl Leases {
     /// A call that asked for a slice gave no answer, or nobody waits for it any more. What was granted by it, if anything,
     /// is lost; that errs on the safe side.
     pub(super) fn failed(&self, charge: &Charge<'_>, ticket: Ticket) {
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
         if shard.of(key, ticket).is_some_and(|held| held.renewing) {
             shard.held.remove(&key);
@@ -215,7 +187,7 @@ impl Leases {
     /// A call that would have settled a slice and asked for the next was certainly not done: the slice is still to be
     /// given back.
     pub(super) fn withdrawn(&self, charge: &Charge<'_>, request: &LeaseRequest, ticket: Ticket) {
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
         let Some(held) = shard.of(key, ticket).filter(|held| held.renewing) else { return };
         held.renewing = false;
@@ -288,95 +260,6 @@ impl Shard {
     }
 }
 
-impl Held {
-    /// A lease that is being asked for.
-    fn begin(charge: &Charge<'_>, rate: u32, ticket: Ticket, now: Instant) -> Self {
-        let owner = Owner {
-            subject: charge.subject,
-            counter: charge.counter,
-            rule: charge.rule.into(),
-            limit: charge.limit.clone(),
-        };
-        let slice = Slice { granted: 0, left: 0, since: now, until: now, used_at: now, born: 0, mark: 0 };
-        let told =
-            Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining: 0, reset_after: Span::ZERO };
-        let (told_at, told_cost) = (now, charge.cost);
-        let (renewing, scarce_until) = (true, None);
-        Held { owner, ticket, slice, renewing, scarce_until, told, told_at, told_cost, rate, used_at: now }
-    }
-
-    fn serve(&mut self, charge: &Charge<'_>, nodes: u16, next: Ticket, now: Instant) -> Serving {
-        self.used_at = now;
-        // Numbers that changed are the server's business at once.
-        let same = self.owner.limit == *charge.limit;
-        if same && now < self.slice.until && charge.cost <= self.slice.left {
-            self.slice.left -= charge.cost;
-            self.slice.used_at = now;
-            return Serving::Leased(self.verdict(now), self.ticket);
-        }
-        if self.renewing {
-            return Serving::Ask;
-        }
-        if same
-            && charge.effect == Effect::Enforce
-            && let Some(refusal) = self.refusal(charge.cost, now)
-        {
-            return Serving::Scarce(refusal);
-        }
-        self.learn_rate();
-        let settle = self.hand_over().map(|(_, settle)| settle);
-        self.owner.limit = charge.limit.clone();
-        (self.renewing, self.ticket) = (true, next);
-        let want = Some(wanted(self.rate, charge.limit)).filter(|want| *want >= BUSY).unwrap_or(0);
-        Serving::AskFor(LeaseRequest { want, nodes, settle }, next)
-    }
-
-    /// How busy the counter is, by how fast the slice went.
-    fn learn_rate(&mut self) {
-        let Slice { granted, left, since, used_at, .. } = self.slice;
-        if granted == 0 {
-            return;
-        }
-        let seen = per_second(granted - left, used_at.saturating_duration_since(since));
-        // A slice that is used up says only how much there was, not how much was asked for.
-        self.rate = if left == 0 { seen.max(self.rate / 2) } else { seen };
-    }
-
-    /// What is to be given back; afterwards nothing is held.
-    fn hand_over(&mut self) -> Option<(Owner, Settle)> {
-        let Slice { granted, left: unspent, born, mark, .. } = self.slice;
-        self.slice = Slice { granted: 0, left: 0, ..self.slice };
-        (granted > 0).then(|| (self.owner.clone(), Settle { born, mark, granted, unspent }))
-    }
-
-    /// What remains here and, when it was last asked, there.
-    fn verdict(&self, now: Instant) -> Verdict {
-        let remaining = self.told.remaining.saturating_add(self.slice.left).min(self.owner.limit.capacity());
-        Verdict {
-            outcome: Outcome::Admit { delay: Span::ZERO },
-            remaining,
-            reset_after: less(self.told.reset_after, now.saturating_duration_since(self.told_at)),
-        }
-    }
-
-    /// Refused until it is asked for again, or longer if the server said so. Nothing if there is more than little, or if
-    /// only the server knows how long the wait is.
-    fn refusal(&self, cost: u32, now: Instant) -> Option<Verdict> {
-        let until = self.scarce_until.filter(|until| now < *until)?;
-        let passed = now.saturating_duration_since(self.told_at);
-        let told = match self.told.outcome {
-            Outcome::Refuse { retry_after } if cost == self.told_cost => less(retry_after, passed),
-            Outcome::Admit { .. } if cost <= self.told.remaining => Span::ZERO,
-            _ => return None,
-        };
-        Some(Verdict {
-            outcome: Outcome::Refuse { retry_after: told.max(Span::from(until - now)) },
-            remaining: self.slice.left,
-            reset_after: less(self.told.reset_after, passed),
-        })
-    }
-}
-
 /// A log cannot lend: its units leave one by one, a window after they were used. A queue cannot: its order is its point.
 fn can_be_leased(charge: &Charge<'_>) -> bool {
     let algorithm = matches!(
@@ -386,24 +269,19 @@ fn can_be_leased(charge: &Charge<'_>) -> bool {
     algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
 }
 
-/// What is used at this rate in the life of a lease.
-fn wanted(rate: u32, limit: &Limit) -> u32 {
-    let seconds = u32::try_from(LEASE.as_secs_ceil()).unwrap_or(1);
-    rate.saturating_mul(seconds).min(limit.capacity())
-}
-
 /// What is left of a span.
 pub(super) fn less(span: Span, passed: Duration) -> Span {
     Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
 }
 
 /// The name of a counter among leases and refusals.
-pub(super) fn key(subject: Subject, counter: CounterId) -> u128 {
-    subject.0 ^ counter.0
+pub(super) fn key(charge: &Charge<'_>) -> u128 {
+    charge.subject.0 ^ charge.counter.0
 }
 
 #[cfg(test)]
 mod tests {
+    use tollgate::counters::Effect;
     use tollgate::limit::Window;
 
     use super::*;
@@ -469,7 +347,7 @@ mod tests {
         let (limit, now) = (limit(), Instant::now());
         let (leases, charge) = (Leases::new(now), charge(&limit));
         let before = wish(&leases, &charge, now);
-        leases.revoke(key(charge.subject, charge.counter));
+        leases.revoke(key(&charge));
         let after = wish(&leases, &charge, now);
         grant(&leases, &charge, &before, 1, now);
         assert_eq!(units(&leases, now), 0);

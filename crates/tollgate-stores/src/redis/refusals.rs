@@ -15,7 +15,7 @@ use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 
-use super::leases::{self, less};
+use super::leases::{key, less};
 
 const KEPT_MAX: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;
@@ -141,10 +141,6 @@ impl Refusals {
     fn shard(&self, key: u128) -> &Mutex<HashMap<u128, Known>> {
         &self.shards[(key % SHARDS as u128) as usize]
     }
-}
-
-fn key(charge: &Charge<'_>) -> u128 {
-    leases::key(charge.subject, charge.counter)
 }
 
 fn numbers(charge: &Charge<'_>) -> (u32, u64) {
