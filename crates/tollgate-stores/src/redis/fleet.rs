@@ -20,7 +20,6 @@ use tracing::{info, warn};
 use super::error::Fault;
 use super::random::{bytes, jitter};
 use super::router::Place;
-use super::script::Settle;
 use super::servers::Facts;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
@@ -271,8 +270,8 @@ impl Store {
             Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
             _ => 0,
         };
-        self.leases.set_nodes(mine + older);
-        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
+        self.leases.set_nodes(mine.saturating_add(older));
+        let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
         self.agree_on_schema(older, now).await?;
         let mut version = self.version().await?;
         if version.is_none() {
@@ -290,7 +289,7 @@ impl Store {
     /// How many live nodes are on a list, after putting this one on it.
     async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
         let mut here = redis::cmd("ZADD");
-        here.arg(nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
+        here.arg(nodes).arg(seconds.saturating_add(GONE_AFTER.as_secs())).arg(&self.fleet.id);
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
         tidy.arg(nodes).arg("-inf").arg(seconds);
         let mut count = redis::cmd("ZCARD");
@@ -300,13 +299,6 @@ impl Store {
         }
         self.admin(self.home(), tidy).await?;
         Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
-    }
-
-    /// Gives back what was leased and not used.
-    pub(super) async fn settle(&self, ended: Vec<(super::leases::Owner, Settle)>) {
-        for (owner, settle) in ended.iter().filter(|(_, settle)| settle.unspent > 0) {
-            self.give_back(owner, *settle).await;
-        }
     }
 }
 

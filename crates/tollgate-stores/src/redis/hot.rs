@@ -48,9 +48,9 @@ impl Sketch {
             return None;
         }
         place.units = place.units.saturating_add(units);
-        let pace = per_second(place.units, age);
+        let rate = per_second(place.units, age);
         let period = u32::try_from(PERIOD.as_secs()).unwrap_or(1);
-        (place.units >= SAMPLE && pace.saturating_mul(period) >= BUSY).then_some(pace)
+        (place.units >= SAMPLE && rate.saturating_mul(period) >= BUSY).then_some(rate)
     }
 }
 
