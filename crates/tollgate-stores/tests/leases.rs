@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::FutureExt;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore as _, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
@@ -242,8 +243,8 @@ fn requests_that_are_given_up_do_not_end_leasing() {
         let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
         for _ in 0..200 {
             let charges = load.charges();
-            let given_up = Duration::from_micros(1);
-            let _ = tokio::time::timeout(given_up, store.charge_all(&charges, harness::now())).await;
+            // Asked, and hung up on before there can be an answer.
+            let _ = store.charge_all(&charges, harness::now()).now_or_never();
         }
         for _ in 0..200 {
             store.charge_all(&load.charges(), harness::now()).await.unwrap();

@@ -9,9 +9,10 @@ use tollgate_testkit::RedisServer;
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service};
 
-/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here.
+/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here. Without
+/// leases: what is leased is admitted in an outage as before it, and is not degraded.
 fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
-    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), rule)
+    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"\nleases = false", redis.url()), rule)
 }
 
 fn wait_until_shared(service: &Service, user: &str) {
@@ -44,7 +45,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
 #[test]
 fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
     let redis = RedisServer::start();
-    let service = service(1_000_000, &format!("url = \"{}\"", redis.url()), "");
+    let service = service(1_000_000, &format!("url = \"{}\"\nleases = false", redis.url()), "");
     let (stop, slow) = (AtomicBool::new(false), Duration::from_secs(2));
     let asked = |number: usize| {
         let mut answers = 0;
