@@ -98,7 +98,7 @@ impl RedisCounters {
             timeout: settings.timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
-            leases: Leases::new(Instant::now()),
+            leases: Leases::new(settings.leased_from, Instant::now()),
             leasing: settings.leases,
             fleet: Fleet::new(),
             facts: servers::known(),

@@ -200,8 +200,11 @@ fn fuller_bucket(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
 fn whatever_happens_to_nodes_and_connections_no_lease_admits_too_much() {
     let server = Arc::new(RedisServer::start());
     runtime().block_on(async {
-        let settings =
-            RedisSettings { timeout: Duration::from_millis(100), ..patient(single(server.address())) };
+        let settings = RedisSettings {
+            timeout: Duration::from_millis(100),
+            leased_from: 1,
+            ..patient(single(server.address()))
+        };
         let stage = Arc::new(Stage::new(&settings).await);
         let callers: Vec<JoinHandle<()>> = (0..NODES * CALLERS_PER_NODE)
             .map(|caller| tokio::spawn(Arc::clone(&stage).call(caller % NODES, caller as u64 + 1)))

@@ -61,9 +61,12 @@ impl Fault {
 
     /// By the code the server's message begins with.
     pub(super) fn from_server(error: &ServerError) -> Self {
-        let detail = error.details().unwrap_or_default();
+        Self::from_words(error.code(), error.details().unwrap_or_default())
+    }
+
+    fn from_words(code: &str, detail: &str) -> Self {
         let address = || detail.split(' ').nth(1).unwrap_or_default().to_owned();
-        match error.code() {
+        match code {
             "MOVED" => Fault::Moved(address()),
             "ASK" => Fault::Ask(address()),
             "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
@@ -71,6 +74,8 @@ impl Fault {
             "TRYAGAIN" => Fault::TryAgain,
             // It will pass, and it did nothing.
             "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
+            // Servers before version 7 wrap what a command of the script was told.
+            "ERR" if let Some((code, detail)) = told_within_script(detail) => Self::from_words(code, detail),
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
         }
@@ -97,6 +102,12 @@ impl Fault {
     }
 }
 
+/// The code and the rest of `Error running script (call to f_…): @user_script:9: -OOM command not allowed …`.
+fn told_within_script(detail: &str) -> Option<(&str, &str)> {
+    let (_, told) = detail.strip_prefix("Error running script")?.split_once(": -")?;
+    told.split_once(' ').filter(|(code, _)| *code != "ERR")
+}
+
 /// Whether we do not trust the server by its certificate, or it does not trust us by ours.
 fn is_about_certificates(error: &RedisError) -> bool {
     // The client library shares what the connection said.
@@ -116,5 +127,24 @@ fn is_about_certificates(error: &RedisError) -> bool {
                 | AlertDescription::CertificateRequired
         ),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_command_of_the_script_was_told_counts_not_its_wrapping() {
+        let wrapped = |told: &str| {
+            let detail =
+                format!("Error running script (call to f_0c): @user_script:51: @user_script: 51: {told}");
+            Fault::from_words("ERR", &detail)
+        };
+        assert_eq!(wrapped("-OOM command not allowed when used memory > 'maxmemory'."), Fault::NotDone);
+        assert_eq!(wrapped("-READONLY You can't write against a read only replica."), Fault::WrongServer);
+        assert!(matches!(wrapped("-WRONGTYPE Operation against a key"), Fault::Misconfigured(_)));
+        assert!(matches!(wrapped("-ERR unknown command"), Fault::Misconfigured(_)));
+        assert!(matches!(Fault::from_words("ERR", "no such thing: -OOM"), Fault::Misconfigured(_)));
     }
 }

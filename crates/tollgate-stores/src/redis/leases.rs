@@ -23,7 +23,7 @@ use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit};
 
 use self::held::{Held, Slice, wanted};
-use super::hot::{BUSY, Sketch};
+use super::hot::Sketch;
 use super::script::{Grant, LeaseRequest, Settle};
 
 const SHARDS: usize = 16;
@@ -31,8 +31,6 @@ const SHARDS: usize = 16;
 const SHARD_MAX: usize = 256;
 /// How long a counter that nobody asks for is still known to be busy: longer than a refusal is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(4);
-/// Of a limit that holds less, slices would be single units.
-const CAPACITY_MIN: u32 = 2 * BUSY;
 /// How long a node waits before it asks again for a counter that has little left.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
 /// A counter has little left when less than this part of it remains.
@@ -41,6 +39,7 @@ const SCARCE_PART: u32 = 200;
 /// The leases of this node.
 pub(super) struct Leases {
     shards: [Mutex<Shard>; SHARDS],
+    capacity_min: u32,
     nodes: AtomicU32,
     served: AtomicU64,
 }
@@ -87,12 +86,14 @@ impl Owner {
 }
 
 impl Leases {
-    pub(super) fn new(now: Instant) -> Self {
+    /// No limit that holds less than `capacity_min` is leased.
+    pub(super) fn new(capacity_min: u32, now: Instant) -> Self {
         let shard = |_| {
             let sketch = Sketch::new(now);
             Mutex::new(Shard { sketch, held: HashMap::new(), ticket: Ticket(0) })
         };
-        Leases { shards: std::array::from_fn(shard), nodes: AtomicU32::new(1), served: AtomicU64::new(0) }
+        let shards = std::array::from_fn(shard);
+        Leases { shards, capacity_min, nodes: AtomicU32::new(1), served: AtomicU64::new(0) }
     }
 
     /// How many nodes share the limits.
@@ -106,7 +107,7 @@ impl Leases {
 
     /// Takes a charge from a lease, or says how to ask for it.
     pub(super) fn take(&self, charge: &Charge<'_>, now: Instant) -> Serving {
-        if !can_be_leased(charge) {
+        if !can_be_leased(charge) || charge.limit.capacity() < self.capacity_min {
             return Serving::Ask;
         }
         let nodes = u16::try_from(self.nodes()).unwrap_or(u16::MAX);
@@ -275,8 +276,7 @@ fn can_be_leased(charge: &Charge<'_>) -> bool {
         charge.limit.algorithm(),
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
     );
-    let worth_it = charge.limit.capacity() >= CAPACITY_MIN && charge.limit.max_delay().is_none();
-    algorithm && worth_it && charge.leases && charge.cost > 0
+    algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
 }
 
 /// What is left of a span.
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn what_was_taken_from_a_slice_is_not_put_back_into_the_next() {
         let (limit, now) = (limit(), Instant::now());
-        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let (leases, charge) = (Leases::new(1, now), charge(&limit));
         let first = wish(&leases, &charge, now);
         grant(&leases, &charge, &first, 1, now);
         let taken: Vec<Ticket> = (0..5).map(|_| take(&leases, &charge, now)).collect();
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn a_slice_of_before_a_reset_is_not_taken_for_one_of_after_it() {
         let (limit, now) = (limit(), Instant::now());
-        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let (leases, charge) = (Leases::new(1, now), charge(&limit));
         let before = wish(&leases, &charge, now);
         leases.revoke(key(&charge));
         let after = wish(&leases, &charge, now);
@@ -371,7 +371,7 @@ mod tests {
     #[test]
     fn a_call_that_was_not_made_gives_nothing_away() {
         let (limit, now) = (limit(), Instant::now());
-        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let (leases, charge) = (Leases::new(1, now), charge(&limit));
         let first = wish(&leases, &charge, now);
         grant(&leases, &charge, &first, 1, now);
         let (request, ticket) = wish(&leases, &charge, now + 3 * SECOND);
@@ -384,7 +384,7 @@ mod tests {
     #[test]
     fn nothing_left_is_refused_by_the_server_who_knows_the_wait() {
         let (limit, now) = (limit(), Instant::now());
-        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let (leases, charge) = (Leases::new(1, now), charge(&limit));
         leases.set_nodes(3);
         let (request, ticket) = wish(&leases, &charge, now);
         leases.granted(&charge, (&request, ticket), admitted(0), Grant::default(), now);

@@ -35,6 +35,8 @@ pub struct RedisSettings {
     pub connect_timeout: Duration,
     /// Whether busy counters are leased.
     pub leases: bool,
+    /// Limits that hold less are never leased: of a hundred units, those that lie in slices elsewhere are missed.
+    pub leased_from: u32,
     /// Whether refusals that are known to last are answered without asking.
     pub refusal_cache: bool,
     /// The version of the counters that this node knows. Only tests, which run two side by side, set another.
@@ -53,6 +55,7 @@ impl RedisSettings {
             timeout: Duration::from_millis(15),
             connect_timeout: Duration::from_secs(1),
             leases: true,
+            leased_from: LEASED_FROM_DEFAULT,
             refusal_cache: true,
             schema: SCHEMA,
         }
@@ -165,6 +168,9 @@ impl Topology {
         }
     }
 }
+
+/// Limits are leased from this size on unless settings say otherwise.
+const LEASED_FROM_DEFAULT: u32 = 1_000;
 
 /// Places of a server on a ring unless settings say otherwise.
 pub const VIRTUAL_NODES_DEFAULT: NonZeroUsize = NonZeroUsize::new(100).unwrap();
