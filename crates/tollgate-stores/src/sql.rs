@@ -9,6 +9,8 @@
 //! - who sees a version sees all changes up to it;
 //! - two changes cannot deadlock, for they lock that row before any other.
 //!
+//! A change whose future is dropped halfway is undone by the server; see `sql/engine.rs`.
+//!
 //! This would be slow for counters. For configuration it is plenty, and simpler than retrying.
 //!
 //! **One set of queries**, written with `?` and bound values only, runs on all engines; what differs is the schema
@@ -71,7 +73,9 @@ impl Database {
     /// When the database cannot be asked.
     pub async fn version(&self) -> Result<u64, DatabaseError> {
         let mut transaction = self.pool.begin_snapshot().await?;
-        transaction.config_version().await
+        let version = transaction.config_version().await?;
+        transaction.end().await?;
+        Ok(version)
     }
 
     /// Closes all connections, when those in use are done.
@@ -80,7 +84,7 @@ impl Database {
     }
 }
 
-impl engine::Transaction<'_> {
+impl engine::Transaction {
     async fn config_version(&mut self) -> Result<u64, DatabaseError> {
         let row = self.row("SELECT version FROM config_version WHERE id = 1", &[]).await?;
         unsigned(row.ok_or(DatabaseError::Corrupt { what: "config_version" })?.int(0)?, "config_version")

@@ -45,6 +45,7 @@ impl Database {
                 &[Value::Int(signed(after, "after")?), Value::Int(count_max.min(AUDIT_COUNT_MAX).into())],
             )
             .await?;
+        transaction.end().await?;
         rows.iter().map(AuditEntry::read).collect()
     }
 }

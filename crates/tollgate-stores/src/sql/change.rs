@@ -7,7 +7,7 @@ use super::error::{DatabaseError, ValueProblem};
 /// A change that has taken its version. It can be made final only with an entry in the audit trail; dropped, it was never
 /// made.
 pub(super) struct Change {
-    pub(super) transaction: Transaction<'static>,
+    pub(super) transaction: Transaction,
     /// The version of the configuration with this change.
     pub(super) version: u64,
 }

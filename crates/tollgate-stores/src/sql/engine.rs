@@ -1,10 +1,18 @@
 //! Three drivers behind one door: transactions, rows and values that are the same on every engine.
 //!
 //! An enum over typed pools rather than `sqlx::Any`, whose placeholders and types differ between engines all the same.
+//!
+//! Nor `sqlx::Transaction`: a future that waits for a database may be dropped at any `await`, when a client goes away or time
+//! runs out, and the drivers do not know then what they were waiting for. On MySQL such a connection goes back to the pool
+//! out of step, or with the transaction still open. Here a transaction that has not come to its end takes its connection with
+//! it, and the server undoes what was not final.
 
 use std::fmt::{self, Write as _};
+use std::io;
+use std::time::Duration;
 
 use sqlx::mysql::{MySql, MySqlPool, MySqlRow};
+use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -15,17 +23,30 @@ use super::{mysql, postgres, sqlite};
 
 /// Connections to one database.
 #[derive(Clone)]
-pub(super) enum Pool {
+pub(super) struct Pool {
+    engine: Pools,
+    /// How long we wait for an answer. Longer than the server may take: it can say more about what is wrong.
+    deadline: Duration,
+}
+
+#[derive(Clone)]
+enum Pools {
     Sqlite(SqlitePool),
     Postgres(PgPool),
     MySql(MySqlPool),
 }
 
-/// A transaction; undone on drop.
-pub(super) enum Transaction<'c> {
-    Sqlite(sqlx::Transaction<'c, Sqlite>),
-    Postgres(sqlx::Transaction<'c, Postgres>),
-    MySql(sqlx::Transaction<'c, MySql>),
+/// A transaction. Dropped before its end it is undone, and its connection closed.
+pub(super) struct Transaction {
+    connection: Connection,
+    deadline: Duration,
+    has_ended: bool,
+}
+
+enum Connection {
+    Sqlite(PoolConnection<Sqlite>),
+    Postgres(PoolConnection<Postgres>),
+    MySql(PoolConnection<MySql>),
 }
 
 /// A value that is bound to a `?`.
@@ -60,60 +81,75 @@ macro_rules! bound {
 
 impl Pool {
     pub(super) async fn connect(settings: &SqlSettings) -> Result<Self, DatabaseError> {
-        match settings.options() {
-            Options::Sqlite(options) => sqlite::connect(settings, options).await.map(Pool::Sqlite),
-            Options::Postgres(options) => postgres::connect(settings, options).await.map(Pool::Postgres),
-            Options::MySql(options) => mysql::connect(settings, options).await.map(Pool::MySql),
-        }
+        let engine = match settings.options() {
+            Options::Sqlite(path) => Pools::Sqlite(sqlite::connect(settings, path).await?),
+            Options::Postgres(options) => Pools::Postgres(postgres::connect(settings, options).await?),
+            Options::MySql(options) => Pools::MySql(mysql::connect(settings, options).await?),
+        };
+        let deadline = settings.statement_timeout.saturating_add(settings.connect_timeout);
+        Ok(Pool { engine, deadline })
     }
 
     /// A transaction that sees one state of everything, and changes nothing.
-    pub(super) async fn begin_snapshot(&self) -> Result<Transaction<'static>, DatabaseError> {
-        Ok(match self {
-            Pool::Sqlite(pool) => Transaction::Sqlite(pool.begin_with("BEGIN DEFERRED").await?),
-            Pool::Postgres(pool) => Transaction::Postgres(
-                pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?,
-            ),
-            Pool::MySql(pool) => Transaction::MySql(
-                pool.begin_with("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY").await?,
-            ),
+    pub(super) async fn begin_snapshot(&self) -> Result<Transaction, DatabaseError> {
+        self.begin(match self.engine {
+            Pools::Sqlite(_) => "BEGIN DEFERRED",
+            Pools::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Pools::MySql(_) => "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         })
+        .await
     }
 
     /// A transaction that writes. SQLite lets in one at a time, from its very start.
-    pub(super) async fn begin_write(&self) -> Result<Transaction<'static>, DatabaseError> {
-        Ok(match self {
-            Pool::Sqlite(pool) => Transaction::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
-            Pool::Postgres(pool) => {
-                Transaction::Postgres(pool.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED").await?)
-            }
-            Pool::MySql(pool) => Transaction::MySql(pool.begin_with("START TRANSACTION").await?),
+    pub(super) async fn begin_write(&self) -> Result<Transaction, DatabaseError> {
+        self.begin(match self.engine {
+            Pools::Sqlite(_) => "BEGIN IMMEDIATE",
+            Pools::Postgres(_) => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Pools::MySql(_) => "START TRANSACTION",
         })
+        .await
+    }
+
+    async fn begin(&self, sql: &'static str) -> Result<Transaction, DatabaseError> {
+        let connection = match &self.engine {
+            Pools::Sqlite(pool) => Connection::Sqlite(pool.acquire().await?),
+            Pools::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
+            Pools::MySql(pool) => Connection::MySql(pool.acquire().await?),
+        };
+        let mut transaction = Transaction { connection, deadline: self.deadline, has_ended: false };
+        transaction.script(sql).await?;
+        Ok(transaction)
     }
 
     pub(super) async fn close(&self) {
-        match self {
-            Pool::Sqlite(pool) => pool.close().await,
-            Pool::Postgres(pool) => pool.close().await,
-            Pool::MySql(pool) => pool.close().await,
+        match &self.engine {
+            Pools::Sqlite(pool) => pool.close().await,
+            Pools::Postgres(pool) => pool.close().await,
+            Pools::MySql(pool) => pool.close().await,
         }
     }
 }
 
-impl Transaction<'_> {
+impl Transaction {
     /// Runs a statement; how many rows it has changed.
     pub(super) async fn execute(
         &mut self,
         sql: &'static str,
         values: &[Value<'_>],
     ) -> Result<u64, DatabaseError> {
-        Ok(match self {
-            Self::Sqlite(tx) => bound!(sql, values, to_owned).execute(&mut **tx).await?.rows_affected(),
-            Self::Postgres(tx) => {
-                let sql = AssertSqlSafe(numbered(sql));
-                bound!(sql, values, to_owned).execute(&mut **tx).await?.rows_affected()
+        Ok(match &mut self.connection {
+            Connection::Sqlite(on) => {
+                let query = bound!(sql, values, to_owned);
+                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
             }
-            Self::MySql(tx) => bound!(sql, values, as_bytes).execute(&mut **tx).await?.rows_affected(),
+            Connection::Postgres(on) => {
+                let query = bound!(AssertSqlSafe(numbered(sql)), values, to_owned);
+                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
+            }
+            Connection::MySql(on) => {
+                let query = bound!(sql, values, as_bytes);
+                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
+            }
         })
     }
 
@@ -123,18 +159,20 @@ impl Transaction<'_> {
         sql: &'static str,
         values: &[Value<'_>],
     ) -> Result<Vec<Row>, DatabaseError> {
-        Ok(match self {
-            Self::Sqlite(tx) => {
-                let rows = bound!(sql, values, to_owned).fetch_all(&mut **tx).await?;
+        Ok(match &mut self.connection {
+            Connection::Sqlite(on) => {
+                let query = bound!(sql, values, to_owned);
+                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Sqlite).collect()
             }
-            Self::Postgres(tx) => {
-                let sql = AssertSqlSafe(numbered(sql));
-                let rows = bound!(sql, values, to_owned).fetch_all(&mut **tx).await?;
+            Connection::Postgres(on) => {
+                let query = bound!(AssertSqlSafe(numbered(sql)), values, to_owned);
+                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Postgres).collect()
             }
-            Self::MySql(tx) => {
-                let rows = bound!(sql, values, as_bytes).fetch_all(&mut **tx).await?;
+            Connection::MySql(on) => {
+                let query = bound!(sql, values, as_bytes);
+                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::MySql).collect()
             }
         })
@@ -149,33 +187,52 @@ impl Transaction<'_> {
         Ok(self.rows(sql, values).await?.into_iter().next())
     }
 
-    /// Runs statements that stand in our own source, several at once.
-    pub(super) async fn script(&mut self, sql: &'static str) -> Result<(), sqlx::Error> {
-        match self {
-            Self::Sqlite(tx) => sqlx::raw_sql(sql).execute(&mut **tx).await.map(drop),
-            Self::Postgres(tx) => sqlx::raw_sql(sql).execute(&mut **tx).await.map(drop),
-            Self::MySql(tx) => sqlx::raw_sql(sql).execute(&mut **tx).await.map(drop),
+    /// Runs statements of our own, several at once, without values.
+    pub(super) async fn script(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
+        let script = sqlx::raw_sql(AssertSqlSafe(sql.into()));
+        match &mut self.connection {
+            Connection::Sqlite(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
+            Connection::Postgres(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
+            Connection::MySql(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
         }
     }
 
-    /// Undoes the changes now, rather than when the connection is next used.
-    pub(super) async fn rollback(self) -> Result<(), DatabaseError> {
-        match self {
-            Self::Sqlite(tx) => tx.rollback().await?,
-            Self::Postgres(tx) => tx.rollback().await?,
-            Self::MySql(tx) => tx.rollback().await?,
-        }
+    /// Lets what follows take its time, and closes the connection at the end, whatever it is.
+    pub(super) fn take_time(&mut self) {
+        self.deadline = Duration::MAX;
+        self.connection.close_on_drop();
+    }
+
+    /// Ends a transaction that has changed nothing, or whose changes are to be undone.
+    pub(super) async fn end(mut self) -> Result<(), DatabaseError> {
+        self.script("ROLLBACK").await?;
+        self.has_ended = true;
         Ok(())
     }
 
     /// Makes the changes final.
-    pub(super) async fn commit(self) -> Result<(), DatabaseError> {
-        let done = match self {
-            Self::Sqlite(tx) => tx.commit().await,
-            Self::Postgres(tx) => tx.commit().await,
-            Self::MySql(tx) => tx.commit().await,
-        };
-        done.map_err(DatabaseError::committing)
+    pub(super) async fn commit(mut self) -> Result<(), DatabaseError> {
+        self.script("COMMIT").await.map_err(DatabaseError::committing)?;
+        self.has_ended = true;
+        Ok(())
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.connection.close_on_drop();
+        }
+    }
+}
+
+impl Connection {
+    fn close_on_drop(&mut self) {
+        match self {
+            Connection::Sqlite(connection) => connection.close_on_drop(),
+            Connection::Postgres(connection) => connection.close_on_drop(),
+            Connection::MySql(connection) => connection.close_on_drop(),
+        }
     }
 }
 
@@ -210,12 +267,17 @@ impl Row {
 impl fmt::Debug for Pool {
     /// The driver's own shows the password.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Pool::Sqlite(_) => "Pool::Sqlite",
-            Pool::Postgres(_) => "Pool::Postgres",
-            Pool::MySql(_) => "Pool::MySql",
-        })
+        out.debug_struct("Pool").finish_non_exhaustive()
     }
+}
+
+/// What a database answers, if it does so in time.
+pub(super) async fn within<T>(
+    deadline: Duration,
+    answer: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, sqlx::Error> {
+    let answer = tokio::time::timeout(deadline, answer).await;
+    answer.unwrap_or_else(|_| Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())))
 }
 
 /// A number as databases keep it.

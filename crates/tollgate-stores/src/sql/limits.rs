@@ -47,6 +47,7 @@ impl Database {
                 &[],
             )
             .await?;
+        transaction.end().await?;
         let limits = rows.iter().map(UserEndpointLimit::read).collect::<Result<_, _>>()?;
         Ok((version, limits))
     }
@@ -113,7 +114,7 @@ impl Database {
         check_text("endpoint", endpoint, ENDPOINT_BYTES_MAX)?;
         let mut change = self.begin_change().await?;
         let Some(before) = find(&mut change.transaction, user, endpoint).await? else {
-            change.transaction.rollback().await?;
+            change.transaction.end().await?;
             return Ok(None);
         };
         change
@@ -158,7 +159,7 @@ impl UserEndpointLimit {
 }
 
 async fn find(
-    transaction: &mut Transaction<'_>,
+    transaction: &mut Transaction,
     user: &str,
     endpoint: &str,
 ) -> Result<Option<UserEndpointLimit>, DatabaseError> {

@@ -10,11 +10,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use sqlx::mysql::MySqlConnection;
-use sqlx::{AssertSqlSafe, Connection as _, Executor as _};
-
 use super::Database;
-use super::engine::{Pool, Transaction, Value, signed, unsigned};
+use super::engine::{Transaction, Value, signed, unsigned};
 use super::error::DatabaseError;
 use super::settings::Engine;
 
@@ -65,26 +62,15 @@ impl Database {
     /// # Errors
     /// When the schema is newer than this program, another node takes too long, or a step fails.
     pub async fn migrate(&self) -> Result<Vec<Migration>, DatabaseError> {
-        match &self.pool {
-            Pool::MySql(pool) => {
-                // Detached: whatever happens, the lock goes with the connection.
-                let mut connection = pool.acquire().await?.detach();
-                self.lock_mysql(&mut connection).await?;
-                let transaction = Transaction::MySql(connection.begin().await?);
-                let taken = self.take_all(transaction).await?;
-                connection.close().await?;
-                Ok(taken)
-            }
-            Pool::Postgres(_) => {
-                let mut transaction = self.pool.begin_write().await?;
-                self.lock_postgres(&mut transaction).await?;
-                self.take_all(transaction).await
-            }
-            Pool::Sqlite(_) => {
-                let transaction = self.pool.begin_write().await;
-                self.take_all(transaction.map_err(|error| self.locked(error))?).await
-            }
+        let mut transaction = self.pool.begin_write().await.map_err(|error| self.locked(error))?;
+        // With the connection go its lock and its limits.
+        transaction.take_time();
+        match self.engine() {
+            Engine::Sqlite => {} // `BEGIN IMMEDIATE` was the lock
+            Engine::Postgres => self.lock_postgres(&mut transaction).await?,
+            Engine::MySql => self.lock_mysql(&mut transaction).await?,
         }
+        self.take_all(transaction).await
     }
 
     /// The steps that [`migrate`](Database::migrate) would take. Changes nothing.
@@ -99,10 +85,12 @@ impl Database {
             Engine::MySql => JOURNAL_MYSQL,
         };
         let found = transaction.row(journal, &[]).await?.map_or(Ok(0), |row| row.int(0))?;
-        if found == 0 { Ok(MIGRATIONS.to_vec()) } else { missing(&mut transaction).await }
+        let missing = if found == 0 { MIGRATIONS.to_vec() } else { missing(&mut transaction).await? };
+        transaction.end().await?;
+        Ok(missing)
     }
 
-    async fn take_all(&self, mut transaction: Transaction<'_>) -> Result<Vec<Migration>, DatabaseError> {
+    async fn take_all(&self, mut transaction: Transaction) -> Result<Vec<Migration>, DatabaseError> {
         transaction.execute(JOURNAL, &[]).await?;
         let missing = missing(&mut transaction).await?;
         for migration in &missing {
@@ -126,26 +114,21 @@ impl Database {
         Ok(missing)
     }
 
-    async fn lock_postgres(&self, transaction: &mut Transaction<'_>) -> Result<(), DatabaseError> {
-        let Transaction::Postgres(tx) = transaction else { return Ok(()) };
-        // Until the end of the transaction: a step may take longer than a query should.
-        let limits = format!(
-            "SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {}",
-            self.settings.migration_timeout.as_millis().max(1)
-        );
-        tx.execute(AssertSqlSafe(limits)).await?;
-        tx.execute(LOCK_POSTGRES).await.map_err(|error| self.locked(error.into()))?;
-        Ok(())
+    async fn lock_postgres(&self, transaction: &mut Transaction) -> Result<(), DatabaseError> {
+        let wait = self.settings.migration_timeout.as_millis().max(1);
+        let limits = format!("SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = {wait}");
+        transaction.script(limits).await?;
+        transaction.script(LOCK_POSTGRES).await.map_err(|error| self.locked(error.into()))
     }
 
-    async fn lock_mysql(&self, connection: &mut MySqlConnection) -> Result<(), DatabaseError> {
+    async fn lock_mysql(&self, transaction: &mut Transaction) -> Result<(), DatabaseError> {
+        // MariaDB knows the one, MySQL the other; either may end a wait for the lock.
+        let _ = transaction.script("SET SESSION max_statement_time = 0").await;
+        let _ = transaction.script("SET SESSION max_execution_time = 0").await;
         let waited = self.settings.migration_timeout;
-        let seconds = i64::try_from(waited.as_secs().max(1)).unwrap_or(i64::MAX);
-        // A migration may take longer than a query should, and its session ends with it. MariaDB knows the one, MySQL the
-        // other.
-        let _ = connection.execute("SET SESSION max_statement_time = 0").await;
-        let _ = connection.execute("SET SESSION max_execution_time = 0").await;
-        let locked: Option<i64> = sqlx::query_scalar(LOCK_MYSQL).bind(seconds).fetch_one(connection).await?;
+        let seconds = signed(waited.as_secs().max(1), "migration_timeout")?;
+        let row = transaction.row(LOCK_MYSQL, &[Value::Int(seconds)]).await?;
+        let locked = row.map_or(Ok(None), |row| row.maybe_int(0))?;
         if locked == Some(1) { Ok(()) } else { Err(DatabaseError::MigrationLocked { waited }) }
     }
 
@@ -166,7 +149,7 @@ impl Database {
 }
 
 /// The steps that a database with a journal has not taken.
-async fn missing(transaction: &mut Transaction<'_>) -> Result<Vec<Migration>, DatabaseError> {
+async fn missing(transaction: &mut Transaction) -> Result<Vec<Migration>, DatabaseError> {
     let rows = transaction.rows("SELECT number FROM tollgate_migrations", &[]).await?;
     let taken: Vec<u64> = rows
         .iter()

@@ -3,6 +3,7 @@
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
+use super::engine::within;
 use super::error::DatabaseError;
 use super::settings::SqlSettings;
 
@@ -13,8 +14,7 @@ pub(super) async fn connect(
     options: &PgConnectOptions,
 ) -> Result<PgPool, DatabaseError> {
     // One connection on its own first: the pool would say no more than that time ran out.
-    let first = tokio::time::timeout(settings.connect_timeout, options.connect()).await;
-    let first = first.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+    let first = within(settings.connect_timeout, options.connect()).await;
     let mut first = first.map_err(|cause| DatabaseError::connecting(settings.place(), cause))?;
     check(&mut first, settings).await?;
     first.close().await?;
