@@ -108,7 +108,7 @@ impl Kind for MariaDb {
 
     fn prepare(place: &Place) {
         let mut install = place.command(find("mariadb-install-db", &[]));
-        install.args(["--no-defaults", "--skip-test-db", "--skip-name-resolve"]).arg(data_folder(place));
+        install.args(["--no-defaults", "--skip-test-db", "--skip-name-resolve"]).args(folders(place));
         install.args(["--auth-root-authentication-method=normal", "--innodb-flush-log-at-trx-commit=2"]);
         finish(install.args(["--innodb-log-file-size=8M", "--skip-log-bin"]));
     }
@@ -117,7 +117,7 @@ impl Kind for MariaDb {
         let mut mariadbd = place.command(find("mariadbd", &[PathBuf::from("/usr/sbin")]));
         mariadbd
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
-            .arg(data_folder(place));
+            .args(folders(place));
         mariadbd.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
         mariadbd.args(["--innodb-log-file-size=8M", "--skip-log-bin", "--pid-file=mariadb.pid"]);
         mariadbd.arg(format!("--port={}", place.port));
@@ -133,7 +133,8 @@ impl Kind for MariaDb {
     }
 }
 
-/// Whole: a part of a path would be looked for under `/usr`.
-fn data_folder(place: &Place) -> String {
-    format!("--datadir={}", place.path("data").display())
+/// Whole paths: a part of one would be looked for under `/usr`. Temporary tables apart too, for each server that starts
+/// removes what another has left in a common folder, and also what it still uses.
+fn folders(place: &Place) -> [String; 2] {
+    [format!("--datadir={}", place.path("data").display()), format!("--tmpdir={}", place.path("").display())]
 }

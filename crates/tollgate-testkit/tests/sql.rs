@@ -1,5 +1,7 @@
 //! The SQL servers of the kit, asked with their own clients.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::path::Path;
 
 use tollgate_testkit::{MariaDbServer, PostgresServer};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_stores::sql::{Database, DatabaseError, SqlSettings};
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
-use crate::harness::{Client, TestDatabase, limit};
+use crate::harness::{TestDatabase, limit};
 
 #[tokio::test]
 async fn a_sqlite_file_is_made_for_us_alone_and_written_ahead() {
@@ -67,22 +67,16 @@ async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
 
 #[tokio::test]
 async fn mariadb_cuts_nothing_off_whatever_its_settings_are() {
-    let empty = TestDatabase::mariadb();
-    let database = empty.migrated().await;
-    let Client::MySql(_) = empty.client().await else { panic!("MariaDB") };
-    empty.client().await.execute("SET GLOBAL sql_mode = ''").await;
-    let lax = empty.open().await;
-    let long_name = limit(&"x".repeat(256), "/", 1);
-    lax.put_limit("root", &long_name).await.unwrap();
-    assert_eq!(database.limits().await.unwrap().1, [long_name]);
-    empty
-        .client()
-        .await
-        .execute("ALTER TABLE user_endpoint_limits MODIFY endpoint VARBINARY(4) NOT NULL")
-        .await;
-    lax.put_limit("root", &limit("alice", "/search", 1)).await.unwrap_err();
-    assert_eq!(database.limits().await.unwrap().0, 1);
-    empty.client().await.execute("SET GLOBAL sql_mode = DEFAULT").await;
+    let server = MariaDbServer::start();
+    server.execute("mysql", "SET GLOBAL sql_mode = '', GLOBAL tx_isolation = 'READ-UNCOMMITTED'");
+    let database = Database::open(&server.create_database()).await.unwrap();
+    database.migrate().await.unwrap();
+    server.execute("test_0", "ALTER TABLE user_endpoint_limits MODIFY endpoint VARBINARY(4) NOT NULL");
+    let short = limit("alice", "/one", 1);
+    database.put_limit("root", &short).await.unwrap();
+    let error = database.put_limit("root", &limit("alice", "/one/and/more", 1)).await.unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    assert_eq!(database.limits().await.unwrap(), (1, vec![short]));
 }
 
 #[tokio::test]
@@ -114,7 +108,9 @@ async fn mariadb_that_says_nothing_is_not_waited_for() {
 }
 
 async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
-    let database = Database::open(url).await.unwrap();
+    let mut settings = SqlSettings::from_url(url).unwrap();
+    settings.connect_timeout = Duration::from_millis(500);
+    let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
     let kept = limit("alice", "/", 1);
     database.put_limit("root", &kept).await.unwrap();

@@ -1,5 +1,7 @@
 //! The SQL store on real engines: one suite, mounted on SQLite, PostgreSQL and MariaDB, and what is special to each.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
+
 mod changes;
 mod engines;
 mod harness;
