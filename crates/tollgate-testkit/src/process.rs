@@ -21,8 +21,12 @@ const GUARD: &str = r#"trap '' INT TERM HUP QUIT
 read -r _ && exit
 kill -"$1" "$0"
 [ -n "$2" ] || exit
-for _ in $(seq 100); do kill -0 "$0" || break; sleep 0.05; done
-kill -9 "$0"
+tries=0
+while kill -0 "$0"; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || { kill -9 "$0"; break; }
+    sleep 0.05
+done
 rm -rf -- "$2""#;
 
 pub(crate) struct Process {
