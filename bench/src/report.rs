@@ -54,16 +54,18 @@ pub struct Targets(Vec<[String; 4]>);
 
 impl Targets {
     pub fn at_most(&mut self, what: impl Into<String>, measured: f64, most: f64) {
-        self.push(what, measured, format!("<= {most}"), measured <= most);
+        self.push(what, measured, most, format!("<= {most}"), measured <= most);
     }
 
     pub fn at_least(&mut self, what: impl Into<String>, measured: f64, least: f64) {
-        self.push(what, measured, format!(">= {least}"), measured >= least);
+        self.push(what, measured, least, format!(">= {least}"), measured >= least);
     }
 
-    fn push(&mut self, what: impl Into<String>, measured: f64, target: String, holds: bool) {
+    fn push(&mut self, what: impl Into<String>, measured: f64, bound: f64, target: String, holds: bool) {
         let verdict = if holds { "holds" } else { "MISSED" };
-        self.0.push([what.into(), format!("{measured:.2}"), target, verdict.into()]);
+        // Enough digits to see on which side of a small bound it lies.
+        let digits = if bound > 0.0 && bound < 0.1 { 4 } else { 2 };
+        self.0.push([what.into(), format!("{measured:.digits$}"), target, verdict.into()]);
     }
 }
 

@@ -4,11 +4,12 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use serde::Serialize;
+use tollgate::counters::StoreError;
 use tollgate::headers::{self, Field, HeaderProfile, retry_after_secs};
 use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
-use crate::error::{ApiError, Code};
+use crate::error::ApiError;
 use crate::rest::Response;
 
 /// Headers of an answer to a check, those that hyper adds included.
@@ -104,13 +105,8 @@ pub(crate) fn status(decision: &Decision) -> Result<StatusCode, ApiError> {
         Answer::Admit { .. } => Ok(StatusCode::OK),
         Answer::Refuse { .. } => Ok(StatusCode::TOO_MANY_REQUESTS),
         Answer::Block => Ok(StatusCode::FORBIDDEN),
-        Answer::Unavailable if decision.misconfigured => Err(ApiError::new(
-            Code::ServiceUnavailable,
-            "the counter store refuses this service: an operator must act, and /readyz says why",
-        )),
-        Answer::Unavailable => {
-            Err(ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"))
-        }
+        Answer::Unavailable if decision.misconfigured => Err(StoreError::Misconfigured.into()),
+        Answer::Unavailable => Err(StoreError::Unreachable.into()),
     }
 }
 

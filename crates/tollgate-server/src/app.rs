@@ -103,8 +103,8 @@ impl App {
     }
 
     /// Adds the time since the last look to that without shared counters, if they are not to be had.
-    pub(crate) fn count_outage(&self, passed: Duration) {
-        if self.counters().state() != StoreState::Reached {
+    pub(crate) fn count_outage(&self, state: &StoreState, passed: Duration) {
+        if *state != StoreState::Reached {
             self.metrics().count_degraded(passed);
         }
     }

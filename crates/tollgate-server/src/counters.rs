@@ -31,7 +31,7 @@ impl StoreState {
         match self {
             StoreState::Reached => None,
             StoreState::Unreached(reason) => {
-                Some(format!("{reason}: this node counts its share of each limit until then"))
+                Some(format!("{reason}: until that changes this node counts its share of each limit"))
             }
             StoreState::Refused(reason) => {
                 Some(format!("it refuses us ({reason}): nothing is admitted until that is mended"))

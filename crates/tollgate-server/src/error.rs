@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use tollgate::counters::StoreError;
 use utoipa::ToSchema;
 
 use crate::answer;
@@ -71,6 +72,18 @@ pub(crate) struct ApiError {
     field: Option<Cow<'static, str>>,
     reason: Option<Cow<'static, str>>,
     allow: Option<String>,
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Misconfigured => ApiError::new(
+                Code::ServiceUnavailable,
+                "the counter store refuses this service: an operator must act, and /readyz says why",
+            ),
+            _ => ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"),
+        }
+    }
 }
 
 /// The envelope of every error.
@@ -150,7 +163,6 @@ impl ApiError {
         self
     }
 
-    #[cfg(test)]
     pub(crate) fn code(&self) -> Code {
         self.code
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::broadcast::error::RecvError;
 use tollgate::counters::StoreError;
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
@@ -16,6 +17,8 @@ use crate::data_dir::DataDir;
 
 /// How often a node that could not join tries again.
 const JOIN_EVERY: Duration = Duration::from_millis(50);
+/// How often a node that has joined looks whether it still agrees with the others, if it hears nothing.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The fleet's seed if it can be had, and else the one it had when this node last met it. Until it can be had nothing is
 /// decided by the shared counters.
@@ -30,6 +33,7 @@ pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     }
 }
 
+/// Hashes by the fleet's seed from now on.
 fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
         data_dir.keep_fleet_seed(seed);
@@ -40,44 +44,101 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
 /// Joins the fleet as soon as it can be reached, and then follows what is set on other nodes.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
+    let mut versions = redis.config_version();
+    let mut member = Member { app, redis, data_dir, adopted: None, followed: 0 };
     loop {
-        let own = app.limiter().seed();
-        if let Ok(seed) = redis.fleet_seed(own).await {
-            if seed != own {
-                app.limiter().set_seed(seed);
-            }
-            adopt(&redis, &data_dir, seed);
-            break;
-        }
-        tokio::time::sleep(JOIN_EVERY).await;
-    }
-    let mut version = redis.config_version();
-    loop {
-        match redis.shared_config().await {
-            Ok(config) => {
-                take_over(&app, &config);
-                if version.changed().await.is_err() {
-                    return;
-                }
-            }
+        let version = *versions.borrow_and_update();
+        match member.keep_up(version).await {
+            // The sender is in the store that we hold.
+            Ok(()) => drop(tokio::time::timeout(LOOK_EVERY, versions.changed()).await),
             Err(_) => tokio::time::sleep(JOIN_EVERY).await,
         }
     }
 }
 
-/// Puts the numbers that any node has set in force here.
-fn take_over(app: &App, config: &[(String, String)]) {
-    let mut next = Overrides::default();
-    for (name, text) in config {
-        if let Some(numbers) = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check())
-        {
-            next = next.with(numbers);
-        } else {
-            warn!(name, "numbers set by another node cannot be read; is it newer?");
+/// Drops what this node counted in an outage of counters that another one resets.
+pub(crate) async fn heed_resets(app: Arc<App>) {
+    let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
+    loop {
+        match resets.recv().await {
+            Ok(reset) => app.limiter().forget_local(&reset),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
         }
     }
-    info!(count = next.len(), "numbers set for single users follow those of the fleet");
-    app.limiter().update_overrides(|_| next.clone());
+}
+
+/// This node, and how far it follows the others.
+struct Member {
+    app: Arc<App>,
+    redis: RedisCounters,
+    data_dir: Arc<DataDir>,
+    adopted: Option<Seed>,
+    /// The version of the numbers in force here; none before the first.
+    followed: u64,
+}
+
+impl Member {
+    async fn keep_up(&mut self, version: u64) -> Result<(), StoreError> {
+        self.agree_on_seed().await?;
+        if version == self.followed {
+            return Ok(());
+        }
+        if RedisCounters::was_lost(self.followed, version) {
+            self.tell_again().await?;
+        }
+        take_over(&self.app, &self.redis.shared_config().await?);
+        self.followed = version;
+        Ok(())
+    }
+
+    /// Looked at again and again: a newcomer that meets a server which lost everything may set another one.
+    async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
+        let limiter = self.app.limiter();
+        let own = limiter.seed();
+        let seed = self.redis.fleet_seed(own).await?;
+        if seed != own {
+            warn!(
+                "the fleet knows clients by another seed: what this node counted by its own is not found any more"
+            );
+            limiter.set_seed(seed);
+        }
+        if self.adopted != Some(seed) {
+            adopt(&self.redis, &self.data_dir, seed);
+            self.adopted = Some(seed);
+        }
+        Ok(())
+    }
+
+    /// What was set for single users outlives a server without a disk, as long as one node remembers it.
+    async fn tell_again(&self) -> Result<(), StoreError> {
+        let rules = self.app.limiter().rules();
+        let known: Vec<_> =
+            rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
+        drop(rules);
+        let told = self.redis.share_missing_config(&known).await?;
+        warn!(
+            told,
+            "the counter store has lost everything: counters start afresh, and it is told the numbers for single users again"
+        );
+        Ok(())
+    }
+}
+
+/// Puts the numbers that any node has set in force here.
+fn take_over(app: &App, config: &[(String, String)]) {
+    let read = |(name, text): &(String, String)| {
+        let numbers = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check());
+        if numbers.is_none() {
+            warn!(name, "numbers set by another node cannot be read; is it newer?");
+        }
+        numbers
+    };
+    let next: Overrides = config.iter().filter_map(read).collect();
+    if *app.limiter().rules().overrides().as_ref() != next {
+        info!(count = next.len(), "numbers set for single users follow those of the fleet");
+        app.limiter().update_overrides(|_| next.clone());
+    }
 }
 
 /// Sets, or removes, numbers on all nodes. On a node that is alone there is nothing to do.
@@ -88,10 +149,21 @@ pub(crate) async fn share(
     numbers: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    // Texts and numbers always can be written.
-    let name = serde_json::to_string(&(user, endpoint)).unwrap_or_default();
-    let value = numbers.map(|numbers| serde_json::to_string(&Numbers::of(numbers)).unwrap_or_default());
-    redis.share_config(&name, value.as_deref()).await
+    redis.share_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
+}
+
+// Texts and numbers always can be written.
+
+fn name(user: &str, endpoint: &str) -> String {
+    serde_json::to_string(&(user, endpoint)).unwrap_or_default()
+}
+
+fn name_of(numbers: &Override) -> String {
+    name(&numbers.user, &numbers.endpoint)
+}
+
+fn text_of(numbers: &Override) -> String {
+    serde_json::to_string(&Numbers::of(numbers)).unwrap_or_default()
 }
 
 /// Numbers for one user on one endpoint, as nodes tell each other.

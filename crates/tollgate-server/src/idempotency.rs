@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tollgate::{Span, Timestamp};
-use tollgate_stores::redis::Claim;
+use tollgate_stores::redis::{Claim, RedisCounters};
 
 use crate::app::App;
 use crate::error::{ApiError, Code};
@@ -60,6 +60,8 @@ pub(crate) struct Ticket<'a> {
     key: Fingerprint,
     body: Fingerprint,
     answered: bool,
+    /// Where the batch is known to be ours among other nodes.
+    claimed: Option<RedisCounters>,
 }
 
 impl std::fmt::Debug for Ticket<'_> {
@@ -88,7 +90,7 @@ impl Idempotency {
                 state.order.push_back((ends, key));
                 state.bytes += SLOT_BYTES;
                 state.shrink(key);
-                Ok(Turn::Decide(Ticket { store: self, key, body, answered: false }))
+                Ok(Turn::Decide(Ticket { store: self, key, body, answered: false, claimed: None }))
             }
             Some(slot) if slot.body != body => Err(other_body()),
             Some(Slot { answer: Some(answer), .. }) => Ok(Turn::Replay(answer.clone())),
@@ -115,24 +117,28 @@ impl Ticket<'_> {
     /// Asks the other nodes, if there are any: the answer that one of them gave, or nothing if the batch is ours.
     ///
     /// Where they cannot be asked it is ours too: the batch is decided once per node then.
-    pub(crate) async fn claim(&self, app: &App) -> Result<Option<Bytes>, ApiError> {
+    pub(crate) async fn claim(&mut self, app: &App) -> Result<Option<Bytes>, ApiError> {
         let Some(redis) = app.counters().redis() else { return Ok(None) };
         match redis.claim(self.key, self.body, UNDER_WAY_MAX).await {
-            Ok(Claim::Ours) | Err(_) => Ok(None),
+            Ok(Claim::Ours) => {
+                self.claimed = Some(redis.clone());
+                Ok(None)
+            }
+            Err(_) => Ok(None),
             Ok(Claim::Answered(answer)) => Ok(Some(answer.into())),
             Ok(Claim::OtherBody) => Err(other_body()),
             Ok(Claim::UnderWay) => Err(under_way()),
         }
     }
 
-    /// Tells the other nodes the answer, or that there is none and the next may try.
-    pub(crate) async fn tell_others(&self, app: &App, answer: Option<&Bytes>) {
+    /// Tells the other nodes the answer.
+    pub(crate) async fn tell_others(&mut self, app: &App, answer: &Bytes) {
         let Some(redis) = app.counters().redis() else { return };
-        let told =
-            redis.answer_claim(self.key, self.body, answer.map(|answer| &**answer), KEPT_FOR.into()).await;
+        let told = redis.answer_claim(self.key, self.body, Some(answer), KEPT_FOR.into()).await;
         if let Err(error) = told {
             tracing::debug!(%error, "other nodes do not know the answer to a batch");
         }
+        self.claimed = None;
     }
 
     /// Keeps the answer for those who send the batch again.
@@ -154,6 +160,13 @@ impl Drop for Ticket<'_> {
             if state.answers.remove(&self.key).is_some() {
                 state.bytes -= SLOT_BYTES;
             }
+        }
+        // Without an answer, also because the caller hung up, the next may try on any node.
+        if let Some(redis) = self.claimed.take()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let (key, body) = (self.key, self.body);
+            runtime.spawn(async move { redis.answer_claim(key, body, None, KEPT_FOR.into()).await });
         }
     }
 }

@@ -23,7 +23,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
@@ -245,8 +245,12 @@ impl Answering {
     fn finish(&self, mut response: Response) -> Response {
         let path = self.route.map_or("other", |route| route.path);
         self.app.metrics().count_response(path, response.status().as_u16());
-        if response.status().is_server_error() {
-            tracing::error!(request_id = self.request_id.as_str(), path, status = %response.status(), "not served");
+        let (request_id, status) = (self.request_id.as_str(), response.status());
+        match status {
+            // Of an outage there is one line when it begins; one for each request would hide it.
+            StatusCode::SERVICE_UNAVAILABLE => tracing::debug!(request_id, path, %status, "not served"),
+            _ if status.is_server_error() => tracing::error!(request_id, path, %status, "not served"),
+            _ => {}
         }
         let headers = response.headers_mut();
         if self.route.is_some_and(|route| route.method == Verb::Get) {

@@ -127,6 +127,7 @@ async fn serve_until(
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
+    tasks.0.push(tokio::spawn(fleet::heed_resets(Arc::clone(&app))));
     tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), data_dir)));
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
@@ -155,10 +156,14 @@ async fn serve_until(
 async fn sweep(app: Arc<App>) {
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     let mut last = Instant::now();
+    let mut known = app.counters().state();
     for shard in 0_usize.. {
         turns.tick().await;
         app.sweep(shard);
-        app.count_outage(last.elapsed());
+        let state = app.counters().state();
+        app.count_outage(&state, last.elapsed());
+        store::tell_of_refusals(&known, &state);
+        known = state;
         last = Instant::now();
     }
 }

@@ -1,9 +1,9 @@
 //! Counters on Redis or Valkey: one script call per decision, on the server's clock.
 //!
 //! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
-//! from the lease ([`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
-//! call per place ([`script`], [`link`]). One place is the common case; where there are several, a refusal in one takes
-//! back what was charged in the others, so that nothing is ever admitted beyond a limit.
+//! from the lease ([`slices`], [`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
+//! call per place ([`decide`], [`script`], [`link`]). One place is the common case; where there are several, a refusal in
+//! one takes back what was charged in the others ([`spanning`]), so that nothing is ever admitted beyond a limit.
 
 mod breaker;
 mod claims;
@@ -23,11 +23,13 @@ mod schema;
 mod script;
 mod servers;
 mod settings;
+mod slices;
+mod spanning;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
@@ -228,10 +230,17 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    /// The name of a charge's counter in the version that the fleet speaks.
-    fn counter_key(&self, charge: &Charge<'_>) -> Result<String, Fault> {
+    /// The name of a charge's counter in the version that the fleet speaks; and while it changes over, the name of before
+    /// and until when it is the one.
+    fn counter_names(
+        &self,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Result<(String, Option<(String, Timestamp)>), Fault> {
         let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
-        Ok(keys::counter(version, &Tag::new(charge.subject), charge))
+        let name = |version| keys::counter(version, &Tag::new(charge.subject), charge);
+        let before = self.schema.before(charge, now).map(|(before, at)| (name(before), at));
+        Ok((name(version), before))
     }
 
     /// Why a server refuses us, if one does.
@@ -250,14 +259,15 @@ impl Store {
         for charge in &charges.charges {
             let tag = Tag::new(charge.subject);
             let mut command = redis::cmd("DEL");
-            command.arg(self.counter_key(charge)?);
+            let (name, before) = self.counter_names(charge, Timestamp::from(SystemTime::now()))?;
+            command.arg(name).arg(before.map(|(before, _)| before));
             let answer = self.admin(self.router.place(&tag), command).await?;
-            forgotten += usize::from(answer == Value::Int(1));
+            forgotten += usize::from(matches!(answer, Value::Int(count) if count > 0));
         }
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
         }
-        let counters = charges.charges.iter().map(|charge| leases::key(charge.subject, charge.counter));
+        let counters = charges.charges.iter().map(leases::key);
         let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
         self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
         Ok(forgotten)

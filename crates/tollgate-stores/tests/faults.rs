@@ -484,6 +484,48 @@ fn connections_killed_under_load_are_made_again() {
     assert!(errors.iter().all(store_down), "{errors:?}");
 }
 
+/// A probe is sent every 75 to 125 ms. A connection that is made anew has been answered on: nothing is left to ask.
+#[test]
+fn a_new_connection_ends_the_doubts_at_once() {
+    let rig = Rig::new();
+    let back = (0..9).map(|_| {
+        rig.proxy.set(Fault::Drop);
+        rig.fails_until_the_breaker_opens(store_down);
+        let dials = rig.link().dials;
+        rig.proxy.set(Fault::None);
+        assert!(wait_until(RECOVERY_MAX, || rig.link().connected && rig.link().dials > dials));
+        let connected = Instant::now();
+        assert!(wait_until(RECOVERY_MAX, || !rig.link().breaker_open));
+        connected.elapsed()
+    });
+    let mut back: Vec<Duration> = back.collect();
+    back.sort_unstable();
+    eprintln!("the breaker closes {:?} after the connection is made", back[4]);
+    assert!(back[4] < Duration::from_millis(20), "{back:?}");
+}
+
+/// A server may take fewer connections than we would like. Those it takes are enough.
+#[test]
+fn one_connection_of_two_serves_all() {
+    let server = RedisServer::start();
+    // The kit's own, the listener's, and one more.
+    server.cli(&["CONFIG", "SET", "maxclients", "3"]);
+    let connections = std::num::NonZeroUsize::new(8).unwrap();
+    let settings = RedisSettings { connections, ..demanding(single(server.address())) };
+    runtime().block_on(async {
+        let store = RedisCounters::open(&settings).unwrap();
+        let gauge = plenty();
+        let ask = async || store.charge_all_timed(&charges([&gauge], 1), now()).await;
+        let start = Instant::now();
+        while ask().await.is_err() && start.elapsed() < RECOVERY_MAX {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for _ in 0..50 {
+            ask().await.unwrap();
+        }
+    });
+}
+
 #[test]
 fn a_server_that_restarts_is_found_again() {
     let rig = Rig::new();

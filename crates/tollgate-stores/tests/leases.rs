@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::FutureExt;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore as _, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
@@ -205,4 +206,49 @@ fn below_its_limit_nobody_is_refused_because_of_leases() {
     figures.show("below the limit");
     assert_eq!(figures.admitted, figures.requests);
     assert!(figures.later.1 * 50 <= figures.later.0);
+}
+
+/// A slice that lies unused while the bucket refills is still a part of the bucket: used at last, it leaves the rest.
+#[test]
+fn a_slice_used_late_does_not_fill_the_bucket_twice() {
+    let server = RedisServer::start();
+    let load = Load::new(Algorithm::TokenBucket, 1_000, Span::from_secs(2));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        let admits = async || {
+            let charges = load.charges();
+            store.charge_all(&charges, harness::now()).await.unwrap().admitted(&charges)
+        };
+        while store.leases().units < 100 {
+            assert!(admits().await);
+        }
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        let (start, mut admitted) = (Instant::now(), 0_u128);
+        while admits().await {
+            admitted += 1;
+        }
+        let possible = 1_000 + start.elapsed().as_micros() / 2_000 + 1;
+        assert!(admitted <= possible, "{admitted} instead of {possible}");
+    });
+}
+
+/// Clients hang up. Whoever does it while a lease is asked for must not keep the counter from being leased ever again.
+#[test]
+fn requests_that_are_given_up_do_not_end_leasing() {
+    let server = RedisServer::start();
+    let load = Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        for _ in 0..200 {
+            let charges = load.charges();
+            // Asked, and hung up on before there can be an answer.
+            let _ = store.charge_all(&charges, harness::now()).now_or_never();
+        }
+        for _ in 0..200 {
+            store.charge_all(&load.charges(), harness::now()).await.unwrap();
+        }
+        assert!(store.leases().served > 50, "{:?}", store.leases());
+    });
 }

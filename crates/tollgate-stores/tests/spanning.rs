@@ -4,15 +4,19 @@
 
 mod harness;
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::join_all;
+use tokio::time::sleep;
+use tollgate::Span;
 use tollgate::counters::{Charges, CounterAdmin, Effect};
 use tollgate::limit::Algorithm;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology, VIRTUAL_NODES_DEFAULT};
-use tollgate_testkit::{RedisCluster, RedisServer};
+use tollgate_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{address, exact, now, open, runtime};
+use self::harness::limits::{Gauge, Watched, charges, limit};
+use self::harness::{address, exact, now, open, runtime, single};
 
 /// Three servers on a ring, and their settings.
 fn ring() -> (RedisSettings, Vec<RedisServer>) {
@@ -128,5 +132,60 @@ fn a_client_that_is_kept_out_is_charged_nowhere() {
                 assert_eq!(store.pardon(&format!("user:{}", client.name)).await, Ok(true));
             }
         }
+    });
+}
+
+/// What a bucket is given back late, when time has paid it back already, would be given back at the cost of what others
+/// took since.
+#[test]
+fn a_bucket_that_was_empty_meanwhile_takes_nothing_back() {
+    let (near, far) = (RedisServer::start(), RedisServer::start());
+    let proxy = FaultProxy::in_front_of(far.address());
+    let servers = vec![address(near.address()), address(proxy.address())];
+    runtime().block_on(async {
+        let both = open(&exact(Topology::Modulo(servers))).await;
+        let one = open(&exact(single(near.address()))).await;
+        // One that is on the near server, and one that is on the other and used up.
+        let on = async |gauge: &Gauge, server: &RedisServer| {
+            assert!(admits(&both, &charges([gauge], 1)).await);
+            server.cli(&["DBSIZE"]) != "0"
+                && server.cli(&["KEYS", &format!("*{}*", gauge.rule)]).contains("rl:")
+        };
+        let bucket = loop {
+            let gauge = Gauge::new(limit(Algorithm::TokenBucket, 10, Span::from_millis(400)));
+            if on(&gauge, &near).await {
+                break gauge;
+            }
+        };
+        let narrow = loop {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 1);
+            if on(&gauge, &far).await {
+                break gauge;
+            }
+        };
+        sleep(Duration::from_millis(500)).await;
+        proxy.set(Fault::Latency(Duration::from_millis(900)));
+        let started = Instant::now();
+        let others = async {
+            sleep(Duration::from_millis(700)).await;
+            let started = Instant::now();
+            for _ in 0..10 {
+                assert!(admits(&one, &charges([&bucket], 1)).await);
+            }
+            started
+        };
+        let spanning = [charges([&bucket], 10), charges([&narrow], 1)];
+        let together = Charges {
+            charges: spanning.into_iter().flat_map(|some| some.charges).collect(),
+            ..Charges::default()
+        };
+        let (refused, burst) = tokio::join!(admits(&both, &together), others);
+        assert!(!refused && started.elapsed() > Duration::from_millis(800));
+        let mut admitted = 10;
+        while admits(&one, &charges([&bucket], 1)).await {
+            admitted += 1;
+        }
+        let possible = 10 + burst.elapsed().as_millis() / 40 + 1;
+        assert!(admitted <= possible, "{admitted} instead of {possible}");
     });
 }

@@ -8,7 +8,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use tollgate::counters::{Charges, CounterAdmin};
+use tollgate::counters::{Charges, CounterAdmin, StoreError};
 use tollgate::limit::Algorithm;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{
@@ -73,7 +73,7 @@ fn tls_with_a_client_certificate_conforms() {
 }
 
 #[test]
-fn without_the_right_certificates_there_is_no_connection() {
+fn without_the_right_certificates_there_is_no_connection_and_no_failing_open() {
     let (server, tls) = strict_tls();
     let (_other, strange) = strict_tls();
     runtime().block_on(async {
@@ -93,7 +93,7 @@ fn without_the_right_certificates_there_is_no_connection() {
             let gauge = Gauge::a_day(Algorithm::TokenBucket, 1);
             let told = store.charge_all_timed(&charges([&gauge], 1), now()).await;
             eprintln!("{what}: {told:?}, {:?}", store.refusal());
-            assert!(told.is_err(), "{what}");
+            assert_eq!(told.err(), Some(StoreError::Misconfigured), "{what}");
         }
     });
 }

@@ -4,7 +4,7 @@
 
 mod harness;
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::sleep;
 use tollgate::counters::{CounterStore, StoreError};
@@ -74,5 +74,43 @@ fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
             }
         };
         tokio::time::timeout(Duration::from_secs(10), refused).await.unwrap();
+    });
+}
+
+/// Every request counts, whichever node it meets and however near the instant of the change.
+#[test]
+fn nothing_is_counted_twice_or_not_at_all_while_the_fleet_changes_over() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let server = RedisServer::start();
+        let gauges: Vec<Gauge> = Algorithm::ALL.map(|algorithm| Gauge::a_day(algorithm, 9_000)).into();
+        let one = node(&server, SCHEMA + 1).await;
+        // Nodes hear of the fleet once a second, each at another time.
+        sleep(Duration::from_millis(500)).await;
+        let new = [one, node(&server, SCHEMA + 1).await];
+        let changed = || !server.cli(&["KEYS", &format!("rl:{}?{{*", SCHEMA + 1)]).is_empty();
+        assert!(!changed());
+        let load = |node: RedisCounters| {
+            let gauges = gauges.clone();
+            tokio::spawn(async move {
+                let (start, mut taken) = (Instant::now(), [0; 6]);
+                while start.elapsed() < Duration::from_secs(9) {
+                    for (taken, gauge) in taken.iter_mut().zip(&gauges) {
+                        *taken += admitted(&node, gauge, 1).await.unwrap();
+                    }
+                    sleep(Duration::from_millis(5)).await;
+                }
+                taken
+            })
+        };
+        let (one, other) = tokio::join!(load(new[0].clone()), load(new[1].clone()));
+        assert!(changed());
+        for ((gauge, one), other) in gauges.iter().zip(one.unwrap()).zip(other.unwrap()) {
+            let ask = charges([gauge], 0);
+            let left = new[0].charge_all(&ask, Timestamp::from(SystemTime::now())).await.unwrap().verdicts[0];
+            // A bucket gets back one in ten seconds.
+            let counted = 9_000 - left.remaining as usize;
+            assert!(counted.abs_diff(one + other) <= 2, "{}: {counted} of {}", gauge.limit, one + other);
+        }
     });
 }

@@ -80,6 +80,12 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.local.sweep_shard(turn, now);
     }
 
+    /// Forgets what was counted here of counters that another node has reset: it must not be brought to them any more.
+    /// A counter is known by its subject and its id, combined by exclusive or; a client's record by its subject.
+    pub fn forget_local(&self, reset: &[u128]) {
+        self.local.forget(reset);
+    }
+
     /// The counters.
     pub fn counters(&self) -> &S {
         &self.counters
@@ -302,21 +308,26 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }
 
-    /// Sets numbers for one user on one endpoint. What the client has used by then under the rule in force is
-    /// carried over, so that new numbers are no second allowance.
+    /// Sets numbers for one user on one endpoint, once `agreed` says that whoever shares the counters knows them.
+    ///
+    /// What the client has used by then under the rule in force is carried over, so that new numbers are no second
+    /// allowance. If the store is lost at that very moment, the client starts afresh.
     ///
     /// # Errors
-    /// When the store cannot be reached; the numbers are set all the same.
-    pub async fn set_override(
+    /// That of `agreed`: then nothing is set.
+    pub async fn set_override<E>(
         &self,
         request: &Request<'_>,
         new: Override,
         now: Timestamp,
-    ) -> Result<(), StoreError> {
+        agreed: impl Future<Output = Result<(), E>>,
+    ) -> Result<(), E> {
+        // Looked at first: others who agree may put the numbers in force here before we do.
         let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
         // The same window and algorithm are the same counter: what was used is there already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
         let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);
+        agreed.await?;
         let capacity = new.limit.limit.capacity();
         self.update_overrides(|overrides| overrides.with(new.clone()));
         let used = request.client().map_or(0, |client| before.used_by(client));
@@ -329,6 +340,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);
-        self.counters.charge_all(&plan.charges, now).await.map(|_| ())
+        let _ = self.counters.charge_all(&plan.charges, now).await;
+        Ok(())
     }
 }

@@ -33,5 +33,7 @@ fn facts(body: &Value) -> Vec<String> {
     let used = body["usage_percentage"].as_f64().map(|used| format!("{used:.1} % used"));
     let reset = render::reset(&body["reset_at"]).map(|reset| format!("full again {reset}"));
     let strategy = body["strategy"].as_str().map(escape);
-    [Some(left), used, reset, strategy].into_iter().flatten().collect()
+    let degraded = (body["degraded"].as_bool() == Some(true))
+        .then(|| "degraded: told without the shared counters".to_owned());
+    [Some(left), used, reset, strategy, degraded].into_iter().flatten().collect()
 }

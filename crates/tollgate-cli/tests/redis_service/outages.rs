@@ -9,9 +9,10 @@ use tollgate_testkit::RedisServer;
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service};
 
-/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here.
+/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here. Without
+/// leases: what is leased is admitted in an outage as before it, and is not degraded.
 fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
-    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), rule)
+    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"\nleases = false", redis.url()), rule)
 }
 
 fn wait_until_shared(service: &Service, user: &str) {
@@ -44,7 +45,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
 #[test]
 fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
     let redis = RedisServer::start();
-    let service = service(1_000_000, &format!("url = \"{}\"", redis.url()), "");
+    let service = service(1_000_000, &format!("url = \"{}\"\nleases = false", redis.url()), "");
     let (stop, slow) = (AtomicBool::new(false), Duration::from_secs(2));
     let asked = |number: usize| {
         let mut answers = 0;
@@ -126,6 +127,49 @@ fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
         service.metric(&line)
     };
     assert_eq!((count(&closed, "closed"), count(&open, "open")), (Some(1.0), Some(20.0)));
+}
+
+#[test]
+fn an_outage_writes_no_line_for_each_request_that_it_costs() {
+    let redis = RedisServer::start();
+    redis.kill9();
+    let closed = on(&redis, 5, "on_store_failure = \"closed\"");
+    let lines = || closed.log().lines().count();
+    let before = lines();
+    assert!((0..100).all(|_| check(&closed, "alice").0 == 503));
+    assert!(lines() < before + 10, "{}", closed.log());
+}
+
+#[test]
+fn a_batch_that_an_outage_left_undecided_is_decided_when_it_is_sent_again() {
+    let redis = RedisServer::start();
+    let service = on(&redis, 5, "on_store_failure = \"closed\"");
+    wait_until_shared(&service, "other");
+    redis.kill9();
+    let batch = r#"{"idempotency_key":"k","checks":[{"user_id":"alice","endpoint":"/x"}]}"#;
+    let send = || service.post("/v1/rate-limit/batch-check", batch).json();
+    assert_eq!(send()["results"][0]["error"]["code"], "SERVICE_UNAVAILABLE");
+    redis.restart();
+    wait_until_shared(&service, "other");
+    let again = send();
+    assert_eq!(
+        (&again["replayed"], &again["results"][0]["allowed"]),
+        (&false.into(), &true.into()),
+        "{again}"
+    );
+}
+
+#[test]
+fn a_batch_with_a_key_waits_for_a_frozen_redis_no_longer_than_one_without() {
+    let redis = RedisServer::start();
+    let service = service(1_000, &format!("url = \"{}\"", redis.url()), "");
+    wait_until_shared(&service, "other");
+    redis.freeze();
+    let batch = r#"{"idempotency_key":"k","checks":[{"user_id":"alice","endpoint":"/x"}]}"#;
+    let started = Instant::now();
+    let answer = service.post("/v1/rate-limit/batch-check", batch).json();
+    assert_eq!(answer["results"][0]["degraded"], true, "{answer}");
+    assert!(started.elapsed() < Duration::from_millis(500), "{:?}", started.elapsed());
 }
 
 #[test]

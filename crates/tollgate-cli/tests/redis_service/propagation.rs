@@ -1,10 +1,12 @@
 //! What one node is told, all of them follow.
 
+use std::io::Write;
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use tollgate_testkit::RedisServer;
 
-use crate::harness::{Service, wait_for};
+use crate::harness::{Answer, Service, wait_for};
 use crate::{admitted, check, service};
 
 /// So long at worst, when every message is lost.
@@ -39,18 +41,29 @@ fn a_reset_on_one_node_is_in_force_on_all() {
 }
 
 #[test]
+fn a_reset_forgets_what_another_node_counted_in_an_outage() {
+    let redis = RedisServer::start();
+    let nodes =
+        [(); 2].map(|()| service(100, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), ""));
+    until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
+    redis.freeze();
+    wait_for("the outage to be noticed", || check(&nodes[1], "other").1.then_some(()));
+    assert_eq!(admitted(&nodes[1], "alice", 20), 20);
+    redis.thaw();
+    until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
+    let reset = nodes[0].admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"alice","endpoint":"/x"}"#);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    wait_for("the reset", || (nodes[1].metric("tollgate_counters") == Some(0.0)).then_some(()));
+    assert_eq!(nodes[1].check("alice", "/x").json()["remaining"], 99);
+}
+
+#[test]
 fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messages() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
-    let limit_of = |node: &Service| node.check("bob", "/x").json()["limit"].as_u64();
+    let limit_of = |node: &Service| limit_of(node, "bob");
     assert!(nodes.iter().all(|node| limit_of(node) == Some(1_000)));
-    let set = |limit: u32| {
-        let body = format!(
-            r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
-        );
-        let answer = nodes[0].admin("PUT", "/v1/rate-limit/config", &body);
-        assert_eq!(answer.status, 200, "{}", answer.text);
-    };
+    let set = |limit: u32| assert_eq!(set(&nodes[0], "bob", limit).status, 200);
     set(70);
     let took = until(&nodes, "the numbers", |node| limit_of(node) == Some(70));
     println!("numbers in force on three nodes after {took:?}");
@@ -72,6 +85,77 @@ fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messa
     until(&late, "the numbers on nodes that came later", |node| limit_of(node) == Some(90));
 }
 
+/// Sets the limit of a user on a node.
+fn set(node: &Service, user: &str, limit: u32) -> Answer {
+    let body = format!(
+        r#"{{"user_id":"{user}","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
+    );
+    node.admin("PUT", "/v1/rate-limit/config", &body)
+}
+
+fn limit_of(node: &Service, user: &str) -> Option<u64> {
+    node.check(user, "/x").json()["limit"].as_u64()
+}
+
+#[test]
+fn numbers_outlive_a_redis_that_forgets_everything() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 70).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+
+    redis.flush_all();
+    let known = || !redis.cli(&["HGETALL", "rl:{fleet}:config"]).is_empty();
+    wait_for("the numbers to be told again", || known().then_some(()));
+    assert!(nodes.iter().all(|node| limit_of(node, "bob") == Some(70)));
+
+    // Something is set anew before anybody has noticed.
+    redis.flush_all();
+    assert_eq!(set(&nodes[1], "carol", 80).status, 200);
+    until(&nodes, "both numbers", |node| {
+        limit_of(node, "carol") == Some(80) && limit_of(node, "bob") == Some(70)
+    });
+    let late = fleet(&redis, 1_000);
+    until(&late, "both on nodes that came later", |node| {
+        limit_of(node, "carol") == Some(80) && limit_of(node, "bob") == Some(70)
+    });
+}
+
+#[test]
+fn numbers_that_cannot_be_shared_are_set_nowhere() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 70).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    redis.kill9();
+    let refused = set(&nodes[0], "bob", 90);
+    assert_eq!(
+        (refused.status, refused.error().1.as_str()),
+        (503, "SERVICE_UNAVAILABLE"),
+        "{}",
+        refused.text
+    );
+    assert_eq!(limit_of(&nodes[0], "bob"), Some(70));
+    let removed = nodes[0].admin("DELETE", "/v1/rate-limit/config?user_id=bob&endpoint=/x", "");
+    assert_eq!(removed.status, 503, "{}", removed.text);
+    assert_eq!(limit_of(&nodes[0], "bob"), Some(70));
+}
+
+#[test]
+fn a_newcomer_that_brings_its_own_seed_to_an_empty_redis_does_not_split_the_fleet() {
+    let redis = RedisServer::start();
+    let [node, other, _] = fleet(&redis, 20);
+    assert_eq!(admitted(&node, "alice", 5), 5);
+    redis.cli(&["SET", "rl:{fleet}:seed", "0123456789abcdef"]);
+    let newcomer = service(20, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
+    let mut users = 0..;
+    wait_for("one count for both", || {
+        let user = format!("user-{}", users.next()?);
+        let remaining = |node: &Service| node.check(&user, "/x").json()["remaining"].as_u64();
+        ([&newcomer, &node, &other].map(remaining) == [Some(19), Some(18), Some(17)]).then_some(())
+    });
+}
+
 #[test]
 fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
     let redis = RedisServer::start();
@@ -88,6 +172,26 @@ fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
     }
     assert_eq!(send(&nodes[1], &batch("k", "dave")).error().1, "IDEMPOTENCY_MISMATCH");
     assert_eq!(send(&nodes[1], &batch("other", "carol")).json()["results"][0]["remaining"], 2);
+}
+
+#[test]
+fn t39_a_batch_whose_caller_hung_up_is_nobodys() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000_000);
+    let checks = vec![r#"{"user_id":"carol","endpoint":"/x"}"#; 1_000].join(",");
+    let batch = format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#);
+    let claimed = || !redis.cli(&["KEYS", "rl:*i{*"]).is_empty();
+    let mut caller = TcpStream::connect(nodes[0].address).unwrap();
+    let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n";
+    write!(caller, "{head}content-length: {}\r\n\r\n{batch}", batch.len()).unwrap();
+    wait_for("the claim", || claimed().then_some(()));
+    drop(caller);
+    // Long before a node that says nothing is taken for dead.
+    let answer = wait_for("the batch to be free", || {
+        let answer = nodes[1].post("/v1/rate-limit/batch-check", &batch);
+        (answer.status != 409).then_some(answer)
+    });
+    assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
 #[test]

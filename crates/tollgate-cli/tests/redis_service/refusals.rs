@@ -83,4 +83,19 @@ fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_ha
     redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
     wait_for("the login to be taken", || (check(&service, "alice") == (200, false)).then_some(()));
     assert_eq!(service.get("/readyz").json()["status"], "ready");
+
+    // Taken away while it runs: the log says so once, and says when it is over.
+    let told = |words: &str| service.log().matches(words).count();
+    wait_for("the end to be told", || (told("does not refuse us any more") == 1).then_some(()));
+    let before = told("no request is admitted");
+    redis.cli(&["ACL", "SETUSER", "gate", "-evalsha"]);
+    wait_for("the refusal to be told", || {
+        (check(&service, "alice").0 == 503 && told("no request is admitted") == before + 1).then_some(())
+    });
+    redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
+    wait_for("the end to be told again", || {
+        check(&service, "alice");
+        (told("does not refuse us any more") == 2).then_some(())
+    });
+    assert_eq!(told("no request is admitted"), before + 1);
 }

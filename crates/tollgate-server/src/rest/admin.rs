@@ -138,11 +138,13 @@ pub(crate) struct PenaltyBody {
 /// Clients that are kept out or on record, the longest kept out first, at most a thousand.
 #[utoipa::path(
     get, path = "/v1/admin/penalties",
-    responses((status = 200, description = "Clients on record", body = PenaltiesAnswer))
+    responses(
+        (status = 200, description = "Clients on record", body = PenaltiesAnswer),
+        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+    )
 )]
 pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
-    let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await;
-    let found = found.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await?;
     let penalties = found.into_iter().map(|each| PenaltyBody {
         client: each.client,
         violations: each.violations,
@@ -158,12 +160,12 @@ pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
     responses(
         (status = 204, description = "Nothing is held against the client any more"),
         (status = 404, description = "No such client is on record", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let text = decode("client", call.path_behind("/v1/admin/penalties/"))?;
-    let pardoned = call.app.counters().pardon(&text).await;
-    if !pardoned.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))? {
+    if !call.app.counters().pardon(&text).await? {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
         return Err(ApiError::new(Code::NotFound, message));
     }

@@ -87,14 +87,14 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
     }
     match call.app.idempotency.turn(&call.caller.name, &key.0, &body, now)? {
         Turn::Replay(answer) => Ok(replay(&answer)),
-        Turn::Decide(ticket) => {
+        Turn::Decide(mut ticket) => {
             if let Some(answer) = ticket.claim(&call.app).await? {
                 ticket.answer(&answer);
                 return Ok(replay(&answer));
             }
             let (response, replayable) = decide(&call, &batch, now).await;
-            ticket.tell_others(&call.app, replayable.as_ref()).await;
             if let Some(answer) = replayable {
+                ticket.tell_others(&call.app, &answer).await;
                 ticket.answer(&answer);
             }
             Ok(response)
@@ -114,7 +114,11 @@ async fn decide(call: &Call, batch: &BatchBody<'_>, now: Timestamp) -> (Response
         outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{number}]"))));
     }
     let items = || outcomes.iter().map(|outcome| item(outcome, call.request_id.as_str())).collect();
-    let degraded = outcomes.iter().flatten().any(|(_, decision)| decision.degraded);
+    let without_counters = |outcome: &Outcome<'_>| match outcome {
+        Ok((_, decision)) => decision.degraded,
+        Err(error) => error.code() == Code::ServiceUnavailable,
+    };
+    let degraded = outcomes.iter().any(without_counters);
     let replayed = BatchAnswer { results: items(), replayed: true };
     let replayable = serde_json::to_vec(&replayed).ok().filter(|_| !degraded).map(Bytes::from);
     (answer::json(StatusCode::OK, &BatchAnswer { results: items(), replayed: false }), replayable)

@@ -80,6 +80,7 @@ pub(crate) struct ConfigQuery {
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
         (status = 401, description = "No key", body = ErrorEnvelope<'_>),
         (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -104,9 +105,9 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     drop(rules);
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
-    let carried = call.app.limiter().set_override(&request, new.clone(), now).await;
-    let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new)).await;
-    carried.and(shared).map_err(|error| not_shared(&error))?;
+    let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new));
+    let set = call.app.limiter().set_override(&request, new.clone(), now, shared).await;
+    set.map_err(not_shared)?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -136,6 +137,7 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
     responses(
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
@@ -143,10 +145,10 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
+    fleet::share(&call.app, user, endpoint, None).await.map_err(not_shared)?;
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
-    fleet::share(&call.app, user, endpoint, None).await.map_err(|error| not_shared(&error))?;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -178,10 +180,13 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
     }
 }
 
-/// In force here, and the other nodes may not know.
-fn not_shared(error: &StoreError) -> ApiError {
-    let message =
-        format!("in force on this node; whether on the others is not known: {error}. Send it again");
+/// Without the other nodes nothing is changed here either: all follow the same numbers.
+fn not_shared(error: StoreError) -> ApiError {
+    let message = match error {
+        StoreError::Misconfigured => return error.into(),
+        StoreError::Timeout { .. } => "the other nodes may not have been told: send it again to be sure",
+        _ => "the other nodes cannot be told, and nothing was changed: send it again",
+    };
     ApiError::new(Code::ServiceUnavailable, message)
 }
 

@@ -9,7 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::{Call, Response};
 use crate::answer;
-use crate::error::{ApiError, Code, ErrorEnvelope};
+use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
 
@@ -110,8 +110,7 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let facts = check.facts()?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
-    let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await;
-    let looked = looked.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     Ok(answer::json(StatusCode::OK, &CountersBody::new(&request, endpoints, store, looked)))
 }

@@ -80,6 +80,7 @@ pub(crate) struct LimitBody {
     responses(
         (status = 200, description = "The decision, and every rule behind it", body = ExplainBody<'_>),
         (status = 400, description = "A field is wrong", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
-use crate::error::{ApiError, Code, ErrorEnvelope};
+use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
 
@@ -41,6 +41,7 @@ pub(crate) struct ResetAnswer<'a> {
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
         (status = 401, description = "No key", body = ErrorEnvelope<'_>),
         (status = 403, description = "The key lacks the scope reset", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -49,8 +50,7 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let whose: CheckBody<'_> = json::parse(&body)?;
     let facts = whose.facts()?;
     let request = facts.request(None);
-    let reset = call.app.limiter().reset(&request).await;
-    let reset = reset.map_err(|error| ApiError::new(Code::ServiceUnavailable, error.to_string()))?;
+    let reset = call.app.limiter().reset(&request).await?;
     let client = request.client().map(|client| client.to_string());
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");

@@ -74,6 +74,7 @@ pub(crate) struct StatusBody<'a> {
     responses(
         (status = 200, description = "How the client stands; nothing is charged", body = StatusBody<'_>),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn status(call: Call) -> Result<Response, ApiError> {
@@ -91,6 +92,7 @@ pub(super) async fn status(call: Call) -> Result<Response, ApiError> {
     responses(
         (status = 200, description = "How the user stands; nothing is charged", body = StatusBody<'_>),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn status_by_path(call: Call) -> Result<Response, ApiError> {

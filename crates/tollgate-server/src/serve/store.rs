@@ -39,16 +39,25 @@ pub(super) async fn open(
                         "serving without the counter store: limits are counted here until it answers"
                     );
                 }
-                StoreState::Refused(reason) => {
-                    error!(
-                        reason,
-                        "the counter store refuses us: no request is admitted until that is mended"
-                    );
-                }
+                StoreState::Refused(reason) => tell_of_refusal(&reason),
             }
             Ok((counters, seed))
         }
     }
+}
+
+/// Tells when the shared counters begin and cease to refuse us. Outages the stores tell of.
+pub(super) fn tell_of_refusals(before: &StoreState, now: &StoreState) {
+    match (before, now) {
+        (StoreState::Refused(_), StoreState::Refused(_)) => {}
+        (_, StoreState::Refused(reason)) => tell_of_refusal(reason),
+        (StoreState::Refused(_), _) => info!("the counter store does not refuse us any more"),
+        _ => {}
+    }
+}
+
+fn tell_of_refusal(reason: &str) {
+    error!(reason, "the counter store refuses us: no request is admitted until that is mended");
 }
 
 fn warn_of_open_links(settings: &RedisCounterSettings) {

@@ -17,45 +17,51 @@ local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.c
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
-local flags, kind, bits, tick, cost, rate, window, most = unpack('>B', arg), 0
-if #arg > 27 then
-  flags, kind, bits, tick, cost, rate, window, most = unpack('>BBBI3I4I4I7I7', arg)
-end
+local flags = unpack('>B', arg)
 
--- The commonest decision by far: one bucket, nobody watched, nothing leased. The same steps as `judge_bucket` below,
--- without the tables that several charges need.
-if flags == 0 and kind == 1 and bits == 0 and #KEYS == 1 then
-  local value = redis.call('GET', KEYS[1])
-  local ticks = floor(now / tick)
-  local debt, at, plain = 0, ticks, true
-  if value then
-    local unit
-    unit, debt, at = unpack('>I3I7I7', value)
-    plain = #value == 17 and unit == tick and at <= ticks
-    -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
-    if debt > most then debt = most end
-    debt = debt - (ticks - at) * rate
-    at = ticks
+-- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
+-- without what the other kinds of charges need.
+if flags == 0 then
+  local position, plain, admitted = 2, true, true
+  local answer, debts, costs, ticks = { now, -1, 0 }, {}, {}, {}
+  for index = 1, #KEYS do
+    local kind, bits, tick, cost, rate, window, most
+    kind, bits, tick, cost, rate, window, most, position = unpack('>BBI3I4I4I7I7', arg, position)
+    if kind ~= 1 or bits ~= 0 then plain = false break end
+    local value = redis.call('GET', KEYS[index])
+    local at, debt = floor(now / tick), 0
+    if value then
+      local unit, written
+      unit, debt, written = unpack('>I3I7I7', value)
+      if #value ~= 17 or unit ~= tick or written > at then plain = false break end
+      -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
+      if debt > most then debt = most end
+      debt = debt - (at - written) * rate
+      if debt < 0 then debt = 0 end
+    end
+    local wanted, before, outcome, wait = (cost == 0 and 1 or cost) * window, now - at * tick, 1, 0
+    if wanted > most - debt then
+      admitted, outcome = false, 2
+      if wanted <= most then outcome, wait = 0, ceil((wanted - most + debt) / rate) * tick - before end
+    elseif cost > 0 then
+      debt = debt + wanted
+    end
+    local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
+    local n = 4 * index
+    answer[n], answer[n + 1], answer[n + 2], answer[n + 3] = outcome, floor((most - debt) / window), wait, reset < 0 and 0 or reset
+    debts[index], costs[index], ticks[index] = debt, cost, tick
   end
   if plain then
-    if debt < 0 then debt = 0 end
-    local wanted = (cost == 0 and 1 or cost) * window
-    local before = now - ticks * tick
-    if wanted > most - debt then
-      local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
-      if reset < 0 then reset = 0 end
-      local room = floor((most - debt) / window)
-      if wanted > most then return { now, -1, 0, 2, room, 0, reset } end
-      return { now, -1, 0, 0, room, ceil((wanted - most + debt) / rate) * tick - before, reset }
+    if admitted then
+      for index = 1, #KEYS do
+        if costs[index] > 0 then
+          local tick = ticks[index]
+          redis.call('SET', KEYS[index], pack('>I3I7I7', tick, debts[index], floor(now / tick)), 'PX',
+            floor(answer[4 * index + 3] / 1000) + 1)
+        end
+      end
     end
-    if cost == 0 then
-      local reset = ceil(debt / rate) * tick - before
-      return { now, -1, 0, 1, floor((most - debt) / window), 0, reset < 0 and 0 or reset }
-    end
-    debt = debt + wanted
-    local reset = ceil(debt / rate) * tick - before
-    redis.call('SET', KEYS[1], pack('>I3I7I7', tick, debt, at), 'PX', floor(reset / 1000) + 1)
-    return { now, -1, 0, 1, floor((most - debt) / window), 0, reset }
+    return answer
   end
 end
 
@@ -107,10 +113,21 @@ local function settle_bucket(c, debt)
     if c.earlier < 0 then c.earlier = 0 end
     c.settled = true
   elseif c.unspent > 0 then
+    -- By its mark, a charge that is taken back may have been paid back by time: it is no longer owed.
+    if now >= c.mark then return debt end
     c.settled = true
   end
   debt = debt - c.unspent * c.window
   return debt < 0 and 0 or debt
+end
+
+-- What is owed at tick `ticks` of what was owed at tick `at`, and that tick. What is leased stays owed: it may be used at
+-- the last moment, and must not have been paid back by then, or the capacity could be had twice.
+local function pay_back(c, debt, at, ticks)
+  if ticks > at then debt, at = debt - (ticks - at) * c.rate, ticks end
+  local leased = (c.earlier + c.current) * c.window
+  if leased > c.most then leased = c.most end
+  return debt < leased and leased or debt, at
 end
 
 local function judge_bucket(c, key)
@@ -128,26 +145,21 @@ local function judge_bucket(c, key)
     if too_far(at * c.tick, c.length) then at, c.healed = ticks, true end
     if #value > 17 then
       c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 18)
-      -- A slice is outstanding until the end of the epoch after its own, and valid for less: whoever was lost with one
-      -- is forgotten by then.
-      if epoch > c.epoch then
-        c.earlier = epoch == c.epoch + 1 and c.current or 0
-        c.current, c.epoch = 0, epoch
-      end
+      if c.healed then c.epoch, c.earlier, c.current = epoch, 0, c.earlier + c.current end
     end
   end
   if debt > c.most then debt = c.most end
-  if ticks > at then
-    debt = debt - (ticks - at) * c.rate
-    if debt < 0 then debt = 0 end
-    at = ticks
+  -- A slice is outstanding until the end of the epoch after its own, and valid for less: whoever was lost with one is
+  -- forgotten by then, and what it held is paid back from then on.
+  while c.epoch < epoch and c.earlier + c.current > 0 do
+    local lapse = ceil((c.epoch + 1) * LEASE / c.tick)
+    debt, at = pay_back(c, debt, at, lapse < ticks and lapse or ticks)
+    c.earlier, c.current, c.epoch = c.current, 0, c.epoch + 1
   end
-  debt = settle_bucket(c, debt)
+  if c.epoch < epoch then c.epoch = epoch end
+  debt, at = pay_back(c, debt, at, ticks)
+  debt = pay_back(c, settle_bucket(c, debt), at, at)
   if c.earlier + c.current == 0 then c.born = 0 end
-  -- What is leased counts as taken until it is spent, or the capacity could be had twice.
-  local leased = (c.earlier + c.current) * c.window
-  if leased > c.most then leased = c.most end
-  if debt < leased then debt = leased end
   c.debt, c.at = debt, at
 
   local room, wanted = c.most - debt, (c.cost == 0 and 1 or c.cost) * c.window
@@ -177,8 +189,11 @@ local function write_bucket(c, key, taken, extra)
   local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then
-    value = value .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, c.current + extra)
-    if ttl < 2 * LEASE then ttl = 2 * LEASE end
+    local current = c.current + extra
+    value = value .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
+    -- Slices that nobody settles are paid back from when they lapse.
+    local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
+    if ttl < lapsed then ttl = lapsed end
   end
   c.given_mark, c.valid = c.epoch, LEASE
   redis.call('SET', key, value, 'PX', floor(ttl / 1000) + 1)
@@ -389,7 +404,11 @@ local function between(first, second, third, fourth)
   return function(moment)
     if moment < second then return first, second end
     if moment < third then return second, third end
-    return third, fourth
+    if moment < fourth then return third, fourth end
+    -- Far ahead of the caller's clock: what is counted must not be forgotten at once.
+    local length = fourth - third
+    local start = moment - (moment - fourth) % length
+    return start, start + length
   end
 end
 
@@ -409,13 +428,16 @@ local function read_charge(position)
     c.want, c.nodes, c.given_born, c.mark, c.granted, c.unspent, position = unpack('>I4I2I7I7I4I4', arg, position)
   end
   if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
+  if has(c.bits, 32) then c.renamed_at, position = unpack('>I7', arg, position) end
   c.shadow, c.blamed, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   return c, position
 end
 
--- The counter may have the name of the version before: then it is renamed, once, or only read there.
+-- Until the fleet changes over, by this clock, the counter has the name of the version before. It may still have it then:
+-- it is renamed, once, or only read there.
 local function take_over(c, old)
-  if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
+  if now < c.renamed_at then c.key = old
+  elseif redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
     if dry then c.key = old else redis.call('RENAME', old, c.key) end
   end
 end

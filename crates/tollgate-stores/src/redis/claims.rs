@@ -1,14 +1,14 @@
 //! Batches that are sent twice to different nodes are decided once.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use redis::Value;
+use redis::{Cmd, Value};
 use tollgate::counters::StoreError;
 use tollgate::identity::Subject;
 
 use super::error::Fault;
 use super::keys::{self, Tag};
-use super::{ADMIN_TIMEOUT, RedisCounters, Store};
+use super::{RedisCounters, Store};
 
 /// What is known of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl RedisCounters {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn claim(&self, key: [u8; 32], body: [u8; 32], kept: Duration) -> Result<Claim, StoreError> {
-        self.0.claim(key, body, kept).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.claim(key, body, kept).await.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 
     /// Keeps the answer to a batch that was ours. Without one (`None`) the claim is given up and the next may try.
@@ -49,7 +49,7 @@ impl RedisCounters {
         self.0
             .answer_claim(key, body, answer, kept)
             .await
-            .map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+            .map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 }
 
@@ -59,12 +59,12 @@ impl Store {
         let name = keys::claim(&tag);
         let mut set = redis::cmd("SET");
         set.arg(&name).arg(body.as_slice()).arg("NX").arg("PX").arg(millis(kept));
-        if self.admin(self.router.place(&tag), set).await? == Value::Okay {
+        if self.in_time(&tag, set).await? == Value::Okay {
             return Ok(Claim::Ours);
         }
         let mut get = redis::cmd("GET");
         get.arg(&name);
-        Ok(match self.admin(self.router.place(&tag), get).await? {
+        Ok(match self.in_time(&tag, get).await? {
             Value::BulkString(value) if !value.starts_with(&body) => Claim::OtherBody,
             Value::BulkString(value) if value.len() == BODY_BYTES => Claim::UnderWay,
             Value::BulkString(value) => Claim::Answered(value[BODY_BYTES..].to_vec()),
@@ -87,7 +87,14 @@ impl Store {
         if let Some(answer) = answer {
             command.arg([&body, answer].concat()).arg("PX").arg(millis(kept));
         }
-        self.admin(self.router.place(&tag), command).await.map(|_| ())
+        self.in_time(&tag, command).await.map(|_| ())
+    }
+}
+
+impl Store {
+    /// A call that a request waits for: no longer than for a decision.
+    async fn in_time(&self, tag: &Tag, command: Cmd) -> Result<Value, Fault> {
+        self.router.call(self.router.place(tag), command, Instant::now() + self.timeout).await
     }
 }
 

@@ -1,8 +1,12 @@
 //! What a server's answer means for a decision: one table.
 
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{RedisError, ServerError};
+use rustls::AlertDescription;
 use tollgate::counters::StoreError;
 
 /// Why a call has no answer.
@@ -32,6 +36,11 @@ impl Fault {
     /// Whether the server is to blame, so that it is asked less.
     pub(super) fn counts(&self) -> bool {
         matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
+    }
+
+    /// Whether it is certain that nothing was charged.
+    pub(super) fn did_nothing(&self) -> bool {
+        !matches!(self, Fault::Unknown | Fault::Silent | Fault::Misconfigured(_))
     }
 
     /// Whether it is our login that may not do this, whatever it is asked about.
@@ -77,6 +86,7 @@ impl Fault {
         let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
         match error.code() {
+            _ if is_about_certificates(error) => Fault::Misconfigured(format!("TLS {error}")),
             _ if !refused => Fault::NotDone,
             Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
             // The client library keeps the server's words to itself.
@@ -84,5 +94,27 @@ impl Fault {
                 Fault::Misconfigured("WRONGPASS the server does not take this user and password".to_owned())
             }
         }
+    }
+}
+
+/// Whether we do not trust the server by its certificate, or it does not trust us by ours.
+fn is_about_certificates(error: &RedisError) -> bool {
+    // The client library shares what the connection said.
+    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+    let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::get_ref);
+    match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+        Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            AlertDescription::BadCertificate
+                | AlertDescription::UnsupportedCertificate
+                | AlertDescription::CertificateRevoked
+                | AlertDescription::CertificateExpired
+                | AlertDescription::CertificateUnknown
+                | AlertDescription::UnknownCA
+                | AlertDescription::AccessDenied
+                | AlertDescription::CertificateRequired
+        ),
+        _ => false,
     }
 }

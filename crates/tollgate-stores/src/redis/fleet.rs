@@ -4,13 +4,14 @@
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
 //! is read every second; leases end and refusals are forgotten by themselves after two.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
@@ -19,7 +20,6 @@ use tracing::{info, warn};
 use super::error::Fault;
 use super::random::{bytes, jitter};
 use super::router::Place;
-use super::script::Settle;
 use super::servers::Facts;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
@@ -30,6 +30,13 @@ const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
 const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How often servers are asked about themselves, in beats.
 const FACTS_EVERY: u64 = 5;
+/// Low bits of a version count changes; the others are drawn by chance when a server knows none. So a server that lost
+/// everything does not come to a version that was there before.
+const CHANGES_BITS: u32 = 20;
+/// How much is told in one call to a server that lost it.
+const TOLD_AT_ONCE: usize = 500;
+/// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
+const RESETS_HELD: usize = 256;
 /// The channel of hints.
 const CHANNEL: &str = "changes";
 /// How often the leases that ended are looked through.
@@ -44,12 +51,20 @@ pub(super) struct Fleet {
     hinted: Notify,
     /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
     seed: ArcSwapOption<Seed>,
+    /// Counters that were reset on any node.
+    resets: broadcast::Sender<Arc<[u128]>>,
 }
 
 impl Fleet {
     pub(super) fn new() -> Self {
         let id = format!("{:016x}", u64::from_be_bytes(bytes()));
-        Fleet { id, version: watch::Sender::new(0), hinted: Notify::new(), seed: ArcSwapOption::empty() }
+        Fleet {
+            id,
+            version: watch::Sender::new(0),
+            hinted: Notify::new(),
+            seed: ArcSwapOption::empty(),
+            resets: broadcast::Sender::new(RESETS_HELD),
+        }
     }
 }
 
@@ -78,6 +93,11 @@ impl RedisCounters {
         self.0.fleet.version.subscribe()
     }
 
+    /// Counters that are reset on any node from now on, each by its subject and its id, combined by exclusive or.
+    pub fn resets(&self) -> broadcast::Receiver<Arc<[u128]>> {
+        self.0.fleet.resets.subscribe()
+    }
+
     /// What nodes have set for all of them, by name.
     ///
     /// # Errors
@@ -92,6 +112,20 @@ impl RedisCounters {
     /// When the store cannot be reached; then it is not known whether it is set.
     pub async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
         self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    /// Whether the servers forgot everything between these versions, both of them seen: counters, and what was shared.
+    pub fn was_lost(before: u64, after: u64) -> bool {
+        before != 0 && after != 0 && before >> CHANGES_BITS != after >> CHANGES_BITS
+    }
+
+    /// Sets for all nodes what is not set any more. How much that was.
+    ///
+    /// # Errors
+    /// When the store cannot be reached; then some of it may be set.
+    pub async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, StoreError> {
+        let told = self.0.share_missing_config(config).await;
+        told.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
@@ -143,11 +177,50 @@ impl Store {
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
         set.arg(&config).arg(name).arg(value);
         self.admin(self.home(), set).await?;
+        self.next_version().await
+    }
+
+    async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, Fault> {
+        let there: HashSet<String> = self.shared_config().await?.into_iter().map(|(name, _)| name).collect();
+        let missing: Vec<_> = config.iter().filter(|(name, _)| !there.contains(name)).collect();
+        for some in missing.chunks(TOLD_AT_ONCE) {
+            let mut set = redis::cmd("HSET");
+            set.arg(keys::shared("config"));
+            for (name, value) in some {
+                set.arg(name).arg(value);
+            }
+            self.admin(self.home(), set).await?;
+        }
+        if !missing.is_empty() {
+            self.next_version().await?;
+        }
+        Ok(missing.len())
+    }
+
+    /// Has all nodes look at what is shared.
+    async fn next_version(&self) -> Result<(), Fault> {
+        self.begin_versions().await?;
         let mut count = redis::cmd("INCR");
         count.arg(keys::shared("version"));
         self.admin(self.home(), count).await?;
         self.hint("version").await;
         Ok(())
+    }
+
+    /// Draws a version unless there is one.
+    async fn begin_versions(&self) -> Result<(), Fault> {
+        let first = (u64::from_be_bytes(bytes()) >> 1) >> CHANGES_BITS << CHANGES_BITS;
+        let mut begin = redis::cmd("SET");
+        begin.arg(keys::shared("version")).arg(first).arg("NX");
+        self.admin(self.home(), begin).await.map(|_| ())
+    }
+
+    /// The version of what is shared, if there is one.
+    async fn version(&self) -> Result<Option<u64>, Fault> {
+        let mut version = redis::cmd("GET");
+        version.arg(keys::shared("version"));
+        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
+        version.map_err(|_| strange("version"))
     }
 
     /// Tells the other nodes, if they listen.
@@ -179,6 +252,8 @@ impl Store {
                 let counters: Vec<u128> =
                     names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
                 self.forget(&counters);
+                // Nobody has to listen.
+                let _ = self.fleet.resets.send(counters.into());
             }
             _ => self.fleet.hinted.notify_one(),
         }
@@ -195,16 +270,18 @@ impl Store {
             Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
             _ => 0,
         };
-        self.leases.set_nodes(mine + older);
-        let now = Timestamp::from_micros(seconds * 1_000_000 + micros);
+        self.leases.set_nodes(mine.saturating_add(older));
+        let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
         self.agree_on_schema(older, now).await?;
-        let mut version = redis::cmd("GET");
-        version.arg(keys::shared("version"));
-        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
+        let mut version = self.version().await?;
+        if version.is_none() {
+            self.begin_versions().await?;
+            version = self.version().await?;
+        }
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
         }
-        let version = version.ok().flatten().unwrap_or(0);
+        let version = version.unwrap_or(0);
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
     }
@@ -212,7 +289,7 @@ impl Store {
     /// How many live nodes are on a list, after putting this one on it.
     async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
         let mut here = redis::cmd("ZADD");
-        here.arg(nodes).arg(seconds + GONE_AFTER.as_secs()).arg(&self.fleet.id);
+        here.arg(nodes).arg(seconds.saturating_add(GONE_AFTER.as_secs())).arg(&self.fleet.id);
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
         tidy.arg(nodes).arg("-inf").arg(seconds);
         let mut count = redis::cmd("ZCARD");
@@ -222,13 +299,6 @@ impl Store {
         }
         self.admin(self.home(), tidy).await?;
         Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
-    }
-
-    /// Gives back what was leased and not used.
-    pub(super) async fn settle(&self, ended: Vec<(super::leases::Owner, Settle)>) {
-        for (owner, settle) in ended.iter().filter(|(_, settle)| settle.unspent > 0) {
-            self.give_back(owner, *settle).await;
-        }
     }
 }
 

@@ -8,8 +8,10 @@ use std::time::{Duration, Instant};
 
 /// Counted over this long: the life of a lease, because a lease pays only if it is used often while it lasts.
 const PERIOD: Duration = Duration::from_secs(2);
-/// This many units within a period make a counter busy.
+/// A counter is busy if so many units are used in the life of a lease, at its pace of late.
 pub(super) const BUSY: u32 = 50;
+/// A pace is known from this many units on: each of them was a call, and fewer may be a page that loads.
+const SAMPLE: u32 = 20;
 const PLACES: usize = 256;
 
 /// The table.
@@ -46,7 +48,9 @@ impl Sketch {
             return None;
         }
         place.units = place.units.saturating_add(units);
-        (place.units >= BUSY).then(|| per_second(place.units, age))
+        let rate = per_second(place.units, age);
+        let period = u32::try_from(PERIOD.as_secs()).unwrap_or(1);
+        (place.units >= SAMPLE && rate.saturating_mul(period) >= BUSY).then_some(rate)
     }
 }
 
@@ -67,12 +71,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_counter_is_busy_from_its_fiftieth_use_in_two_seconds() {
+    fn a_counter_is_busy_from_its_twentieth_use_at_a_pace_of_fifty_in_two_seconds() {
         let start = Instant::now();
         let mut sketch = Sketch::new(start);
-        let mut touch = |turn: u32| sketch.touch(7, 1, start + Duration::from_millis(20) * turn);
-        assert!((0..49).all(|turn| touch(turn).is_none()));
-        assert_eq!(touch(49), Some(50 * 1_000 / 980));
+        let mut touch = |turn: u32| sketch.touch(7, 1, start + Duration::from_millis(38) * turn);
+        assert!((0..19).all(|turn| touch(turn).is_none()));
+        assert_eq!(touch(19), Some(20 * 1_000 / (19 * 38)));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
@@ -16,6 +16,7 @@ use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::breaker::Breaker;
 use super::error::Fault;
 use super::random::jitter;
 use super::script::ChargeAll;
@@ -60,6 +61,10 @@ struct Line {
     broken: Notify,
     made: Notify,
     dials: AtomicU64,
+    /// Of the server: a connection that was just greeted ends its doubts.
+    breaker: Arc<Breaker>,
+    /// How long a decision would wait.
+    budget: Duration,
 }
 
 impl Lane {
@@ -68,6 +73,7 @@ impl Lane {
         client: Client,
         connect_timeout: Duration,
         budget: Duration,
+        breaker: Arc<Breaker>,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
@@ -78,6 +84,8 @@ impl Lane {
             broken: Notify::new(),
             made: Notify::new(),
             dials: AtomicU64::new(0),
+            breaker,
+            budget,
         });
         let (jobs, queue) = mpsc::channel(QUEUE_MAX);
         let keeper = tokio::spawn(Arc::clone(&line).keep());
@@ -151,11 +159,17 @@ impl Line {
         let mut failures = 0_u32;
         loop {
             match self.dial(failures == 0).await {
-                Ok(connection) => {
+                Ok((connection, greeting)) => {
                     failures = 0;
                     self.refused.store(None);
                     self.connection.store(Some(Arc::new(connection)));
                     self.made.notify_waiters();
+                    // A server that is too slow for decisions, or not ready for them, is still left alone.
+                    if greeting.is_some_and(|took| took <= self.budget) && self.breaker.close(Instant::now())
+                    {
+                        let server = self.client.get_connection_info().addr();
+                        info!(%server, "the counter store answers again");
+                    }
                     self.broken.notified().await;
                     // Not taken away before the next is there: a server that was only slow may answer on it.
                 }
@@ -179,25 +193,27 @@ impl Line {
         }
     }
 
-    /// Makes a connection. The first failure in a row is told with its reason: a certificate that is not trusted looks
-    /// like a server that is gone otherwise.
-    async fn dial(&self, tell: bool) -> Result<MultiplexedConnection, Fault> {
+    /// Makes a connection; and how long the server took to answer on it, if it is ready. The first failure in a row is
+    /// told with its reason.
+    async fn dial(&self, tell: bool) -> Result<(MultiplexedConnection, Option<Duration>), Fault> {
         self.dials.fetch_add(1, Ordering::Relaxed);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.connect_timeout))
             .set_response_timeout(Some(self.silence_max));
         let greeted = async {
             let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            // Without a password there is no handshake, and a server that wants one says so here: such a connection
-            // stays useless even if the server stops wanting it.
+            // Without a password there is no handshake, and a server that wants one, or has too many clients, says so
+            // here: such a connection stays useless even if the server thinks better of it.
+            let asked = Instant::now();
             match connection.send_packed_command(&redis::cmd("PING")).await? {
-                Value::ServerError(error) if error.code() == "NOAUTH" => Err(error.into()),
-                _ => Ok(connection),
+                Value::ServerError(error) if matches!(error.code(), "NOAUTH" | "ERR") => Err(error.into()),
+                Value::ServerError(_) => Ok((connection, None)),
+                _ => Ok((connection, Some(asked.elapsed()))),
             }
         };
         // A frozen server accepts connections and says nothing.
         match timeout(self.connect_timeout.saturating_mul(2), greeted).await {
-            Ok(Ok(connection)) => Ok(connection),
+            Ok(Ok(greeted)) => Ok(greeted),
             Ok(Err(error)) => {
                 if tell {
                     let server = self.client.get_connection_info().addr();

@@ -9,6 +9,8 @@
 //! next to nothing, each asks ten times a second at most and refuses in between: twenty nodes that fight for the last
 //! units would else ask for each.
 
+mod held;
+
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -16,18 +18,21 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
-use tollgate::counters::{Charge, CounterId, Effect};
+use tollgate::counters::{Charge, CounterId};
 use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit};
 
-use super::hot::{BUSY, Sketch, per_second};
-use super::script::{Grant, LEASE, LeaseRequest, Settle};
+use self::held::{Held, Slice, wanted};
+use super::hot::{BUSY, Sketch};
+use super::script::{Grant, LeaseRequest, Settle};
 
 const SHARDS: usize = 16;
 /// Leases held in one shard at most; beyond it busy counters are asked for one by one.
 const SHARD_MAX: usize = 256;
 /// How long a counter that nobody asks for is still known to be busy: longer than a refusal is remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(4);
+/// Of a limit that holds less, slices would be single units.
+const CAPACITY_MIN: u32 = 2 * BUSY;
 /// How long a node waits before it asks again for a counter that has little left.
 const SCARCE_FOR: Duration = Duration::from_millis(100);
 /// A counter has little left when less than this part of it remains.
@@ -43,34 +48,14 @@ pub(super) struct Leases {
 struct Shard {
     sketch: Sketch,
     held: HashMap<u128, Held>,
+    /// The last that was given out.
+    ticket: Ticket,
 }
 
-/// One lease.
-struct Held {
-    owner: Owner,
-    slice: Slice,
-    /// Whether a call is under way that settles the slice and asks for the next.
-    renewing: bool,
-    /// Whether the last call found little left; until then nothing is asked for.
-    scarce_until: Option<Instant>,
-    /// What the server said last.
-    told: Verdict,
-    /// Units a second that are asked for here, as far as is known.
-    rate: u32,
-    used_at: Instant,
-}
-
-/// What is left of what was granted.
-#[derive(Copy, Clone)]
-struct Slice {
-    granted: u32,
-    left: u32,
-    since: Instant,
-    until: Instant,
-    used_at: Instant,
-    born: u64,
-    mark: u64,
-}
+/// Which wish for a slice, or which slice, a decision has to do with. What is told of one late, when the counter was
+/// reset or the slice renewed meanwhile, says nothing of the next.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ticket(u64);
 
 /// Whose lease it is, kept so that it can be given back when nobody asks any more.
 #[derive(Clone)]
@@ -85,18 +70,28 @@ pub(super) struct Owner {
 #[derive(Copy, Clone, Debug)]
 pub(super) enum Serving {
     /// From a lease: it is taken.
-    Leased(Verdict),
+    Leased(Verdict, Ticket),
     /// It is known that there is little left and that nothing is to be asked for yet.
     Scarce(Verdict),
     /// By the server.
     Ask,
     /// By the server, and a slice is wanted.
-    AskFor(LeaseRequest),
+    AskFor(LeaseRequest, Ticket),
+}
+
+impl Owner {
+    /// Whether it is paid back over time.
+    pub(super) fn is_bucket(&self) -> bool {
+        matches!(self.limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra)
+    }
 }
 
 impl Leases {
     pub(super) fn new(now: Instant) -> Self {
-        let shard = |_| Mutex::new(Shard { sketch: Sketch::new(now), held: HashMap::new() });
+        let shard = |_| {
+            let sketch = Sketch::new(now);
+            Mutex::new(Shard { sketch, held: HashMap::new(), ticket: Ticket(0) })
+        };
         Leases { shards: std::array::from_fn(shard), nodes: AtomicU32::new(1), served: AtomicU64::new(0) }
     }
 
@@ -115,31 +110,39 @@ impl Leases {
             return Serving::Ask;
         }
         let nodes = u16::try_from(self.nodes()).unwrap_or(u16::MAX);
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
         let shard = &mut *shard;
-        if let Some(held) = shard.held.get_mut(&key) {
-            let serving = held.serve(charge, nodes, now);
-            match serving {
-                Serving::Leased(_) => _ = self.served.fetch_add(1, Ordering::Relaxed),
-                // Little use, and it is not worth it any more.
-                Serving::AskFor(LeaseRequest { want: 0, .. }) => _ = shard.held.remove(&key),
-                _ => {}
+        let next = Ticket(shard.ticket.0 + 1);
+        let serving = if let Some(held) = shard.held.get_mut(&key) {
+            held.serve(charge, nodes, next, now)
+        } else {
+            let Some(rate) = shard.sketch.touch(key, charge.cost, now) else { return Serving::Ask };
+            if shard.held.len() >= SHARD_MAX {
+                return Serving::Ask;
             }
-            return serving;
+            shard.held.insert(key, Held::begin(charge, rate, next, now));
+            Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None }, next)
+        };
+        match serving {
+            Serving::Leased(..) => _ = self.served.fetch_add(1, Ordering::Relaxed),
+            Serving::AskFor(..) => shard.ticket = next,
+            _ => {}
         }
-        let Some(rate) = shard.sketch.touch(key, charge.cost, now) else { return Serving::Ask };
-        if shard.held.len() >= SHARD_MAX {
-            return Serving::Ask;
-        }
-        shard.held.insert(key, Held::begin(charge, rate, now));
-        Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None })
+        serving
     }
 
-    /// Puts back what a decision took from a lease and did not use after all.
-    pub(super) fn put_back(&self, charge: &Charge<'_>) {
-        let key = key(charge.subject, charge.counter);
-        if let Some(held) = self.shard(key).lock().held.get_mut(&key) {
+    /// What this node holds of a charge's counter.
+    pub(super) fn left(&self, charge: &Charge<'_>, now: Instant) -> u32 {
+        let key = key(charge);
+        let shard = self.shard(key).lock();
+        shard.held.get(&key).map_or(0, |held| held.left(now))
+    }
+
+    /// Puts back what a decision took from a slice and did not use after all. If the slice is settled it stays counted.
+    pub(super) fn put_back(&self, charge: &Charge<'_>, ticket: Ticket) {
+        let key = key(charge);
+        if let Some(held) = self.shard(key).lock().of(key, ticket) {
             held.slice.left = held.slice.left.saturating_add(charge.cost).min(held.slice.granted);
         }
     }
@@ -149,16 +152,21 @@ impl Leases {
     pub(super) fn granted(
         &self,
         charge: &Charge<'_>,
-        request: &LeaseRequest,
+        (request, ticket): (&LeaseRequest, Ticket),
         verdict: Verdict,
         grant: Grant,
         asked_at: Instant,
     ) {
-        let key = key(charge.subject, charge.counter);
+        let key = key(charge);
         let mut shard = self.shard(key).lock();
-        let Some(held) = shard.held.get_mut(&key) else { return };
+        let Some(held) = shard.of(key, ticket) else { return };
+        if request.want == 0 {
+            // Little use: it was only settled.
+            shard.held.remove(&key);
+            return;
+        }
         held.renewing = false;
-        held.told = verdict;
+        (held.told, held.told_at, held.told_cost) = (verdict, Instant::now(), charge.cost);
         held.slice = Slice {
             granted: grant.granted,
             left: grant.granted,
@@ -175,11 +183,27 @@ impl Leases {
         held.scarce_until = scarce.then(|| asked_at + SCARCE_FOR);
     }
 
-    /// A call that asked for a slice gave no answer. What was granted by it, if anything, is lost; that errs on the safe
-    /// side.
-    pub(super) fn failed(&self, charge: &Charge<'_>) {
-        let key = key(charge.subject, charge.counter);
-        self.shard(key).lock().held.remove(&key);
+    /// A call that asked for a slice gave no answer, or nobody waits for it any more. What was granted by it, if anything,
+    /// is lost; that errs on the safe side.
+    pub(super) fn failed(&self, charge: &Charge<'_>, ticket: Ticket) {
+        let key = key(charge);
+        let mut shard = self.shard(key).lock();
+        if shard.of(key, ticket).is_some_and(|held| held.renewing) {
+            shard.held.remove(&key);
+        }
+    }
+
+    /// A call that would have settled a slice and asked for the next was certainly not done: the slice is still to be
+    /// given back.
+    pub(super) fn withdrawn(&self, charge: &Charge<'_>, request: &LeaseRequest, ticket: Ticket) {
+        let key = key(charge);
+        let mut shard = self.shard(key).lock();
+        let Some(held) = shard.of(key, ticket).filter(|held| held.renewing) else { return };
+        held.renewing = false;
+        if let Some(Settle { granted, unspent, .. }) = request.settle {
+            // Nothing is taken from it any more: it may be of other numbers.
+            held.slice = Slice { granted, left: unspent, until: held.slice.since, ..held.slice };
+        }
     }
 
     /// Leases that ended and that nobody renews, with what is to be given back. Counters that were asked for of late are
@@ -238,86 +262,10 @@ impl Leases {
     }
 }
 
-impl Held {
-    /// A lease that is being asked for.
-    fn begin(charge: &Charge<'_>, rate: u32, now: Instant) -> Self {
-        let owner = Owner {
-            subject: charge.subject,
-            counter: charge.counter,
-            rule: charge.rule.into(),
-            limit: charge.limit.clone(),
-        };
-        let slice = Slice { granted: 0, left: 0, since: now, until: now, used_at: now, born: 0, mark: 0 };
-        let told =
-            Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining: 0, reset_after: Span::ZERO };
-        Held { owner, slice, renewing: true, scarce_until: None, told, rate, used_at: now }
-    }
-
-    fn serve(&mut self, charge: &Charge<'_>, nodes: u16, now: Instant) -> Serving {
-        self.used_at = now;
-        // Numbers that changed are the server's business at once.
-        let same = self.owner.limit == *charge.limit;
-        if same && now < self.slice.until && charge.cost <= self.slice.left {
-            self.slice.left -= charge.cost;
-            self.slice.used_at = now;
-            return Serving::Leased(self.verdict(now));
-        }
-        if self.renewing {
-            return Serving::Ask;
-        }
-        if let Some(until) = self.scarce_until.filter(|until| same && now < *until)
-            && charge.effect == Effect::Enforce
-        {
-            return Serving::Scarce(self.refusal(until - now, now));
-        }
-        self.learn_rate();
-        let settle = self.hand_over().map(|(_, settle)| settle);
-        self.owner.limit = charge.limit.clone();
-        self.renewing = true;
-        let want = Some(wanted(self.rate, charge.limit)).filter(|want| *want >= BUSY).unwrap_or(0);
-        Serving::AskFor(LeaseRequest { want, nodes, settle })
-    }
-
-    /// How busy the counter is, by how fast the slice went.
-    fn learn_rate(&mut self) {
-        let Slice { granted, left, since, used_at, .. } = self.slice;
-        if granted == 0 {
-            return;
-        }
-        let seen = per_second(granted - left, used_at.saturating_duration_since(since));
-        // A slice that is used up says only how much there was, not how much was asked for.
-        self.rate = if left == 0 { seen.max(self.rate / 2) } else { seen };
-    }
-
-    /// What is to be given back; afterwards nothing is held.
-    fn hand_over(&mut self) -> Option<(Owner, Settle)> {
-        let Slice { granted, left: unspent, born, mark, .. } = self.slice;
-        self.slice = Slice { granted: 0, left: 0, ..self.slice };
-        (granted > 0).then(|| (self.owner.clone(), Settle { born, mark, granted, unspent }))
-    }
-
-    /// What remains here and, when it was last asked, there.
-    fn verdict(&self, now: Instant) -> Verdict {
-        let remaining = self.told.remaining.saturating_add(self.slice.left).min(self.owner.limit.capacity());
-        Verdict {
-            outcome: Outcome::Admit { delay: Span::ZERO },
-            remaining,
-            reset_after: less(self.told.reset_after, now.saturating_duration_since(self.slice.since)),
-        }
-    }
-
-    /// Refused until it is asked for again, or longer if the server said so.
-    fn refusal(&self, wait: Duration, now: Instant) -> Verdict {
-        let passed = now.saturating_duration_since(self.slice.since);
-        let told = match self.told.outcome {
-            Outcome::Refuse { retry_after } => less(retry_after, passed),
-            _ => Span::ZERO,
-        };
-        Verdict {
-            outcome: Outcome::Refuse { retry_after: told.max(Span::from(wait)) },
-            remaining: self.slice.left,
-            reset_after: less(self.told.reset_after, passed),
-        }
+impl Shard {
+    /// The lease of a counter, if it is the one that a decision has to do with.
+    fn of(&mut self, key: u128, ticket: Ticket) -> Option<&mut Held> {
+        self.held.get_mut(&key).filter(|held| held.ticket == ticket)
     }
 }
 
@@ -327,20 +275,133 @@ fn can_be_leased(charge: &Charge<'_>) -> bool {
         charge.limit.algorithm(),
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::FixedWindow | Algorithm::SlidingWindowCounter
     );
-    algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
+    let worth_it = charge.limit.capacity() >= CAPACITY_MIN && charge.limit.max_delay().is_none();
+    algorithm && worth_it && charge.leases && charge.cost > 0
 }
 
-/// What is used at this rate in the life of a lease.
-fn wanted(rate: u32, limit: &Limit) -> u32 {
-    let seconds = u32::try_from(LEASE.as_secs_ceil()).unwrap_or(1);
-    rate.saturating_mul(seconds).min(limit.capacity())
-}
-
-fn less(span: Span, passed: Duration) -> Span {
+/// What is left of a span.
+pub(super) fn less(span: Span, passed: Duration) -> Span {
     Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
 }
 
 /// The name of a counter among leases and refusals.
-pub(super) fn key(subject: Subject, counter: CounterId) -> u128 {
-    subject.0 ^ counter.0
+pub(super) fn key(charge: &Charge<'_>) -> u128 {
+    charge.subject.0 ^ charge.counter.0
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::counters::Effect;
+    use tollgate::limit::Window;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn limit() -> Limit {
+        Limit::new(Algorithm::FixedWindow, 1_000, Window::Length(Span::from_secs(60))).unwrap()
+    }
+
+    fn charge(limit: &Limit) -> Charge<'_> {
+        let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
+        Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true }
+    }
+
+    fn admitted(remaining: u32) -> Verdict {
+        Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
+    }
+
+    /// Asks until a slice is wished for.
+    fn wish(leases: &Leases, charge: &Charge<'_>, now: Instant) -> (LeaseRequest, Ticket) {
+        let wish = (0..200).find_map(|_| match leases.take(charge, now) {
+            Serving::AskFor(request, ticket) => Some((request, ticket)),
+            _ => None,
+        });
+        wish.unwrap()
+    }
+
+    fn grant(leases: &Leases, charge: &Charge<'_>, wish: &(LeaseRequest, Ticket), mark: u64, now: Instant) {
+        let grant = Grant { granted: 10, valid: Span::from_secs(2), born: 1, mark };
+        leases.granted(charge, (&wish.0, wish.1), admitted(500), grant, now);
+    }
+
+    fn units(leases: &Leases, now: Instant) -> u64 {
+        leases.outstanding(now).1
+    }
+
+    fn take(leases: &Leases, charge: &Charge<'_>, now: Instant) -> Ticket {
+        match leases.take(charge, now) {
+            Serving::Leased(_, ticket) => ticket,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_was_taken_from_a_slice_is_not_put_back_into_the_next() {
+        let (limit, now) = (limit(), Instant::now());
+        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let first = wish(&leases, &charge, now);
+        grant(&leases, &charge, &first, 1, now);
+        let taken: Vec<Ticket> = (0..5).map(|_| take(&leases, &charge, now)).collect();
+        // The window ends, and the next slice is of the next window.
+        let second = wish(&leases, &charge, now + 3 * SECOND);
+        assert_eq!(second.0.settle.map(|settle| settle.unspent), Some(5));
+        grant(&leases, &charge, &second, 2, now + 3 * SECOND);
+        take(&leases, &charge, now + 3 * SECOND);
+        leases.put_back(&charge, taken[0]);
+        assert_eq!(units(&leases, now + 3 * SECOND), 9, "of ten, one is used");
+    }
+
+    #[test]
+    fn a_slice_of_before_a_reset_is_not_taken_for_one_of_after_it() {
+        let (limit, now) = (limit(), Instant::now());
+        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let before = wish(&leases, &charge, now);
+        leases.revoke(key(&charge));
+        let after = wish(&leases, &charge, now);
+        grant(&leases, &charge, &before, 1, now);
+        assert_eq!(units(&leases, now), 0);
+        leases.failed(&charge, before.1);
+        grant(&leases, &charge, &after, 1, now);
+        assert_eq!(units(&leases, now), 10);
+        leases.failed(&charge, before.1);
+        assert_eq!(units(&leases, now), 10, "the failure of the first is not one of the second");
+    }
+
+    #[test]
+    fn a_call_that_was_not_made_gives_nothing_away() {
+        let (limit, now) = (limit(), Instant::now());
+        let (leases, charge) = (Leases::new(now), charge(&limit));
+        let first = wish(&leases, &charge, now);
+        grant(&leases, &charge, &first, 1, now);
+        let (request, ticket) = wish(&leases, &charge, now + 3 * SECOND);
+        leases.withdrawn(&charge, &request, ticket);
+        let ended = leases.ended(now + 3 * SECOND);
+        assert_eq!(ended.len(), 1);
+        assert_eq!(Some(ended[0].1), request.settle);
+    }
+
+    #[test]
+    fn nothing_left_is_refused_by_the_server_who_knows_the_wait() {
+        let (limit, now) = (limit(), Instant::now());
+        let (leases, charge) = (Leases::new(now), charge(&limit));
+        leases.set_nodes(3);
+        let (request, ticket) = wish(&leases, &charge, now);
+        leases.granted(&charge, (&request, ticket), admitted(0), Grant::default(), now);
+        assert!(matches!(leases.take(&charge, now), Serving::AskFor(..)));
+        let refused = Verdict { outcome: Outcome::Refuse { retry_after: Span::from_secs(9) }, ..admitted(0) };
+        let (request, ticket) = match leases.take(&charge, now) {
+            Serving::Ask => (request, Ticket(ticket.0 + 1)),
+            other => panic!("{other:?}"),
+        };
+        leases.granted(&charge, (&request, ticket), refused, Grant::default(), now);
+        let Serving::Scarce(Verdict { outcome: Outcome::Refuse { retry_after }, .. }) =
+            leases.take(&charge, now)
+        else {
+            panic!("asked again")
+        };
+        assert!(retry_after > Span::from_secs(8));
+        let dearer = Charge { cost: 2, ..charge };
+        assert!(matches!(leases.take(&dearer, now), Serving::AskFor(..)), "its wait is another");
+    }
 }

@@ -38,7 +38,7 @@ pub(super) struct Link {
 struct Inner {
     lanes: Box<[Lane]>,
     next: AtomicUsize,
-    breaker: Breaker,
+    breaker: Arc<Breaker>,
     /// How long a probe waits: as long as a decision would, or a server too slow for decisions would be called back,
     /// and one far away never.
     patience: Duration,
@@ -57,15 +57,18 @@ impl Link {
     pub(super) fn open(address: &Address, settings: &RedisSettings) -> Result<Self, Fault> {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
+        let breaker = Arc::new(Breaker::new(Instant::now()));
         let lanes = (0..settings.connections.get()).map(|_| {
-            let (lane, own) = Lane::open(client.clone(), settings.connect_timeout, settings.timeout);
+            let (lane, own) =
+                Lane::open(client.clone(), settings.connect_timeout, settings.timeout, Arc::clone(&breaker));
             tasks.extend(own);
             lane
         });
+        let lanes = lanes.collect();
         let inner = Arc::new(Inner {
-            lanes: lanes.collect(),
+            lanes,
             next: AtomicUsize::new(0),
-            breaker: Breaker::new(Instant::now()),
+            breaker,
             patience: settings.timeout,
             calls: AtomicU64::new(0),
             refused: ArcSwapOption::empty(),
@@ -169,7 +172,12 @@ impl Link {
         asking: bool,
         deadline: Instant,
     ) -> Result<Value, Fault> {
-        let Some(lane) = self.inner.lanes.get(turn) else { return Err(Fault::NotDone) };
+        // One that has no connection is passed over: a server may take fewer of us than we would like.
+        let lanes = &self.inner.lanes;
+        let mut in_turn = lanes.iter().cycle().skip(turn).take(lanes.len());
+        let Some(lane) = in_turn.find(|lane| lane.is_connected()).or(lanes.get(turn)) else {
+            return Err(Fault::NotDone);
+        };
         let (answer, told) = oneshot::channel();
         lane.send(Job { command, asking, answer })?;
         self.inner.calls.fetch_add(1, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 
-use super::leases;
+use super::leases::{key, less};
 
 const KEPT_MAX: Duration = Duration::from_secs(1);
 const SHARDS: usize = 16;
@@ -143,10 +143,6 @@ impl Refusals {
     }
 }
 
-fn key(charge: &Charge<'_>) -> u128 {
-    leases::key(charge.subject, charge.counter)
-}
-
 fn numbers(charge: &Charge<'_>) -> (u32, u64) {
     (charge.limit.requests(), charge.limit.debt_units_max())
 }
@@ -163,10 +159,6 @@ pub(super) fn refused_by(charges: &Charges<'_>, position: usize, verdict: Verdic
 fn unasked(charge: &Charge<'_>) -> Verdict {
     let remaining = charge.limit.capacity().saturating_sub(charge.cost);
     Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
-}
-
-fn less(span: Span, passed: Duration) -> Span {
-    Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
 }
 
 /// A verdict some time after it was given.

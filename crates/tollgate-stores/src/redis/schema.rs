@@ -2,9 +2,10 @@
 //!
 //! A node knows its own version and the one before. While any live node knows only the older one, all speak it: a client
 //! has one quota, whichever node it meets. When the last of them is gone, the first node to notice writes down an instant
-//! a few seconds ahead, and from then on all speak the newer one. A counter that has only its old name is renamed on
-//! first use, for as long as one of its window can be left. A node that is older than the fleet counts nothing: it says
-//! so and leaves decisions to its fallback of "refuse".
+//! a few seconds ahead, and from then on all speak the newer one. Nodes that know the instant send both names, and the
+//! server goes by its own clock, so that all change at once for each counter: it keeps its old name before the instant
+//! and is renamed on first use after it, for as long as one of its window can be left. A node that is older than the
+//! fleet, or than the fleet is about to be, counts nothing: it says so and leaves decisions to its fallback of "refuse".
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -29,7 +30,7 @@ pub(super) struct Schema {
     own: u8,
     /// The version in use.
     speaks: AtomicU8,
-    /// When the fleet changed over to it, in microseconds; zero if it never spoke another.
+    /// When the fleet changes, or changed, over to it, in microseconds; zero if it never spoke another.
     since: AtomicU64,
     /// Whether the fleet has been heard of: before, nothing is decided by its counters.
     heard: AtomicBool,
@@ -95,8 +96,8 @@ impl Schema {
         Ok(self.speaks.load(Ordering::Relaxed))
     }
 
-    /// The version under which a counter may still be found, if not the one in use.
-    pub(super) fn before(&self, charge: &Charge<'_>, now: Timestamp) -> Option<u8> {
+    /// The version under which a counter may still be found, if not the one in use, and when it changes to that.
+    pub(super) fn before(&self, charge: &Charge<'_>, now: Timestamp) -> Option<(u8, Timestamp)> {
         let since = self.since.load(Ordering::Relaxed);
         if since == 0 {
             return None;
@@ -105,8 +106,8 @@ impl Schema {
         let refill = charge.limit.tick().micros().saturating_mul(charge.limit.debt_units_max() / rate + 1);
         let window = charge.limit.window_length();
         let longest = (window + window).max(Span::from_micros(refill));
-        let gone = Timestamp::from_micros(since) + longest + longest;
-        (now < gone).then(|| self.speaks.load(Ordering::Relaxed) - 1)
+        let since = Timestamp::from_micros(since);
+        (now < since + longest + longest).then(|| (self.speaks.load(Ordering::Relaxed) - 1, since))
     }
 }
 
@@ -120,7 +121,7 @@ impl Store {
 
     async fn follow_schema(&self, older: u32, now: Timestamp) -> Result<(), Fault> {
         let schema = &self.schema;
-        if self.changed_over(schema.own + 1).await?.is_some_and(|at| at <= now) {
+        if self.changed_over(schema.own.saturating_add(1)).await?.is_some() {
             if !schema.left_behind.swap(true, Ordering::Relaxed) {
                 error!("the fleet speaks a newer version of the counters: upgrade this node");
             }
@@ -130,14 +131,13 @@ impl Store {
             return Ok(());
         }
         match self.changed_over(schema.own).await? {
-            Some(at) if at <= now => {
+            Some(at) => {
                 schema.since.store(at.as_micros().max(1), Ordering::Relaxed);
                 schema.speaks.store(schema.own, Ordering::Relaxed);
-                info!(version = schema.own, "the fleet has changed over to a newer version of the counters");
+                info!(version = schema.own, "the fleet changes over to a newer version of the counters");
             }
             None if older == 0 => self.propose_change(now + Span::from(AHEAD)).await?,
-            // Not yet.
-            Some(_) | None => {}
+            None => {}
         }
         Ok(())
     }

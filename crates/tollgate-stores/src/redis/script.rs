@@ -62,8 +62,9 @@ pub(super) struct Mode {
 pub(super) struct Bits {
     /// A refusal is held against the client.
     pub(super) blamed: bool,
-    /// The counter may still have the name it had in the version before, which is the next of the keys.
-    pub(super) renamed: bool,
+    /// The counter has the name it had in the version before, which is the next of the keys, until this instant, and
+    /// may have it after.
+    pub(super) renamed: Option<Timestamp>,
 }
 
 /// What a charge asks for beside being charged.
@@ -74,7 +75,8 @@ pub(super) enum Extra {
     None,
     /// To be told what it takes to take the charge back.
     Refundable,
-    /// To take back what was charged under this mark.
+    /// To take back what was charged under this mark: its window or its entry, and of a bucket the instant by which it
+    /// would be paid back.
     Refund { mark: u64, cost: u32 },
     /// A slice for later, and what became of the one before.
     Lease(LeaseRequest),
@@ -154,7 +156,7 @@ impl Arguments {
         let mut bits = 0;
         bits |= if charge.effect == Effect::Shadow { bit::SHADOW } else { 0 };
         bits |= if about.blamed { bit::BLAMED } else { 0 };
-        bits |= if about.renamed { bit::RENAMED } else { 0 };
+        bits |= if about.renamed.is_some() { bit::RENAMED } else { 0 };
         bits |= match extra {
             Extra::None => 0,
             Extra::Refundable => bit::REFUNDABLE,
@@ -185,6 +187,9 @@ impl Arguments {
                 self.number::<4>(u64::from(cost));
             }
             Extra::None | Extra::Refundable => {}
+        }
+        if let Some(at) = about.renamed {
+            self.number::<7>(at.as_micros());
         }
     }
 
@@ -316,7 +321,8 @@ impl Answer {
         let cooldown = u64::try_from(next()?).ok().map(Span::from_micros);
         let noted = next()? == 1;
         let mut told = SmallVec::new();
-        if items.len() > 3 {
+        // The counters of a client that is kept out are not looked at.
+        if items.len() > 3 || cooldown.is_none() {
             for extra in extras {
                 told.push(read_told(&mut next, extra)?);
             }
@@ -353,4 +359,29 @@ fn unsigned(number: i64) -> u64 {
 
 fn narrow(number: i64) -> u32 {
     u32::try_from(number.max(0)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(numbers: &[i64], charges: usize) -> Result<Answer, Fault> {
+        let items = numbers.iter().map(|number| Value::Int(*number)).collect();
+        Answer::read(&Value::Array(items), std::iter::repeat_n(Extra::None, charges))
+    }
+
+    #[test]
+    fn an_answer_that_leaves_charges_out_admits_nobody() {
+        assert!(read(&[1, 5, 0], 1).is_ok_and(|answer| answer.told.is_empty()), "kept out");
+        assert!(matches!(read(&[1, -1, 0], 1), Err(Fault::Misconfigured(_))));
+        assert!(matches!(read(&[1, -1, 0, 1, 9, 0, 0], 2), Err(Fault::Misconfigured(_))));
+        assert!(read(&[1, -1, 0], 0).is_ok());
+    }
+
+    #[test]
+    fn numbers_that_no_script_answers_are_read_without_harm() {
+        let answer = read(&[i64::MIN, i64::MAX, 7, i64::MIN, i64::MAX, i64::MIN, i64::MAX], 1).unwrap();
+        assert_eq!(answer.told[0].verdict.outcome, Outcome::Never);
+        assert_eq!(answer.told[0].verdict.remaining, u32::MAX);
+    }
 }

@@ -84,13 +84,28 @@ impl Fallback {
         Charges { charges, penalty: None, dry_run: false }
     }
 
-    /// Counts again what was taken out and could not be brought anywhere.
+    /// Counts again what was taken out and could not be brought anywhere, beside what was counted meanwhile. More than
+    /// the limit holds is as good as the limit.
     pub(crate) fn put_back(&self, taken: &Charges<'_>, now: Timestamp) {
         for charge in &taken.charges {
-            let alone = Charges { charges: SmallVec::from_slice(&[*charge]), ..Charges::default() };
+            let held = self.counters.take(charge, now);
+            let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
+            let alone = Charges {
+                charges: SmallVec::from_slice(&[Charge { cost, ..*charge }]),
+                ..Charges::default()
+            };
             self.counters.charge_all_now(&alone, now);
         }
         self.mark_used();
+    }
+
+    /// Forgets counters and records that were reset elsewhere.
+    pub(crate) fn forget(&self, names: &[u128]) {
+        if self.is_used() {
+            for name in names {
+                self.counters.forget(*name);
+            }
+        }
     }
 
     /// Drops what is as good as new from one shard in turn; after a whole round, notes whether anything is left.
@@ -205,6 +220,19 @@ mod tests {
             fallback.put_back(&taken, NOW);
             let later = NOW + Span::from_secs(121);
             assert!(fallback.take(&charges(&limit, 1), later).charges.is_empty(), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_brought_anywhere_is_not_lost_to_what_was_counted_meanwhile() {
+        for algorithm in Algorithm::ALL {
+            let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
+            let fallback = Fallback::new(MemoryBounds::default());
+            assert_eq!(admitted(&fallback, &limit, 1), 100);
+            let taken = fallback.take(&charges(&limit, 1), NOW);
+            assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
+            fallback.put_back(&taken, NOW);
+            assert_eq!(admitted(&fallback, &limit, 1), 0, "{algorithm}");
         }
     }
 

@@ -160,6 +160,14 @@ impl MemoryCounters {
         lock(&self.shards[key.shard()].0).take(key, charge, now)
     }
 
+    /// Forgets a counter or a record by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.
+    pub(super) fn forget(&self, name: u128) {
+        let key = Key(name);
+        let mut shard = lock(&self.shards[key.shard()].0);
+        shard.forget(key);
+        shard.pardon(key);
+    }
+
     #[inline]
     fn charge_alone(&self, charge: &Charge<'_>, now: Timestamp) -> Verdicts {
         let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };

@@ -41,7 +41,7 @@ impl Override {
 }
 
 /// All overrides, by user and then endpoint. Immutable: a change makes the next one.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
     by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
     count: usize,
@@ -76,11 +76,20 @@ impl Overrides {
     #[must_use]
     pub fn with(&self, new: Override) -> Self {
         let mut next = self.clone();
-        let endpoints = next.by_user.entry(new.user.clone()).or_default();
-        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
-            next.count += 1;
-        }
+        next.add(new);
         next
+    }
+
+    fn add(&mut self, new: Override) {
+        let endpoints = self.by_user.entry(new.user.clone()).or_default();
+        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
+            self.count += 1;
+        }
+    }
+
+    /// All of them, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Override> {
+        self.by_user.values().flat_map(HashMap::values).map(|each| &**each)
     }
 
     /// The next set, without the one for this user and endpoint; nothing if there is none.
@@ -94,5 +103,14 @@ impl Overrides {
         }
         next.count -= 1;
         Some(next)
+    }
+}
+
+/// Of two for the same user and endpoint the later counts. Made at once: [`Overrides::with`] copies all there are.
+impl FromIterator<Override> for Overrides {
+    fn from_iter<I: IntoIterator<Item = Override>>(all: I) -> Self {
+        let mut made = Overrides::default();
+        all.into_iter().for_each(|each| made.add(each));
+        made
     }
 }

@@ -21,7 +21,9 @@ fn numbers(user: &str, path: &str, requests: u32) -> Override {
 }
 
 fn set(limiter: &Limiter<MemoryCounters>, path: &str, requests: u32) {
-    block_on(limiter.set_override(&request(path, "alice"), numbers("alice", path, requests), NOW)).unwrap();
+    let agreed = async { Ok::<(), ()>(()) };
+    let new = numbers("alice", path, requests);
+    block_on(limiter.set_override(&request(path, "alice"), new, NOW, agreed)).unwrap();
 }
 
 #[test]

@@ -1,0 +1,143 @@
+//! What a decision has to do with leases: what it takes from them, what it asks for them, and what goes back.
+
+use std::time::{Instant, SystemTime};
+
+use smallvec::SmallVec;
+use tollgate::Timestamp;
+use tollgate::counters::{Charge, Charges, Effect, Verdicts};
+
+use super::Store;
+use super::decide::Group;
+use super::error::Fault;
+use super::leases::{Leases, Owner, Serving};
+use super::refusals::refused_by;
+use super::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle};
+
+/// What a decision took from leases and what it asks for. When it is dropped, because the request is refused or nobody
+/// waits for it any more, what was taken goes back and what was asked for is given up.
+pub(super) struct Taken<'a, 'c> {
+    leases: &'a Leases,
+    charges: &'a Charges<'c>,
+    /// How each charge is served.
+    pub(super) servings: SmallVec<[Serving; 4]>,
+}
+
+impl<'a, 'c> Taken<'a, 'c> {
+    pub(super) fn new(store: &'a Store, charges: &'a Charges<'c>, now: Instant) -> Self {
+        let leases = &store.leases;
+        if !store.leasing || charges.dry_run {
+            let servings = SmallVec::from_elem(Serving::Ask, charges.charges.len());
+            return Taken { leases, charges, servings };
+        }
+        let watched = |position| charges.penalty.is_some_and(|penalty| penalty.blames(position));
+        let serve = |(position, charge)| match leases.take(charge, now) {
+            // Whose refusals are counted is refused by the server, which counts them.
+            Serving::Scarce(_) if watched(position) => Serving::Ask,
+            serving => serving,
+        };
+        let servings = charges.charges.iter().enumerate().map(serve).collect();
+        Taken { leases, charges, servings }
+    }
+
+    /// The verdicts of a decision for which no server need be asked.
+    pub(super) fn verdicts(&mut self) -> Option<Verdicts> {
+        // Whoever asks for a client's record alone is told of it.
+        if self.servings.is_empty() {
+            return None;
+        }
+        let scarce = self.servings.iter().enumerate().find_map(|(position, serving)| match serving {
+            Serving::Scarce(verdict) => Some((position, *verdict)),
+            _ => None,
+        });
+        if let Some((position, verdict)) = scarce {
+            for (charge, serving) in self.charges.charges.iter().zip(&self.servings) {
+                if let Serving::AskFor(request, ticket) = serving {
+                    self.leases.withdrawn(charge, request, *ticket);
+                }
+            }
+            return Some(refused_by(self.charges, position, verdict));
+        }
+        let leased = self.servings.iter().map(|serving| match serving {
+            Serving::Leased(verdict, _) => Some(*verdict),
+            _ => None,
+        });
+        let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
+        self.use_up();
+        Some(Verdicts { verdicts, cooldown: None })
+    }
+
+    /// The request is admitted: what was taken is used.
+    pub(super) fn use_up(&mut self) {
+        self.servings.clear();
+    }
+}
+
+impl Drop for Taken<'_, '_> {
+    fn drop(&mut self) {
+        for (charge, serving) in self.charges.charges.iter().zip(&self.servings) {
+            match serving {
+                Serving::Leased(_, ticket) => self.leases.put_back(charge, *ticket),
+                Serving::AskFor(_, ticket) => self.leases.failed(charge, *ticket),
+                Serving::Scarce(_) | Serving::Ask => {}
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Puts slices that were granted to use.
+    pub(super) fn take_grants(
+        &self,
+        groups: &[Group],
+        charges: &Charges<'_>,
+        servings: &[Serving],
+        answers: &[Result<Answer, Fault>],
+        asked_at: Instant,
+    ) {
+        for (group, answer) in groups.iter().zip(answers) {
+            for (turn, position) in group.positions.iter().enumerate() {
+                let Serving::AskFor(request, ticket) = &servings[*position] else { continue };
+                let charge = &charges.charges[*position];
+                let told = answer.as_ref().map(|answer| answer.told.get(turn));
+                match told.map(|told| told.and_then(|told| Some((told.verdict, told.grant?)))) {
+                    Ok(Some((verdict, grant))) => {
+                        self.leases.granted(charge, (request, *ticket), verdict, grant, asked_at);
+                    }
+                    // A client that is kept out: its counters were not looked at.
+                    Ok(None) => self.leases.withdrawn(charge, request, *ticket),
+                    Err(fault) if fault.did_nothing() => self.leases.withdrawn(charge, request, *ticket),
+                    Err(_) => self.leases.failed(charge, *ticket),
+                }
+            }
+        }
+    }
+
+    /// Gives back what was leased and not used. A bucket is told even if all was: until then it is not paid back.
+    pub(super) async fn settle(&self, ended: Vec<(Owner, Settle)>) {
+        let matters = |(owner, settle): &&(Owner, Settle)| settle.unspent > 0 || owner.is_bucket();
+        for (owner, settle) in ended.iter().filter(matters) {
+            self.give_back(owner, *settle).await;
+        }
+    }
+
+    /// Gives back the slice of a lease that nobody renewed.
+    async fn give_back(&self, owner: &Owner, settle: Settle) {
+        let charge = Charge {
+            subject: owner.subject,
+            counter: owner.counter,
+            rule: &owner.rule,
+            limit: &owner.limit,
+            cost: 0,
+            effect: Effect::Enforce,
+            leases: true,
+        };
+        let extra = Extra::Lease(LeaseRequest { want: 0, nodes: 1, settle: Some(settle) });
+        let (mut arguments, mut keys) = (Arguments::new(Mode::default(), None), SmallVec::new());
+        let now = Timestamp::from(SystemTime::now());
+        if self.add(&charge, false, extra, now, &mut keys, &mut arguments).is_err() {
+            return;
+        }
+        let command = self.script.call(&keys, &arguments);
+        let _ = self.router.call(self.place(charge.subject), command, Instant::now() + self.timeout).await;
+    }
+}
