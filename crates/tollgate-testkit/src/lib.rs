@@ -1,11 +1,12 @@
 //! Real servers and broken networks for tollgate's tests.
 //!
-//! A fake Redis is as wrong as the idea its author has of Redis. This kit starts the installed `redis-server`
-//! itself, on a free loopback port and in a temporary folder, and stops it on drop.
+//! A fake Redis is as wrong as the idea its author has of Redis. This kit starts the installed servers themselves, on
+//! free loopback ports and in temporary folders, and stops them on drop.
 //!
 //! - [`RedisServer`]: one server, to be asked, frozen, killed and restarted.
 //! - [`SentinelFleet`]: a master, two replicas and three sentinels, for failovers.
 //! - [`RedisCluster`]: three masters with a replica each, for redirections and moving slots.
+//! - [`PostgresServer`], [`MariaDbServer`]: one server each, with as many empty databases as there are tests.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
 //! - [`free_port`], [`Certificates`], [`Client`]: what the above are made of.
 //!
@@ -31,8 +32,8 @@
 //! # What stays behind
 //!
 //! Nothing runs on: `Drop` kills and reaps, also when a test panics. Should the test process itself be killed,
-//! or hold a server in a `static` (which is never dropped), a guard process notices and kills the server; only
-//! the temporary folder is left then.
+//! or hold a server in a `static` (which is never dropped), a guard process notices and kills the server; of
+//! Redis the temporary folder is left then.
 
 #![allow(
     clippy::unwrap_used,
@@ -43,18 +44,23 @@
 
 mod certificates;
 mod cluster;
+mod mariadb;
 mod poll;
 mod port;
+mod postgres;
 mod process;
 mod proxy;
 mod redis;
 mod resp;
 mod sentinel;
+mod sql_server;
 
 pub use certificates::Certificates;
 pub use cluster::{HalfMigrated, RedisCluster, key_slot};
+pub use mariadb::MariaDbServer;
 pub use poll::{eventually, wait_until};
 pub use port::free_port;
+pub use postgres::PostgresServer;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Client, Reply};

@@ -7,30 +7,64 @@
 
 use std::fs;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::poll::wait_until;
 
+const QUIT_DEADLINE: Duration = Duration::from_secs(5);
+
 // Interrupts go to the whole process group; the guard has to survive them to do its work.
-const GUARD: &str = r#"trap '' INT TERM HUP; read -r _ || kill -9 "$0""#;
+// A server with a folder to be removed is given five seconds to leave it.
+const GUARD: &str = r#"trap '' INT TERM HUP QUIT
+read -r _ && exit
+kill -"$1" "$0"
+[ -n "$2" ] || exit
+tries=0
+while kill -0 "$0"; do
+    tries=$((tries + 1))
+    [ $tries -lt 100 ] || { kill -9 "$0"; break; }
+    sleep 0.05
+done
+rm -rf -- "$2""#;
 
 pub(crate) struct Process {
     child: Child,
     guard: Child,
+    stop: Stop,
+}
+
+/// How a process is ended.
+#[derive(Clone, Copy)]
+pub(crate) enum Stop {
+    /// `SIGKILL`.
+    Kill,
+    /// `SIGQUIT`, for one that has something to give back and does so at once.
+    Quit,
 }
 
 impl Process {
     pub(crate) fn spawn(command: &mut Command) -> Self {
+        Self::spawn_to_stop(command, Stop::Kill, None)
+    }
+
+    /// Starts a process that ends in its own way. Should our own process end first, the guard removes `folder` too.
+    pub(crate) fn spawn_to_stop(command: &mut Command, stop: Stop, folder: Option<&Path>) -> Self {
         let program = command.get_program().to_owned();
         let child = command.stdin(Stdio::null()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
-        let guard = guard(child.id()).unwrap_or_else(|error| {
+        let guard = guard(child.id(), stop, folder).unwrap_or_else(|error| {
             let _ = child.kill();
             let _ = child.wait();
             panic!("cannot start the guard process: {error}")
         });
-        Self { child, guard }
+        Self { child, guard, stop }
+    }
+
+    /// Kills the process (`SIGKILL`) and reaps it.
+    pub(crate) fn kill9(mut self) {
+        self.stop = Stop::Kill;
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -74,6 +108,12 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if let Stop::Quit = self.stop
+            && !self.has_ended()
+        {
+            self.signal("QUIT");
+            let _ = wait_until(QUIT_DEADLINE, || self.has_ended());
+        }
         let _ = self.child.kill();
         // Before the child is reaped: until then nobody else can have been given its number.
         dismiss(&mut self.guard);
@@ -81,9 +121,14 @@ impl Drop for Process {
     }
 }
 
-fn guard(pid: u32) -> std::io::Result<Child> {
+fn guard(pid: u32, stop: Stop, folder: Option<&Path>) -> std::io::Result<Child> {
+    let signal = match stop {
+        Stop::Kill => "KILL",
+        Stop::Quit => "QUIT",
+    };
     Command::new("sh")
-        .args(["-c", GUARD, &pid.to_string()])
+        .args(["-c", GUARD, &pid.to_string(), signal])
+        .arg(folder.unwrap_or(Path::new("")))
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -100,7 +145,6 @@ fn dismiss(guard: &mut Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     fn sleeper() -> Process {
         Process::spawn(Command::new("sleep").arg("60"))

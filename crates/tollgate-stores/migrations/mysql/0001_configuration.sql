@@ -1,0 +1,205 @@
+-- What people configure, and the trail of who changed it.
+--
+-- Names are opaque and compared byte by byte: VARBINARY, because even utf8mb4_bin takes `a` and `a ` for one. Instants are
+-- UTC microseconds, no unique key holds a NULL. DDL commits at once here, so that each statement can be run again after a
+-- migration was cut short: IF NOT EXISTS, and indexes within their table.
+
+CREATE TABLE IF NOT EXISTS config_version (
+    id BIGINT NOT NULL PRIMARY KEY,
+    version BIGINT NOT NULL,
+    CONSTRAINT config_version_one_row CHECK (id = 1),
+    CONSTRAINT config_version_range CHECK (version >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+INSERT INTO config_version (id, version) VALUES (1, 0) ON DUPLICATE KEY UPDATE version = version;
+
+CREATE TABLE IF NOT EXISTS rate_limit_rules (
+    name VARBINARY(128) NOT NULL PRIMARY KEY,
+    priority BIGINT NOT NULL DEFAULT 100,
+    conditions MEDIUMTEXT NOT NULL,
+    per MEDIUMTEXT NOT NULL,
+    layer VARBINARY(128) NOT NULL DEFAULT '',
+    algorithm VARBINARY(64) NOT NULL DEFAULT 'token_bucket',
+    limits MEDIUMTEXT NOT NULL,
+    action VARBINARY(64) NOT NULL DEFAULT 'reject',
+    max_delay_micros BIGINT,
+    on_store_failure VARBINARY(64) NOT NULL DEFAULT 'local',
+    response_status BIGINT,
+    response_message VARBINARY(4096) NOT NULL DEFAULT '',
+    retry_after_floor_micros BIGINT,
+    enabled BIGINT NOT NULL DEFAULT 1,
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
+    updated_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    CONSTRAINT rate_limit_rules_name_length CHECK (octet_length(name) BETWEEN 1 AND 128),
+    CONSTRAINT rate_limit_rules_layer_length CHECK (octet_length(layer) <= 128),
+    CONSTRAINT rate_limit_rules_message_length CHECK (octet_length(response_message) <= 4096),
+    CONSTRAINT rate_limit_rules_priority_range CHECK (priority BETWEEN 0 AND 1000000),
+    CONSTRAINT rate_limit_rules_conditions_form CHECK (json_valid(conditions) AND json_type(conditions) = 'OBJECT'),
+    CONSTRAINT rate_limit_rules_per_form CHECK (json_valid(per) AND json_type(per) = 'ARRAY'),
+    CONSTRAINT rate_limit_rules_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'ARRAY'),
+    CONSTRAINT rate_limit_rules_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT rate_limit_rules_action_known
+        CHECK (action IN ('reject', 'throttle', 'block', 'allow', 'log_only')),
+    CONSTRAINT rate_limit_rules_failure_known CHECK (on_store_failure IN ('local', 'open', 'closed')),
+    CONSTRAINT rate_limit_rules_delay_range CHECK (max_delay_micros >= 0),
+    CONSTRAINT rate_limit_rules_status_range CHECK (response_status BETWEEN 400 AND 599),
+    CONSTRAINT rate_limit_rules_floor_range CHECK (retry_after_floor_micros >= 0),
+    CONSTRAINT rate_limit_rules_enabled_boolean CHECK (enabled IN (0, 1)),
+    CONSTRAINT rate_limit_rules_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS tiers (
+    name VARBINARY(256) NOT NULL PRIMARY KEY,
+    description VARBINARY(4096) NOT NULL DEFAULT '',
+    algorithm VARBINARY(64) NOT NULL DEFAULT 'token_bucket',
+    limits MEDIUMTEXT NOT NULL,
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
+    updated_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    CONSTRAINT tiers_name_length CHECK (octet_length(name) BETWEEN 1 AND 256),
+    CONSTRAINT tiers_description_length CHECK (octet_length(description) <= 4096),
+    CONSTRAINT tiers_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'ARRAY'),
+    CONSTRAINT tiers_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT tiers_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- A tier may come from a file, so it is no foreign key here; '' is no tier.
+CREATE TABLE IF NOT EXISTS user_quotas (
+    user_id VARBINARY(256) NOT NULL PRIMARY KEY,
+    tier VARBINARY(256) NOT NULL DEFAULT '',
+    requests_per_hour BIGINT,
+    requests_per_day BIGINT,
+    burst BIGINT,
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
+    updated_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    CONSTRAINT user_quotas_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
+    CONSTRAINT user_quotas_tier_length CHECK (octet_length(tier) <= 256),
+    CONSTRAINT user_quotas_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0),
+    INDEX user_quotas_by_tier (tier)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- Totals are written often and by all nodes: apart from what people configure, so that neither waits for the other.
+-- `day` counts UTC days from 1970-01-01, `month` counts months from January of year 0.
+CREATE TABLE IF NOT EXISTS user_usage (
+    user_id VARBINARY(256) NOT NULL PRIMARY KEY,
+    day BIGINT NOT NULL,
+    requests_of_day BIGINT NOT NULL DEFAULT 0,
+    month BIGINT NOT NULL,
+    requests_of_month BIGINT NOT NULL DEFAULT 0,
+    last_request_at_micros BIGINT NOT NULL,
+    exceeded_count BIGINT NOT NULL DEFAULT 0,
+    CONSTRAINT user_usage_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
+    CONSTRAINT user_usage_counts CHECK (requests_of_day >= 0 AND requests_of_month >= 0 AND exceeded_count >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- A key is active while it is neither revoked nor expired: there is no third word on it.
+CREATE TABLE IF NOT EXISTS api_keys (
+    id VARBINARY(64) NOT NULL PRIMARY KEY,
+    hash BINARY(32) NOT NULL,
+    user_id VARBINARY(256) NOT NULL DEFAULT '',
+    tenant VARBINARY(256) NOT NULL DEFAULT '',
+    name VARBINARY(256) NOT NULL DEFAULT '',
+    tier VARBINARY(256) NOT NULL DEFAULT '',
+    scopes MEDIUMTEXT NOT NULL,
+    requests_per_second BIGINT,
+    requests_per_hour BIGINT,
+    requests_per_day BIGINT,
+    burst BIGINT,
+    expires_at_micros BIGINT,
+    revoked_at_micros BIGINT,
+    revoked_by VARBINARY(256) NOT NULL DEFAULT '',
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
+    updated_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    CONSTRAINT api_keys_hash_unique UNIQUE (hash),
+    CONSTRAINT api_keys_id_length CHECK (octet_length(id) BETWEEN 1 AND 64),
+    CONSTRAINT api_keys_hash_length CHECK (octet_length(hash) = 32),
+    CONSTRAINT api_keys_owner_length CHECK (octet_length(user_id) <= 256 AND octet_length(tenant) <= 256),
+    CONSTRAINT api_keys_name_length CHECK (octet_length(name) <= 256 AND octet_length(tier) <= 256),
+    CONSTRAINT api_keys_scopes_form CHECK (json_valid(scopes) AND json_type(scopes) = 'ARRAY'),
+    CONSTRAINT api_keys_second_range CHECK (requests_per_second BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_revoked_by_someone CHECK ((revoked_at_micros IS NULL) = (revoked_by = '')),
+    CONSTRAINT api_keys_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0),
+    INDEX api_keys_by_user (user_id)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS api_key_usage (
+    api_key_id VARBINARY(64) NOT NULL PRIMARY KEY,
+    requests BIGINT NOT NULL DEFAULT 0,
+    last_used_at_micros BIGINT NOT NULL,
+    CONSTRAINT api_key_usage_key FOREIGN KEY (api_key_id) REFERENCES api_keys (id) ON DELETE CASCADE,
+    CONSTRAINT api_key_usage_counts CHECK (requests >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- One list of who is refused outright, whatever kind of client: a user's quota says nothing about it.
+CREATE TABLE IF NOT EXISTS blocks (
+    kind VARBINARY(64) NOT NULL,
+    subject VARBINARY(256) NOT NULL,
+    reason VARBINARY(4096) NOT NULL DEFAULT '',
+    until_micros BIGINT,
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    PRIMARY KEY (kind, subject),
+    CONSTRAINT blocks_kind_known CHECK (kind IN ('user', 'api_key', 'tenant', 'login', 'ip')),
+    CONSTRAINT blocks_subject_length CHECK (octet_length(subject) BETWEEN 1 AND 256),
+    CONSTRAINT blocks_reason_length CHECK (octet_length(reason) <= 4096),
+    CONSTRAINT blocks_times CHECK (created_at_micros >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+CREATE TABLE IF NOT EXISTS user_endpoint_limits (
+    user_id VARBINARY(256) NOT NULL,
+    endpoint VARBINARY(2048) NOT NULL,
+    requests BIGINT NOT NULL,
+    window_micros BIGINT NOT NULL,
+    algorithm VARBINARY(64) NOT NULL,
+    burst BIGINT,
+    updated_at_micros BIGINT NOT NULL,
+    version BIGINT NOT NULL,
+    PRIMARY KEY (user_id, endpoint),
+    CONSTRAINT user_endpoint_limits_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
+    CONSTRAINT user_endpoint_limits_endpoint_length CHECK (octet_length(endpoint) BETWEEN 1 AND 2048),
+    CONSTRAINT user_endpoint_limits_requests_range CHECK (requests BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_endpoint_limits_window_range CHECK (window_micros BETWEEN 1000 AND 4294967295000000),
+    CONSTRAINT user_endpoint_limits_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT user_endpoint_limits_burst_range
+        CHECK (burst IS NULL OR (burst BETWEEN 0 AND 4294967295 AND (burst > 0 OR requests = 0))),
+    CONSTRAINT user_endpoint_limits_burst_of_bucket
+        CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra', 'leaky_bucket')),
+    CONSTRAINT user_endpoint_limits_times CHECK (updated_at_micros >= 0)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines.
+CREATE TABLE IF NOT EXISTS admin_audit (
+    id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
+    version BIGINT NOT NULL,
+    at_micros BIGINT NOT NULL,
+    made_by VARBINARY(256) NOT NULL,
+    action VARBINARY(64) NOT NULL,
+    kind VARBINARY(64) NOT NULL,
+    subject MEDIUMTEXT NOT NULL,
+    state_before MEDIUMTEXT NOT NULL,
+    state_after MEDIUMTEXT NOT NULL,
+    CONSTRAINT admin_audit_made_by_length CHECK (octet_length(made_by) BETWEEN 1 AND 256),
+    CONSTRAINT admin_audit_tells_a_change CHECK (state_before <> '' OR state_after <> ''),
+    CONSTRAINT admin_audit_times CHECK (at_micros >= 0 AND version >= 0),
+    INDEX admin_audit_by_time (at_micros)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

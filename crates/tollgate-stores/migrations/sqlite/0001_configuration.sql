@@ -1,0 +1,207 @@
+-- What people configure, and the trail of who changed it.
+--
+-- Names are opaque and compared byte by byte (BINARY is the default), instants are UTC microseconds, no unique key holds
+-- NULL. STRICT, so that a number column holds numbers.
+
+CREATE TABLE config_version (
+    id INTEGER NOT NULL PRIMARY KEY,
+    version INTEGER NOT NULL,
+    CONSTRAINT config_version_one_row CHECK (id = 1),
+    CONSTRAINT config_version_range CHECK (version >= 0)
+) STRICT;
+
+INSERT INTO config_version (id, version) VALUES (1, 0);
+
+CREATE TABLE rate_limit_rules (
+    name TEXT NOT NULL PRIMARY KEY,
+    priority INTEGER NOT NULL DEFAULT 100,
+    conditions TEXT NOT NULL,
+    per TEXT NOT NULL,
+    layer TEXT NOT NULL DEFAULT '',
+    algorithm TEXT NOT NULL DEFAULT 'token_bucket',
+    limits TEXT NOT NULL,
+    action TEXT NOT NULL DEFAULT 'reject',
+    max_delay_micros INTEGER,
+    on_store_failure TEXT NOT NULL DEFAULT 'local',
+    response_status INTEGER,
+    response_message TEXT NOT NULL DEFAULT '',
+    retry_after_floor_micros INTEGER,
+    enabled INTEGER NOT NULL DEFAULT 1,
+    created_by TEXT NOT NULL,
+    created_at_micros INTEGER NOT NULL,
+    updated_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT rate_limit_rules_name_length CHECK (length(CAST(name AS BLOB)) BETWEEN 1 AND 128),
+    CONSTRAINT rate_limit_rules_layer_length CHECK (length(CAST(layer AS BLOB)) <= 128),
+    CONSTRAINT rate_limit_rules_message_length CHECK (length(CAST(response_message AS BLOB)) <= 4096),
+    CONSTRAINT rate_limit_rules_priority_range CHECK (priority BETWEEN 0 AND 1000000),
+    CONSTRAINT rate_limit_rules_conditions_form CHECK (json_valid(conditions) AND json_type(conditions) = 'object'),
+    CONSTRAINT rate_limit_rules_per_form CHECK (json_valid(per) AND json_type(per) = 'array'),
+    CONSTRAINT rate_limit_rules_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'array'),
+    CONSTRAINT rate_limit_rules_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT rate_limit_rules_action_known
+        CHECK (action IN ('reject', 'throttle', 'block', 'allow', 'log_only')),
+    CONSTRAINT rate_limit_rules_failure_known CHECK (on_store_failure IN ('local', 'open', 'closed')),
+    CONSTRAINT rate_limit_rules_delay_range CHECK (max_delay_micros >= 0),
+    CONSTRAINT rate_limit_rules_status_range CHECK (response_status BETWEEN 400 AND 599),
+    CONSTRAINT rate_limit_rules_floor_range CHECK (retry_after_floor_micros >= 0),
+    CONSTRAINT rate_limit_rules_enabled_boolean CHECK (enabled IN (0, 1)),
+    CONSTRAINT rate_limit_rules_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) STRICT;
+
+CREATE TABLE tiers (
+    name TEXT NOT NULL PRIMARY KEY,
+    description TEXT NOT NULL DEFAULT '',
+    algorithm TEXT NOT NULL DEFAULT 'token_bucket',
+    limits TEXT NOT NULL,
+    created_by TEXT NOT NULL,
+    created_at_micros INTEGER NOT NULL,
+    updated_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT tiers_name_length CHECK (length(CAST(name AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT tiers_description_length CHECK (length(CAST(description AS BLOB)) <= 4096),
+    CONSTRAINT tiers_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'array'),
+    CONSTRAINT tiers_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT tiers_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) STRICT;
+
+-- A tier may come from a file, so it is no foreign key here; '' is no tier.
+CREATE TABLE user_quotas (
+    user_id TEXT NOT NULL PRIMARY KEY,
+    tier TEXT NOT NULL DEFAULT '',
+    requests_per_hour INTEGER,
+    requests_per_day INTEGER,
+    burst INTEGER,
+    created_by TEXT NOT NULL,
+    created_at_micros INTEGER NOT NULL,
+    updated_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT user_quotas_user_length CHECK (length(CAST(user_id AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT user_quotas_tier_length CHECK (length(CAST(tier AS BLOB)) <= 256),
+    CONSTRAINT user_quotas_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_quotas_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) STRICT;
+
+CREATE INDEX user_quotas_by_tier ON user_quotas (tier);
+
+-- Totals are written often and by all nodes: apart from what people configure, so that neither waits for the other.
+-- `day` counts UTC days from 1970-01-01, `month` counts months from January of year 0.
+CREATE TABLE user_usage (
+    user_id TEXT NOT NULL PRIMARY KEY,
+    day INTEGER NOT NULL,
+    requests_of_day INTEGER NOT NULL DEFAULT 0,
+    month INTEGER NOT NULL,
+    requests_of_month INTEGER NOT NULL DEFAULT 0,
+    last_request_at_micros INTEGER NOT NULL,
+    exceeded_count INTEGER NOT NULL DEFAULT 0,
+    CONSTRAINT user_usage_user_length CHECK (length(CAST(user_id AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT user_usage_counts CHECK (requests_of_day >= 0 AND requests_of_month >= 0 AND exceeded_count >= 0)
+) STRICT;
+
+-- A key is active while it is neither revoked nor expired: there is no third word on it.
+CREATE TABLE api_keys (
+    id TEXT NOT NULL PRIMARY KEY,
+    hash BLOB NOT NULL,
+    user_id TEXT NOT NULL DEFAULT '',
+    tenant TEXT NOT NULL DEFAULT '',
+    name TEXT NOT NULL DEFAULT '',
+    tier TEXT NOT NULL DEFAULT '',
+    scopes TEXT NOT NULL,
+    requests_per_second INTEGER,
+    requests_per_hour INTEGER,
+    requests_per_day INTEGER,
+    burst INTEGER,
+    expires_at_micros INTEGER,
+    revoked_at_micros INTEGER,
+    revoked_by TEXT NOT NULL DEFAULT '',
+    created_by TEXT NOT NULL,
+    created_at_micros INTEGER NOT NULL,
+    updated_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    CONSTRAINT api_keys_hash_unique UNIQUE (hash),
+    CONSTRAINT api_keys_id_length CHECK (length(CAST(id AS BLOB)) BETWEEN 1 AND 64),
+    CONSTRAINT api_keys_hash_length CHECK (length(hash) = 32),
+    CONSTRAINT api_keys_owner_length CHECK (length(CAST(user_id AS BLOB)) <= 256 AND length(CAST(tenant AS BLOB)) <= 256),
+    CONSTRAINT api_keys_name_length CHECK (length(CAST(name AS BLOB)) <= 256 AND length(CAST(tier AS BLOB)) <= 256),
+    CONSTRAINT api_keys_scopes_form CHECK (json_valid(scopes) AND json_type(scopes) = 'array'),
+    CONSTRAINT api_keys_second_range CHECK (requests_per_second BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
+    CONSTRAINT api_keys_revoked_by_someone CHECK ((revoked_at_micros IS NULL) = (revoked_by = '')),
+    CONSTRAINT api_keys_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
+) STRICT;
+
+CREATE INDEX api_keys_by_user ON api_keys (user_id);
+
+CREATE TABLE api_key_usage (
+    api_key_id TEXT NOT NULL PRIMARY KEY,
+    requests INTEGER NOT NULL DEFAULT 0,
+    last_used_at_micros INTEGER NOT NULL,
+    CONSTRAINT api_key_usage_key FOREIGN KEY (api_key_id) REFERENCES api_keys (id) ON DELETE CASCADE,
+    CONSTRAINT api_key_usage_counts CHECK (requests >= 0)
+) STRICT;
+
+-- One list of who is refused outright, whatever kind of client: a user's quota says nothing about it.
+CREATE TABLE blocks (
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    reason TEXT NOT NULL DEFAULT '',
+    until_micros INTEGER,
+    created_by TEXT NOT NULL,
+    created_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (kind, subject),
+    CONSTRAINT blocks_kind_known CHECK (kind IN ('user', 'api_key', 'tenant', 'login', 'ip')),
+    CONSTRAINT blocks_subject_length CHECK (length(CAST(subject AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT blocks_reason_length CHECK (length(CAST(reason AS BLOB)) <= 4096),
+    CONSTRAINT blocks_times CHECK (created_at_micros >= 0)
+) STRICT;
+
+CREATE TABLE user_endpoint_limits (
+    user_id TEXT NOT NULL,
+    endpoint TEXT NOT NULL,
+    requests INTEGER NOT NULL,
+    window_micros INTEGER NOT NULL,
+    algorithm TEXT NOT NULL,
+    burst INTEGER,
+    updated_at_micros INTEGER NOT NULL,
+    version INTEGER NOT NULL,
+    PRIMARY KEY (user_id, endpoint),
+    CONSTRAINT user_endpoint_limits_user_length CHECK (length(CAST(user_id AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT user_endpoint_limits_endpoint_length CHECK (length(CAST(endpoint AS BLOB)) BETWEEN 1 AND 2048),
+    CONSTRAINT user_endpoint_limits_requests_range CHECK (requests BETWEEN 0 AND 4294967295),
+    CONSTRAINT user_endpoint_limits_window_range CHECK (window_micros BETWEEN 1000 AND 4294967295000000),
+    CONSTRAINT user_endpoint_limits_algorithm_known CHECK (algorithm IN (
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+    )),
+    CONSTRAINT user_endpoint_limits_burst_range
+        CHECK (burst IS NULL OR (burst BETWEEN 0 AND 4294967295 AND (burst > 0 OR requests = 0))),
+    CONSTRAINT user_endpoint_limits_burst_of_bucket
+        CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra', 'leaky_bucket')),
+    CONSTRAINT user_endpoint_limits_times CHECK (updated_at_micros >= 0)
+) STRICT;
+
+-- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines.
+CREATE TABLE admin_audit (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    version INTEGER NOT NULL,
+    at_micros INTEGER NOT NULL,
+    made_by TEXT NOT NULL,
+    action TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    subject TEXT NOT NULL,
+    state_before TEXT NOT NULL,
+    state_after TEXT NOT NULL,
+    CONSTRAINT admin_audit_made_by_length CHECK (length(CAST(made_by AS BLOB)) BETWEEN 1 AND 256),
+    CONSTRAINT admin_audit_tells_a_change CHECK (state_before <> '' OR state_after <> ''),
+    CONSTRAINT admin_audit_times CHECK (at_micros >= 0 AND version >= 0)
+) STRICT;
+
+CREATE INDEX admin_audit_by_time ON admin_audit (at_micros);

@@ -1,0 +1,267 @@
+//! Which database, and how long it may take.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use percent_encoding::percent_decode_str;
+use sqlx::ConnectOptions as _;
+use sqlx::mysql::MySqlConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+
+// The driver skips what it does not know, and logs it: that may be the rest of a password with a `?` in it.
+const POSTGRES_PARAMETERS: [&str; 7] =
+    ["sslmode", "sslrootcert", "sslcert", "sslkey", "host", "application_name", "statement-cache-capacity"];
+const MYSQL_PARAMETERS: [&str; 5] = ["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"];
+
+/// A kind of database.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// SQLite, in a file.
+    Sqlite,
+    /// PostgreSQL 13 or later.
+    Postgres,
+    /// MySQL 8.0.16 or later, or MariaDB 10.6 or later.
+    MySql,
+}
+
+/// Which database, and how long it may take.
+#[derive(Clone)]
+pub struct SqlSettings {
+    options: Options,
+    /// The most connections.
+    pub connections_max: u32,
+    /// How long making a connection, or waiting for a free one, may take.
+    pub connect_timeout: Duration,
+    /// How long a statement may take on a server; how long one waits for another writer on SQLite.
+    pub statement_timeout: Duration,
+    /// How long to wait for another node that is changing the schema. On SQLite `statement_timeout` says so.
+    pub migration_timeout: Duration,
+}
+
+#[derive(Clone)]
+pub(super) enum Options {
+    Sqlite(PathBuf),
+    Postgres(Box<PgConnectOptions>),
+    MySql(Box<MySqlConnectOptions>),
+}
+
+/// Why a text is no URL of a database. Nothing of the text is repeated: there may be a password in it.
+#[non_exhaustive]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UrlError {
+    /// Another kind of database, or none.
+    #[error("it must start with sqlite://, postgres:// or mysql://")]
+    Scheme,
+    /// A SQLite URL without a path, or a database in memory, which each connection would have for itself.
+    #[error("sqlite:// must be followed by the path of a file, and nothing else")]
+    Path,
+    /// Host, port or login cannot be read.
+    #[error(
+        "it must look like postgres://user:password@host:port/database; in a password, write each of # % / ? @ \
+         as %23 %25 %2F %3F %40"
+    )]
+    Form,
+    /// No database is named, or its name is not plain.
+    #[error("it must name a database: postgres://user:password@host:port/database")]
+    Database,
+    /// A parameter behind the `?` is unknown here, or has a value that is.
+    #[error(
+        "it has an unknown parameter; PostgreSQL takes {}, MySQL {}",
+        POSTGRES_PARAMETERS.join(", "),
+        MYSQL_PARAMETERS.join(", ")
+    )]
+    Parameter,
+}
+
+impl SqlSettings {
+    /// Takes the database from a URL:
+    /// - `sqlite://relative/path` or `sqlite:///absolute/path`, where `%` and `?` are written `%25` and `%3F`;
+    /// - `postgres://user:password@host:port/database`, with `?sslmode=verify-full&sslrootcert=FILE` for a server that
+    ///   has to prove who it is;
+    /// - `mysql://user:password@host:port/database`, for MariaDB too, with `?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE`.
+    ///
+    /// As with PostgreSQL's own programs, what a `postgres://` URL leaves out is taken from `PGUSER`, `PGPASSWORD` and so on.
+    ///
+    /// # Errors
+    /// When the text is no such URL. The message repeats none of it.
+    pub fn from_url(url: &str) -> Result<Self, UrlError> {
+        let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
+        let options = match scheme {
+            "sqlite" => Options::Sqlite(sqlite_path(rest)?),
+            "postgres" | "postgresql" => {
+                check_form(rest, &POSTGRES_PARAMETERS)?;
+                let options = PgConnectOptions::from_str(url).map_err(|_| blame(rest))?;
+                Options::Postgres(Box::new(options.disable_statement_logging()))
+            }
+            "mysql" | "mariadb" => {
+                check_form(rest, &MYSQL_PARAMETERS)?;
+                let options = MySqlConnectOptions::from_str(url).map_err(|_| blame(rest))?;
+                Options::MySql(Box::new(options.disable_statement_logging()))
+            }
+            _ => return Err(UrlError::Scheme),
+        };
+        Ok(Self::with(options))
+    }
+
+    /// A SQLite database in a file.
+    pub fn sqlite(path: impl Into<PathBuf>) -> Self {
+        Self::with(Options::Sqlite(path.into()))
+    }
+
+    fn with(options: Options) -> Self {
+        SqlSettings {
+            options,
+            connections_max: 8,
+            connect_timeout: Duration::from_secs(5),
+            statement_timeout: Duration::from_secs(30),
+            migration_timeout: Duration::from_mins(1),
+        }
+    }
+
+    /// Which kind of database it is.
+    pub fn engine(&self) -> Engine {
+        match self.options {
+            Options::Sqlite(_) => Engine::Sqlite,
+            Options::Postgres(_) => Engine::Postgres,
+            Options::MySql(_) => Engine::MySql,
+        }
+    }
+
+    /// Where the database is, without the login: `PostgreSQL database tollgate at db.example:5432`.
+    pub fn place(&self) -> String {
+        match &self.options {
+            Options::Sqlite(path) => format!("SQLite database {}", path.display()),
+            Options::Postgres(options) => {
+                let database = options.get_database().unwrap_or_default();
+                format!("PostgreSQL database {database} at {}:{}", options.get_host(), options.get_port())
+            }
+            Options::MySql(options) => {
+                let database = options.get_database().unwrap_or_default();
+                format!("MySQL database {database} at {}:{}", options.get_host(), options.get_port())
+            }
+        }
+    }
+
+    pub(super) fn options(&self) -> &Options {
+        &self.options
+    }
+}
+
+impl fmt::Debug for SqlSettings {
+    /// The driver's own shows the password.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("SqlSettings")
+            .field("place", &self.place())
+            .field("connections_max", &self.connections_max)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("statement_timeout", &self.statement_timeout)
+            .field("migration_timeout", &self.migration_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+fn sqlite_path(rest: &str) -> Result<PathBuf, UrlError> {
+    if rest.contains(['?', '#']) {
+        return Err(UrlError::Path);
+    }
+    let path = percent_decode_str(rest).decode_utf8().map_err(|_| UrlError::Path)?;
+    if path.is_empty() || path.ends_with('/') || path.contains('\0') || path.starts_with(":memory:") {
+        return Err(UrlError::Path);
+    }
+    Ok(PathBuf::from(path.into_owned()))
+}
+
+/// Whether `user:password@host:port/database?parameters` is beyond doubt. A password with a `#`, `/` or `?` in it would
+/// otherwise be taken for a port and a database, and these are shown.
+fn check_form(rest: &str, parameters: &[&str]) -> Result<(), UrlError> {
+    if rest.contains('#') {
+        return Err(UrlError::Form);
+    }
+    let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (authority, database) = rest.split_once('/').ok_or(UrlError::Database)?;
+    if authority.is_empty() && !query.contains('=') {
+        return Err(UrlError::Form);
+    }
+    if database.contains('@') || query.contains('@') {
+        return Err(UrlError::Form);
+    }
+    if database.is_empty() || database.contains('/') {
+        return Err(UrlError::Database);
+    }
+    let names = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| pair.split('=').next());
+    if names.flatten().all(|name| parameters.contains(&name)) { Ok(()) } else { Err(UrlError::Parameter) }
+}
+
+/// What was wrong with a URL whose form is right.
+fn blame(rest: &str) -> UrlError {
+    if rest.contains('?') { UrlError::Parameter } else { UrlError::Form }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_names_engine_and_place() {
+        let place = |url: &str| SqlSettings::from_url(url).unwrap().place();
+        assert_eq!(place("sqlite://data/toll%20gate.db"), "SQLite database data/toll gate.db");
+        assert_eq!(place("sqlite:///var/lib/tollgate.db"), "SQLite database /var/lib/tollgate.db");
+        assert_eq!(
+            place("postgres://u:p@db.example:5433/gate"),
+            "PostgreSQL database gate at db.example:5433"
+        );
+        assert_eq!(
+            place("postgresql://u@[::1]/gate?sslmode=require"),
+            "PostgreSQL database gate at [::1]:5432"
+        );
+        assert_eq!(place("mysql://u:p@db.example/gate"), "MySQL database gate at db.example:3306");
+        assert_eq!(
+            place("mariadb://u:p@db.example/gate?ssl-mode=REQUIRED"),
+            "MySQL database gate at db.example:3306"
+        );
+    }
+
+    #[test]
+    fn what_is_no_url_is_refused_by_reason() {
+        let refusals = [
+            ("", UrlError::Scheme),
+            ("tollgate.db", UrlError::Scheme),
+            ("sqlite:tollgate.db", UrlError::Scheme),
+            ("oracle://u:p@host/gate", UrlError::Scheme),
+            ("sqlite://", UrlError::Path),
+            ("sqlite://:memory:", UrlError::Path),
+            ("sqlite://gate.db?mode=ro", UrlError::Path),
+            ("sqlite://folder/", UrlError::Path),
+            ("postgres://u:p@host", UrlError::Database),
+            ("postgres://u:p@host/", UrlError::Database),
+            ("mysql://u:p@host:3306/a/b", UrlError::Database),
+            ("postgres://u:p@host:port/gate", UrlError::Form),
+            ("mysql://u:p@host:70000/gate", UrlError::Form),
+            ("postgres://u:p@host/gate?sslmode=sometimes", UrlError::Parameter),
+            ("postgres://u:p@host/gate?charset=latin1", UrlError::Parameter),
+            ("mysql://u:p@host/gate?charset=latin1", UrlError::Parameter),
+        ];
+        for (url, reason) in refusals {
+            assert_eq!(SqlSettings::from_url(url).unwrap_err(), reason, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_password_that_was_not_escaped_is_not_shown() {
+        for password in
+            ["canary#1", "12#canary", "12/canary", "12?canary", "can/ary", "canary%zz", "ca?n=ary", "canary"]
+        {
+            for scheme in ["postgres", "mysql"] {
+                let shown = match SqlSettings::from_url(&format!("{scheme}://user:{password}@host/gate")) {
+                    Ok(settings) => format!("{settings:?} {}", settings.place()),
+                    Err(error) => format!("{error} {error:?}"),
+                };
+                for piece in ["canary", "ary@", "12"] {
+                    assert!(!shown.contains(piece), "{password}: {shown}");
+                }
+            }
+        }
+    }
+}

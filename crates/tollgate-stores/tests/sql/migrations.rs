@@ -1,0 +1,76 @@
+//! Bringing the schema up to date.
+
+use std::time::Duration;
+
+use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration};
+
+use crate::harness::TestDatabase;
+
+fn names(migrations: &[Migration]) -> Vec<(u64, &'static str)> {
+    migrations.iter().map(|migration| (migration.number, migration.name)).collect()
+}
+
+pub(crate) async fn an_empty_database_is_brought_up_to_date_once(empty: TestDatabase) {
+    let database = empty.open().await;
+    let all = [(1, "configuration")];
+    assert_eq!(names(&database.pending().await.unwrap()), all);
+    assert_eq!(names(&database.pending().await.unwrap()), all, "a look changes nothing");
+    assert!(database.version().await.is_err(), "there is no table yet");
+
+    assert_eq!(names(&database.migrate().await.unwrap()), all);
+    assert_eq!(database.pending().await.unwrap(), []);
+    assert_eq!(database.migrate().await.unwrap(), []);
+    assert_eq!(database.version().await.unwrap(), 0);
+    let mut client = empty.client().await;
+    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 1);
+    assert_eq!(client.number("SELECT COUNT(*) FROM config_version").await, 1);
+}
+
+pub(crate) async fn nodes_that_start_at_once_migrate_once(empty: TestDatabase) {
+    let nodes = [(); 4].map(|()| {
+        let url = empty.url.clone();
+        tokio::spawn(async move { Database::open(&url).await?.migrate().await })
+    });
+    let mut taken = Vec::new();
+    for node in nodes {
+        taken.extend(names(&node.await.unwrap().unwrap()));
+    }
+    assert_eq!(taken, [(1, "configuration")], "one node did it, the others found it done");
+    assert_eq!(empty.open().await.version().await.unwrap(), 0);
+}
+
+pub(crate) async fn a_newer_schema_is_refused(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let mut client = empty.client().await;
+    client
+        .execute(
+            "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (9999, 'from afar', 0)",
+        )
+        .await;
+    for refused in [database.migrate().await, database.pending().await] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, DatabaseError::Newer { found: 9999, known: 1 }), "{error:?}");
+        assert!(error.to_string().contains("9999"), "{error}");
+    }
+    assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 2);
+}
+
+pub(crate) async fn a_migration_waits_for_another_only_so_long(empty: TestDatabase) {
+    empty.open().await.close().await; // makes the file, where it is one
+    let mut other = empty.client().await;
+    let hold = match empty.engine() {
+        Engine::Sqlite => "BEGIN IMMEDIATE",
+        Engine::Postgres => "SELECT pg_advisory_lock(x'746f6c6c67617465'::bigint)",
+        Engine::MySql => "SELECT GET_LOCK(CONCAT('tollgate migrate ', SHA1(DATABASE())), 0)",
+    };
+    other.execute(hold).await;
+    let second = Duration::from_secs(1);
+    let mut settings = empty.settings();
+    (settings.migration_timeout, settings.statement_timeout) = (second, second);
+    let database = Database::connect(settings).await.unwrap();
+    let error = database.migrate().await.unwrap_err();
+    assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == second), "{error:?}");
+
+    drop(other);
+    assert_eq!(database.migrate().await.unwrap().len(), 1, "the lock went with its holder");
+}

@@ -1,0 +1,188 @@
+//! What the SQL servers have in common: a folder, a port, a process that is not root's.
+//!
+//! Neither PostgreSQL nor MariaDB runs as root. Where the tests do, as in many containers, the server runs as `nobody`, and
+//! its folder is given to it.
+
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::poll::eventually;
+use crate::port::free_port;
+use crate::process::{Process, Stop};
+
+const START_DEADLINE: Duration = Duration::from_secs(30);
+const PORT_ATTEMPTS: usize = 20;
+
+/// What a kind of server does its own way.
+pub(crate) trait Kind {
+    /// The name of its program, for messages.
+    const NAME: &'static str;
+    /// How it is told to end.
+    const STOP: Stop;
+
+    /// Makes an empty database in the folder.
+    fn prepare(place: &Place);
+    /// The command that runs the server.
+    fn run(place: &Place) -> Command;
+    /// Whether the server with this process id serves.
+    fn serves(place: &Place, pid: u32) -> bool;
+}
+
+/// Where a server lives.
+pub(crate) struct Place {
+    pub(crate) port: u16,
+    owner: Option<(u32, u32)>,
+    folder: TempDir,
+}
+
+pub(crate) struct SqlServer {
+    process: Mutex<Option<Process>>,
+    pub(crate) place: Place, // last, so that its folder is removed when nobody writes to it any more
+}
+
+impl SqlServer {
+    /// Starts a server in a folder of its own; returns when it serves.
+    pub(crate) fn start<K: Kind>() -> Self {
+        let mut place = Place::new(K::NAME);
+        K::prepare(&place);
+        for _ in 0..PORT_ATTEMPTS {
+            let server = Self { process: Mutex::new(None), place };
+            match server.run::<K>() {
+                Ok(()) => return server,
+                Err(log) if log.contains("Address already in use") => {
+                    place = Place { port: free_port(), ..server.place };
+                }
+                Err(log) => panic!("{} does not start:\n{log}", K::NAME),
+            }
+        }
+        panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
+    }
+
+    /// Kills the process (`SIGKILL`) and reaps it.
+    pub(crate) fn kill9(&self) {
+        if let Some(process) = self.lock().take() {
+            process.kill9();
+        }
+    }
+
+    /// Kills the process if it runs, and starts it again.
+    pub(crate) fn restart<K: Kind>(&self) {
+        self.kill9();
+        let mut log = String::new();
+        let started = eventually(START_DEADLINE, || match self.run::<K>() {
+            Ok(()) => Some(true),
+            // PostgreSQL waits for the children of a process that was killed: they notice when they next look up.
+            Err(said) if said.contains("still in use") => None,
+            Err(said) => {
+                log = said;
+                Some(false)
+            }
+        });
+        assert!(started == Some(true), "{} does not start again:\n{log}", K::NAME);
+    }
+
+    pub(crate) fn freeze(&self) {
+        self.lock().as_ref().expect("the server was killed").freeze();
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.lock().as_ref().expect("the server was killed").thaw();
+    }
+
+    fn run<K: Kind>(&self) -> Result<(), String> {
+        let output = File::create(self.place.path("output.txt")).expect("the folder can be written to");
+        let mut command = K::run(&self.place);
+        command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
+        let mut process = Process::spawn_to_stop(&mut command, K::STOP, Some(self.place.folder.path()));
+        let pid = process.pid();
+        let settled = || (K::serves(&self.place, pid) || process.has_ended()).then(|| !process.has_ended());
+        if eventually(START_DEADLINE, settled) != Some(true) {
+            drop(process);
+            return Err(self.place.log());
+        }
+        *self.lock() = Some(process);
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Process>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let folder =
+            TempDir::with_prefix(format!("tollgate-{name}-")).expect("a temporary folder can be made");
+        let owner = (fs::metadata(folder.path()).expect("it was just made").uid() == 0).then(nobody);
+        if let Some((user, group)) = owner {
+            chown(folder.path(), Some(user), Some(group)).expect("root may give its folder away");
+        }
+        Self { port: free_port(), owner, folder }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// What the server has said.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.path("output.txt")).unwrap_or_default()
+    }
+
+    /// A command that runs in the folder, and not as root.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(self.folder.path()).env("HOME", self.folder.path());
+        if let Some((user, group)) = self.owner {
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+/// Runs a command to its end; what it says.
+#[track_caller]
+pub(crate) fn finish(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}:\n{said}{complaint}", command.get_program().display());
+    said
+}
+
+/// Where a program is: in the `PATH`, or in one of these folders.
+pub(crate) fn find(program: &str, folders: &[PathBuf]) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut candidates = std::env::split_paths(&path).chain(folders.iter().cloned());
+    let found = candidates.find_map(|folder| Some(folder.join(program)).filter(|file| file.is_file()));
+    found.unwrap_or_else(|| panic!("{program} is not installed: see scripts/install-tools"))
+}
+
+/// Folders in a folder, latest version first.
+pub(crate) fn versions_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut versions: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    versions.sort_by_key(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        std::cmp::Reverse(name.parse::<u32>().unwrap_or(0))
+    });
+    versions
+}
+
+fn nobody() -> (u32, u32) {
+    let id = |flag| finish(Command::new("id").args([flag, "nobody"])).trim().parse().expect("a number");
+    (id("-u"), id("-g"))
+}
