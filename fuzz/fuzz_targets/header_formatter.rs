@@ -26,6 +26,7 @@ fuzz_target!(|data: Input| {
         per: vec![Dimension::Global],
         layer: "one".into(),
         action: Action::Reject,
+        leases: true,
         on_store_failure: OnStoreFailure::Local,
         response: Response { retry_after_floor: Span::from_micros(floor), ..Response::default() },
         enabled: true,
