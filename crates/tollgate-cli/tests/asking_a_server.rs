@@ -126,9 +126,7 @@ no       600       pro   reject  user                                       the 
 
 #[test]
 fn a_server_that_is_not_there_is_told_with_what_to_do() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    let url = format!("http://127.0.0.1:{}", tollgate_testkit::free_port());
     let ran = run(&[&CHECK[..], &["--url", &url]].concat());
     let expected =
         format!("error: nothing answers at {url}: is tollgate running? start it with `tollgate serve`\n");

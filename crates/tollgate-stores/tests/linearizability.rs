@@ -11,8 +11,8 @@ mod harness;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::algorithms::sliding_window_log::Log;
-use tollgate::algorithms::{self, Cell, Outcome, Verdict};
+use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::counters::conformance::Reference;
 use tollgate::limit::{Algorithm, Limit};
 use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::RedisCounters;
@@ -37,28 +37,6 @@ struct Call {
     verdict: Verdict,
 }
 
-/// A counter that is asked by one caller at a time.
-#[derive(Clone, Debug, Default)]
-struct Model {
-    cell: Option<Cell>,
-    log: Log,
-}
-
-impl Model {
-    fn charge(&mut self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
-        if limit.algorithm() == Algorithm::SlidingWindowLog {
-            let verdict = self.log.judge(limit, cost, now);
-            if verdict.admits() && cost > 0 {
-                self.log.record(limit, cost, now);
-            }
-            return verdict;
-        }
-        let judgement = algorithms::judge(limit, self.cell, cost, now);
-        self.cell = judgement.next.map(|next| next.cell).or(self.cell);
-        judgement.verdict
-    }
-}
-
 /// Why a history is none of a counter asked by one caller at a time.
 #[derive(Debug, PartialEq, Eq)]
 enum Broken {
@@ -73,7 +51,7 @@ fn check(limit: &Limit, history: &[Call]) -> Result<(), Broken> {
     let mut history = history.to_vec();
     history.sort_by_key(|call| (call.decided, call.asked));
     check_real_time(&history)?;
-    let mut model = Model::default();
+    let mut model = Reference::default();
     for same in history.chunk_by(|one, other| one.decided == other.decided) {
         model = in_some_order(&model, limit, same).ok_or(Broken::Answers(same[0].decided))?;
     }
@@ -95,7 +73,7 @@ fn check_real_time(history: &[Call]) -> Result<(), Broken> {
 }
 
 /// The model after these calls in an order that gives their answers, if there is one.
-fn in_some_order(model: &Model, limit: &Limit, calls: &[Call]) -> Option<Model> {
+fn in_some_order(model: &Reference, limit: &Limit, calls: &[Call]) -> Option<Reference> {
     if calls.is_empty() {
         return Some(model.clone());
     }
@@ -199,7 +177,7 @@ fn the_checker_finds_a_lie(limit: &Limit, history: &[Call]) {
 fn history_of_check_then_act(limit: &Limit) -> Vec<Call> {
     let begun = Instant::now();
     let at = |step: u64| Timestamp::from_secs(1_800_000_000) + Span::from_micros(step);
-    let mut model = Model::default();
+    let mut model = Reference::default();
     let mut history = Vec::new();
     for step in 0..2 * u64::from(limit.requests()) {
         let stale = &mut model.clone();
@@ -230,7 +208,7 @@ fn the_checker_rejects_an_answer_from_the_past() {
     let limit = limit(Algorithm::TokenBucket, 5, Span::from_secs(86_400));
     let (begun, second) = (Instant::now(), Duration::from_secs(1));
     let now = Timestamp::from_secs(1_800_000_000);
-    let verdict = Model::default().charge(&limit, 0, now);
+    let verdict = Reference::default().charge(&limit, 0, now);
     let call = |turn: u32, decided| {
         let asked = begun + second * turn;
         Call { key: 0, cost: 0, asked, answered: asked + second / 2, decided, verdict }

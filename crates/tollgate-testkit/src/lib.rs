@@ -8,7 +8,7 @@
 //! - [`RedisCluster`]: three masters with a replica each, for redirections and moving slots.
 //! - [`PostgresServer`], [`MariaDbServer`]: one server each, with as many empty databases as there are tests.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
-//! - [`free_port`], [`Certificates`], [`Client`]: what the above are made of.
+//! - [`free_port`], [`listen`], [`Certificates`], [`Client`]: what the above are made of.
 //!
 //! Everything blocks, nothing needs a runtime, and all methods take `&self`: a test may share a server between
 //! threads. What goes wrong panics with the server's log, for a test has nothing better to do with an error.
@@ -59,7 +59,7 @@ pub use certificates::Certificates;
 pub use cluster::{HalfMigrated, RedisCluster, key_slot};
 pub use mariadb::MariaDbServer;
 pub use poll::{eventually, wait_until};
-pub use port::free_port;
+pub use port::{free_port, listen};
 pub use postgres::PostgresServer;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};

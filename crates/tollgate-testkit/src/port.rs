@@ -26,6 +26,17 @@ pub fn free_port() -> u16 {
     (0..COUNT).map(|_| next_candidate()).find(|port| is_free(*port)).expect("no free port below 32000")
 }
 
+/// Listens on a port of its own on loopback; nobody in this process is given that port afterwards.
+///
+/// # Panics
+///
+/// If no port is free at all.
+pub fn listen() -> TcpListener {
+    (0..COUNT)
+        .find_map(|_| TcpListener::bind(("127.0.0.1", free_port())).ok())
+        .expect("a free port can be listened on")
+}
+
 fn next_candidate() -> u16 {
     static SEED: OnceLock<u64> = OnceLock::new();
     static GIVEN: AtomicU64 = AtomicU64::new(0);

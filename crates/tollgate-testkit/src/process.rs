@@ -37,7 +37,7 @@ pub(crate) struct Process {
 
 /// How a process is ended.
 #[derive(Clone, Copy)]
-pub(crate) enum Stop {
+pub enum Stop {
     /// `SIGKILL`.
     Kill,
     /// `SIGQUIT`, for one that has something to give back and does so at once.

@@ -17,6 +17,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::port::listen;
 use crate::resp::command_name;
 use connection::Connection;
 
@@ -90,7 +91,8 @@ impl FaultProxy {
     ///
     /// If there is no port to listen on.
     pub fn in_front_of(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
+        // A port of our own: a test that drops its proxy must not find somebody else's server there.
+        let listener = listen();
         let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared::default());
         let acceptor = thread::spawn({

@@ -4,12 +4,15 @@
 //! its folder is given to it.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, File};
+use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,12 +25,19 @@ use crate::process::{Process, Stop};
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const PORT_ATTEMPTS: usize = 20;
 
+/// The user in every URL.
+pub(crate) const USER: &str = "tollgate";
+
 /// What a kind of server does its own way.
-pub(crate) trait Kind {
+pub trait Kind {
     /// The name of its program, for messages.
     const NAME: &'static str;
     /// How it is told to end.
     const STOP: Stop;
+    /// The password in every URL. Told by nobody: a test may look for it where it must not be.
+    const PASSWORD: &'static str;
+    /// The database that is always there.
+    const FIRST_DATABASE: &'static str;
 
     /// Makes an empty database in the folder.
     fn prepare(place: &Place);
@@ -35,29 +45,51 @@ pub(crate) trait Kind {
     fn run(place: &Place) -> Command;
     /// Whether the server with this process id serves.
     fn serves(place: &Place, pid: u32) -> bool;
+    /// What is said once to a server that serves.
+    fn greeting() -> Option<String> {
+        None
+    }
+    /// The statement that makes a database, and the scheme of its URL.
+    fn database(name: &str) -> (String, &'static str);
+    /// The command that runs statements.
+    fn client(place: &Place, database: &str, sql: &str) -> Command;
 }
 
 /// Where a server lives.
-pub(crate) struct Place {
+pub struct Place {
     pub(crate) port: u16,
     owner: Option<(u32, u32)>,
     folder: TempDir,
 }
 
-pub(crate) struct SqlServer {
+/// A running SQL server, ended on drop. What was committed survives a kill, though not a power cut: no write waits for the
+/// disk.
+pub struct SqlServer<K: Kind> {
+    kind: PhantomData<K>,
+    databases: AtomicU32,
     process: Mutex<Option<Process>>,
-    pub(crate) place: Place, // last, so that its folder is removed when nobody writes to it any more
+    place: Place, // last, so that its folder is removed when nobody writes to it any more
 }
 
-impl SqlServer {
-    /// Starts a server in a folder of its own; returns when it serves.
-    pub(crate) fn start<K: Kind>() -> Self {
+impl<K: Kind> SqlServer<K> {
+    /// Starts a server in a folder of its own; returns when it serves, after a few seconds.
+    ///
+    /// # Panics
+    ///
+    /// With the server's log, if it does not serve within thirty seconds.
+    pub fn start() -> Self {
         let mut place = Place::new(K::NAME);
         K::prepare(&place);
         for _ in 0..PORT_ATTEMPTS {
-            let server = Self { process: Mutex::new(None), place };
-            match server.run::<K>() {
-                Ok(()) => return server,
+            let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
+            let server = Self { kind: PhantomData, databases, process, place };
+            match server.run() {
+                Ok(()) => {
+                    if let Some(sql) = K::greeting() {
+                        server.execute(K::FIRST_DATABASE, &sql);
+                    }
+                    return server;
+                }
                 Err(log) if log.contains("Address already in use") => {
                     place = Place { port: free_port(), ..server.place };
                 }
@@ -67,18 +99,48 @@ impl SqlServer {
         panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
     }
 
-    /// Kills the process (`SIGKILL`) and reaps it.
-    pub(crate) fn kill9(&self) {
+    /// Makes an empty database; its URL, with user and password.
+    pub fn create_database(&self) -> String {
+        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        let (statement, scheme) = K::database(&name);
+        self.execute(K::FIRST_DATABASE, &statement);
+        format!("{scheme}://{USER}:{}@{}/{name}", K::PASSWORD, self.place.address())
+    }
+
+    /// Runs statements with the server's own client; what they answer, a line for each row.
+    ///
+    /// # Panics
+    ///
+    /// If one fails.
+    pub fn execute(&self, database: &str, sql: &str) -> String {
+        finish(&mut K::client(&self.place, database, sql))
+    }
+
+    /// The password in every URL.
+    pub const PASSWORD: &str = K::PASSWORD;
+
+    /// The loopback port.
+    pub fn port(&self) -> u16 {
+        self.place.port
+    }
+
+    /// What the server has logged.
+    pub fn log(&self) -> String {
+        self.place.log()
+    }
+
+    /// Kills the process (`SIGKILL`). Its port refuses connections afterwards.
+    pub fn kill9(&self) {
         if let Some(process) = self.lock().take() {
             process.kill9();
         }
     }
 
-    /// Kills the process if it runs, and starts it again.
-    pub(crate) fn restart<K: Kind>(&self) {
+    /// Kills the process if it runs, and starts it again: same port, same data.
+    pub fn restart(&self) {
         self.kill9();
         let mut log = String::new();
-        let started = eventually(START_DEADLINE, || match self.run::<K>() {
+        let started = eventually(START_DEADLINE, || match self.run() {
             Ok(()) => Some(true),
             // PostgreSQL waits for the children of a process that was killed: they notice when they next look up.
             Err(said) if said.contains("still in use") => None,
@@ -90,15 +152,18 @@ impl SqlServer {
         assert!(started == Some(true), "{} does not start again:\n{log}", K::NAME);
     }
 
-    pub(crate) fn freeze(&self) {
+    /// Stops the process where it stands (`SIGSTOP`): nothing new is answered. The children of PostgreSQL, one for each
+    /// connection, go on.
+    pub fn freeze(&self) {
         self.lock().as_ref().expect("the server was killed").freeze();
     }
 
-    pub(crate) fn thaw(&self) {
+    /// Lets a frozen process go on.
+    pub fn thaw(&self) {
         self.lock().as_ref().expect("the server was killed").thaw();
     }
 
-    fn run<K: Kind>(&self) -> Result<(), String> {
+    fn run(&self) -> Result<(), String> {
         let output = File::create(self.place.path("output.txt")).expect("the folder can be written to");
         let mut command = K::run(&self.place);
         command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
@@ -115,6 +180,12 @@ impl SqlServer {
 
     fn lock(&self) -> MutexGuard<'_, Option<Process>> {
         self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Kind> fmt::Debug for SqlServer<K> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct(K::NAME).field("port", &self.port()).finish_non_exhaustive()
     }
 }
 

@@ -6,26 +6,26 @@ use std::path::Path;
 
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
-#[test]
-fn postgres_serves_until_it_is_killed_and_again_afterwards() {
-    let server = PostgresServer::start();
-    let url = server.create_database();
-    assert!(url.ends_with("/test_0") && url.contains(server.password()));
-    server.execute("test_0", "CREATE TABLE kept (number BIGINT); INSERT INTO kept VALUES (7)");
-    server.kill9();
-    server.restart();
-    assert_eq!(server.execute("test_0", "SELECT number FROM kept").trim(), "7");
+macro_rules! serves_until_it_is_killed_and_again_afterwards {
+    ($($name:ident: $server:ty,)+) => {
+        $(
+            #[test]
+            fn $name() {
+                let server = <$server>::start();
+                let url = server.create_database();
+                assert!(url.ends_with("/test_0") && url.contains(<$server>::PASSWORD));
+                server.execute("test_0", "CREATE TABLE kept (number BIGINT); INSERT INTO kept VALUES (7)");
+                server.kill9();
+                server.restart();
+                assert_eq!(server.execute("test_0", "SELECT number FROM kept").trim(), "7");
+            }
+        )+
+    };
 }
 
-#[test]
-fn mariadb_serves_until_it_is_killed_and_again_afterwards() {
-    let server = MariaDbServer::start();
-    let url = server.create_database();
-    assert!(url.ends_with("/test_0") && url.contains(server.password()));
-    server.execute("test_0", "CREATE TABLE kept (number BIGINT); INSERT INTO kept VALUES (7)");
-    server.kill9();
-    server.restart();
-    assert_eq!(server.execute("test_0", "SELECT number FROM kept").trim(), "7");
+serves_until_it_is_killed_and_again_afterwards! {
+    postgres_serves_until_it_is_killed_and_again_afterwards: PostgresServer,
+    mariadb_serves_until_it_is_killed_and_again_afterwards: MariaDbServer,
 }
 
 #[test]

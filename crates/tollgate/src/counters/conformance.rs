@@ -580,15 +580,16 @@ pub fn limits_change_and_consumption_stays<H: Harness>(harness: &H) {
     }
 }
 
-/// A counter as the pure functions keep it.
-#[derive(Default)]
-struct Reference {
+/// A counter as the pure functions keep it, asked by one caller at a time: what a store is compared with.
+#[derive(Clone, Debug, Default)]
+pub struct Reference {
     cell: Option<Cell>,
     log: Log,
 }
 
 impl Reference {
-    fn charge(&mut self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
+    /// What a charge is told; it is taken if it is admitted.
+    pub fn charge(&mut self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
         if limit.algorithm() == Algorithm::SlidingWindowLog {
             let verdict = self.log.judge(limit, cost, now);
             if verdict.admits() && cost > 0 {
