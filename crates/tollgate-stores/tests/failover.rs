@@ -192,8 +192,12 @@ fn survives_the_death_of_its_master<'a>(
     assert!(load.reaches(before + 10), "no recovery: {:?}", store.links());
     load.runs_dry();
     let seen = load.stop(&runtime);
-    let once = failovers(servers) == 1;
-    once.then(|| tell(name, &seen, replicated_until, killed, LIMIT.into()))
+    let failovers = failovers(servers);
+    if failovers != 1 {
+        eprintln!("{name}: {failovers} failovers");
+        return None;
+    }
+    Some(tell(name, &seen, replicated_until, killed, LIMIT.into()))
 }
 
 fn under_sentinels(fleet: &SentinelFleet) -> Topology {
