@@ -17,15 +17,13 @@ use tollgate::Span;
 use tollgate::counters::StoreError;
 use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Topology};
-use tollgate_testkit::{RedisCluster, SentinelFleet, key_slot, wait_until};
+use tollgate_testkit::{RedisCluster, RedisServer, SentinelFleet, key_slot, wait_until};
 
 use self::harness::limits::{Gauge, charges, limit};
 use self::harness::{address, exact, now, open, runtime};
 
 const CALLERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Replication lags by far less than this, unless the machine does.
-const LAG_MAX: Duration = Duration::from_secs(1);
 
 /// A limit of which nothing comes back while a test runs, whatever the date.
 fn gauge(algorithm: Algorithm, requests: u32) -> Gauge {
@@ -105,21 +103,21 @@ impl Load {
     }
 }
 
-/// What a kill cost. Nothing that was acknowledged since `unreplicated` may have reached a replica.
-fn tell(name: &str, seen: &Seen, unreplicated: Instant, killed: Instant, limit: u64) -> u64 {
+/// What a kill cost. Nothing that was acknowledged since `replicated_until` may have reached a replica.
+fn tell(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, limit: u64) -> u64 {
     let over = (seen.admissions.len() as u64).saturating_sub(limit);
     // Whoever is answered just after the kill was decided before it: a failover takes longer.
     let late = killed + Duration::from_millis(250);
     let before = || seen.admissions.iter().filter(|at| **at <= late);
     let first_after = seen.admissions.iter().find(|at| **at > late).unwrap();
-    let bound = before().filter(|at| **at >= unreplicated).count() as u64;
+    let bound = before().filter(|at| **at >= replicated_until).count() as u64;
     eprintln!(
         "{name}: unavailable for {:?}, {} calls failed; {} admitted of {limit}, {over} too many; bound {bound}, admitted \
          in {:?} without replication",
         first_after.duration_since(*before().next_back().unwrap()),
         seen.errors.len(),
         seen.admissions.len(),
-        killed.duration_since(unreplicated),
+        killed.duration_since(replicated_until),
     );
     assert!(over <= bound, "{over} too many");
     let down = |error: &StoreError| matches!(error, StoreError::Unreachable | StoreError::Timeout { .. });
@@ -136,24 +134,70 @@ fn demanding(topology: Topology) -> RedisSettings {
 const LIMIT: u32 = 4_000;
 const BEFORE_THE_KILL: u64 = 2_000;
 
-/// `kill` says since when nothing was replicated. How many were admitted beyond the limit.
-fn survives_the_death_of_its_master(
+/// How far the master was at each moment: from what a replica has in the end follows since when nothing reached it.
+struct History(Vec<(Instant, u64)>);
+
+impl History {
+    fn look(&mut self, master: &RedisServer) {
+        let at = Instant::now();
+        self.0.push((at, offset(master, "master_repl_offset")));
+    }
+
+    /// Everything that was acknowledged before this is on every replica. To be asked before one is promoted.
+    fn replicated_until<'a>(&self, replicas: impl Iterator<Item = &'a RedisServer>) -> Instant {
+        let reached = replicas.map(|replica| offset(replica, "slave_repl_offset")).min().unwrap();
+        self.0.iter().rev().find(|(_, offset)| *offset <= reached).unwrap().0
+    }
+}
+
+fn offset(server: &RedisServer, field: &str) -> u64 {
+    server.info("replication")[field].parse().unwrap()
+}
+
+/// How often a replica of these was made a master. A machine that stalls looks like one that died: whatever a second
+/// failover loses is not what is measured here.
+fn failovers(servers: &[RedisServer]) -> usize {
+    let promoted =
+        |log: &str| log.matches("MASTER MODE enabled").count() + log.matches("Failover election won").count();
+    servers.iter().map(|server| promoted(&server.log())).sum()
+}
+
+/// What `run` says of the first fleet that had one failover.
+fn with_one_failover(run: impl Fn() -> Option<u64>) -> u64 {
+    (0..5).find_map(|_| run()).unwrap()
+}
+
+/// `master` is the one that `kill` kills; it says until when everything was replicated. How many were admitted beyond the
+/// limit; nothing if another of `servers` was given up as well.
+fn survives_the_death_of_its_master<'a>(
     name: &str,
     topology: Topology,
-    kill: impl FnOnce(&Gauge, &Load) -> Option<Instant>,
-) -> u64 {
+    servers: &[RedisServer],
+    master: impl FnOnce(&Gauge) -> &'a RedisServer,
+    kill: impl FnOnce(&RedisServer, &History, &Load) -> Instant,
+) -> Option<u64> {
     let runtime = runtime();
     let store = runtime.block_on(open(&demanding(topology)));
     let gauge = gauge(Algorithm::TokenBucket, LIMIT);
     let load = Load::start(&runtime, &store, std::slice::from_ref(&gauge));
-    assert!(load.reaches(BEFORE_THE_KILL));
-    let unreplicated = kill(&gauge, &load);
+    assert!(load.reaches(1));
+    let (master, mut history) = (master(&gauge), History(Vec::new()));
+    assert!(wait_until(PATIENCE, || {
+        history.look(master);
+        load.admitted() >= BEFORE_THE_KILL
+    }));
+    let replicated_until = kill(master, &history, &load);
     let killed = Instant::now();
     let before = load.admitted();
     assert!(load.reaches(before + 10), "no recovery: {:?}", store.links());
     load.runs_dry();
     let seen = load.stop(&runtime);
-    tell(name, &seen, unreplicated.unwrap_or(killed.checked_sub(LAG_MAX).unwrap()), killed, LIMIT.into())
+    let failovers = failovers(servers);
+    if failovers != 1 {
+        eprintln!("{name}: {failovers} failovers");
+        return None;
+    }
+    Some(tell(name, &seen, replicated_until, killed, LIMIT.into()))
 }
 
 fn under_sentinels(fleet: &SentinelFleet) -> Topology {
@@ -164,31 +208,46 @@ fn under_sentinels(fleet: &SentinelFleet) -> Topology {
 
 #[test]
 fn a_master_killed_under_sentinels_is_replaced_and_little_is_admitted_twice() {
-    let fleet = SentinelFleet::start();
-    survives_the_death_of_its_master("sentinel", under_sentinels(&fleet), |_, _| {
-        fleet.kill_master();
-        None
+    with_one_failover(|| {
+        let fleet = SentinelFleet::start();
+        let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
+        let master = |_: &_| fleet.server_at(fleet.master());
+        survives_the_death_of_its_master("sentinel", topology, fleet.servers(), master, |_, history, _| {
+            fleet.kill_master();
+            history.replicated_until(replicas.into_iter())
+        })
     });
+}
+
+fn replicas(fleet: &SentinelFleet) -> Vec<&RedisServer> {
+    let master = fleet.master();
+    fleet.servers().iter().filter(|server| server.address() != master).collect()
 }
 
 #[test]
 fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twice() {
-    let fleet = SentinelFleet::start();
-    let over =
-        survives_the_death_of_its_master("sentinel, not replicating", under_sentinels(&fleet), |_, load| {
-            let replicas = || fleet.servers().iter().filter(|server| server.address() != fleet.master());
-            // With a password that the master does not have, replicas do not come back once they are sent away.
-            replicas().for_each(|replica| drop(replica.cli(&["CONFIG", "SET", "masterauth", "none"])));
-            let unreplicated = Instant::now();
-            fleet.server_at(fleet.master()).cli(&["CLIENT", "KILL", "TYPE", "replica"]);
-            assert!(load.reaches(load.admitted() + 300));
-            let survivors: Vec<_> = replicas().collect();
-            fleet.kill_master();
-            for replica in survivors {
-                replica.cli(&["CONFIG", "SET", "masterauth", ""]);
+    let over = with_one_failover(|| {
+        let fleet = SentinelFleet::start();
+        let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
+        let authorise = |password| {
+            for replica in &replicas {
+                replica.cli(&["CONFIG", "SET", "masterauth", password]);
             }
-            Some(unreplicated)
-        });
+        };
+        let stop_replicating_and_kill = |master: &RedisServer, history: &History, load: &Load| {
+            // With a password that the master does not have, replicas do not come back once they are sent away.
+            authorise("none");
+            master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+            assert!(load.reaches(load.admitted() + 300));
+            fleet.kill_master();
+            let replicated_until = history.replicated_until(replicas.iter().copied());
+            authorise("");
+            replicated_until
+        };
+        let name = "sentinel, not replicating";
+        let master = |_: &_| fleet.server_at(fleet.master());
+        survives_the_death_of_its_master(name, topology, fleet.servers(), master, stop_replicating_and_kill)
+    });
     assert!(over > 0, "this test is about a loss");
 }
 
@@ -207,10 +266,17 @@ fn slot_of(cluster: &RedisCluster, gauge: &Gauge) -> u16 {
 
 #[test]
 fn a_master_killed_in_a_cluster_is_replaced_and_little_is_admitted_twice() {
-    let cluster = RedisCluster::start();
-    survives_the_death_of_its_master("cluster", seeds(&cluster), |gauge, _| {
-        cluster.kill_master_of(slot_of(&cluster, gauge));
-        None
+    with_one_failover(|| {
+        let cluster = RedisCluster::start();
+        let master = |gauge: &Gauge| cluster.server_at(cluster.slot_owner(slot_of(&cluster, gauge)));
+        let kill = |master: &RedisServer, history: &History, _: &Load| {
+            let port = master.port().to_string();
+            let follows = |node: &&RedisServer| node.info("replication").get("master_port") == Some(&port);
+            let replicas: Vec<_> = cluster.nodes().iter().filter(follows).collect();
+            master.kill9();
+            history.replicated_until(replicas.into_iter())
+        };
+        survives_the_death_of_its_master("cluster", seeds(&cluster), cluster.nodes(), master, kill)
     });
 }
 

@@ -106,7 +106,8 @@ impl Rig {
             })
             .collect();
         took.sort_unstable();
-        assert!(took[50] < Duration::from_millis(2), "half of the answers took {:?}", took[50]);
+        // Nobody waits for the server: its budget would be spent otherwise.
+        assert!(took[50] < self.budget / 2, "half of the answers took {:?}", took[50]);
         took[50]
     }
 
@@ -501,7 +502,7 @@ fn a_new_connection_ends_the_doubts_at_once() {
     let mut back: Vec<Duration> = back.collect();
     back.sort_unstable();
     eprintln!("the breaker closes {:?} after the connection is made", back[4]);
-    assert!(back[4] < Duration::from_millis(20), "{back:?}");
+    assert!(back[4] < Duration::from_millis(60), "{back:?}");
 }
 
 /// A server may take fewer connections than we would like. Those it takes are enough.

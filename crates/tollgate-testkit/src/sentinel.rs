@@ -55,10 +55,11 @@ impl SentinelFleet {
         let master = RedisServer::with(args);
         let port = master.port().to_string();
         let replica_args = [args, &["--replicaof", "127.0.0.1", &port]].concat();
+        // Longer than a busy machine lets a server wait for its turn: sentinels would fail over a second time.
         let monitor = format!(
             "sentinel monitor {MASTER_NAME} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {MASTER_NAME} 300\n\
-             sentinel failover-timeout {MASTER_NAME} 3000\n"
+             sentinel down-after-milliseconds {MASTER_NAME} 1500\n\
+             sentinel failover-timeout {MASTER_NAME} 6000\n"
         );
         let (replicas, sentinels) = thread::scope(|scope| {
             let replicas = [(); REPLICAS].map(|()| scope.spawn(|| RedisServer::with(&replica_args)));
