@@ -53,7 +53,7 @@ fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() 
     // Otherwise the comparison would not be worth much.
     assert!(seen.operations >= OPERATIONS);
     for count in [seen.admitted, seen.refused, seen.kept_out, seen.changed] {
-        assert!(count * 500 >= seen.operations, "too few of some kind: {seen:?}");
+        assert!(count >= 20, "too few of some kind: {seen:?}");
     }
 }
 
