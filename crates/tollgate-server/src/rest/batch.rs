@@ -127,7 +127,11 @@ async fn decide(call: &Call, batch: &BatchBody<'_>, now: Timestamp) -> (Response
 async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outcome<'a> {
     let check: CheckBody<'a> = json::parse(raw.get().as_bytes())?;
     let decision = {
-        let facts = check.facts()?;
+        let keys = call.app.key_ring(check.key_text(), now);
+        let facts = match check.facts(&keys, &call.caller) {
+            Err(error) if error.key_refusal().is_some() => return Err(error),
+            facts => facts?,
+        };
         let own = own_limit(&call.app, &call.caller, &facts, now).await?;
         call.app.limiter().check(&facts.request(own.as_ref()), now).await
     };
