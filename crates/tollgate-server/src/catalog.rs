@@ -12,7 +12,8 @@ mod book;
 mod follow;
 pub(crate) mod items;
 pub(crate) mod resets;
-mod snapshot;
+pub(crate) mod snapshot;
+mod usage;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -28,6 +29,7 @@ use tollgate_stores::sql::{Database, DatabaseError, SqlSettings, Write};
 use self::book::Book;
 pub(crate) use self::book::FileRules;
 pub(crate) use self::follow::follow;
+pub(crate) use self::usage::{close, flush_usage};
 use crate::app::App;
 use crate::error::{ApiError, Code};
 use crate::keys::{KeySecret, NewKey, Verifier};

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use tollgate::record::{Record, RecordSink};
-use tollgate::{Answer, Timestamp};
+use tollgate::{Answer, ApiKey, Id, Timestamp};
 use tollgate_stores::sql::{KeyUsageDelta, UserUsageDelta};
 
 pub(crate) use self::flush::Flusher;
@@ -130,8 +130,29 @@ impl Usage {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    fn is_filling_up(&self) -> bool {
+    /// Whether the next batch should not wait.
+    pub(crate) fn is_filling_up(&self) -> bool {
         self.waiting() > ENTRIES_MAX / 2
+    }
+}
+
+impl RecordSink for Usage {
+    /// Counts for users that have a record and for keys that are known. What only looks is no request.
+    fn offer(&self, record: &Record<'_>) {
+        let (request, decision) = (record.request, record.decision);
+        let accounts = decision.rules().accounts();
+        if request.cost == 0 || accounts.is_empty() {
+            return;
+        }
+        let exceeded = matches!(decision.answer, Answer::Refuse { .. });
+        let key = request.api_key.and_then(ApiKey::known_id).and_then(|id| accounts.key(id.as_str()));
+        if let Some(key) = &key {
+            self.note_key(key.id(), exceeded, decision.now);
+        }
+        let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user()));
+        if let Some(user) = user.filter(|user| accounts.user(user).is_some()) {
+            self.note_user(user, exceeded, decision.now);
+        }
     }
 }
 

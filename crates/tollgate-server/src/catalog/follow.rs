@@ -259,13 +259,14 @@ fn put_in_force(app: &App, configuration: Configuration, source: Source) {
         rules.book = book;
         compile(app, &mut rules, true)
     };
-    app.limiter().update_accounts(|_| accounts.clone());
-    if catalog.keeps_limits {
-        app.limiter().update_overrides(|_| overrides.clone());
+    if let Some(set) = &set {
+        app.metrics().follow(set);
     }
-    if let Some(set) = set {
-        app.replace_rules(set);
-    }
+    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
+    app.limiter().update_rules(|current| {
+        let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
+        set.as_ref().unwrap_or(current).with_overrides(Arc::clone(overrides)).with_accounts(Arc::clone(&accounts))
+    });
     catalog.has_keys.store(true, Ordering::Relaxed);
     catalog.update_state(|state| {
         state.source = source;

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate::{ApiKey, Endpoint, Id, Method, Request};
-use tollgate_stores::sql::{Act, AuditEntry};
+use tollgate_stores::sql::{Act, AuditEntry, AuditFilter, Database, DatabaseError};
 use tracing::info;
 
 use crate::app::App;
@@ -45,7 +45,7 @@ pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
         node: app.catalog().node.clone(),
         endpoint: request.endpoint.as_str().to_owned(),
         user_id: text(request.user),
-        api_key: request.api_key.and_then(|key| key.known_id().map(str::to_owned)),
+        api_key: text(request.api_key.and_then(ApiKey::known_id)),
         ip: request.ip,
         tenant: text(request.tenant),
         login: text(request.login),
@@ -88,4 +88,10 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
     if let Ok(reset) = app.limiter().reset(&request).await {
         info!(by = %entry.by, subject = %entry.subject, counters = reset.counters, "counters reset on another node");
     }
+}
+
+/// The last resets, the latest first.
+pub(super) async fn latest(database: &Database, count_max: u32) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let filter = AuditFilter { kind: Some(KIND.to_owned()), ..AuditFilter::default() };
+    database.audit_newest(&filter, None, count_max).await
 }

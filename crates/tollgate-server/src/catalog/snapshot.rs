@@ -1,7 +1,7 @@
 //! The last good configuration, on disk: `config.snap`.
 //!
-//! A mark with the version of the form, what is inside, and the SHA-256 of all of it. What does not match is not used: a node
-//! would rather say that it has nothing.
+//! A mark with the version of the form, what is inside, and its SHA-256; then the accounts, which have a checksum of their own.
+//! What does not match is not used: a node would rather say that it has nothing.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
@@ -16,7 +16,6 @@ use super::book::Book;
 use super::items;
 
 const MARK: &[u8; 8] = b"tgconf\0\x01";
-const CHECKSUM_BYTES: u64 = 32;
 /// Rules and numbers for single users take far less.
 const HEAD_BYTES_MAX: u64 = 1 << 30;
 
@@ -35,11 +34,11 @@ pub(crate) enum SnapshotError {
 
 /// A configuration as of one version.
 #[derive(Debug, Default)]
-pub(super) struct Configuration {
-    pub(super) version: u64,
+pub(crate) struct Configuration {
+    pub(crate) version: u64,
     pub(super) book: Book,
     pub(super) overrides: Overrides,
-    pub(super) accounts: Accounts,
+    pub(crate) accounts: Accounts,
 }
 
 /// Everything but the accounts, which are many and have a form of their own.
@@ -88,44 +87,39 @@ pub(super) fn write(
     accounts: &Accounts,
     file: &mut impl Write,
 ) -> io::Result<()> {
-    let mut out = Hashing { inner: file, hash: Sha256::new() };
     let head = serde_json::to_vec(&Head::of(place, version, book, overrides))?;
-    out.write_all(MARK)?;
-    out.write_all(&(head.len() as u64).to_le_bytes())?;
-    out.write_all(&head)?;
-    accounts.write_to(&mut out)?;
-    let checksum = out.hash.finalize();
-    out.inner.write_all(&checksum)
+    file.write_all(MARK)?;
+    file.write_all(&(head.len() as u64).to_le_bytes())?;
+    file.write_all(&head)?;
+    file.write_all(&Sha256::digest(&head))?;
+    accounts.write_to(file)
 }
 
 /// Reads a configuration and the place it is from.
-pub(super) fn read(file: File) -> Result<(String, Configuration), SnapshotError> {
-    let length = file.metadata()?.len().checked_sub(CHECKSUM_BYTES).ok_or(SnapshotError::Damaged)?;
+pub(crate) fn read(file: File) -> Result<(String, Configuration), SnapshotError> {
+    let length = file.metadata()?.len();
     let mut file = BufReader::with_capacity(1 << 20, file);
-    let mut body = Hashing { inner: (&mut file).take(length), hash: Sha256::new() };
     let mut mark = [0; MARK.len()];
-    body.read_exact(&mut mark)?;
+    file.read_exact(&mut mark)?;
     if mark != *MARK {
         return Err(SnapshotError::Form);
     }
     let mut bytes = [0; 8];
-    body.read_exact(&mut bytes)?;
+    file.read_exact(&mut bytes)?;
     let head_bytes = u64::from_le_bytes(bytes);
     if head_bytes > HEAD_BYTES_MAX.min(length) {
         return Err(SnapshotError::Damaged);
     }
     let mut head = Vec::new();
-    (&mut body).take(head_bytes).read_to_end(&mut head)?;
-    let accounts = Accounts::read_from(&mut body).map_err(|_| SnapshotError::Damaged);
-    io::copy(&mut body, &mut io::sink())?;
-    let computed = body.hash.finalize();
-    let mut written = [0; 32];
-    file.read_exact(&mut written)?;
-    if written != *computed {
+    (&mut file).take(head_bytes).read_to_end(&mut head)?;
+    let mut checksum = [0; 32];
+    file.read_exact(&mut checksum)?;
+    if checksum != *Sha256::digest(&head) {
         return Err(SnapshotError::Damaged);
     }
     let head: Head = serde_json::from_slice(&head).map_err(|_| SnapshotError::Form)?;
-    Ok(head.into_configuration(accounts?))
+    let accounts = Accounts::read_from(&mut file).map_err(|_| SnapshotError::Damaged)?;
+    Ok(head.into_configuration(accounts))
 }
 
 impl Head {
@@ -172,31 +166,5 @@ impl LimitEntry {
     fn into_limit(self) -> UserEndpointLimit {
         let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } = self;
         UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
-    }
-}
-
-/// Hashes what passes.
-struct Hashing<T> {
-    inner: T,
-    hash: Sha256,
-}
-
-impl<W: Write> Write for Hashing<&mut W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let written = self.inner.write(bytes)?;
-        self.hash.update(&bytes[..written]);
-        Ok(written)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
-impl<R: Read> Read for Hashing<io::Take<R>> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.inner.read(buffer)?;
-        self.hash.update(&buffer[..read]);
-        Ok(read)
     }
 }

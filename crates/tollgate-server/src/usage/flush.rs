@@ -19,19 +19,31 @@ pub(crate) struct Flusher {
     node: String,
     number: u64,
     pending: VecDeque<UsageBatch>,
+    has_taken_up: bool,
 }
 
 impl Flusher {
     /// For a process with this name.
     pub(crate) fn new(node: String) -> Self {
-        Flusher { node, number: 0, pending: VecDeque::new() }
+        Flusher { node, number: 0, pending: VecDeque::new(), has_taken_up: false }
     }
 
     /// What an earlier process has left, as [`Flusher::left`] wrote it. Whether it could be read.
     pub(crate) fn take_up(&mut self, left: &[u8]) -> bool {
         let Ok(left) = serde_json::from_slice::<Vec<Batch>>(left) else { return false };
         self.pending.extend(left.into_iter().map(Batch::into));
+        self.has_taken_up = true;
         true
+    }
+
+    /// Whether there is a file of an earlier process that is not done with.
+    pub(crate) fn has_taken_up(&self) -> bool {
+        self.has_taken_up
+    }
+
+    /// The file of the earlier process is done with.
+    pub(crate) fn forget_taken_up(&mut self) {
+        self.has_taken_up = false;
     }
 
     /// Sends what is pending and what was counted since. Whether all of it arrived.
