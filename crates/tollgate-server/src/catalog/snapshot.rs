@@ -9,7 +9,8 @@ use std::io::{self, BufReader, Read, Write};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tollgate::accounts::Accounts;
-use tollgate::rules::overrides::Overrides;
+use tollgate::Timestamp;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
 
 use super::book::Book;
@@ -138,7 +139,7 @@ impl Head {
                 _ => {}
             }
         }
-        let limits = overrides.iter().map(|each| LimitEntry::of(items::limit_of(each))).collect();
+        let limits = overrides.iter().map(LimitEntry::of).collect();
         Head { place: place.to_owned(), version, rules, tiers, limits }
     }
 
@@ -150,21 +151,21 @@ impl Head {
         for TierEntry { name, description, body } in self.tiers {
             book.put(&Item::Tier(TierItem { name, description, body }));
         }
-        let limits = self.limits.into_iter().map(LimitEntry::into_limit);
-        let overrides = limits.filter_map(|limit| items::override_of(&limit)).collect();
+        let overrides = self.limits.into_iter().filter_map(LimitEntry::into_override).collect();
         (self.place, Configuration { version: self.version, book, overrides, accounts })
     }
 }
 
 impl LimitEntry {
-    fn of(limit: UserEndpointLimit) -> Self {
-        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } =
-            limit;
+    fn of(set: &Override) -> Self {
+        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } = items::limit_of(set);
+        let updated_at_micros = set.updated_at.as_micros();
         LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
     }
 
-    fn into_limit(self) -> UserEndpointLimit {
+    fn into_override(self) -> Option<Override> {
         let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } = self;
-        UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
+        let limit = UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst };
+        items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
     }
 }
