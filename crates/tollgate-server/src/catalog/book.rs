@@ -185,3 +185,6 @@ fn read(
     fields.finish();
     problems.or(rule)
 }
+
+#[cfg(test)]
+mod tests;

@@ -169,3 +169,56 @@ impl LimitEntry {
         items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tollgate::accounts::NewKey;
+    use tollgate::{Endpoint, Id, Limit};
+
+    use super::*;
+
+    fn written(place: &str) -> Vec<u8> {
+        let mut book = Book::default();
+        let body = json!({ "limits": [{ "requests": 4, "window": "1s" }] }).as_object().unwrap().clone();
+        book.put(&Item::Rule(RuleItem { name: "burst".to_owned(), body }));
+        let limit = Limit::new(tollgate::Algorithm::TokenBucket, 7, tollgate::Window::Length(tollgate::Span::from_secs(60))).unwrap();
+        let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/x").unwrap());
+        let overrides = [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
+        let mut accounts = Accounts::default().edit();
+        accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
+        let mut bytes = Vec::new();
+        write(place, 42, &book, &overrides, &accounts.finish(), &mut bytes).unwrap();
+        bytes
+    }
+
+    fn read_bytes(bytes: &[u8]) -> Result<(String, Configuration), SnapshotError> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        read(file)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (place, read) = read_bytes(&written("here")).unwrap();
+        assert_eq!((place.as_str(), read.version), ("here", 42));
+        assert!(read.book.has("burst"));
+        let set = read.overrides.get("alice", "/x").unwrap();
+        assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
+        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);
+    }
+
+    #[test]
+    fn a_snapshot_that_is_cut_off_or_changed_anywhere_is_not_used() {
+        let bytes = written("here");
+        for length in 0..bytes.len() {
+            assert!(read_bytes(&bytes[..length]).is_err(), "{length}");
+        }
+        for place in (0..bytes.len()).step_by(7) {
+            let mut changed = bytes.clone();
+            changed[place] ^= 0x10;
+            assert!(read_bytes(&changed).is_err(), "{place}");
+        }
+    }
+}
