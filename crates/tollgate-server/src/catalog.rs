@@ -116,7 +116,8 @@ impl CatalogState {
     }
 }
 
-const SECRET_DIFFERS: &str = "auth.key_secret is not that of the other nodes: API keys made there are not known here";
+const SECRET_DIFFERS: &str =
+    "auth.key_secret is not that of the other nodes: API keys made there are not known here";
 
 #[allow(dead_code, reason = "the admin routes use all of it")]
 impl Catalog {
@@ -287,14 +288,19 @@ fn no_randomness() -> ApiError {
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
     tracing::debug!(%error, "the database failed");
     match error {
-        DatabaseError::Value { field, problem } => ApiError::invalid(*field, problem.to_string()),
+        DatabaseError::Value { field, problem } => ApiError::invalid(field.to_string(), problem.to_string()),
         DatabaseError::Constraint { .. } => {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }
-        DatabaseError::Unknown { .. } => {
-            ApiError::new(Code::ServiceUnavailable, "whether the change was made is not known: look before sending it again")
-        }
-        _ => ApiError::new(Code::ServiceUnavailable, "the database cannot be reached, and nothing was changed: send it again"),
+        DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
+        DatabaseError::Unknown { .. } => ApiError::new(
+            Code::ServiceUnavailable,
+            "whether the change was made is not known: look before sending it again",
+        ),
+        _ => ApiError::new(
+            Code::ServiceUnavailable,
+            "the database cannot be reached, and nothing was changed: send it again",
+        ),
     }
 }
 

@@ -132,7 +132,15 @@ impl ErrorDetails<'_> {
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        ApiError { code, message: message.into(), field: None, reason: None, allow: None, retry_after: None, key_refusal: None }
+        ApiError {
+            code,
+            message: message.into(),
+            field: None,
+            reason: None,
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// A field that is wrong.
@@ -144,7 +152,15 @@ impl ApiError {
         let (field, reason) = (field.into(), reason.into());
         let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
         let field = Some(field).filter(|field| !field.is_empty());
-        ApiError { code, message, field, reason: Some(reason), allow: None, retry_after: None, key_refusal: None }
+        ApiError {
+            code,
+            message,
+            field,
+            reason: Some(reason),
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// An invalid field with the code that its kind has.
@@ -165,7 +181,8 @@ impl ApiError {
 
     /// Wrong keys came from this address; the next one is looked at after `wait`.
     pub(crate) fn too_many_attempts(wait: Span) -> Self {
-        let message = "too many wrong keys came from this address: no key is looked at until Retry-After is over";
+        let message =
+            "too many wrong keys came from this address: no key is looked at until Retry-After is over";
         ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct FileRules {
 impl FileRules {
     pub(crate) fn of(settings: &Settings) -> Self {
         FileRules {
-            set: settings.rules.with_overrides(Default::default()),
+            set: settings.rules.clone(),
             ipv6_prefix: settings.ipv6_prefix,
             file: settings.config_file.clone(),
             is_built_in: settings.has_built_in_default,
@@ -177,7 +177,8 @@ fn read(
     let malformed = |reason: &str| {
         Problems(vec![Problem { origin: origin.clone(), key: String::new(), reason: reason.to_owned() }])
     };
-    let value: Value = serde_json::from_value(Json::Object(table)).map_err(|error| malformed(&error.to_string()))?;
+    let value: Value =
+        serde_json::from_value(Json::Object(table)).map_err(|error| malformed(&error.to_string()))?;
     let document = Document::from_value(value, origin.clone()).ok_or_else(|| malformed("it is no table"))?;
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);

@@ -54,14 +54,17 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
 
 /// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.
 pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
-    let flushed = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
-    if flushed != Ok(true) {
+    let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
+    if all_arrived != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_PATIENCE, app.catalog().flusher.lock()).await {
             Ok(mut flusher) => flusher.left(app.usage()),
             Err(_) => None,
         };
         if let Some(left) = left {
-            info!(bytes = left.len(), "the database was not told what users and keys have asked: it is kept on disk");
+            info!(
+                bytes = left.len(),
+                "the database was not told what users and keys have asked: it is kept on disk"
+            );
             let data_dir = Arc::clone(data_dir);
             let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(Some(&left))).await;
         }
