@@ -1,11 +1,16 @@
 //! Numbers of a key's or a user's own, in place of those of a rule.
 
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
 use tollgate::accounts::{AccountError, Blocked, NewKey, Numbers};
 use tollgate::counters::conformance::block_on;
+use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::inspect::Endpoints;
 use tollgate::rules::overrides::Override;
 use tollgate::{
-    Accounts, Algorithm, Endpoint, Id, Limit, LimitError, Request, RuleSet, Span, Timestamp, Window,
+    Accounts, Algorithm, Endpoint, Id, Limit, LimitError, Limiter, MemoryCounters, Request, RuleSet, Span,
+    Timestamp, Window,
 };
 
 use crate::{NOW, admitted, asked, at, by_key, by_user, edit, id, limiter, look, new_key, per_hour};
@@ -181,6 +186,88 @@ fn a_reset_clears_the_counters_of_own_numbers() {
     assert_eq!(admitted(&limiter, &by_key), 0, "the user's reset names no key");
     assert_eq!(block_on(limiter.reset(&by_key)).unwrap().counters, 3, "two windows, and the user's");
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
+}
+
+/// Memory that notes how a store that names its counters would name them.
+#[derive(Default)]
+struct Named {
+    counters: MemoryCounters,
+    names: Mutex<BTreeSet<String>>,
+}
+
+impl Named {
+    fn note(&self, charges: &Charges<'_>) {
+        let name =
+            |charge: &Charge<'_>| format!("{:x}:{}:{}", charge.subject.0, charge.rule, charge.limit.window());
+        self.names.lock().unwrap().extend(charges.charges.iter().map(name));
+    }
+
+    fn take(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.names.lock().unwrap())
+    }
+}
+
+impl CounterStore for Named {
+    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        self.note(charges);
+        self.counters.charge_all(charges, now).await
+    }
+}
+
+impl CounterAdmin for Named {
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
+        self.note(charges);
+        self.counters.reset(charges).await
+    }
+
+    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+        self.counters.pardon(client).await
+    }
+
+    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+        self.counters.penalised(count_max, now).await
+    }
+}
+
+#[test]
+fn numbers_in_place_of_a_rule_are_counted_under_one_name_whichever_rule_it_is() {
+    let rules = r#"
+        [[endpoints]]
+        pattern = "/a"
+        limit = 5
+        window = "1h"
+        [[endpoints]]
+        pattern = "/b"
+        limit = 6
+        window = "1h"
+    "#;
+    let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), Named::default());
+    let on = |path| Request { user: id("alice"), ..at(path) };
+    let checked = || {
+        for path in ["/a", "/b"] {
+            block_on(limiter.check(&on(path), NOW));
+        }
+        limiter.counters().take()
+    };
+    let of_rules = checked();
+    assert_eq!(of_rules.len(), 2);
+    limiter.update_accounts(|accounts| {
+        crate::edited(accounts, |editor| editor.put_user("alice", None, per_hour(4)).unwrap())
+    });
+    let of_user = checked();
+    assert_eq!(of_user.len(), 1, "one counter, on all endpoints: {of_user:?}");
+    assert!(of_user.is_disjoint(&of_rules));
+    block_on(limiter.reset(&on("/a"))).unwrap();
+    assert!(limiter.counters().take().is_superset(&of_user), "a reset finds it");
+    let config = Override::new(Id::parse("alice").unwrap(), &Endpoint::parse("/a").unwrap(), minute(2), NOW);
+    limiter.update_overrides(|overrides| overrides.with(config.clone()));
+    let of_endpoint = checked();
+    let own = minute(3);
+    block_on(limiter.check(&Request { limit_override: Some(&own), ..on("/a") }, NOW));
+    assert!(limiter.counters().take().is_disjoint(&of_endpoint), "a check's own numbers are others");
+    block_on(limiter.reset(&on("/a"))).unwrap();
+    let reset = limiter.counters().take();
+    assert!(reset.is_superset(&of_endpoint), "a reset finds those too: {reset:?} {of_endpoint:?}");
 }
 
 #[test]
