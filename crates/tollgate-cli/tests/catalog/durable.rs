@@ -1,5 +1,6 @@
 //! Numbers for single users and resets outlive a restart and are in force on every node.
 
+use tollgate_stores::sql::AuditFilter;
 use tollgate_testkit::PostgresServer;
 
 use crate::database::{Store, alone, node, node_again, stop};
@@ -32,7 +33,7 @@ fn numbers_for_a_user_outlive_a_restart_and_a_kill() {
     let (_, folder) = service.ended();
     let service = node_again(folder);
     assert_eq!(limit_of(&service), Some(70));
-    let entries = store.ask(async |database| database.audit(&Default::default(), 0, 10).await.unwrap());
+    let entries = store.ask(async |database| database.audit(&AuditFilter::default(), 0, 10).await.unwrap());
     assert_eq!(entries.len(), 1);
     assert_eq!((&*entries[0].by, &*entries[0].kind), ("admin", "user_endpoint_limit"));
     assert_eq!(service.admin("DELETE", config, "").status, 204);
@@ -55,7 +56,7 @@ fn numbers_and_resets_are_in_force_on_nodes_that_count_by_themselves() {
     reset(&nodes[0]);
     wait_for("the reset", || (nodes[1].check("bob", "/x").status == 200).then_some(()));
     let store = Store::open(&url);
-    let entries = store.ask(async |database| database.audit(&Default::default(), 0, 10).await.unwrap());
+    let entries = store.ask(async |database| database.audit(&AuditFilter::default(), 0, 10).await.unwrap());
     let last = entries.last().unwrap();
     assert_eq!((&*last.action, &*last.kind, &*last.by), ("reset", "counters", "admin"));
     assert!(last.subject.contains("user:bob"), "{}", last.subject);

@@ -148,7 +148,7 @@ fn keys_are_known_after_a_restart_without_any_settings() {
     let service = crate::harness::Service::unconfigured();
     assert!(service.data_dir().join("tollgate.db").exists());
     let secret = service.data_dir().join("keys.secret");
-    let made = std::fs::read_to_string(&secret).unwrap();
+    let first = std::fs::read_to_string(&secret).unwrap();
     let folder = stop(service);
     for name in ["keys.secret", "tollgate.db", "config.snap"] {
         use std::os::unix::fs::PermissionsExt;
@@ -157,6 +157,6 @@ fn keys_are_known_after_a_restart_without_any_settings() {
     }
     std::fs::write(folder.path().join("tollgate.toml"), "").unwrap();
     let service = node_again(folder);
-    assert_eq!(std::fs::read_to_string(service.data_dir().join("keys.secret")).unwrap(), made);
+    assert_eq!(std::fs::read_to_string(service.data_dir().join("keys.secret")).unwrap(), first);
     assert_eq!(service.get("/readyz").json()["status"], "ready");
 }

@@ -30,7 +30,9 @@ fn follow_changes(nodes: &[Service], store: &Store) -> Duration {
     let mut longest = Duration::ZERO;
     for round in 1..=ROUNDS {
         let version = store.put(Item::Key(key.item.clone()));
-        nodes.iter().for_each(|node| wait_for_version(node, version));
+        for node in nodes {
+            wait_for_version(node, version);
+        }
         assert!(nodes.iter().all(|node| check_with(node, &key.text).status == 200));
         store.put(revoked(&key));
         let took = until_all(nodes, "the revocation", |node| check_with(node, &key.text).status == 403);

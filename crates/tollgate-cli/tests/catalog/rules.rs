@@ -2,7 +2,7 @@
 
 use tollgate_stores::sql::ItemId;
 
-use crate::database::{alone, block, rule, wait_for_version};
+use crate::database::{alone, block, node_again, rule, stop, wait_for_version};
 use crate::harness::wait_for;
 
 #[test]
@@ -69,4 +69,22 @@ fn a_file_whose_rules_clash_with_the_database_is_not_reloaded() {
     assert_eq!(refused.status, 400, "{}", refused.text);
     assert!(refused.text.contains("mine") && refused.text.contains("database"), "{}", refused.text);
     assert_eq!(service.check("alice", "/x").json()["limit"], 4);
+}
+
+#[test]
+fn a_start_with_a_clash_serves_everything_else() {
+    let (service, store) = alone("");
+    store.put(rule("mine", 4));
+    let version = store.put(rule("other", 5));
+    wait_for_version(&service, version);
+    let folder = stop(service);
+    // Without what it had, it has to make the best of it.
+    std::fs::remove_file(folder.path().join("data/config.snap")).unwrap();
+    let file = folder.path().join("tollgate.toml");
+    let clash = "[[rules]]\nname = \"mine\"\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1h\" }]";
+    let written = format!("{}\n{clash}", std::fs::read_to_string(&file).unwrap());
+    std::fs::write(&file, written).unwrap();
+    let service = node_again(folder);
+    assert_eq!(service.check("alice", "/x").json()["rule"], "other");
+    assert_eq!(service.get("/readyz").json()["status"], "degraded");
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 use tollgate_stores::sql::Item;
 use tollgate_testkit::PostgresServer;
 
-use crate::database::{KEY_SECRET, Store, alone, check_with, key, node, stop, wait_for_version};
-use crate::harness::Service;
+use crate::database::{KEY_SECRET, Store, alone, check_with, config, key, node, stop, wait_for_version};
+use crate::harness::{Service, wait_for};
 
 /// The secret half of every key under test.
 const CANARY: &str = "s3cretCanary";
@@ -114,4 +114,29 @@ fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
     for text in told {
         assert!(!text.contains("canary-password") && !text.contains(KEY_SECRET), "{text}");
     }
+}
+
+#[test]
+fn a_node_with_another_secret_than_the_others_says_so() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let first = node(&url, "");
+    assert_eq!(first.get("/readyz").json()["status"], "ready");
+    wait_for("the first to leave its mark", || {
+        (first.metric("tollgate_catalog_secret_differs") == Some(0.0)).then_some(())
+    });
+    let other = config(&url, "").replace(KEY_SECRET, "quite-another-secret-0123456789abcdef");
+    let second = Service::with_config(&other);
+    wait_for("the difference to be told", || {
+        second.get("/readyz").text.contains("auth.key_secret is not that of the other nodes").then_some(())
+    });
+    assert_eq!(second.metric("tollgate_catalog_secret_differs"), Some(1.0));
+    assert_eq!(first.metric("tollgate_catalog_secret_differs"), Some(0.0));
+}
+
+#[test]
+fn rules_that_no_other_node_would_follow_are_warned_of() {
+    let redis = tollgate_testkit::RedisServer::start();
+    let service = Service::with_config(&format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url()));
+    assert!(service.log().contains("this node's alone"), "{}", service.log());
 }
