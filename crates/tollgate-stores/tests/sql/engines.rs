@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tollgate_stores::sql::{Database, DatabaseError, SqlSettings};
 use tollgate_testkit::{MariaDbServer, PostgresServer};
@@ -99,7 +99,7 @@ async fn mariadb_that_says_nothing_is_not_waited_for() {
     let server = MariaDbServer::start();
     let url = server.create_database();
     let mut settings = SqlSettings::from_url(&url).unwrap();
-    let moment = Duration::from_millis(300);
+    let moment = Duration::from_secs(1);
     (settings.statement_timeout, settings.connect_timeout) = (moment, moment);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
@@ -112,7 +112,7 @@ async fn mariadb_that_says_nothing_is_not_waited_for() {
 
 async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let mut settings = SqlSettings::from_url(url).unwrap();
-    settings.connect_timeout = Duration::from_millis(500);
+    settings.connect_timeout = Duration::from_secs(2);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
     put_limit(&database, "alice", "/", 1).await.unwrap();
@@ -138,7 +138,7 @@ async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
 /// not known is one of both.
 async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let mut settings = SqlSettings::from_url(url).unwrap();
-    settings.connect_timeout = Duration::from_millis(500);
+    settings.connect_timeout = Duration::from_secs(2);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
     let stop = Arc::new(AtomicBool::new(false));
@@ -161,10 +161,11 @@ async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
             (done, unknown)
         }
     });
-    for _ in 0..3 {
-        let before = database.version().await.unwrap();
-        while database.version().await.unwrap() < before + 5 {
+    for round in 1..=3 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while database.version().await.unwrap_or(0) < round * 5 {
             assert!(!writer.is_finished(), "the writer met something else");
+            assert!(Instant::now() < deadline, "nothing is written any more");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         kill();
@@ -172,7 +173,7 @@ async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
     }
     stop.store(true, Ordering::Relaxed);
     let (done, unknown) = writer.await.unwrap();
-    let (version, items) = everything(&database).await;
+    let (version, items) = everything(&Database::open(url).await.unwrap()).await;
     let stored: BTreeSet<String> = items.iter().map(|item| item.id().to_string()).collect();
     assert!(done.is_subset(&stored), "lost: {:?}", done.difference(&stored));
     let more: BTreeSet<String> = stored.difference(&done).cloned().collect();

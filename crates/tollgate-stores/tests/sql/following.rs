@@ -167,9 +167,10 @@ pub(crate) async fn hints_are_given_where_there_are_any(empty: TestDatabase) {
     for number in 0..3 {
         change(&database, &[put(quota(&format!("user {number}"), None))]).await;
     }
-    // Given up and asked again: none is lost.
-    let _ = tokio::time::timeout(Duration::from_micros(1), hints.next()).await;
-    tokio::time::timeout(patience, hints.next()).await.expect("one at least");
+    // Given up and asked again: none is lost. One may stand for all three.
+    if tokio::time::timeout(Duration::from_micros(1), hints.next()).await.is_err() {
+        tokio::time::timeout(patience, hints.next()).await.expect("one at least");
+    }
     empty
         .client()
         .await
