@@ -19,6 +19,7 @@ mod rest;
 mod app;
 mod counters;
 mod idempotency;
+mod recent;
 
 mod answer;
 mod error;

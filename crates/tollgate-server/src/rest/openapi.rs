@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::{admin, batch, check, config, counters, explain, reset, service, status};
+use super::{admin, batch, check, config, counters, explain, penalties, reload, reset, service, status};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,11 +20,11 @@ use super::{admin, batch, check, config, counters, explain, reset, service, stat
         config::write,
         config::delete,
         reset::reset,
-        admin::reload,
-        admin::rules,
+        reload::reload,
+        admin::rules::list,
         counters::counters,
-        admin::penalties,
-        admin::pardon,
+        penalties::penalties,
+        penalties::pardon,
         service::healthz,
         service::readyz,
         service::metrics,
@@ -51,7 +51,7 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::{ROUTES, Verb};
+    use super::super::routes::{ROUTES, Verb};
     use super::*;
 
     /// What version 1 has promised. Lines are added, never removed: see docs/api.md.
