@@ -6,9 +6,11 @@ use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
+use ipnet::IpNet;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use self::siphash::SipHasher;
+use crate::accounts::Key;
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
 use crate::method::Method;
@@ -51,9 +53,12 @@ impl<'a> Id<'a> {
     }
 }
 
-/// The API key of a limited client: counted by, never shown.
+/// The API key of a limited client: text that is counted by and never shown, or a key that is known by its id.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
-pub struct ApiKey<'a>(Id<'a>);
+pub struct ApiKey<'a> {
+    text: Id<'a>,
+    is_known: bool,
+}
 
 impl<'a> ApiKey<'a> {
     /// Checks the length; every byte is kept.
@@ -61,17 +66,37 @@ impl<'a> ApiKey<'a> {
     /// # Errors
     /// When the text is empty or over 256 bytes.
     pub fn parse(text: &'a str) -> Result<Self, IdError> {
-        Id::parse(text).map(ApiKey)
+        Id::parse(text).map(|text| ApiKey { text, is_known: false })
+    }
+
+    /// A key of the accounts, whose holder was checked: counted by its id. The same text as an opaque key is somebody
+    /// else.
+    pub fn known(key: Key<'a>) -> Self {
+        // Every key in the accounts has an id of the right length.
+        ApiKey { text: Id(key.id()), is_known: true }
+    }
+
+    /// The id of a known key.
+    pub fn known_id(self) -> Option<Id<'a>> {
+        self.is_known.then_some(self.text)
     }
 
     fn as_bytes(self) -> &'a [u8] {
-        self.0.as_str().as_bytes()
+        self.text.as_str().as_bytes()
+    }
+
+    /// What kind of value it is counted as.
+    const fn tag(self) -> u8 {
+        if self.is_known { tag::KNOWN_KEY } else { tag::API_KEY }
     }
 }
 
 impl fmt::Debug for ApiKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKey(***)")
+        match self.known_id() {
+            Some(id) => f.debug_tuple("ApiKey").field(&id.as_str()).finish(),
+            None => f.write_str("ApiKey(***)"),
+        }
     }
 }
 
@@ -151,12 +176,16 @@ pub enum Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    /// Reads the form that [`Client`] prints, `user:alice`. API keys cannot be read back: they print as a hash.
+    /// Reads the form that [`Client`] prints, `user:alice`. Of API keys only known ones can be read back, `api_key:<id>`:
+    /// the others print as a hash, `api_key:#…`.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (kind, value) = text.split_once(':')?;
         let id = Id::parse(value).ok();
         match kind {
             "user" => id.map(Client::User),
+            "api_key" if !value.starts_with('#') => {
+                id.map(|text| Client::ApiKey(ApiKey { text, is_known: true }))
+            }
             "login" => id.map(Client::Login),
             "tenant" => id.map(Client::Tenant),
             "ip" => value.parse().ok().map(|ip| Client::Ip(unmap(ip))),
@@ -169,8 +198,11 @@ impl fmt::Display for Client<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Client::User(id) => write!(f, "user:{}", id.as_str()),
-            // A key is a secret: what is shown identifies it without revealing it.
-            Client::ApiKey(key) => write!(f, "api_key:#{:016x}", fingerprint(*key)),
+            // An opaque key is a secret: what is shown identifies it without revealing it.
+            Client::ApiKey(key) => match key.known_id() {
+                Some(id) => write!(f, "api_key:{}", id.as_str()),
+                None => write!(f, "api_key:#{:016x}", fingerprint(*key)),
+            },
             Client::Login(id) => write!(f, "login:{}", id.as_str()),
             Client::Ip(ip) => write!(f, "ip:{ip}"),
             Client::Tenant(id) => write!(f, "tenant:{}", id.as_str()),
@@ -189,6 +221,16 @@ pub fn unmap(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
+    }
+}
+
+/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
+pub(crate) fn unmap_net(net: IpNet) -> IpNet {
+    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
+        (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
+            IpNet::new(v4, length).unwrap_or(net)
+        }
+        _ => net,
     }
 }
 
@@ -355,7 +397,12 @@ impl SubjectHasher {
             }
             Dimension::Tenant => request.tenant.map(|id| id.as_str().as_bytes()),
             Dimension::User => request.user.map(|id| id.as_str().as_bytes()),
-            Dimension::ApiKey => request.api_key.map(ApiKey::as_bytes),
+            Dimension::ApiKey => {
+                return request.api_key.is_some_and(|key| {
+                    self.push_bytes(key.tag(), key.as_bytes());
+                    true
+                });
+            }
             Dimension::Login => request.login.map(|id| id.as_str().as_bytes()),
             Dimension::Endpoint => Some(request.endpoint.as_str().as_bytes()),
             Dimension::Method => request.method.map(|method| method.counted().as_str().as_bytes()),
@@ -375,7 +422,7 @@ impl SubjectHasher {
     pub fn push_client(&mut self, client: Client<'_>, ipv6_prefix: u8) {
         match client {
             Client::User(id) => self.push_bytes(tag::USER, id.as_str().as_bytes()),
-            Client::ApiKey(key) => self.push_bytes(tag::API_KEY, key.as_bytes()),
+            Client::ApiKey(key) => self.push_bytes(key.tag(), key.as_bytes()),
             Client::Login(id) => self.push_bytes(tag::LOGIN, id.as_str().as_bytes()),
             Client::Tenant(id) => self.push_bytes(tag::TENANT, id.as_str().as_bytes()),
             Client::Ip(ip) => self.push_ip(ip, ipv6_prefix),
@@ -414,6 +461,7 @@ pub(crate) mod tag {
     pub(crate) const DESCRIPTOR: u8 = 9;
     pub(crate) const CLIENT: u8 = 10;
     pub(crate) const OVERRIDE: u8 = 12;
+    pub(crate) const KNOWN_KEY: u8 = 13;
 
     pub(crate) fn of(dimension: &Dimension) -> u8 {
         match dimension {
