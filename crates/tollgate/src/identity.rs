@@ -1,5 +1,6 @@
 //! Who is asking, for what: the facts of a request, and the subjects its charges are counted for.
 
+mod client;
 mod siphash;
 
 use std::fmt;
@@ -7,10 +8,9 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
-use siphasher::sip128::{Hasher128, SipHasher13};
 
+pub use self::client::{ApiKey, Client};
 use self::siphash::SipHasher;
-use crate::accounts::Key;
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
 use crate::method::Method;
@@ -50,53 +50,6 @@ impl<'a> Id<'a> {
     /// The text.
     pub fn as_str(self) -> &'a str {
         self.0
-    }
-}
-
-/// The API key of a limited client: text that is counted by and never shown, or a key that is known by its id.
-#[derive(Copy, Clone, PartialEq, Eq, Hash)]
-pub struct ApiKey<'a> {
-    text: Id<'a>,
-    is_known: bool,
-}
-
-impl<'a> ApiKey<'a> {
-    /// Checks the length; every byte is kept.
-    ///
-    /// # Errors
-    /// When the text is empty or over 256 bytes.
-    pub fn parse(text: &'a str) -> Result<Self, IdError> {
-        Id::parse(text).map(|text| ApiKey { text, is_known: false })
-    }
-
-    /// A key of the accounts, whose holder was checked: counted by its id. The same text as an opaque key is somebody
-    /// else.
-    pub fn known(key: Key<'a>) -> Self {
-        // Every key in the accounts has an id of the right length.
-        ApiKey { text: Id(key.id()), is_known: true }
-    }
-
-    /// The id of a known key.
-    pub fn known_id(self) -> Option<Id<'a>> {
-        self.is_known.then_some(self.text)
-    }
-
-    fn as_bytes(self) -> &'a [u8] {
-        self.text.as_str().as_bytes()
-    }
-
-    /// What kind of value it is counted as.
-    const fn tag(self) -> u8 {
-        if self.is_known { tag::KNOWN_KEY } else { tag::API_KEY }
-    }
-}
-
-impl fmt::Debug for ApiKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.known_id() {
-            Some(id) => f.debug_tuple("ApiKey").field(&id.as_str()).finish(),
-            None => f.write_str("ApiKey(***)"),
-        }
     }
 }
 
@@ -158,62 +111,6 @@ impl<'a> Request<'a> {
     pub fn descriptor(&self, name: &str) -> Option<Id<'a>> {
         self.descriptors.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| *value)
     }
-}
-
-/// The one a request is attributed to.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Client<'a> {
-    /// An authenticated user.
-    User(Id<'a>),
-    /// The holder of an API key.
-    ApiKey(ApiKey<'a>),
-    /// The account of a login attempt.
-    Login(Id<'a>),
-    /// An address.
-    Ip(IpAddr),
-    /// An organisation as a whole.
-    Tenant(Id<'a>),
-}
-
-impl<'a> Client<'a> {
-    /// Reads the form that [`Client`] prints, `user:alice`. Of API keys only known ones can be read back, `api_key:<id>`:
-    /// the others print as a hash, `api_key:#…`.
-    pub fn parse(text: &'a str) -> Option<Self> {
-        let (kind, value) = text.split_once(':')?;
-        let id = Id::parse(value).ok();
-        match kind {
-            "user" => id.map(Client::User),
-            "api_key" if !value.starts_with('#') => {
-                id.map(|text| Client::ApiKey(ApiKey { text, is_known: true }))
-            }
-            "login" => id.map(Client::Login),
-            "tenant" => id.map(Client::Tenant),
-            "ip" => value.parse().ok().map(|ip| Client::Ip(unmap(ip))),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Client<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Client::User(id) => write!(f, "user:{}", id.as_str()),
-            // An opaque key is a secret: what is shown identifies it without revealing it.
-            Client::ApiKey(key) => match key.known_id() {
-                Some(id) => write!(f, "api_key:{}", id.as_str()),
-                None => write!(f, "api_key:#{:016x}", fingerprint(*key)),
-            },
-            Client::Login(id) => write!(f, "login:{}", id.as_str()),
-            Client::Ip(ip) => write!(f, "ip:{ip}"),
-            Client::Tenant(id) => write!(f, "tenant:{}", id.as_str()),
-        }
-    }
-}
-
-fn fingerprint(key: ApiKey<'_>) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(0x746f_6c6c, 0x6761_7465);
-    hasher.write(key.as_bytes());
-    hasher.finish128().h1
 }
 
 /// An IPv4 address in IPv6 clothes is the IPv4 address.
@@ -481,6 +378,8 @@ pub(crate) mod tag {
 
 #[cfg(test)]
 mod tests {
+    use siphasher::sip128::SipHasher13;
+
     use super::*;
 
     fn subject(request: &Request<'_>, per: &[&str]) -> Option<Subject> {

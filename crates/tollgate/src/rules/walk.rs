@@ -11,12 +11,11 @@ use smallvec::SmallVec;
 
 use super::brief::Brief;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE};
-use super::rule::{Action, Rule, counter_id};
+use super::rule::{Action, counter_id};
 use super::set::RuleSet;
 use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
-use crate::inspect::Endpoints;
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -73,7 +72,7 @@ pub enum Step {
 }
 
 /// A walk under way.
-struct Walk<'a, 'r> {
+pub(super) struct Walk<'a, 'r> {
     set: &'a RuleSet,
     request: &'r Request<'a>,
     seed: Seed,
@@ -167,73 +166,15 @@ impl RuleSet {
         let config = || self.overrides.find(request).map(|_| CONFIG_NAMESPACE);
         check.or_else(config).or_else(|| resolved.own().next().map(|own| own.namespace))
     }
-
-    /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
-    ///
-    /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
-    /// address. Counters shared with others (global, by endpoint alone) stay. Rules that count by something the request
-    /// does not say are named.
-    pub(crate) fn charges_of_client<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        seed: Seed,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        self.own_charges(&self.resolve(request), seed, Endpoints::Asked, |_| true)
-    }
-
-    /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
-    pub(crate) fn charges_to_inspect<'a>(
-        &'a self,
-        request: &'a Request<'a>,
-        seed: Seed,
-        endpoints: Endpoints,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        let resolved = self.resolve(request);
-        let tier = resolved.request.tier;
-        let of_plan = |rule: &Rule| {
-            let tiers = &rule.when.tiers;
-            tier.is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
-        };
-        self.own_charges(&resolved, seed, endpoints, |rule| rule.enabled && of_plan(rule))
-    }
-
-    fn own_charges<'a>(
-        &'a self,
-        resolved: &Resolved<'a>,
-        seed: Seed,
-        endpoints: Endpoints,
-        wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        let request = &resolved.request;
-        let mut plan = Plan::default();
-        let mut walk = Walk::new(self, request, seed, &mut plan);
-        let mut skipped = Vec::new();
-        let said = |dimension: &Dimension| endpoints == Endpoints::Asked || *dimension != Dimension::Endpoint;
-        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
-            let patterns = &rule.when.endpoints;
-            let elsewhere = endpoints == Endpoints::Asked
-                && !patterns.is_empty()
-                && !patterns.iter().any(|pattern| pattern.matches(&request.endpoint));
-            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) || !wanted(rule) {
-                continue;
-            }
-            let mut values = SubjectHasher::new(seed);
-            let mut push = |dimension| said(dimension) && values.push(dimension, request, self.ipv6_prefix);
-            if rule.per.iter().all(&mut push) {
-                walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
-            } else {
-                skipped.push(&*rule.name);
-            }
-        }
-        // Whichever of them applies to the next request.
-        resolved.own().for_each(|own| walk.charge_own(None, own));
-        walk.finish();
-        (plan.charges, skipped)
-    }
 }
 
 impl<'a, 'r> Walk<'a, 'r> {
-    fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed, plan: &'r mut Plan<'a>) -> Self {
+    pub(super) fn new(
+        set: &'a RuleSet,
+        request: &'r Request<'a>,
+        seed: Seed,
+        plan: &'r mut Plan<'a>,
+    ) -> Self {
         let client = request.client();
         let layers = SmallVec::new();
         let (overridden, own) = (false, None);
@@ -306,7 +247,7 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     /// Numbers of somebody's own count by their owner, on all endpoints together.
-    fn charge_own(&mut self, position: Option<u32>, own: Own<'a>) {
+    pub(super) fn charge_own(&mut self, position: Option<u32>, own: Own<'a>) {
         let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
@@ -317,7 +258,7 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     /// Whether what the rule counts is the client's own doing.
-    fn is_own(&self, rule: &Brief) -> bool {
+    pub(super) fn is_own(&self, rule: &Brief) -> bool {
         let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.counts(client));
         rule.per.iter().any(|dimension| dimension.names_client() || counts(dimension))
     }
@@ -341,7 +282,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
     }
 
-    fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
+    pub(super) fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
         for limit in &rule.limits {
             self.push(position, subject, limit.counter, &limit.limit, effect);
         }
@@ -376,7 +317,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.plan.sources.push(position);
     }
 
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(client) = self.client {
             self.charge_without_rule(client);
         }

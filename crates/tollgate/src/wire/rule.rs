@@ -23,8 +23,8 @@ const NAME_BYTES_MAX: usize = 128;
 /// How long `throttle` holds a request unless the rule says otherwise.
 const MAX_DELAY_DEFAULT: Span = Span::from_secs(1);
 
-/// Reads one rule. Nothing if anything in it is wrong.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+/// Reads one rule, with the keys of `[[rules]]`. Nothing if anything in it is wrong.
+pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", name);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
     let when = fields.table("when", read_matcher).unwrap_or_default();
