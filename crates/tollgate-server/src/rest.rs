@@ -18,6 +18,7 @@ mod service;
 mod status;
 
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -58,12 +59,12 @@ pub(crate) struct Call {
 }
 
 /// Answers one request: the way of every call.
-pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answering {
+pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> Answering {
     let request_id = RequestId::of(app, request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let stage = match route {
-        Some(route) => match app.live().gate.admit(request.headers(), route.access) {
+        Some(route) => match admit(app, route, request.headers(), peer) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
                 let (path, request_id) = (route.path, request_id.clone());
@@ -81,6 +82,15 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answer
         }
     };
     Answering { app: Arc::clone(app), route, request_id, stage: Some(stage) }
+}
+
+/// The caller, if the route is for it.
+fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
+    let caller = app.live().gate.admit(headers, route.access, peer.ip(), app)?;
+    if route.path.starts_with("/v1/admin/") {
+        caller.require_unbound()?;
+    }
+    Ok(caller)
 }
 
 /// An answer in the making. Whatever happens in the handler, it becomes one.
@@ -108,7 +118,12 @@ impl Future for Answering {
                 _ => Err(failed()),
             },
         };
-        let response = outcome.unwrap_or_else(|error| error.into_response(self.request_id.as_str()));
+        let response = outcome.unwrap_or_else(|error| {
+            if let Some(refusal) = error.key_refusal() {
+                self.app.metrics().catalog.count_refused(refusal);
+            }
+            error.into_response(self.request_id.as_str())
+        });
         Poll::Ready(self.finish(response))
     }
 }
@@ -255,15 +270,18 @@ mod tests {
 
     use super::routes::{Deprecated, ROUTES, route};
     use super::*;
+    use crate::app::Secrets;
     use crate::auth::Access;
     use crate::clock::Clock;
     use crate::counters::Counters;
+    use crate::keys::KeySecret;
     use crate::settings::{Flags, Settings};
 
     fn app() -> Arc<App> {
         let settings = Settings::load(&Flags::default(), std::iter::empty()).unwrap();
         let counters = Counters::Memory(MemoryCounters::default());
-        App::new(settings, counters, Seed([1; 16]), "key", Clock::start(), Arc::default())
+        let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new("secret") };
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
     async fn answered(route: &'static Route, handling: Handling) -> Response {
