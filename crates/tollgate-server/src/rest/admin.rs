@@ -1,3 +1,60 @@
-//! `/v1/admin`: for operators.
+//! `/v1/admin`: what people configure while the service runs, and who has.
+//!
+//! Every kind of item is read, listed and changed the same way (`change.rs`); what differs is how it is written (`read.rs`) and
+//! what is told of it.
 
+pub(super) mod audit;
+pub(super) mod blocks;
+mod change;
+mod conditions;
+mod definition;
+pub(super) mod export;
+pub(super) mod import;
+pub(super) mod keys;
+mod page;
+pub(super) mod quotas;
+mod read;
+mod render;
 pub(super) mod rules;
+pub(super) mod secrets;
+mod sent;
+mod show;
+pub(super) mod tiers;
+
+use tollgate_stores::sql::Act;
+
+use super::Call;
+use crate::error::{ApiError, Code};
+
+/// The longest text that a list is narrowed down by.
+const FILTER_BYTES_MAX: usize = 2_304;
+
+/// A text of a query that the database can be asked with.
+fn require_text(field: &'static str, text: Option<&str>) -> Result<(), ApiError> {
+    let reason = match text {
+        Some("") => "must not be empty",
+        Some(text) if text.len() > FILTER_BYTES_MAX => "is longer than any name",
+        Some(text) if text.contains('\0') => "must not hold a NUL character",
+        _ => return Ok(()),
+    };
+    Err(ApiError::field(Code::InvalidInput, field, reason))
+}
+
+impl Call {
+    /// Leaves an entry in the audit trail for what is no change of the configuration. What was done is done: without a
+    /// database the log alone tells of it.
+    pub(super) async fn note_act(&self, act: Act) {
+        let noted = match self.app.catalog().database() {
+            Ok(database) => database.note_act(&self.caller.name, self.app.now().as_micros(), &act).await,
+            Err(_) => return self.warn_of(&act, "the database cannot be reached"),
+        };
+        if let Err(error) = noted {
+            self.warn_of(&act, &error.to_string());
+        }
+    }
+
+    fn warn_of(&self, act: &Act, error: &str) {
+        let (action, subject) = (&act.action, &act.subject);
+        tracing::warn!(by = %self.caller.name, action, subject = ?subject, error, "not in the audit trail");
+    }
+}
