@@ -118,6 +118,7 @@ impl CatalogState {
 
 const SECRET_DIFFERS: &str = "auth.key_secret is not that of the other nodes: API keys made there are not known here";
 
+#[allow(dead_code, reason = "the admin routes use all of it")]
 impl Catalog {
     pub(crate) fn new(settings: &Settings, secret: KeySecret) -> Self {
         let shared_counters = matches!(settings.counters, CounterSettings::Redis(_));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 use tollgate::identity::IdError;
-use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
+use tollgate::{Algorithm, Endpoint, Id, Limit, Method, Request, Span, Window};
 use utoipa::ToSchema;
 
 use crate::auth::Caller;

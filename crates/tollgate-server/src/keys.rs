@@ -9,7 +9,7 @@ use std::io;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use subtle::{Choice, ConstantTimeEq};
+use subtle::ConstantTimeEq;
 use tollgate::accounts::{Accounts, Key};
 use tollgate::identity::IdError;
 use tollgate::rules::Snapshot;
@@ -78,6 +78,7 @@ pub(crate) struct NewKey {
     text: String,
 }
 
+#[allow(dead_code, reason = "the admin routes use all of it")]
 impl NewKey {
     /// A key nobody has seen.
     ///
@@ -206,7 +207,7 @@ pub(crate) fn verify<'a>(
     let previous = found.as_ref().and_then(|key| key.previous(now)).unwrap_or(&NOBODY);
     let fits = presented.ct_eq(current) | presented.ct_eq(previous);
     match found {
-        Some(key) if bool::from(fits & Choice::from(1)) => judge(key, now),
+        Some(key) if bool::from(fits) => judge(key, now),
         _ => Err(KeyRefusal::Unknown),
     }
 }
@@ -218,5 +219,133 @@ fn judge(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {
         Err(KeyRefusal::Expired)
     } else {
         Ok(key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::accounts::NewKey as Record;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+    fn secret() -> KeySecret {
+        KeySecret::new("0123456789abcdef0123456789abcdef")
+    }
+
+    /// A key that is known, changed by `change` before it is.
+    fn known(change: impl Fn(&mut Record<'_>)) -> (Accounts, String) {
+        let key = NewKey::random().unwrap();
+        let mut record = Record::new(key.id(), secret().verifier(key.reveal()));
+        change(&mut record);
+        let mut accounts = Accounts::default().edit();
+        accounts.put_key(&record).unwrap();
+        (accounts.finish(), key.reveal().to_owned())
+    }
+
+    fn outcome(accounts: &Accounts, text: &str) -> Result<String, KeyRefusal> {
+        let id = id_of(text).unwrap();
+        verify(accounts, &secret(), text, id, NOW).map(|key| key.id().to_owned())
+    }
+
+    /// The same key with another secret.
+    fn with_wrong_secret(text: &str) -> String {
+        format!("tg_{}_{}", id_of(text).unwrap(), "A".repeat(SECRET_CHARACTERS))
+    }
+
+    #[test]
+    fn a_new_key_has_the_form_of_a_key_and_is_like_no_other() {
+        let (first, second) = (NewKey::random().unwrap(), NewKey::random().unwrap());
+        assert_eq!(id_of(first.reveal()), Some(first.id()));
+        assert_eq!(first.reveal().len(), 3 + 16 + 1 + 43);
+        assert_ne!(first.id(), second.id());
+        let rotated = NewKey::with_id(first.id()).unwrap();
+        assert_eq!(rotated.id(), first.id());
+        assert_ne!(rotated.reveal(), first.reveal());
+    }
+
+    #[test]
+    fn what_has_not_exactly_the_form_is_opaque() {
+        let (id, secret) = ("abcdefghijklmn27", "A".repeat(43));
+        assert_eq!(id_of(&format!("tg_{id}_{secret}")), Some(id));
+        for text in [
+            format!("tg_{id}_{secret}A"),
+            format!("tg_{id}_{}", &secret[1..]),
+            format!("tg_{}_{secret}", id.to_uppercase()),
+            format!("tg_abcdefghijklmn18_{secret}"),
+            format!("TG_{id}_{secret}"),
+            format!("tg_{id}-{secret}"),
+            format!("tg_{id}_{}+", &secret[1..]),
+            format!("tg_admin_{secret}"),
+            format!("tg_äbcdefghijklm27_{secret}"),
+            String::new(),
+        ] {
+            assert_eq!(id_of(&text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_with_its_secret_is_known() {
+        let (accounts, text) = known(|_| {});
+        assert_eq!(outcome(&accounts, &text).as_deref(), Ok(id_of(&text).unwrap()));
+    }
+
+    #[test]
+    fn t28_a_wrong_secret_and_an_unknown_id_are_refused_alike_after_the_same_comparisons() {
+        let (accounts, text) = known(|key| key.is_revoked = true);
+        let unknown = NewKey::random().unwrap();
+        assert_eq!(outcome(&accounts, &with_wrong_secret(&text)), Err(KeyRefusal::Unknown));
+        assert_eq!(outcome(&accounts, unknown.reveal()), Err(KeyRefusal::Unknown));
+        // Nobody has the verifier that stands in for a key that is not there.
+        assert_eq!(accounts.key(unknown.id()).map(|_| ()), None);
+        assert_ne!(secret().verifier(unknown.reveal()), [0; 32]);
+    }
+
+    #[test]
+    fn only_who_has_the_secret_learns_that_a_key_has_expired_or_was_revoked() {
+        let (expired, text) = known(|key| key.expires_at = Some(NOW));
+        assert_eq!(outcome(&expired, &text), Err(KeyRefusal::Expired));
+        assert_eq!(outcome(&expired, &with_wrong_secret(&text)), Err(KeyRefusal::Unknown));
+        let (revoked, text) = known(|key| key.is_revoked = true);
+        assert_eq!(outcome(&revoked, &text), Err(KeyRefusal::Revoked));
+        let (later, text) = known(|key| key.expires_at = Some(NOW + tollgate::Span::from_secs(1)));
+        assert!(outcome(&later, &text).is_ok());
+    }
+
+    #[test]
+    fn after_a_rotation_both_secrets_are_good_until_the_overlap_ends() {
+        let old = NewKey::random().unwrap();
+        let new = NewKey::with_id(old.id()).unwrap();
+        let with_overlap = |until| {
+            let mut record = Record::new(old.id(), secret().verifier(new.reveal()));
+            record.previous = Some((secret().verifier(old.reveal()), until));
+            let mut accounts = Accounts::default().edit();
+            accounts.put_key(&record).unwrap();
+            accounts.finish()
+        };
+        let during = with_overlap(NOW + tollgate::Span::from_secs(1));
+        assert!(outcome(&during, old.reveal()).is_ok() && outcome(&during, new.reveal()).is_ok());
+        let after = with_overlap(NOW);
+        assert_eq!(outcome(&after, old.reveal()), Err(KeyRefusal::Unknown));
+        assert!(outcome(&after, new.reveal()).is_ok());
+    }
+
+    #[test]
+    fn t27_verifiers_are_of_no_use_without_the_secret_of_the_service() {
+        let key = NewKey::random().unwrap();
+        let other = KeySecret::new("fedcba9876543210fedcba9876543210");
+        assert_ne!(secret().verifier(key.reveal()), other.verifier(key.reveal()));
+        assert_ne!(secret().fingerprint(), other.fingerprint());
+        // HMAC-SHA-256 as RFC 4231 tests it, case 2.
+        let known = KeySecret::new("Jefe").verifier("what do ya want for nothing?");
+        assert_eq!(known[..8], [0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e]);
+    }
+
+    #[test]
+    fn t56_neither_a_new_key_nor_the_secret_prints_itself() {
+        let key = NewKey::random().unwrap();
+        let shown = format!("{key:?} {:?}", secret());
+        assert!(!shown.contains(&key.reveal()[20..]) && !shown.contains("0123456789"), "{shown}");
     }
 }

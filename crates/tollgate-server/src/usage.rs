@@ -186,3 +186,85 @@ impl Count {
 fn day_of(now: Timestamp) -> u32 {
     u32::try_from(now.as_micros() / MICROS_PER_DAY).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use tollgate::Span;
+
+    use super::*;
+
+    const DAY: u64 = 86_400;
+
+    fn at(day: u64, second: u64) -> Timestamp {
+        Timestamp::from_secs(day * DAY + second)
+    }
+
+    fn user<'a>(deltas: &'a [UserUsageDelta], day: u32) -> &'a UserUsageDelta {
+        deltas.iter().find(|delta| delta.day == day).unwrap()
+    }
+
+    #[test]
+    fn requests_before_and_after_midnight_are_of_different_days() {
+        let usage = Usage::default();
+        let midnight = at(20_001, 0);
+        usage.note_user("alice", false, at(20_000, DAY - 1));
+        usage.note_user("alice", true, midnight - Span::from_micros(1));
+        usage.note_user("alice", false, midnight);
+        let (users, keys) = usage.take();
+        assert_eq!((users.len(), keys.len()), (2, 0));
+        let (before, after) = (user(&users, 20_000), user(&users, 20_001));
+        assert_eq!((before.requests, before.exceeded), (2, 1));
+        assert_eq!(before.last_micros, midnight.as_micros() - 1);
+        assert_eq!((after.requests, after.exceeded, after.last_micros), (1, 0, midnight.as_micros()));
+    }
+
+    #[test]
+    fn a_request_decided_just_before_midnight_and_told_after_it_does_not_go_back() {
+        let usage = Usage::default();
+        usage.note_user("alice", false, at(20_001, 0));
+        usage.note_user("alice", false, at(20_000, DAY - 1));
+        let (users, _) = usage.take();
+        assert_eq!((users.len(), users[0].day, users[0].requests), (1, 20_001, 2));
+        assert_eq!(users[0].last_micros, at(20_001, 0).as_micros());
+    }
+
+    #[test]
+    fn what_was_taken_is_not_counted_again() {
+        let usage = Usage::default();
+        usage.note_key("abc", false, at(1, 1));
+        usage.note_key("abc", true, at(1, 2));
+        let (_, keys) = usage.take();
+        assert_eq!((keys.len(), keys[0].requests, keys[0].last_micros), (1, 2, at(1, 2).as_micros()));
+        assert_eq!(usage.waiting(), 0);
+        assert!(usage.take().1.is_empty());
+    }
+
+    #[test]
+    fn beyond_the_bound_known_ones_are_counted_and_the_rest_are_counted_as_dropped() {
+        let usage = Usage::default();
+        for number in 0..ENTRIES_MAX + 10 {
+            usage.note_user(&number.to_string(), false, at(1, 0));
+        }
+        assert_eq!((usage.waiting(), usage.dropped()), (ENTRIES_MAX, 10));
+        usage.note_user("0", false, at(1, 1));
+        assert_eq!(usage.dropped(), 10);
+        let (users, _) = usage.take();
+        assert_eq!(users.iter().map(|user| user.requests).sum::<u64>(), ENTRIES_MAX as u64 + 1);
+    }
+
+    #[test]
+    fn what_is_left_is_taken_up_by_the_next_process_under_its_old_number() {
+        let usage = Usage::default();
+        let mut flusher = Flusher::new("first".to_owned());
+        assert_eq!(flusher.left(&usage), None);
+        usage.note_user("alice", true, at(3, 4));
+        usage.note_key("abc", false, at(3, 5));
+        let left = flusher.left(&usage).unwrap();
+        let mut next = Flusher::new("second".to_owned());
+        assert!(next.take_up(&left));
+        assert_eq!(next.left(&Usage::default()).unwrap(), left);
+        let text = String::from_utf8(left).unwrap();
+        assert!(text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#), "{text}");
+        assert!(!next.take_up(b"nonsense"));
+    }
+}

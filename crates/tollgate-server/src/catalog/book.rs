@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json};
-use tollgate::wire::document::Node;
 use tollgate::wire::{Document, Fields, Origin, Problem, Problems, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
 use tollgate_stores::sql::{Item, ItemId, RuleItem, TierItem, Write};
@@ -173,11 +172,13 @@ fn read(
     read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>,
 ) -> Result<Rule, Problems> {
     let origin = Origin::Named(format!("{kind} {name:?} of the database"));
-    let mut document = Document::empty();
-    document.set(&["name"], Value::Text(name.to_owned()), &origin);
-    for (key, value) in body {
-        document.set(&[key], value_of(value, &origin), &origin);
-    }
+    let mut table = body.clone();
+    table.insert("name".to_owned(), Json::String(name.to_owned()));
+    let malformed = |reason: &str| {
+        Problems(vec![Problem { origin: origin.clone(), key: String::new(), reason: reason.to_owned() }])
+    };
+    let value: Value = serde_json::from_value(Json::Object(table)).map_err(|error| malformed(&error.to_string()))?;
+    let document = Document::from_value(value, origin.clone()).ok_or_else(|| malformed("it is no table"))?;
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
     let rule = read(&mut fields);
@@ -185,20 +186,5 @@ fn read(
     problems.or(rule)
 }
 
-/// A value of JSON as one of TOML; null, which TOML does not have, is refused where it is read.
-fn value_of(json: &Json, origin: &Origin) -> Value {
-    let node = |json: &Json| Node { value: value_of(json, origin), origin: origin.clone() };
-    match json {
-        Json::Null => Value::Datetime,
-        Json::Bool(value) => Value::Boolean(*value),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
-            (Some(whole), _) => Value::Integer(whole),
-            (None, fraction) => Value::Float(fraction.unwrap_or(f64::INFINITY)),
-        },
-        Json::String(text) => Value::Text(text.clone()),
-        Json::Array(items) => Value::List(items.iter().map(node).collect()),
-        Json::Object(entries) => {
-            Value::Table(entries.iter().map(|(key, value)| (key.clone(), node(value))).collect())
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tollgate::RuleSet;
 use tollgate::accounts::Accounts;
 use tollgate::rules::overrides::{Override, Overrides};
-use tollgate::{Id, Endpoint, Request};
+use tollgate::{Endpoint, Id, Request, Timestamp};
 use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, Item, ItemId, KeyCheck, Stored};
 use tracing::{error, info, warn};
 
@@ -240,7 +240,7 @@ async fn load(database: &Database) -> Result<Configuration, DatabaseError> {
     let version = database
         .load(|stored: Stored| match &stored.item {
             Item::Rule(_) | Item::Tier(_) => drop(configuration.book.put(&stored.item)),
-            Item::Limit(limit) => overrides.extend(items::override_of(limit)),
+            Item::Limit(limit) => overrides.extend(items::override_of(limit, set_at(&stored))),
             item => drop(items::put(&mut accounts, item)),
         })
         .await?;
@@ -248,6 +248,10 @@ async fn load(database: &Database) -> Result<Configuration, DatabaseError> {
     configuration.accounts = accounts.finish();
     configuration.overrides = overrides.into_iter().collect();
     Ok(configuration)
+}
+
+fn set_at(stored: &Stored) -> Timestamp {
+    Timestamp::from_micros(stored.updated_at_micros)
 }
 
 /// A whole configuration takes the place of what is in force.
@@ -320,7 +324,7 @@ async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<Stored>)]
 async fn take_over_limit(app: &App, id: &ItemId, stored: Option<&Stored>) {
     let ItemId::Limit { user, endpoint } = id else { return };
     let new = stored.and_then(|stored| match &stored.item {
-        Item::Limit(limit) => items::override_of(limit),
+        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
         _ => None,
     });
     let Some(new) = new else {

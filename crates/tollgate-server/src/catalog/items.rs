@@ -98,12 +98,12 @@ fn numbers(written: &tollgate_stores::sql::Numbers) -> Numbers {
 }
 
 /// Numbers for one user on one endpoint; nothing if they make no limit.
-pub(super) fn override_of(stored: &UserEndpointLimit) -> Option<Override> {
+pub(super) fn override_of(stored: &UserEndpointLimit, set_at: Timestamp) -> Option<Override> {
     let window = Window::Length(Span::from_micros(stored.window_micros));
     let algorithm = Algorithm::parse(&stored.algorithm)?;
     let limit = Limit::shaped(algorithm, stored.requests, window, stored.burst, None).ok()?;
     let (user, endpoint) = (Id::parse(&stored.user).ok()?, Endpoint::parse(&stored.endpoint).ok()?);
-    Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(stored.updated_at_micros)))
+    Some(Override::new(user, &endpoint, limit, set_at))
 }
 
 /// The same numbers, to be stored.
@@ -116,6 +116,5 @@ pub(crate) fn limit_of(numbers: &Override) -> UserEndpointLimit {
         window_micros: limit.window_length().as_micros(),
         algorithm: limit.algorithm().as_str().to_owned(),
         burst: limit.burst(),
-        updated_at_micros: numbers.updated_at.as_micros(),
     }
 }

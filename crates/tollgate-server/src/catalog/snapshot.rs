@@ -9,7 +9,8 @@ use std::io::{self, BufReader, Read, Write};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tollgate::accounts::Accounts;
-use tollgate::rules::overrides::Overrides;
+use tollgate::Timestamp;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
 
 use super::book::Book;
@@ -138,7 +139,7 @@ impl Head {
                 _ => {}
             }
         }
-        let limits = overrides.iter().map(|each| LimitEntry::of(items::limit_of(each))).collect();
+        let limits = overrides.iter().map(LimitEntry::of).collect();
         Head { place: place.to_owned(), version, rules, tiers, limits }
     }
 
@@ -150,21 +151,74 @@ impl Head {
         for TierEntry { name, description, body } in self.tiers {
             book.put(&Item::Tier(TierItem { name, description, body }));
         }
-        let limits = self.limits.into_iter().map(LimitEntry::into_limit);
-        let overrides = limits.filter_map(|limit| items::override_of(&limit)).collect();
+        let overrides = self.limits.into_iter().filter_map(LimitEntry::into_override).collect();
         (self.place, Configuration { version: self.version, book, overrides, accounts })
     }
 }
 
 impl LimitEntry {
-    fn of(limit: UserEndpointLimit) -> Self {
-        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } =
-            limit;
+    fn of(set: &Override) -> Self {
+        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } = items::limit_of(set);
+        let updated_at_micros = set.updated_at.as_micros();
         LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
     }
 
-    fn into_limit(self) -> UserEndpointLimit {
+    fn into_override(self) -> Option<Override> {
         let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } = self;
-        UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
+        let limit = UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst };
+        items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tollgate::accounts::NewKey;
+    use tollgate::{Endpoint, Id, Limit};
+
+    use super::*;
+
+    fn written(place: &str) -> Vec<u8> {
+        let mut book = Book::default();
+        let body = json!({ "limits": [{ "requests": 4, "window": "1s" }] }).as_object().unwrap().clone();
+        book.put(&Item::Rule(RuleItem { name: "burst".to_owned(), body }));
+        let limit = Limit::new(tollgate::Algorithm::TokenBucket, 7, tollgate::Window::Length(tollgate::Span::from_secs(60))).unwrap();
+        let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/x").unwrap());
+        let overrides = [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
+        let mut accounts = Accounts::default().edit();
+        accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
+        let mut bytes = Vec::new();
+        write(place, 42, &book, &overrides, &accounts.finish(), &mut bytes).unwrap();
+        bytes
+    }
+
+    fn read_bytes(bytes: &[u8]) -> Result<(String, Configuration), SnapshotError> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(bytes).unwrap();
+        std::io::Seek::rewind(&mut file).unwrap();
+        read(file)
+    }
+
+    #[test]
+    fn what_was_written_is_read() {
+        let (place, read) = read_bytes(&written("here")).unwrap();
+        assert_eq!((place.as_str(), read.version), ("here", 42));
+        assert!(read.book.has("burst"));
+        let set = read.overrides.get("alice", "/x").unwrap();
+        assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
+        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);
+    }
+
+    #[test]
+    fn a_snapshot_that_is_cut_off_or_changed_anywhere_is_not_used() {
+        let bytes = written("here");
+        for length in 0..bytes.len() {
+            assert!(read_bytes(&bytes[..length]).is_err(), "{length}");
+        }
+        for place in (0..bytes.len()).step_by(7) {
+            let mut changed = bytes.clone();
+            changed[place] ^= 0x10;
+            assert!(read_bytes(&changed).is_err(), "{place}");
+        }
     }
 }

@@ -27,7 +27,10 @@ fn service(text: &str) -> Service {
     let applied = Arc::new(Mutex::new(Vec::new()));
     let apply: Apply = Box::new({
         let applied = Arc::clone(&applied);
-        move |settings: Settings| applied.lock().push(settings.show())
+        move |settings: &Settings| {
+            applied.lock().push(settings.show());
+            Ok(())
+        }
     });
     let handle = ReloadHandle::new(settings, Clock::start(), apply);
     Service { _dir: dir, file, applied, handle }

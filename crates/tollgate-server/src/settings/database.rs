@@ -49,12 +49,11 @@ impl DatabaseSettings {
         let in_data_dir = || SqlSettings::sqlite(data_dir.join(FILE));
         // What is no URL did not become settings.
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
-        SqlSettings {
-            connections_max: self.connections,
-            connect_timeout: self.connect_timeout,
-            statement_timeout: self.statement_timeout,
-            ..written.unwrap_or_else(in_data_dir)
-        }
+        let mut sql = written.unwrap_or_else(in_data_dir);
+        sql.connections_max = self.connections;
+        sql.connect_timeout = self.connect_timeout;
+        sql.statement_timeout = self.statement_timeout;
+        sql
     }
 
     /// Whether it is a file of this machine, which no other node follows.
