@@ -55,7 +55,8 @@ impl Caller {
         match &self.tenant {
             None => Ok(()),
             Some(tenant) => {
-                let message = format!("the key is bound to the tenant {tenant:?}, and this concerns all tenants");
+                let message =
+                    format!("the key is bound to the tenant {tenant:?}, and this concerns all tenants");
                 Err(ApiError::new(Code::Forbidden, message))
             }
         }
@@ -163,7 +164,10 @@ impl Gate {
 
 /// A key of a limited client, which may not call tollgate itself.
 fn no_caller() -> ApiError {
-    ApiError::new(Code::Forbidden, "the key has no scope: it is for limited clients, not for callers of tollgate")
+    ApiError::new(
+        Code::Forbidden,
+        "the key has no scope: it is for limited clients, not for callers of tollgate",
+    )
 }
 
 /// The caller's key lacks this scope.

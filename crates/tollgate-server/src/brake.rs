@@ -95,7 +95,10 @@ impl Brake {
         drop(state);
         if alarmed {
             self.episodes.fetch_add(1, Ordering::Relaxed);
-            warn!(failures = ALARM_FAILURES, "keys are being tried from many addresses: each may try only a few");
+            warn!(
+                failures = ALARM_FAILURES,
+                "keys are being tried from many addresses: each may try only a few"
+            );
         }
         if began {
             self.episodes.fetch_add(1, Ordering::Relaxed);

@@ -11,6 +11,7 @@
 mod book;
 mod follow;
 pub(crate) mod items;
+mod preview;
 pub(crate) mod resets;
 pub(crate) mod snapshot;
 mod usage;
@@ -116,7 +117,8 @@ impl CatalogState {
     }
 }
 
-const SECRET_DIFFERS: &str = "auth.key_secret is not that of the other nodes: API keys made there are not known here";
+const SECRET_DIFFERS: &str =
+    "auth.key_secret is not that of the other nodes: API keys made there are not known here";
 
 #[allow(dead_code, reason = "the admin routes use all of it")]
 impl Catalog {
@@ -291,10 +293,14 @@ pub(crate) fn failed(error: &DatabaseError) -> ApiError {
         DatabaseError::Constraint { .. } => {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }
-        DatabaseError::Unknown { .. } => {
-            ApiError::new(Code::ServiceUnavailable, "whether the change was made is not known: look before sending it again")
-        }
-        _ => ApiError::new(Code::ServiceUnavailable, "the database cannot be reached, and nothing was changed: send it again"),
+        DatabaseError::Unknown { .. } => ApiError::new(
+            Code::ServiceUnavailable,
+            "whether the change was made is not known: look before sending it again",
+        ),
+        _ => ApiError::new(
+            Code::ServiceUnavailable,
+            "the database cannot be reached, and nothing was changed: send it again",
+        ),
     }
 }
 

@@ -154,7 +154,8 @@ impl DataDir {
                 let mut text = String::new();
                 file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
                 let secret = text.trim();
-                let usable = secret.len() >= KEY_SECRET_BYTES_MIN && secret.bytes().all(|byte| byte.is_ascii_graphic());
+                let usable = secret.len() >= KEY_SECRET_BYTES_MIN
+                    && secret.bytes().all(|byte| byte.is_ascii_graphic());
                 // It is not made anew: keys that were hashed with the old one would be lost.
                 if usable { Ok(secret.to_owned()) } else { Err(DataDirError::NoSecret { path }) }
             }

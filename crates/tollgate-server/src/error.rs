@@ -35,6 +35,8 @@ pub(crate) enum Code {
     RequestTimeout,
     /// In conflict with what is there.
     Conflict,
+    /// It is not what the request says it must be.
+    PreconditionFailed,
     /// The body, or the batch, is too large.
     PayloadTooLarge,
     /// The body is not JSON.
@@ -60,6 +62,7 @@ impl Code {
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::Conflict => StatusCode::CONFLICT,
+            Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
@@ -132,7 +135,15 @@ impl ErrorDetails<'_> {
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        ApiError { code, message: message.into(), field: None, reason: None, allow: None, retry_after: None, key_refusal: None }
+        ApiError {
+            code,
+            message: message.into(),
+            field: None,
+            reason: None,
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// A field that is wrong.
@@ -144,7 +155,15 @@ impl ApiError {
         let (field, reason) = (field.into(), reason.into());
         let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
         let field = Some(field).filter(|field| !field.is_empty());
-        ApiError { code, message, field, reason: Some(reason), allow: None, retry_after: None, key_refusal: None }
+        ApiError {
+            code,
+            message,
+            field,
+            reason: Some(reason),
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// An invalid field with the code that its kind has.
@@ -165,7 +184,8 @@ impl ApiError {
 
     /// Wrong keys came from this address; the next one is looked at after `wait`.
     pub(crate) fn too_many_attempts(wait: Span) -> Self {
-        let message = "too many wrong keys came from this address: no key is looked at until Retry-After is over";
+        let message =
+            "too many wrong keys came from this address: no key is looked at until Retry-After is over";
         ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
     }
 
@@ -187,6 +207,15 @@ impl ApiError {
             None => parent.to_owned().into(),
         });
         self
+    }
+
+    /// The same error, told to people in other words.
+    pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError { message: message.into(), ..self }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn code(&self) -> Code {

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use crate::auth::Caller;
 use crate::error::{ApiError, Code};
-use crate::keys::{KeyRing, NotTaken};
 use crate::json::{Pairs, Text};
+use crate::keys::{KeyRing, NotTaken};
 
 /// A check as written. Fields that are not known are ignored, so that clients may be ahead of the server.
 #[derive(Debug, Deserialize, ToSchema)]

@@ -272,7 +272,7 @@ impl Seen {
             user: id(self.user.as_deref()),
             tenant: id(self.tenant.as_deref()),
             // What is shown of a key stands for it: as unlike any other's as the key itself.
-            api_key: self.api_key.as_deref().and_then(|shown| ApiKey::parse(shown).ok()),
+            api_key: self.api_key.as_deref().and_then(stand_in),
             login: id(self.login.as_deref()),
             ip: self.ip,
             tier: id(self.tier.as_deref()),
@@ -294,6 +294,14 @@ impl Seen {
             .or_else(|| self.ip.map(|ip| Client::Ip(ip).to_string()))
             .or_else(|| named("tenant", &self.tenant))
             .unwrap_or_default()
+    }
+}
+
+/// A known key by its id, any other by what is shown of it.
+fn stand_in(shown: &str) -> Option<ApiKey<'_>> {
+    match Client::parse(shown) {
+        Some(Client::ApiKey(known)) => Some(known),
+        _ => ApiKey::parse(shown).ok(),
     }
 }
 

@@ -202,6 +202,20 @@ impl Call {
     /// The body, if it is JSON, not too large and in time.
     async fn json_body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.require_json()?;
+        self.body(body, bytes_max).await
+    }
+
+    /// The same, or nothing at all.
+    async fn json_body_or_nothing(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        let body = self.body(body, bytes_max).await?;
+        if !body.is_empty() {
+            self.require_json()?;
+        }
+        Ok(body)
+    }
+
+    /// The body, whatever it is, if it is not too large and in time.
+    async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         let mut reading = pin!(read_whole(body, bytes_max));
         // Most bodies came with their heads: no timer is set for them.
         let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -212,16 +226,21 @@ impl Call {
     }
 
     fn require_json(&self) -> Result<(), ApiError> {
-        let kind =
-            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        if kind.eq_ignore_ascii_case(b"application/json") {
+        if self.is_of_type("application/json") {
             return Ok(());
         }
         Err(ApiError::new(
             Code::UnsupportedMediaType,
             "the body must be JSON: send Content-Type: application/json",
         ))
+    }
+
+    /// Whether the body says that it is of this type.
+    fn is_of_type(&self, media_type: &str) -> bool {
+        let kind =
+            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        kind.eq_ignore_ascii_case(media_type.as_bytes())
     }
 
     /// The values of the query, parsed strictly.

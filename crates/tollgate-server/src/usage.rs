@@ -264,7 +264,10 @@ mod tests {
         assert!(next.take_up(&left));
         assert_eq!(next.left(&Usage::default()).unwrap(), left);
         let text = String::from_utf8(left).unwrap();
-        assert!(text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#), "{text}");
+        assert!(
+            text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#),
+            "{text}"
+        );
         assert!(!next.take_up(b"nonsense"));
     }
 }

@@ -31,7 +31,8 @@ const RESETS_MAX: u32 = 1_000;
 /// Follows the database for as long as the service runs.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let counters_saved_at = data_dir.counters_saved_at();
-    let mut follower = Follower { app, data_dir, counters_saved_at, last_saved: None, save_after: Instant::now() };
+    let mut follower =
+        Follower { app, data_dir, counters_saved_at, last_saved: None, save_after: Instant::now() };
     let database = follower.arrive().await;
     follower.stay(database).await;
 }
@@ -90,7 +91,10 @@ impl Follower {
             Some(configuration) => {
                 let version = configuration.version;
                 put_in_force(&self.app, configuration, Source::Snapshot);
-                warn!(version, why, "serving without the database: the last good configuration on disk is in force");
+                warn!(
+                    version,
+                    why, "serving without the database: the last good configuration on disk is in force"
+                );
             }
             None => warn!(
                 why,
@@ -130,7 +134,10 @@ impl Follower {
     async fn make_up_for_resets(&self, database: &Database, followed: u64) {
         let Some(saved_at) = self.counters_saved_at else { return };
         let Ok(entries) = resets::latest(database, RESETS_MAX).await else { return };
-        for entry in entries.iter().filter(|entry| entry.at_micros >= saved_at || entry.version > followed && followed > 0) {
+        for entry in entries
+            .iter()
+            .filter(|entry| entry.at_micros >= saved_at || entry.version > followed && followed > 0)
+        {
             resets::replay(&self.app, entry).await;
         }
     }
@@ -269,7 +276,10 @@ fn put_in_force(app: &App, configuration: Configuration, source: Source) {
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     app.limiter().update_rules(|current| {
         let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
-        set.as_ref().unwrap_or(current).with_overrides(Arc::clone(overrides)).with_accounts(Arc::clone(&accounts))
+        set.as_ref()
+            .unwrap_or(current)
+            .with_overrides(Arc::clone(overrides))
+            .with_accounts(Arc::clone(&accounts))
     });
     catalog.has_keys.store(true, Ordering::Relaxed);
     catalog.update_state(|state| {

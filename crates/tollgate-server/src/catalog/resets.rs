@@ -69,7 +69,8 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
     let Some(facts) = facts.filter(|facts| facts.node != app.catalog().node) else { return };
     let rules = app.limiter().rules();
     let key = facts.api_key.as_deref().and_then(|id| rules.accounts().key(id)).map(ApiKey::known);
-    let pairs = facts.descriptors.iter().map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?)));
+    let pairs =
+        facts.descriptors.iter().map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?)));
     let descriptors: Vec<(Id<'_>, Id<'_>)> = pairs.flatten().collect();
     let Ok(endpoint) = Endpoint::parse(&facts.endpoint) else { return };
     let request = Request {

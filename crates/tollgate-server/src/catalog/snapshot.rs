@@ -8,8 +8,8 @@ use std::io::{self, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tollgate::accounts::Accounts;
 use tollgate::Timestamp;
+use tollgate::accounts::Accounts;
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
 
@@ -158,13 +158,15 @@ impl Head {
 
 impl LimitEntry {
     fn of(set: &Override) -> Self {
-        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } = items::limit_of(set);
+        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } =
+            items::limit_of(set);
         let updated_at_micros = set.updated_at.as_micros();
         LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
     }
 
     fn into_override(self) -> Option<Override> {
-        let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } = self;
+        let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } =
+            self;
         let limit = UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst };
         items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
     }
@@ -182,9 +184,15 @@ mod tests {
         let mut book = Book::default();
         let body = json!({ "limits": [{ "requests": 4, "window": "1s" }] }).as_object().unwrap().clone();
         book.put(&Item::Rule(RuleItem { name: "burst".to_owned(), body }));
-        let limit = Limit::new(tollgate::Algorithm::TokenBucket, 7, tollgate::Window::Length(tollgate::Span::from_secs(60))).unwrap();
+        let limit = Limit::new(
+            tollgate::Algorithm::TokenBucket,
+            7,
+            tollgate::Window::Length(tollgate::Span::from_secs(60)),
+        )
+        .unwrap();
         let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/x").unwrap());
-        let overrides = [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
+        let overrides =
+            [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
         let mut accounts = Accounts::default().edit();
         accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
         let mut bytes = Vec::new();

@@ -61,7 +61,10 @@ pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
             Err(_) => None,
         };
         if let Some(left) = left {
-            info!(bytes = left.len(), "the database was not told what users and keys have asked: it is kept on disk");
+            info!(
+                bytes = left.len(),
+                "the database was not told what users and keys have asked: it is kept on disk"
+            );
             let data_dir = Arc::clone(data_dir);
             let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(Some(&left))).await;
         }

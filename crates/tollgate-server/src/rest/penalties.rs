@@ -3,6 +3,7 @@
 use http::StatusCode;
 use serde::Serialize;
 use tollgate::counters::CounterAdmin;
+use tollgate_stores::sql::Act;
 use utoipa::ToSchema;
 
 use super::{Call, Response};
@@ -64,6 +65,15 @@ pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
         return Err(ApiError::new(Code::NotFound, message));
     }
     tracing::info!(by = %call.caller.name, client = ?text, "client pardoned");
+    let after = Some(serde_json::json!({ "violations": 0 }));
+    call.note_act(Act {
+        action: "pardon".into(),
+        kind: "penalty".into(),
+        subject: text,
+        before: None,
+        after,
+    })
+    .await;
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)

@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use serde::Serialize;
+use tollgate_stores::sql::Act;
 use utoipa::ToSchema;
 
 use super::{Call, Response};
@@ -38,6 +39,10 @@ pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
     let outcome = outcome.map_err(|_| ApiError::new(Code::InternalError, "the reload failed"))?;
     let report = outcome.map_err(|error| ApiError::field(Code::InvalidInput, "config", error.to_string()))?;
     tracing::info!(by = %call.caller.name, generation = report.generation, "configuration reloaded");
+    let after = Some(serde_json::json!({ "generation": report.generation, "rules": report.rules }));
+    let subject = "settings".to_owned();
+    call.note_act(Act { action: "reload".into(), kind: "settings".into(), subject, before: None, after })
+        .await;
     let answer = ReloadAnswer {
         rules: call.app.limiter().rules().rules().len(),
         generation: report.generation,

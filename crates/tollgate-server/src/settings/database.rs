@@ -87,7 +87,8 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> DatabaseSettings {
             .unwrap_or(default.connect_timeout),
         statement_timeout: (fields.read("statement_timeout", duration(second, minute * 10)))
             .unwrap_or(default.statement_timeout),
-        connections: (fields.read("connections", integer(2..=CONNECTIONS_MAX))).unwrap_or(default.connections),
+        connections: (fields.read("connections", integer(2..=CONNECTIONS_MAX)))
+            .unwrap_or(default.connections),
     }
 }
 
@@ -137,7 +138,10 @@ mod tests {
         let sql = settings.sql(Path::new("/data"));
         assert_eq!(sql.place(), "MySQL database gate at db.example:3306");
         assert_eq!((sql.connections_max, sql.connect_timeout), (7, Duration::from_secs(2)));
-        assert_eq!((sql.statement_timeout, settings.poll_every), (Duration::from_secs(9), Duration::from_millis(500)));
+        assert_eq!(
+            (sql.statement_timeout, settings.poll_every),
+            (Duration::from_secs(9), Duration::from_millis(500))
+        );
         assert!(!settings.is_of_this_node());
     }
 
@@ -170,7 +174,9 @@ mod tests {
                 assert!(!text.contains("canary") && !text.contains("can@"), "{text}");
             }
         }
-        for wrong in ["postgres://u:canary@host:port/gate", "pg://u:canary@host/gate", "postgres://u:canary@host"] {
+        for wrong in
+            ["postgres://u:canary@host:port/gate", "pg://u:canary@host/gate", "postgres://u:canary@host"]
+        {
             let error = Settings::from_toml(&format!("[database]\nurl = \"{wrong}\"")).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
         }

@@ -17,8 +17,8 @@ use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings, ServerSettings,
-    Settings, Source, database, listen_default, redis,
+    AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
+    ServerSettings, Settings, Source, database, listen_default, redis,
 };
 use crate::scope::{Scope, Scopes};
 

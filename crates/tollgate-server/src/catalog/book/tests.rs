@@ -45,8 +45,10 @@ fn the_database_adds_to_the_file() {
 
 #[test]
 fn a_name_that_is_in_both_is_an_error_that_names_both() {
-    let file = file("[[rules]]\nname = \"burst\"\nper = [\"ip\"]\nlimits = [{ requests = 1, window = \"1s\" }]\n\
-                     [[tiers]]\nname = \"paid\"\nlimit = 1\nwindow = \"1m\"");
+    let file = file(
+        "[[rules]]\nname = \"burst\"\nper = [\"ip\"]\nlimits = [{ requests = 1, window = \"1s\" }]\n\
+                     [[tiers]]\nname = \"paid\"\nlimit = 1\nwindow = \"1m\"",
+    );
     let book = book(&[rule("burst", 3), rule("other", 3), tier("paid")]);
     let told = book.compile(&file).unwrap_err().to_string();
     for part in ["rule of the database", "\"burst\"", "tier of the database", "\"tier:paid\""] {
@@ -69,7 +71,8 @@ fn the_built_in_default_makes_way_for_a_rule_of_its_name_and_a_written_one_does_
 
 #[test]
 fn what_is_no_rule_is_told_by_its_name_and_its_field() {
-    let wrong = body(json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
+    let wrong =
+        body(json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
     let book = book(&[Item::Rule(RuleItem { name: "odd".to_owned(), body: wrong }), rule("good", 1)]);
     let told = book.compile(&file("")).unwrap_err().to_string();
     for part in ["rule \"odd\" of the database", "per[0]", "colour: unknown key"] {

@@ -96,7 +96,8 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
     let now = call.app.now();
     let filter = query.filter(now)?;
     let stored = call.database()?.list(Kind::Block, &filter, page.after.as_ref(), page.asked()).await;
-    let (stored, next) = page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
+    let (stored, next) =
+        page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
     let blocks = stored.iter().map(|stored| show(stored, now)).collect();
     Ok(answer::json(StatusCode::OK, &show::page(Kind::Block, blocks, next)))
 }

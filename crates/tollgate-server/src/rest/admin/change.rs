@@ -129,7 +129,9 @@ pub(super) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
     // Without a condition it must be there all the same; that it is not is another answer.
     let (expect, refused): (Expect, Refused) = match expect {
         Expect::Anything => (Expect::Present, missing),
-        Expect::Absent => return Err(ApiError::field(Code::InvalidInput, "if-none-match", "has no meaning here")),
+        Expect::Absent => {
+            return Err(ApiError::field(Code::InvalidInput, "if-none-match", "has no meaning here"));
+        }
         expect => (expect, differs),
     };
     let edit = Edit { write: Write::Delete(id), expect };
@@ -181,7 +183,8 @@ pub(super) fn answer_of(stored: &Stored, shown: Json, status: StatusCode) -> Res
 
 /// Where an item is found. Everything that a path could understand otherwise is escaped.
 fn location(id: &ItemId) -> String {
-    const KEPT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+    const KEPT: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
     let kind = render::plural(id.kind());
     format!("/v1/admin/{kind}/{}", utf8_percent_encode(&id.to_string(), KEPT))
 }
@@ -271,8 +274,9 @@ async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result
     }
     // They must go with the rules of now, not with those of the last time this node looked.
     let version = database.version().await.map_err(|error| catalog::failed(&error))?;
-    if !catalog.catch_up(&call.app, version).await {
-        let message = "this node has not read the latest configuration yet; nothing was changed: send it again";
+    if catalog.version() < version && !catalog.catch_up(&call.app, version).await {
+        let message =
+            "this node has not read the latest configuration yet; nothing was changed: send it again";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
     }
     catalog.compile_with(writes).map(drop).map_err(|problems| {
@@ -323,7 +327,7 @@ pub(super) async fn effect(call: &Call, differences: &[Difference]) -> Result<Op
     let _one = TRIALS.acquire().await.map_err(|_| failed())?;
     let app = std::sync::Arc::clone(&call.app);
     let trial = tokio::task::spawn_blocking(move || {
-        let (today, changed) = (app.catalog().preview(&app, &[])?, app.catalog().preview(&app, &writes)?);
+        let (today, changed) = app.catalog().preview(&app, &writes)?;
         Ok(app.recent().compare(&today, &changed, app.now()))
     });
     let effect: Result<Effect, tollgate::wire::Problems> = trial.await.map_err(|_| failed())?;

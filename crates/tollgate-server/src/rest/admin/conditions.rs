@@ -16,7 +16,9 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expect, ApiError> {
         (Some("*"), None) => Ok(Expect::Present),
         (Some(tag), None) => version(tag).map(Expect::Version),
         (None, Some("*")) => Ok(Expect::Absent),
-        (None, Some(_)) => Err(malformed("if-none-match", "must be * for a change: it must not be there yet")),
+        (None, Some(_)) => {
+            Err(malformed("if-none-match", "must be * for a change: it must not be there yet"))
+        }
         (Some(_), Some(_)) => Err(malformed("if-none-match", "cannot be together with If-Match")),
     }
 }
@@ -110,7 +112,11 @@ mod tests {
             ("if-match", ""),
             ("if-none-match", "\"1\""),
         ] {
-            assert_eq!(expected(&headers(&[(name, value)])).unwrap_err().code(), Code::InvalidInput, "{value}");
+            assert_eq!(
+                expected(&headers(&[(name, value)])).unwrap_err().code(),
+                Code::InvalidInput,
+                "{value}"
+            );
         }
         let both = headers(&[("if-match", "*"), ("if-none-match", "*")]);
         assert_eq!(expected(&both).unwrap_err().code(), Code::InvalidInput);

@@ -160,7 +160,9 @@ impl Asked {
                 Some(after) if after.kind() == *kind => gathered.last = Some(after.clone()),
                 _ => {}
             }
-            self.gather_kind(database, *kind, &mut gathered).await.map_err(|error| catalog::failed(&error))?;
+            self.gather_kind(database, *kind, &mut gathered)
+                .await
+                .map_err(|error| catalog::failed(&error))?;
             if gathered.cut {
                 break;
             }

@@ -6,8 +6,8 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::Fields;
 use tollgate::Timestamp;
+use tollgate::wire::Fields;
 use tollgate_stores::sql::{Database, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write};
 use utoipa::{IntoParams, ToSchema};
 
@@ -96,7 +96,9 @@ pub(in crate::rest) async fn import(call: Call, body: Incoming) -> Result<Respon
         match change::make(&call, &planned.edits(), change::differs).await {
             Ok(changed) => return Ok(respond(&parsed, &changed.differences, changed.version, false, None)),
             // Somebody came between, and the caller did not say which version this was planned on.
-            Err(error) if error.code() == Code::PreconditionFailed && expected.is_none() && attempt < ATTEMPTS => {
+            Err(error)
+                if error.code() == Code::PreconditionFailed && expected.is_none() && attempt < ATTEMPTS =>
+            {
                 attempt += 1;
             }
             Err(error) => return Err(error),
@@ -110,7 +112,8 @@ async fn read_body(call: &Call, body: Incoming) -> Result<Sent, ApiError> {
         return Sent::toml(&call.body(body, IMPORT_BYTES_MAX).await?);
     }
     if !call.is_of_type("application/json") {
-        let message = "the body must be JSON or TOML: send Content-Type: application/json or application/toml";
+        let message =
+            "the body must be JSON or TOML: send Content-Type: application/json or application/toml";
         return Err(ApiError::new(Code::UnsupportedMediaType, message));
     }
     Sent::json(&call.body(body, IMPORT_BYTES_MAX).await?)
@@ -224,7 +227,10 @@ async fn superfluous(
         after = page.last().cloned();
         found.extend(page.into_iter().filter(|id| !kept.contains(id)));
         if found.len() + already > 2 * ITEMS_MAX {
-            let message = format!("prune would remove more than {ITEMS_MAX} {}: nothing was changed", render::plural(kind));
+            let message = format!(
+                "prune would remove more than {ITEMS_MAX} {}: nothing was changed",
+                render::plural(kind)
+            );
             return Err(ApiError::new(Code::PayloadTooLarge, message));
         }
         if is_last {
@@ -243,7 +249,8 @@ async fn plan(call: &Call, parsed: &Parsed, prune: bool, expected: Option<u64>) 
     let database = call.database()?;
     let version = database.version().await.map_err(|error| catalog::failed(&error))?;
     if let Some(expected) = expected.filter(|expected| *expected != version) {
-        let message = format!("the configuration is at version {version}, not at {expected}: look at it again");
+        let message =
+            format!("the configuration is at version {version}, not at {expected}: look at it again");
         return Err(conditions::failed(message));
     }
     let edits = parsed.edits(&database, prune).await?;
@@ -259,7 +266,10 @@ impl Planned {
                 Some(item) => Write::Put(item.clone()),
                 None => Write::Delete(difference.id.clone()),
             },
-            expect: difference.before.as_ref().map_or(Expect::Absent, |before| Expect::Version(before.version)),
+            expect: difference
+                .before
+                .as_ref()
+                .map_or(Expect::Absent, |before| Expect::Version(before.version)),
         };
         self.differences.iter().map(edit).collect()
     }

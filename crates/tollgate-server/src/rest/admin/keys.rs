@@ -147,7 +147,8 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
     let page = Page::of(Kind::Key, query.limit.as_deref(), query.after.as_deref())?;
     let filter = query.filter(call.app.now())?;
     let stored = call.database()?.list(Kind::Key, &filter, page.after.as_ref(), page.asked()).await;
-    let (stored, next) = page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
+    let (stored, next) =
+        page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
     let keys = show(&call, &stored).await?;
     Ok(answer::json(StatusCode::OK, &show::page(Kind::Key, keys, next)))
 }
@@ -352,9 +353,7 @@ pub(super) async fn answer_with_secret(
     let mut shown = show(call, std::slice::from_ref(&stored)).await?.pop().unwrap_or_default();
     shown["key"] = secret.into();
     let mut response = change::answer_of(&stored, shown, status);
-    response
-        .headers_mut()
-        .insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
+    response.headers_mut().insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     Ok(response)
 }
 

@@ -65,14 +65,31 @@ pub(super) fn cursor(id: &ItemId) -> String {
 
 /// The item that a cursor names; there need be none.
 pub(super) fn read_cursor(kind: Kind, text: &str) -> Result<ItemId, ApiError> {
-    let wrong = || ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier answer");
     let bytes = if text.len() <= CURSOR_BYTES_MAX { decode(text) } else { None };
-    let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(wrong)?;
+    let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(no_cursor)?;
     if name.is_empty() || name.contains('\0') {
-        return Err(wrong());
+        return Err(no_cursor());
     }
     // Only one spelling of each: what is not printed again as it was read is none of ours.
-    ItemId::parse(kind, &name).filter(|id| id.to_string() == name).ok_or_else(wrong)
+    ItemId::parse(kind, &name).filter(|id| id.to_string() == name).ok_or_else(no_cursor)
+}
+
+/// The cursor behind an item, in a list of several kinds.
+pub(super) fn cursor_of_any(id: &ItemId) -> String {
+    encode(format!("{}/{id}", id.kind().as_str()).as_bytes())
+}
+
+/// The item that such a cursor names, of one of these kinds.
+pub(super) fn read_cursor_of_any(kinds: &[Kind], text: &str) -> Result<ItemId, ApiError> {
+    let decoded = decode(text).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+    let (kind, name) = decoded.split_once('/').unwrap_or_default();
+    // A name is checked as if it had come alone.
+    let kind = kinds.iter().find(|known| known.as_str() == kind);
+    kind.map_or_else(|| Err(no_cursor()), |kind| read_cursor(*kind, &encode(name.as_bytes())))
+}
+
+fn no_cursor() -> ApiError {
+    ApiError::field(Code::InvalidInput, "after", "must be `next` of an earlier answer")
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -81,7 +98,10 @@ const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let bits = group.iter().enumerate().fold(0_usize, |bits, (n, byte)| bits | usize::from(*byte) << (16 - 8 * n));
+        let bits = group
+            .iter()
+            .enumerate()
+            .fold(0_usize, |bits, (n, byte)| bits | usize::from(*byte) << (16 - 8 * n));
         for n in 0..=group.len() {
             let _ = text.write_char(char::from(ALPHABET[bits >> (18 - 6 * n) & 63]));
         }

@@ -114,7 +114,8 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
     require_text("tier", query.tier.as_deref())?;
     let filter = Filter { prefix: query.prefix, tier: query.tier, ..Filter::default() };
     let stored = call.database()?.list(Kind::Quota, &filter, page.after.as_ref(), page.asked()).await;
-    let (stored, next) = page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
+    let (stored, next) =
+        page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
     let quotas = show(&call, &stored).await?;
     Ok(answer::json(StatusCode::OK, &show::page(Kind::Quota, quotas, next)))
 }

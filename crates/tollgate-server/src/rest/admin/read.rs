@@ -237,7 +237,8 @@ pub(super) fn parse_client(written: &str) -> Result<(BlockKind, String), String>
 
 /// An address or a network: without host bits, without the clothes of IPv6 if it is IPv4.
 fn network(written: &str) -> Result<String, String> {
-    let wrong = || format!("{written:?} is not an address or a network such as 192.0.2.0/24 or 2001:db8::/32");
+    let wrong =
+        || format!("{written:?} is not an address or a network such as 192.0.2.0/24 or 2001:db8::/32");
     let (address, length) = written.split_once('/').map_or((written, None), |(a, l)| (a, Some(l)));
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let most: u8 = if address.is_ipv4() { 32 } else { 128 };
@@ -328,7 +329,17 @@ mod tests {
         ] {
             assert_eq!(network(written).unwrap(), canonical, "{written}");
         }
-        for wrong in ["", "/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/+8", "10.0.0.0/", "fe80::1%eth0", "x/8", "::/129"] {
+        for wrong in [
+            "",
+            "/",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "fe80::1%eth0",
+            "x/8",
+            "::/129",
+        ] {
             assert!(network(wrong).is_err(), "{wrong}");
         }
     }

@@ -2,7 +2,7 @@
 //! against.
 
 use serde_json::{Map, Value as Json, json};
-use tollgate_stores::sql::{BlockItem, Item, Kind, KeyItem, Numbers, QuotaItem, UserEndpointLimit};
+use tollgate_stores::sql::{BlockItem, Item, KeyItem, Kind, Numbers, QuotaItem, UserEndpointLimit};
 
 /// The name that a list of a kind has in paths, answers and exports.
 pub(super) const fn plural(kind: Kind) -> &'static str {

@@ -36,7 +36,8 @@ impl Sent {
             |reason: String| ApiError::field(Code::InvalidInput, "", format!("not TOML: {reason}"));
         let text = std::str::from_utf8(body).map_err(|error| not_toml(error.to_string()))?;
         let document = Document::from_toml(text).map_err(|problems| wrong(&problems, true))?;
-        let table: toml::Table = text.parse().map_err(|error: toml::de::Error| not_toml(error.to_string()))?;
+        let table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| not_toml(error.to_string()))?;
         let values = table.into_iter().map(|(key, value)| (key, json_of(value))).collect();
         Ok(Sent { values, document, has_lines: true })
     }
