@@ -253,9 +253,10 @@ mod tests {
     fn addresses_are_bounded_and_those_that_wait_are_kept() {
         let brake = Brake::default();
         fail(&brake, "203.0.113.1", FREE + 5, START);
-        for number in 0..ADDRESSES_MAX {
-            let address = IpAddr::from([10, 0, (number >> 8) as u8, number as u8]);
-            brake.note_failure(address, START + Span::from_micros(number as u64));
+        let first = u32::from_be_bytes([10, 0, 0, 0]);
+        for number in 0..u32::try_from(ADDRESSES_MAX).unwrap() {
+            let address = IpAddr::from((first + number).to_be_bytes());
+            brake.note_failure(address, START + Span::from_micros(number.into()));
         }
         assert!(brake.state.lock().by_address.len() <= ADDRESSES_MAX);
         assert!(brake.wait(ip("203.0.113.1"), START).is_some());

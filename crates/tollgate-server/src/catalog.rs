@@ -289,10 +289,11 @@ fn no_randomness() -> ApiError {
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
     tracing::debug!(%error, "the database failed");
     match error {
-        DatabaseError::Value { field, problem } => ApiError::invalid(*field, problem.to_string()),
+        DatabaseError::Value { field, problem } => ApiError::invalid(field.to_string(), problem.to_string()),
         DatabaseError::Constraint { .. } => {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }
+        DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
         DatabaseError::Unknown { .. } => ApiError::new(
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",

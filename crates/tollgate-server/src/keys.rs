@@ -31,7 +31,8 @@ pub(crate) struct KeySecret(Hmac<Sha256>);
 impl KeySecret {
     pub(crate) fn new(secret: &str) -> Self {
         // HMAC takes keys of any length, so that there is no error to tell.
-        KeySecret(Hmac::new_from_slice(secret.as_bytes()).unwrap_or_else(|_| Hmac::new(&Default::default())))
+        let keyed = Hmac::new_from_slice(secret.as_bytes());
+        KeySecret(keyed.unwrap_or_else(|_| Hmac::new(&hmac::digest::Key::<Hmac<Sha256>>::default())))
     }
 
     /// What is kept of the key with this text.
@@ -163,6 +164,7 @@ pub(crate) struct KeyRing<'a> {
 }
 
 /// Why a limited client's key is not taken.
+#[derive(Copy, Clone, Debug)]
 pub(crate) enum NotTaken {
     /// It is no identifier.
     Malformed(IdError),

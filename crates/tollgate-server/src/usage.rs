@@ -199,7 +199,7 @@ mod tests {
         Timestamp::from_secs(day * DAY + second)
     }
 
-    fn user<'a>(deltas: &'a [UserUsageDelta], day: u32) -> &'a UserUsageDelta {
+    fn user(deltas: &[UserUsageDelta], day: u32) -> &UserUsageDelta {
         deltas.iter().find(|delta| delta.day == day).unwrap()
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct FileRules {
 impl FileRules {
     pub(crate) fn of(settings: &Settings) -> Self {
         FileRules {
-            set: settings.rules.with_overrides(Default::default()),
+            set: settings.rules.clone(),
             ipv6_prefix: settings.ipv6_prefix,
             file: settings.config_file.clone(),
             is_built_in: settings.has_built_in_default,

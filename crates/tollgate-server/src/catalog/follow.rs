@@ -9,6 +9,7 @@ use tollgate::RuleSet;
 use tollgate::accounts::Accounts;
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Endpoint, Id, Request, Timestamp};
+use tollgate_stores::redis::RedisCounters;
 use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, Item, ItemId, KeyCheck, Stored};
 use tracing::{error, info, warn};
 
@@ -25,6 +26,8 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// The snapshot is written at most this often, and less often if it takes long.
 const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 const SNAPSHOT_SHARE: u32 = 20;
+/// How long the database may take to say what has changed. Drivers wait for a server that is down, and nobody is told.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 /// Resets that a start looks back at.
 const RESETS_MAX: u32 = 1_000;
 
@@ -35,6 +38,17 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
         Follower { app, data_dir, counters_saved_at, last_saved: None, save_after: Instant::now() };
     let database = follower.arrive().await;
     follower.stay(database).await;
+}
+
+/// Why the database is not followed.
+#[derive(Debug, thiserror::Error)]
+enum Outage {
+    /// It says so, or cannot be reached.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// It does not say anything.
+    #[error("the database does not answer")]
+    Silent,
 }
 
 struct Follower {
@@ -56,13 +70,12 @@ impl Follower {
             let app = Arc::clone(&self.app);
             let mut loading = Box::pin(async move { open_and_load(&app).await });
             let patience = if has_looked_at_disk { Duration::MAX } else { PATIENCE };
-            let loaded = match tokio::time::timeout(patience, &mut loading).await {
-                Ok(loaded) => loaded,
-                Err(_) => {
-                    has_looked_at_disk = true;
-                    self.take_from_disk("it takes long").await;
-                    loading.await
-                }
+            let loaded = if let Ok(loaded) = tokio::time::timeout(patience, &mut loading).await {
+                loaded
+            } else {
+                has_looked_at_disk = true;
+                self.take_from_disk("it takes long").await;
+                loading.await
             };
             match loaded {
                 Ok((database, configuration)) => {
@@ -70,7 +83,7 @@ impl Follower {
                     return database;
                 }
                 Err(error) => {
-                    tell_of_outage(&self.app, &error);
+                    tell_of_outage(&self.app, &error.into());
                     if !has_looked_at_disk {
                         has_looked_at_disk = true;
                         self.take_from_disk("it cannot be used").await;
@@ -87,19 +100,18 @@ impl Follower {
         let (data_dir, place) = (Arc::clone(&self.data_dir), self.app.catalog().sql.place());
         let read = tokio::task::spawn_blocking(move || data_dir.load_configuration(&place)).await;
         let catalog = self.app.catalog();
-        match read.ok().flatten() {
-            Some(configuration) => {
-                let version = configuration.version;
-                put_in_force(&self.app, configuration, Source::Snapshot);
-                warn!(
-                    version,
-                    why, "serving without the database: the last good configuration on disk is in force"
-                );
-            }
-            None => warn!(
+        if let Some(configuration) = read.ok().flatten() {
+            let version = configuration.version;
+            put_in_force(&self.app, configuration, Source::Snapshot);
+            warn!(
+                version,
+                why, "serving without the database: the last good configuration on disk is in force"
+            );
+        } else {
+            warn!(
                 why,
                 "serving without the database: there is no configuration on disk, so only the rules of the file are in force"
-            ),
+            );
         }
         catalog.settled.send_replace(true);
     }
@@ -145,7 +157,7 @@ impl Follower {
     /// From then on.
     async fn stay(&mut self, database: Database) {
         let mut hints = database.hints();
-        let mut announcements = self.app.counters().redis().map(|redis| redis.announcements());
+        let mut announcements = self.app.counters().redis().map(RedisCounters::announcements);
         loop {
             self.next_occasion(&mut hints, &mut announcements).await;
             match self.keep_up(&database).await {
@@ -172,8 +184,10 @@ impl Follower {
         }
     }
 
-    async fn keep_up(&mut self, database: &Database) -> Result<(), DatabaseError> {
-        match database.changes_since(self.app.catalog().version()).await? {
+    async fn keep_up(&mut self, database: &Database) -> Result<(), Outage> {
+        let changes = database.changes_since(self.app.catalog().version());
+        let changes = tokio::time::timeout(ANSWER_PATIENCE, changes).await;
+        match changes.map_err(|_| Outage::Silent)?? {
             Changes::None => {}
             Changes::Some { version, items, acts } => {
                 take_over(&self.app, version, &items).await;
@@ -225,14 +239,8 @@ pub(super) async fn save(app: &Arc<App>, data_dir: &Arc<DataDir>) -> bool {
 }
 
 async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseError> {
-    let database = match app.catalog().database.load_full() {
-        Some(database) => (*database).clone(),
-        None => {
-            let database = Database::connect(app.catalog().sql.clone()).await?;
-            database.migrate().await?;
-            database
-        }
-    };
+    let database = Database::connect(app.catalog().sql.clone()).await?;
+    database.migrate().await?;
     app.catalog().update_state(|state| state.is_loading = true);
     let loaded = load(&database).await;
     app.catalog().update_state(|state| state.is_loading = false);
@@ -386,7 +394,7 @@ fn compile(app: &App, rules: &mut Rules, is_start: bool) -> Option<RuleSet> {
 }
 
 /// Told once, when it begins.
-fn tell_of_outage(app: &App, error: &DatabaseError) {
+fn tell_of_outage(app: &App, error: &Outage) {
     let told = error.to_string();
     let catalog = app.catalog();
     if catalog.state.load().database_error.is_none() {

@@ -56,7 +56,7 @@ pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
     };
     let client = request.client().map(|client| client.to_string()).unwrap_or_default();
     let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
-    let after = serde_json::to_string(&facts).ok();
+    let after = serde_json::to_value(&facts).ok();
     Act { action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
 }
 
@@ -65,8 +65,10 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
     if entry.action != ACTION || entry.kind != KIND || app.counters().memory().is_none() {
         return;
     }
-    let facts = entry.after.as_deref().and_then(|after| serde_json::from_str::<ResetFacts>(after).ok());
-    let Some(facts) = facts.filter(|facts| facts.node != app.catalog().node) else { return };
+    let facts = entry.after.as_ref().map(ResetFacts::deserialize);
+    let Some(facts) = facts.and_then(Result::ok).filter(|facts| facts.node != app.catalog().node) else {
+        return;
+    };
     let rules = app.limiter().rules();
     let key = facts.api_key.as_deref().and_then(|id| rules.accounts().key(id)).map(ApiKey::known);
     let pairs =

@@ -54,8 +54,8 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
 
 /// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.
 pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
-    let flushed = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
-    if flushed != Ok(true) {
+    let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
+    if all_arrived != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_PATIENCE, app.catalog().flusher.lock()).await {
             Ok(mut flusher) => flusher.left(app.usage()),
             Err(_) => None,

@@ -6,17 +6,17 @@ fn file(text: &str) -> FileRules {
     FileRules::of(&Settings::from_toml(text).unwrap())
 }
 
-fn body(value: serde_json::Value) -> Map<String, Json> {
+fn body(value: &Json) -> Map<String, Json> {
     value.as_object().unwrap().clone()
 }
 
 fn rule(name: &str, requests: u32) -> Item {
-    let body = body(json!({ "per": ["user"], "limits": [{ "requests": requests, "window": "1m" }] }));
+    let body = body(&json!({ "per": ["user"], "limits": [{ "requests": requests, "window": "1m" }] }));
     Item::Rule(RuleItem { name: name.to_owned(), body })
 }
 
 fn tier(name: &str) -> Item {
-    let body = body(json!({ "limit": 5, "window": "1h" }));
+    let body = body(&json!({ "limit": 5, "window": "1h" }));
     Item::Tier(TierItem { name: name.to_owned(), description: String::new(), body })
 }
 
@@ -72,7 +72,7 @@ fn the_built_in_default_makes_way_for_a_rule_of_its_name_and_a_written_one_does_
 #[test]
 fn what_is_no_rule_is_told_by_its_name_and_its_field() {
     let wrong =
-        body(json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
+        body(&json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
     let book = book(&[Item::Rule(RuleItem { name: "odd".to_owned(), body: wrong }), rule("good", 1)]);
     let told = book.compile(&file("")).unwrap_err().to_string();
     for part in ["rule \"odd\" of the database", "per[0]", "colour: unknown key"] {
