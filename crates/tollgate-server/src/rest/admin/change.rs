@@ -165,12 +165,12 @@ pub(super) async fn answer_with(call: &Call, id: &ItemId, status: StatusCode) ->
     // Somebody may have removed it meanwhile.
     let stored = stored.ok_or_else(|| missing(id, None))?;
     let mut shown = show::items(call, vec![stored.clone()]).await?;
-    Ok(answer_of(&stored, shown.pop().unwrap_or_default(), status))
+    Ok(answer_of(&stored, &shown.pop().unwrap_or_default(), status))
 }
 
 /// An answer about an item that was just written.
-pub(super) fn answer_of(stored: &Stored, shown: Json, status: StatusCode) -> Response {
-    let mut response = answer::json(status, &shown);
+pub(super) fn answer_of(stored: &Stored, shown: &Json, status: StatusCode) -> Response {
+    let mut response = answer::json(status, shown);
     let headers = response.headers_mut();
     headers.insert(header::ETAG, conditions::tag(stored.version));
     if status == StatusCode::CREATED

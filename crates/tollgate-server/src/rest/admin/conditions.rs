@@ -10,7 +10,7 @@ use crate::error::{ApiError, Code};
 
 /// What a write expects to find.
 pub(super) fn expected(headers: &HeaderMap) -> Result<Expect, ApiError> {
-    let (if_match, if_none_match) = (one(headers, header::IF_MATCH)?, one(headers, header::IF_NONE_MATCH)?);
+    let (if_match, if_none_match) = (one(headers, &header::IF_MATCH)?, one(headers, &header::IF_NONE_MATCH)?);
     match (if_match, if_none_match) {
         (None, None) => Ok(Expect::Anything),
         (Some("*"), None) => Ok(Expect::Present),
@@ -25,10 +25,10 @@ pub(super) fn expected(headers: &HeaderMap) -> Result<Expect, ApiError> {
 
 /// The version of the whole configuration that a write expects, if it does.
 pub(super) fn expected_version(headers: &HeaderMap) -> Result<Option<u64>, ApiError> {
-    if one(headers, header::IF_NONE_MATCH)?.is_some() {
+    if one(headers, &header::IF_NONE_MATCH)?.is_some() {
         return Err(malformed("if-none-match", "has no meaning here"));
     }
-    one(headers, header::IF_MATCH)?.filter(|tag| *tag != "*").map(version).transpose()
+    one(headers, &header::IF_MATCH)?.filter(|tag| *tag != "*").map(version).transpose()
 }
 
 /// Whether whoever asks has this version already.
@@ -64,10 +64,10 @@ fn version(tag: &str) -> Result<u64, ApiError> {
     parsed.ok_or_else(|| failed(format!("If-Match is {tag}, which is no version of it")))
 }
 
-fn one(headers: &HeaderMap, name: HeaderName) -> Result<Option<&str>, ApiError> {
-    let mut values = headers.get_all(&name).iter();
+fn one<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h str>, ApiError> {
+    let mut values = headers.get_all(name).iter();
     let Some(first) = values.next() else { return Ok(None) };
-    let field = if name == header::IF_MATCH { "if-match" } else { "if-none-match" };
+    let field = if *name == header::IF_MATCH { "if-match" } else { "if-none-match" };
     if values.next().is_some() {
         return Err(malformed(field, "is given twice"));
     }

@@ -79,7 +79,7 @@ fn conditions(when: &Matcher) -> Map<String, Json> {
     let mut some = |key: &str, values: Vec<String>| {
         put(&mut all, key, Some(json!(values)).filter(|_| !values.is_empty()));
     };
-    let texts = |values: &[Box<str>]| values.iter().map(|value| value.to_string()).collect::<Vec<String>>();
+    let texts = |values: &[Box<str>]| values.iter().map(ToString::to_string).collect::<Vec<String>>();
     some("tiers", texts(&when.tiers));
     some("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
     some("methods", when.methods.iter().map(ToString::to_string).collect());
@@ -119,6 +119,10 @@ mod tests {
             // Short forms have names that no rule of a file may have, and are read as rules all the same.
             let again = Sent::of(written.clone()).read(|fields, _| read_rule(fields));
             let again = again.unwrap_or_else(|error| panic!("{written:?}: {}", error.message()));
+            // What counts nothing counts by nothing in particular.
+            let (per, layer) =
+                if rule.action.limits() { (&rule.per, &rule.layer) } else { (&again.per, &again.layer) };
+            let rule = Rule { per: per.clone(), layer: layer.clone(), ..rule.clone() };
             assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{written:?}");
         }
     }

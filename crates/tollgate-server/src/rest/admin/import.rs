@@ -58,7 +58,7 @@ pub(crate) struct ImportAnswer {
     unchanged: usize,
     /// Every item that differs.
     changes: Vec<ChangeBody>,
-    /// With dry_run: what it would do to the requests of the last minutes.
+    /// With `dry_run`: what it would do to the requests of the last minutes.
     effect: Option<Effect>,
 }
 

@@ -7,7 +7,9 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
-use tollgate_stores::sql::{Edit, Expect, Filter, Item, ItemId, KeyItem, KeyUsage, Kind, Stored, Write};
+use tollgate_stores::sql::{
+    Edit, Expect, Filter, Item, ItemId, KeyItem, KeyUsage, Kind, Numbers, Stored, Write,
+};
 use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX};
@@ -273,7 +275,7 @@ impl KeyFacts {
             tenant: None,
             tier: None,
             scopes: Vec::new(),
-            numbers: Default::default(),
+            numbers: Numbers::default(),
             expires_at_micros: None,
             revoked_at_micros: None,
             revoked_by: None,
@@ -304,11 +306,11 @@ pub(super) fn id_of(call: &Call) -> Result<ItemId, ApiError> {
     Ok(ItemId::Key(id))
 }
 
-/// Makes of a key what `next` makes of it. With dry_run the answer, and nothing is changed.
+/// Makes of a key what `next` makes of it. With `dry_run` the answer, and nothing is changed.
 pub(super) async fn update(
     call: &Call,
     id: &ItemId,
-    next: impl Fn(KeyItem) -> Result<KeyItem, ApiError>,
+    mut next: impl FnMut(KeyItem) -> Result<KeyItem, ApiError>,
 ) -> Result<Option<Response>, ApiError> {
     let wanted = conditions::expected(&call.parts.headers)?;
     let is_dry_run = call.is_dry_run()?;
@@ -352,7 +354,7 @@ pub(super) async fn answer_with_secret(
     let stored = stored.ok_or_else(|| change::missing(&id, None))?;
     let mut shown = show(call, std::slice::from_ref(&stored)).await?.pop().unwrap_or_default();
     shown["key"] = secret.into();
-    let mut response = change::answer_of(&stored, shown, status);
+    let mut response = change::answer_of(&stored, &shown, status);
     response.headers_mut().insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -1,7 +1,5 @@
 //! `POST /v1/admin/keys/{id}/rotate` and `/revoke`: another secret for a key, or none.
 
-use std::cell::RefCell;
-
 use http::StatusCode;
 use hyper::body::Incoming;
 use tollgate::wire::Value;
@@ -51,12 +49,12 @@ pub(in crate::rest) async fn rotate(call: Call, body: Incoming) -> Result<Respon
     let (id, now) = (keys::id_of(&call)?, call.app.now());
     let catalog = call.app.catalog();
     // Made anew for each attempt: one that was not written must not be told.
-    let told = RefCell::new(None);
+    let mut told = None;
     let rotated = |key: KeyItem| {
         refuse_ended(&key, now)?;
         let new = catalog.new_secret(&key.id)?;
         let hash = catalog.key_hash(new.reveal());
-        told.replace(Some(new));
+        told = Some(new);
         let until = Some((now + overlap).as_micros()).filter(|_| overlap > Span::ZERO);
         let previous_hash = until.map(|_| key.hash);
         Ok(KeyItem { hash, previous_hash, previous_until_micros: until, ..key })
@@ -64,7 +62,7 @@ pub(in crate::rest) async fn rotate(call: Call, body: Incoming) -> Result<Respon
     if let Some(answer) = keys::update(&call, &id, rotated).await? {
         return Ok(answer);
     }
-    let new = told.into_inner().ok_or_else(|| change::missing(&id, None))?;
+    let new = told.ok_or_else(|| change::missing(&id, None))?;
     keys::answer_with_secret(&call, new.id(), new.reveal(), StatusCode::OK).await
 }
 

@@ -97,9 +97,8 @@ fn wrong(problems: &Problems, has_lines: bool) -> ApiError {
     if problems.0.len() == 1 && !has_lines {
         return error;
     }
-    let one = |problem: &tollgate::wire::Problem| match has_lines {
-        true => problem.to_string(),
-        false => format!("{}: {}", problem.key, problem.reason),
+    let one = |problem: &tollgate::wire::Problem| {
+        if has_lines { problem.to_string() } else { format!("{}: {}", problem.key, problem.reason) }
     };
     error.with_message(problems.0.iter().map(one).collect::<Vec<String>>().join("; "))
 }
