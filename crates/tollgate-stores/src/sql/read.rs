@@ -9,8 +9,8 @@ use super::items::{BlockKind, ItemId, Kind, Stored};
 use super::query::{Query, Value};
 use super::table::{Table, check_text};
 
-/// The most items of one answer.
-pub const ITEM_COUNT_MAX: u32 = 1000;
+/// The most items of one answer: a page of a thousand, and one that tells whether there are more.
+pub const ITEM_COUNT_MAX: u32 = 1001;
 
 /// How many rows are in memory at once while everything is read.
 const LOAD_COUNT: u32 = 4000;
