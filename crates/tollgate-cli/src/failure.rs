@@ -40,6 +40,30 @@ pub(crate) enum Failure {
     /// The system gives no threads or no event queue.
     #[error("cannot start: {0}")]
     Runtime(#[source] io::Error),
+    /// Nobody could be asked whether to go on: say so with `--yes`.
+    #[error("to {act}, somebody must agree, and there is no terminal to ask on: pass --yes")]
+    Unconfirmed {
+        /// What would be done.
+        act: String,
+    },
+    /// A file with a key that others may read, or a file that leads to a key and that others may write.
+    #[error(
+        "{path} has a key in it or leads to one, and others have access to it (mode {mode:03o}): run `chmod 600 {path}`"
+    )]
+    OpenToOthers {
+        /// The file.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// Arguments that are each fine and make no sense together or with what they name.
+    #[error("{0}")]
+    Arguments(String),
+    /// Somebody else changed the configuration between our plan and our writing.
+    #[error(
+        "the configuration was changed by somebody else since the plan was made: nothing was done, run it again"
+    )]
+    Overtaken,
     /// The server could not be asked, or answered with an error.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -52,7 +76,13 @@ impl Failure {
             return format!("{}\n", error.text.trim_end());
         }
         let code = match self {
-            Failure::Read { .. } | Failure::Mistakes { .. } | Failure::Settings(_) => "INVALID_INPUT",
+            Failure::Read { .. }
+            | Failure::Mistakes { .. }
+            | Failure::Settings(_)
+            | Failure::Unconfirmed { .. }
+            | Failure::OpenToOthers { .. }
+            | Failure::Arguments(_) => "INVALID_INPUT",
+            Failure::Overtaken => "PRECONDITION_FAILED",
             Failure::Write(_) | Failure::Serve(_) | Failure::Runtime(_) => "INTERNAL_ERROR",
             Failure::Client(_) => "SERVICE_UNAVAILABLE",
         };
