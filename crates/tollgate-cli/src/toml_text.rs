@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::output::steers;
 
 /// The order in which people write the keys; others follow by the alphabet.
-const ORDER: [&str; 14] = [
+const ORDER: [&str; 15] = [
     "name",
     "user_id",
     "client",
@@ -20,6 +20,7 @@ const ORDER: [&str; 14] = [
     "algorithm",
     "limit",
     "limits",
+    "requests",
     "window",
     "action",
 ];
