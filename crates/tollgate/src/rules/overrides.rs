@@ -15,6 +15,11 @@ pub(crate) const CONFIG_NAMESPACE: &str = "@config";
 /// The name under which numbers of a single check are counted; no rule can have it.
 pub(crate) const CHECK_NAMESPACE: &str = "@check";
 
+/// The name under which a key's own numbers are counted; no rule can have it.
+pub(crate) const KEY_NAMESPACE: &str = "@key";
+/// The name under which a user's own numbers are counted; no rule can have it.
+pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
+
 /// Numbers for one user on one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
