@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tollgate::wire::{Document, Origin, Problem, Problems};
+use tollgate::wire::{Document, Origin, Problem, Problems, read_rule, read_tier};
 
 use super::rules::file::read_text;
 use crate::client::Client;
@@ -96,10 +96,22 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Problems> {
     if is_json(text) {
         return serde_json::from_str(text).map_err(|error| problem(error.line(), error.to_string()));
     }
-    // For its mistakes: it tells all of them, each with its line.
-    Document::from_toml(text)?;
+    check(&Document::from_toml(text)?)?;
     let table: toml::Table = toml::from_str(text).map_err(|error| problem(1, error.message().to_owned()))?;
     Ok(table.into_iter().map(|(key, value)| (key, toml_text::to_json(value))).collect())
+}
+
+/// The mistakes of rules and tiers, each with its line: the server would tell them without. What else may be in the file is
+/// not looked at.
+fn check(document: &Document) -> Result<(), Problems> {
+    let mut problems = Problems::default();
+    let mut fields = document.fields(&mut problems);
+    fields.list_of_tables("rules", read_rule);
+    fields.list_of_tables("tiers", |tier| {
+        tier.skip("description");
+        read_tier(tier)
+    });
+    problems.or(Some(()))
 }
 
 /// No TOML document begins with a brace.

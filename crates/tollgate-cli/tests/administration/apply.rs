@@ -158,8 +158,19 @@ fn a_file_with_what_cannot_be_applied_is_refused_before_anything_is_asked() {
         ("default_limit = 5\n", "default_limit: belongs into the server's own file"),
         ("[[keys]]\nname = \"k\"\n", "keys cannot be applied"),
         ("[rules]\nname = \"k\"\n", "rules: must be a list of tables ([[rules]])"),
-        ("[[rules]]\naction = \"allow\"\n", "rules[0]: name is missing"),
-        ("[[rules]]\nname = \"a\"\n[[rules]]\nname = \"a\"\n", "rules[1]: \"a\" stands in"),
+        ("[[quotas]]\ntier = \"pro\"\n", "quotas[0]: user_id is missing"),
+        (
+            "[[blocks]]\nclient = \"user:a\"\n[[blocks]]\nclient = \"user:a\"\n",
+            "blocks[1]: \"user:a\" stands in",
+        ),
+        (
+            "[[rules]]\nname = \"a\"\naction = \"explode\"\n",
+            "bad.toml:3: rules[0].action: \"explode\" is not one of",
+        ),
+        (
+            "[[tiers]]\nname = \"t\"\ndescription = \"d\"\nlimit = 1\nwindw = 60\n",
+            "bad.toml:5: tiers[0].windw: ",
+        ),
         ("[[rules]\n", ":1: "),
     ] {
         let files = Files::new(&[("bad.toml", text)]);

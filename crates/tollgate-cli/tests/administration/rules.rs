@@ -144,10 +144,16 @@ fn json_with_a_version_is_only_put_at_that_version() {
 fn a_file_for_put_has_one_rule_with_a_name() {
     for (text, reason) in [
         ("", "must have one [[rules]] and nothing else"),
-        ("[[rules]]\nname = \"a\"\n[[rules]]\nname = \"b\"", "must have one [[rules]] and nothing else"),
-        ("[[tiers]]\nname = \"a\"", "must have one [[rules]] and nothing else"),
-        ("[[rules]]\nname = \"a\"\n[server]\n", "must have one [[rules]] and nothing else"),
-        ("[[rules]]\npriority = 1", "the rule has no name"),
+        (
+            "[[rules]]\nname = \"a\"\naction = \"allow\"\n[[rules]]\nname = \"b\"\naction = \"allow\"",
+            "must have one [[rules]] and nothing else",
+        ),
+        ("[[tiers]]\nname = \"a\"\nlimit = 1\nwindow = 1", "must have one [[rules]] and nothing else"),
+        (
+            "[[rules]]\nname = \"a\"\naction = \"allow\"\n[server]\n",
+            "must have one [[rules]] and nothing else",
+        ),
+        ("[[rules]]\naction = \"allow\"", ":1: rules[0].name: is missing"),
         ("{}", "the rule has no name"),
         ("{", ":1: EOF while parsing"),
         ("[[rules]]\nname = ", ":2: "),
