@@ -59,8 +59,7 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) url: Option<String>,
-    /// The caller's or administrator's key. Others on this machine can see a command line: better set
-    /// `TOLLGATE_KEY`, or `key_file` in ~/.config/tollgate/config.toml
+    /// The caller's or administrator's key; better in `TOLLGATE_KEY` or a file, for others can see command lines
     #[arg(
         long,
         global = true,

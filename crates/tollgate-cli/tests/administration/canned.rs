@@ -1,5 +1,6 @@
 //! A server that answers what it was told to answer, in that order, and remembers what it was asked.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::sync::{Arc, Mutex};
@@ -21,7 +22,7 @@ pub(crate) fn answer(status: &str, body: &str) -> Answer {
 
 impl Answer {
     pub(crate) fn version(mut self, version: u64) -> Self {
-        self.head.push_str(&format!("etag: \"{version}\"\r\n"));
+        let _ = write!(self.head, "etag: \"{version}\"\r\n");
         self
     }
 }
