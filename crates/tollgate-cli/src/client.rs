@@ -27,8 +27,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const DEADLINE_BULK: Duration = Duration::from_mins(2);
 /// An explanation of ten thousand rules is well below this, and so is a page of a list.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// An export has no pages.
-const ANSWER_BYTES_MAX_BULK: usize = 1 << 30;
+/// A page of an export, or the plan of an import, may be some megabytes more.
+const ANSWER_BYTES_MAX_BULK: usize = 256 << 20;
 
 /// A server to ask.
 pub(crate) struct Client {
@@ -136,16 +136,9 @@ impl Client {
         self.ask(Question { body, expect, bulk: true, ..Question::new(Method::POST, path) })
     }
 
-    /// Gets a text that may be large, as it is.
-    pub(crate) fn get_text(&self, path: &str) -> Result<String, ClientError> {
-        let (status, _, bytes) =
-            self.exchange_in_time(&Question { bulk: true, ..Question::new(Method::GET, path) })?;
-        let text = String::from_utf8(bytes.into());
-        match text {
-            Ok(text) if status.is_success() => Ok(text),
-            Ok(text) => Err(self.read(status, None, text).err().unwrap_or_else(|| self.stranger(status))),
-            Err(_) => Err(self.stranger(status)),
-        }
+    /// Asks with `GET` for what may be large and take its time.
+    pub(crate) fn get_bulk(&self, path: &str) -> Result<Answer, ClientError> {
+        self.ask(Question { bulk: true, ..Question::new(Method::GET, path) })
     }
 
     fn json(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
@@ -154,24 +147,16 @@ impl Client {
 
     #[allow(clippy::needless_pass_by_value, reason = "a question is asked once")]
     fn ask(&self, question: Question) -> Result<Answer, ClientError> {
-        let (status, etag, bytes) = self.exchange_in_time(&question)?;
-        self.read(status, etag, String::from_utf8_lossy(&bytes).into_owned())
-    }
-
-    fn exchange_in_time(
-        &self,
-        question: &Question,
-    ) -> Result<(StatusCode, Option<String>, Bytes), ClientError> {
-        let request = self.request(question)?;
+        let request = self.request(&question)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.broken(error))?;
         let (waited, bytes_max) =
             if question.bulk { (DEADLINE_BULK, ANSWER_BYTES_MAX_BULK) } else { (DEADLINE, ANSWER_BYTES_MAX) };
         let exchange = async { tokio::time::timeout(waited, self.exchange(request, bytes_max)).await };
         let timeout = |_| ClientError::Timeout { target: self.target.clone(), waited };
-        let response = runtime.block_on(exchange).map_err(timeout)??;
-        let etag = response.headers().get(header::ETAG).and_then(|etag| etag.to_str().ok());
-        Ok((response.status(), etag.map(str::to_owned), response.into_body()))
+        let (head, body) = runtime.block_on(exchange).map_err(timeout)??.into_parts();
+        let etag = head.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        self.read(head.status, etag, String::from_utf8_lossy(&body).into_owned())
     }
 
     fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, ClientError> {

@@ -10,7 +10,7 @@ use crate::render;
 use crate::toml_text;
 
 /// What a server says beside the item itself: nobody configured it.
-pub(crate) const TOLD: [&str; 15] = [
+pub(crate) const TOLD: [&str; 18] = [
     "source",
     "version",
     "created_by",
@@ -26,6 +26,9 @@ pub(crate) const TOLD: [&str; 15] = [
     "exceeded_count",
     "last_used_at",
     "requests_total",
+    "definition",
+    "problem",
+    "active",
 ];
 
 /// How many changes there are of each sort.

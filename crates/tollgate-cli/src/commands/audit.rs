@@ -52,7 +52,7 @@ pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exi
         ("newest", audit.after.is_none().then_some("true")),
         ("after", after.as_deref()),
     ];
-    let list = List { name: "audit", path: "/v1/admin/audit", filters: &filters, count: Some(audit.limit) };
+    let list = List { name: "entries", path: "/v1/admin/audit", filters: &filters, count: Some(audit.limit) };
     list.print(client, &COLUMNS, output)
 }
 

@@ -50,6 +50,10 @@ fn remark(body: &Value) -> String {
 /// What is configured of an item, and the version that was told with it.
 pub(crate) fn configured(mut item: Map<String, Value>) -> (Map<String, Value>, Option<u64>) {
     let version = item.get("version").and_then(Value::as_u64);
+    // Of a rule the server tells what it amounts to, and beside that what was written.
+    if let Some(Value::Object(written)) = item.remove("definition") {
+        item = written;
+    }
     item.retain(|key, value| !TOLD.contains(&key.as_str()) && !value.is_null());
     (item, version)
 }

@@ -1,6 +1,7 @@
 //! `tollgate rules`: rule files, offline, and the rules of a running server.
 
 mod apply;
+mod export;
 pub(super) mod file;
 mod lint;
 mod list;
@@ -121,9 +122,9 @@ Examples:
   tollgate rules apply rules/*.toml --prune --yes
   generate-rules | tollgate rules apply -
 
-The files hold [[rules]], and if you like [[tiers]], [[quotas]] and [[blocks]]. What they do not name stays, unless
---prune is given: then it is deleted, within the kinds that the files hold (`rules = []` holds none of them, so all
-rules go). Deleting is asked about. Applying the same files again changes nothing. If somebody else changes the
+The files hold [[rules]], and if you like [[tiers]], [[quotas]], [[blocks]] and [[limits]] of single users. What they
+do not name stays, unless --prune is given: then it is deleted, within the kinds that the files hold (`rules = []`
+holds none of them, so all rules go). Deleting is asked about. Applying the same files again changes nothing. If somebody else changes the
 configuration between the plan and the deed, nothing is done.
 
 Exit codes: 0 done or nothing to do, 1 somebody said no, 2 error.")]

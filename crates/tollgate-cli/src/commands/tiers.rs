@@ -186,7 +186,8 @@ pub(super) fn limits(item: &Value) -> String {
     let one = |limit: &Value| {
         let burst = limit["burst"].as_u64().map(|burst| format!(" burst {burst}")).unwrap_or_default();
         let requests = if limit["requests"].is_null() { &limit["limit"] } else { &limit["requests"] };
-        format!("{}/{}{burst}", word(requests), word(&limit["window"]))
+        let algorithm = limit["algorithm"].as_str().map(|name| format!(" {name}")).unwrap_or_default();
+        format!("{}/{}{burst}{algorithm}", word(requests), word(&limit["window"]))
     };
     let mut told: Vec<String> = match item["limits"].as_array() {
         Some(limits) => limits.iter().map(one).collect(),
@@ -198,7 +199,9 @@ pub(super) fn limits(item: &Value) -> String {
         told.extend(number.as_u64().map(|number| format!("{number}/{unit}")));
     }
     told.extend(item["burst_size"].as_u64().map(|burst| format!("burst {burst}")));
-    told.extend(item["algorithm"].as_str().map(str::to_owned));
+    // Beside a single limit it was told with that.
+    let whole = &item["algorithm"];
+    told.extend(whole.as_str().filter(|_| item["limit"].is_null()).map(str::to_owned));
     told.join(", ")
 }
 

@@ -65,11 +65,15 @@ Examples:
     #[command(after_help = "\
 Examples:
   tollgate users blocked
-  tollgate users blocked --kind ip --json")]
+  tollgate users blocked --kind ip --json
+  tollgate users blocked --all")]
     Blocked {
         /// Only clients of this kind
         #[arg(long)]
         kind: Option<ClientKind>,
+        /// Also blocks that have ended
+        #[arg(long)]
+        all: bool,
         #[command(flatten)]
         count: Count,
     },
@@ -105,9 +109,10 @@ pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exi
         Command::Unblock { who, writing } => {
             items::remove(client, Kind::Block, &who.client, writing, "removed", output)
         }
-        Command::Blocked { kind, count } => {
+        Command::Blocked { kind, all, count } => {
             let kind = kind.and_then(|kind| kind.to_possible_value());
-            let filters = [("kind", kind.as_ref().map(clap::builder::PossibleValue::get_name))];
+            let kind = kind.as_ref().map(clap::builder::PossibleValue::get_name);
+            let filters = [("kind", kind), ("active", (!all).then_some("true"))];
             items::print_list(client, Kind::Block, &filters, count, &COLUMNS, output)
         }
     }

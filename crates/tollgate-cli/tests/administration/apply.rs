@@ -189,17 +189,52 @@ fn a_file_with_what_cannot_be_applied_is_refused_before_anything_is_asked() {
 }
 
 #[test]
-fn export_prints_what_the_server_wrote() {
-    let (ran, asked) = ask(&[answer("200 OK", FILE)], &["rules", "export"]);
-    assert_eq!((ran.code, &*ran.stdout), (0, FILE));
-    assert_eq!(asked[0].line(), "GET /v1/admin/export?format=toml&kinds=rules%2Ctiers");
-    let (ran, asked) = ask(
-        &[answer("200 OK", r#"{"rules":[]}"#)],
-        &["rules", "export", "--kinds", "rules,blocks", "--json"],
+fn export_prints_all_pages_as_one_file() {
+    let first = json!({"version": 7, "rules": [{"name": "a", "action": "block", "when": {"ips": ["192.0.2.0/24"]}}], "tiers": [], "next": "x"});
+    let last = json!({"version": 7, "rules": [{"name": "b", "action": "allow"}], "tiers": [], "next": null});
+    let pages = [answer("200 OK", &first.to_string()), answer("200 OK", &last.to_string())];
+    let (ran, asked) = ask(&pages, &["rules", "export"]);
+    let expected = "\
+# tollgate configuration, version 7
+tiers = []
+
+[[rules]]
+name = \"a\"
+when = { ips = [\"192.0.2.0/24\"] }
+action = \"block\"
+
+[[rules]]
+name = \"b\"
+action = \"allow\"
+";
+    assert_eq!((ran.code, &*ran.stdout), (0, expected));
+    assert_eq!(
+        lines(&asked),
+        [
+            "GET /v1/admin/export?kinds=rules%2Ctiers&limit=1000",
+            "GET /v1/admin/export?kinds=rules%2Ctiers&limit=1000&after=x"
+        ]
     );
-    assert_eq!(ran.json(), json!({"rules": []}));
-    assert_eq!(asked[0].line(), "GET /v1/admin/export?format=json&kinds=rules%2Cblocks");
+    let (ran, asked) = ask(&pages[1..], &["rules", "export", "--kinds", "blocks,rules", "--json"]);
+    assert_eq!(ran.json(), json!({"version": 7, "rules": [{"name": "b", "action": "allow"}], "blocks": []}));
+    assert_eq!(asked[0].line(), "GET /v1/admin/export?kinds=rules%2Cblocks&limit=1000");
     let (ran, _) = ask(&[answer("502 Bad Gateway", "<html>")], &["rules", "export"]);
+    assert_eq!((ran.code, &*ran.stdout), (2, ""));
+}
+
+#[test]
+fn an_export_is_of_one_version() {
+    let page = |version: u64, name: &str, next: Option<&str>| {
+        answer("200 OK", &json!({"version": version, "rules": [{"name": name}], "next": next}).to_string())
+    };
+    let answers = [page(7, "a", Some("x")), page(8, "b", None), page(8, "c", Some("x")), page(8, "b", None)];
+    let (ran, asked) = ask(&answers, &["rules", "export", "--kinds", "rules", "--json"]);
+    assert_eq!(
+        (asked.len(), ran.json()),
+        (4, json!({"version": 8, "rules": [{"name": "c"}, {"name": "b"}]}))
+    );
+    let changing: Vec<Answer> = (0..10).map(|n| page(n, "a", Some("x"))).collect();
+    let (ran, _) = ask(&changing, &["rules", "export"]);
     assert_eq!((ran.code, &*ran.stdout), (2, ""));
 }
 

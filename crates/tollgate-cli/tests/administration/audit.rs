@@ -3,7 +3,7 @@
 use crate::canned::{answer, ask, refused_with_field_and_reason};
 use crate::common::run;
 
-const TRAIL: &str = r#"{"audit":[
+const TRAIL: &str = r#"{"entries":[
  {"id":9,"version":8,"at":"2026-01-01T00:00:00Z","by":"key:abc","action":"put","kind":"rule","subject":"free",
   "before":{"name":"free","priority":1},"after":{"name":"free","priority":2,"layer":"x"}},
  {"id":8,"version":7,"at":"2026-01-01T00:00:00Z","by":"admin","action":"put","kind":"user_endpoint_limit",
@@ -24,7 +24,7 @@ ENTRY  WHEN                  BY       ACTION  KIND                 SUBJECT   CHA
         "GET /v1/admin/audit?kind=rule&by=key%3Aabc&subject=free&newest=true&limit=50"
     );
     let (ran, _) = ask(&[answer("200 OK", TRAIL)], &["audit", "--json"]);
-    assert_eq!(ran.json()["audit"][0]["id"], 9);
+    assert_eq!(ran.json()["entries"][0]["id"], 9);
 }
 
 #[test]

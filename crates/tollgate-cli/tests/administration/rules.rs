@@ -6,8 +6,9 @@ use crate::canned::{answer, ask, refusal, refused_with_field_and_reason};
 use crate::common::{Files, run};
 
 const RULE: &str = r#"{"name":"free-tier","priority":500,"when":{"tiers":["free"]},"per":["user"],
- "limits":[{"requests":10,"window":"1m"}],"source":"database","version":7,"created_by":"admin",
- "created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-02T00:00:00Z"}"#;
+ "limits":[{"requests":10,"window":"1m"}],"leases":true,"source":"database","version":7,"created_by":"admin",
+ "created_at":"2026-01-01T00:00:00Z","updated_at":"2026-01-02T00:00:00Z",
+ "definition":{"name":"free-tier","priority":500,"when":{"tiers":["free"]},"per":["user"],"limits":[{"requests":10,"window":"1m"}]}}"#;
 
 fn page(names: &[&str], next: Option<&str>) -> String {
     let rules: Vec<_> = names
@@ -21,14 +22,14 @@ fn page(names: &[&str], next: Option<&str>) -> String {
 fn without_a_file_the_rules_of_the_server_are_listed() {
     let (ran, asked) = ask(
         &[answer("200 OK", &format!(r#"{{"rules":[{RULE}],"next":null}}"#))],
-        &["rules", "list", "--prefix", "free", "--enabled", "true"],
+        &["rules", "list", "--prefix", "free", "--source", "database", "--enabled", "true"],
     );
     let expected = "\
 PRIORITY  RULE       ACTION  PER   WHEN        LIMITS  SOURCE    VERSION
 500       free-tier  reject  user  tiers=free  10/1m   database  7
 ";
     assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (0, expected, ""));
-    assert_eq!(asked[0].line(), "GET /v1/admin/rules?prefix=free&enabled=true&limit=1000");
+    assert_eq!(asked[0].line(), "GET /v1/admin/rules?prefix=free&source=database&enabled=true&limit=1000");
 }
 
 #[test]

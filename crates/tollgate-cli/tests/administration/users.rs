@@ -46,8 +46,8 @@ user:alice  2027-01-01T00:00:00Z  abuse   admin  2026-01-01T00:00:00Z
 ip:::1      for good              r
 ";
     assert_eq!((ran.code, &*ran.stdout), (0, expected));
-    assert_eq!(asked[0].line(), "GET /v1/admin/blocks?kind=api_key&limit=1000");
-    let (ran, _) = ask(&[answer("200 OK", &body)], &["users", "blocked", "--json"]);
+    assert_eq!(asked[0].line(), "GET /v1/admin/blocks?kind=api_key&active=true&limit=1000");
+    let (ran, _) = ask(&[answer("200 OK", &body)], &["users", "blocked", "--all", "--json"]);
     assert_eq!(ran.json()["blocks"][0]["client"], "user:alice");
 }
 

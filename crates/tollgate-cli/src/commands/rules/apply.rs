@@ -9,6 +9,7 @@ use clap::{ArgAction, Args};
 use http::StatusCode;
 use serde_json::Value;
 
+use super::export::Exported;
 use super::sources::{FileKind, Sources};
 use crate::client::{Answer, Client, Expect};
 use crate::confirm::Confirm;
@@ -22,7 +23,7 @@ use crate::url::query;
 /// What is compared with what.
 #[derive(Args)]
 struct Comparison {
-    /// Files with [[rules]], [[tiers]], [[quotas]] and [[blocks]], in TOML or JSON; - reads standard input
+    /// Files with [[rules]], [[tiers]], [[quotas]], [[blocks]] and [[limits]], in TOML or JSON; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Delete what the server's database has and the files do not, within the kinds they hold
@@ -94,11 +95,15 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
 }
 
 pub(super) fn export(export: &Export, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let format = if output.json() { "json" } else { "toml" };
-    let kinds = export.kinds.iter().map(|kind| kind.list()).collect::<Vec<_>>().join(",");
-    let pairs = [("format", Some(format)), ("kinds", Some(&*kinds))];
-    let text = client.get_text(&format!("/v1/admin/export{}", query(&pairs)))?;
-    output.text(&format!("{}\n", text.trim_end()))?;
+    let mut kinds = export.kinds.clone();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let exported = Exported::ask(&kinds, client)?;
+    if output.json() {
+        output.value(&exported.body())?;
+    } else {
+        output.text(&exported.toml())?;
+    }
     Ok(Exit::Ok)
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 
 use super::item_file::{self, ItemFile};
@@ -26,14 +26,30 @@ pub(super) struct List {
     /// Only rules with this action
     #[arg(long, conflicts_with = "file")]
     action: Option<String>,
-    /// Only rules for this tier
+    /// Only rules of the server's file, or of its database
     #[arg(long, conflicts_with = "file")]
-    tier: Option<String>,
+    source: Option<Source>,
     /// Only rules that are switched on, or off
     #[arg(long, conflicts_with = "file", value_name = "BOOL")]
     enabled: Option<bool>,
     #[command(flatten)]
     count: Count,
+}
+
+/// Where a rule is kept. Its variants have no comments of their own: clap would print them, one to a line.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+enum Source {
+    File,
+    Database,
+}
+
+impl Source {
+    fn name(self) -> &'static str {
+        match self {
+            Source::File => "file",
+            Source::Database => "database",
+        }
+    }
 }
 
 /// The flags of `rules put`.
@@ -55,7 +71,7 @@ pub(super) fn list(list: &List, client: &Client, output: &Output) -> Result<Exit
     let filters = [
         ("prefix", list.prefix.as_deref()),
         ("action", list.action.as_deref()),
-        ("tier", list.tier.as_deref()),
+        ("source", list.source.map(Source::name)),
         ("enabled", list.enabled.map(|enabled| if enabled { "true" } else { "false" })),
     ];
     items::print_list(client, Kind::Rule, &filters, &list.count, &COLUMNS, output)

@@ -18,10 +18,12 @@ pub(super) enum FileKind {
     Tiers,
     Quotas,
     Blocks,
+    Limits,
 }
 
 impl FileKind {
-    const ALL: [FileKind; 4] = [FileKind::Rules, FileKind::Tiers, FileKind::Quotas, FileKind::Blocks];
+    const ALL: [FileKind; 5] =
+        [FileKind::Rules, FileKind::Tiers, FileKind::Quotas, FileKind::Blocks, FileKind::Limits];
 
     /// What its list is called, in files and on the server.
     pub(super) fn list(self) -> &'static str {
@@ -30,15 +32,17 @@ impl FileKind {
             FileKind::Tiers => "tiers",
             FileKind::Quotas => "quotas",
             FileKind::Blocks => "blocks",
+            FileKind::Limits => "limits",
         }
     }
 
-    /// The key that tells one of them from the others.
-    fn id(self) -> &'static str {
+    /// The keys that tell one of them from the others.
+    fn id(self) -> &'static [&'static str] {
         match self {
-            FileKind::Rules | FileKind::Tiers => "name",
-            FileKind::Quotas => "user_id",
-            FileKind::Blocks => "client",
+            FileKind::Rules | FileKind::Tiers => &["name"],
+            FileKind::Quotas => &["user_id"],
+            FileKind::Blocks => &["client"],
+            FileKind::Limits => &["user_id", "endpoint"],
         }
     }
 }
@@ -72,7 +76,7 @@ impl Sources {
         }
         // Asked to prune within no kind at all, a server might take it for every kind.
         if sources.0.is_empty() {
-            let reason = "nothing to apply: the files have no [[rules]], [[tiers]], [[quotas]] or [[blocks]]";
+            let reason = "nothing to apply: the files have no [[rules]], [[tiers]], [[quotas]], [[blocks]] or [[limits]]";
             return Err(Failure::Arguments(reason.to_owned()));
         }
         Ok(sources)
@@ -92,6 +96,9 @@ impl Sources {
     fn add(&mut self, path: &str, mut table: Map<String, Value>, seen: &mut Seen) -> Problems {
         // As a server exports it.
         table.remove("version");
+        if table.get("next").is_some_and(Value::is_null) {
+            table.remove("next");
+        }
         let mut wrong = Vec::new();
         for (list, value) in table {
             match (FileKind::ALL.into_iter().find(|kind| kind.list() == list), value) {
@@ -120,8 +127,11 @@ type Seen = HashMap<(FileKind, String), String>;
 /// One item as it is sent.
 fn entry(kind: FileKind, item: Value, path: &str, seen: &mut Seen) -> Result<Value, String> {
     let Value::Object(item) = item else { return Err("must be a table".to_owned()) };
-    let id = item.get(kind.id()).and_then(Value::as_str);
-    let id = id.ok_or_else(|| format!("{} is missing, or no text", kind.id()))?.to_owned();
+    let part = |key: &&str| match item.get(*key) {
+        Some(Value::String(part)) => Ok(part.clone()),
+        _ => Err(format!("{key} is missing, or no text")),
+    };
+    let id = kind.id().iter().map(part).collect::<Result<Vec<String>, String>>()?.join(" ");
     match seen.insert((kind, id.clone()), path.to_owned()) {
         Some(other) => Err(format!("{id:?} stands in {other} already")),
         None => Ok(item_file::configured(item).0.into()),
@@ -131,6 +141,6 @@ fn entry(kind: FileKind, item: Value, path: &str, seen: &mut Seen) -> Result<Val
 fn not_ours(list: &str) -> &'static str {
     match list {
         "keys" => "keys cannot be applied, for they have no secrets here: see `tollgate keys create`",
-        _ => "belongs into the server's own file: rules, tiers, quotas and blocks can be applied",
+        _ => "belongs into the server's own file: rules, tiers, quotas, blocks and limits can be applied",
     }
 }
