@@ -10,6 +10,7 @@ use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::keys::KeyRefusal;
 use crate::rest::Response;
 
 /// Headers of an answer to a check, those that hyper adds included.
@@ -62,6 +63,26 @@ pub(crate) struct DecisionBody<'a> {
 pub(crate) struct BlockedUntil(Option<u64>);
 
 impl<'a> DecisionBody<'a> {
+    /// About a client whose key is none.
+    pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
+        DecisionBody {
+            allowed: false,
+            limit: None,
+            remaining: None,
+            reset_at: None,
+            strategy: None,
+            retry_after: None,
+            rule: None,
+            delay_ms: None,
+            reason: Some(refusal.as_str()),
+            decision: Some("blocked"),
+            blocked_until: Some(BlockedUntil(None)),
+            message: None,
+            response_status: None,
+            degraded: false,
+        }
+    }
+
     pub(crate) fn new(decision: &'a Decision) -> Self {
         let binding = decision.binding();
         let rule = decision.rule();

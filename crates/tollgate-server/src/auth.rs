@@ -1,11 +1,17 @@
 //! Who calls tollgate itself, and what they may do.
 
+use std::net::IpAddr;
+
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
+use tollgate::Timestamp;
+use tollgate::accounts::Key;
 
+use crate::app::App;
 use crate::error::{ApiError, Code};
+use crate::keys::{self, KeyRefusal};
 use crate::scope::{Scope, Scopes};
 use crate::settings::{AuthSettings, Caller as CallerSettings};
 
@@ -25,12 +31,35 @@ pub(crate) enum Access {
 pub(crate) struct Caller {
     /// The name of the key; empty for a caller without one.
     pub(crate) name: Box<str>,
+    /// The organisation that everything it asks is about, if it is bound to one.
+    pub(crate) tenant: Option<Box<str>>,
     scopes: Scopes,
 }
 
 impl Caller {
-    fn anonymous() -> Self {
-        Caller { name: "".into(), scopes: Scopes::default() }
+    pub(crate) fn anonymous() -> Self {
+        Caller { name: "".into(), tenant: None, scopes: Scopes::default() }
+    }
+
+    /// A key that was made in the database.
+    fn keyed(key: &Key<'_>) -> Self {
+        Caller {
+            name: format!("key:{}", key.id()).into(),
+            tenant: key.tenant().map(Into::into),
+            scopes: Scopes::from_bits(key.scopes()),
+        }
+    }
+
+    /// Refuses a caller that is bound to an organisation what concerns all of them.
+    pub(crate) fn require_unbound(&self) -> Result<(), ApiError> {
+        match &self.tenant {
+            None => Ok(()),
+            Some(tenant) => {
+                let message =
+                    format!("the key is bound to the tenant {tenant:?}, and this concerns all tenants");
+                Err(ApiError::new(Code::Forbidden, message))
+            }
+        }
     }
 
     /// Whether the caller's key has this scope.
@@ -63,15 +92,22 @@ impl Gate {
     }
 
     /// The caller, if the route lets it in.
-    pub(crate) fn admit(&self, headers: &HeaderMap, access: Access) -> Result<Caller, ApiError> {
+    pub(crate) fn admit(
+        &self,
+        headers: &HeaderMap,
+        access: Access,
+        peer: IpAddr,
+        app: &App,
+    ) -> Result<Caller, ApiError> {
         let needed = match access {
             // Probes may come through proxies with credentials of their own: they are no business of ours.
             Access::Anyone => return Ok(Caller::anonymous()),
             Access::OpenScope(scope) | Access::Keyed(scope) => scope,
         };
         let open = self.open_checks && matches!(access, Access::OpenScope(_));
-        match self.identify(headers)? {
+        match self.identify(headers, peer, app)? {
             None if open => Ok(Caller::anonymous()),
+            Some(caller) if caller.scopes.is_empty() => Err(no_caller()),
             Some(caller) if open => Ok(caller),
             Some(caller) if caller.has(needed) => Ok(caller),
             Some(_) => Err(forbidden(needed)),
@@ -82,24 +118,56 @@ impl Gate {
         }
     }
 
-    fn identify(&self, headers: &HeaderMap) -> Result<Option<Caller>, ApiError> {
+    fn identify(&self, headers: &HeaderMap, peer: IpAddr, app: &App) -> Result<Option<Caller>, ApiError> {
         let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
-        let unknown = || ApiError::new(Code::Unauthorized, "the key is not known");
-        let text = value.to_str().map_err(|_| unknown())?;
-        let (scheme, key) = text.split_once(' ').ok_or_else(unknown)?;
+        let now = app.now();
+        if let Some(wait) = app.brake().wait(peer, now) {
+            return Err(ApiError::too_many_attempts(wait));
+        }
+        let Some((scheme, key)) = value.to_str().ok().and_then(|text| text.split_once(' ')) else {
+            return Err(ApiError::new(Code::Unauthorized, "the key is not known"));
+        };
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(ApiError::new(Code::Unauthorized, "the key goes into Authorization: Bearer …"));
         }
-        let presented: [u8; 32] = Sha256::digest(key.trim().as_bytes()).into();
-        // Every known key is compared, and each in constant time: how long it takes tells nothing about them.
-        let mut found = None;
+        let reason = match self.compare(key.trim(), app, now) {
+            Ok(caller) => return Ok(Some(caller)),
+            Err(KeyRefusal::Unknown) => {
+                app.brake().note_failure(peer, now);
+                "the key is not known"
+            }
+            // Who knows the secret is not guessing.
+            Err(KeyRefusal::Expired) => "the key has expired",
+            Err(KeyRefusal::Revoked) => "the key was revoked",
+        };
+        Err(ApiError::new(Code::Unauthorized, reason))
+    }
+
+    /// Every known key is compared, and each in constant time: how long it takes tells nothing about them.
+    fn compare(&self, key: &str, app: &App, now: Timestamp) -> Result<Caller, KeyRefusal> {
+        let presented: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let mut found = Err(KeyRefusal::Unknown);
         for caller in &self.callers {
             if bool::from(caller.key_sha256.ct_eq(&presented)) {
-                found = Some(Caller { name: caller.name.clone(), scopes: caller.scopes });
+                found = Ok(Caller { name: caller.name.clone(), tenant: None, scopes: caller.scopes });
             }
         }
-        found.map(Some).ok_or_else(unknown)
+        let Some(id) = keys::id_of(key) else { return found };
+        let rules = app.limiter().rules();
+        match keys::verify(rules.accounts(), app.catalog().secret(), key, id, now) {
+            Ok(key) => Ok(Caller::keyed(&key)),
+            Err(KeyRefusal::Unknown) => found,
+            Err(refusal) => Err(refusal),
+        }
     }
+}
+
+/// A key of a limited client, which may not call tollgate itself.
+fn no_caller() -> ApiError {
+    ApiError::new(
+        Code::Forbidden,
+        "the key has no scope: it is for limited clients, not for callers of tollgate",
+    )
 }
 
 /// The caller's key lacks this scope.

@@ -12,13 +12,14 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate::Timestamp;
+use tollgate::wire::Problems;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::settings::{FileStamp, Settings, SettingsError};
 
-/// Puts settings into force.
-pub type Apply = Box<dyn Fn(Settings) + Send + Sync>;
+/// Puts settings into force, or tells why they cannot be; then nothing has changed.
+pub type Apply = Box<dyn Fn(&Settings) -> Result<(), Problems> + Send + Sync>;
 
 /// How reloading stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,31 +92,29 @@ impl ReloadHandle {
     /// Everything that is wrong; nothing has changed then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
         let mut current = self.0.current.lock();
-        match current.started_with.reload() {
-            Ok(new) => {
-                current.generation += 1;
-                let report = ReloadReport {
-                    generation: current.generation,
-                    rules: new.rules.rules().len(),
-                    needs_restart: current
-                        .started_with
-                        .needs_restart(&new)
-                        .into_iter()
-                        .map(str::to_owned)
-                        .collect(),
-                };
-                (self.0.apply)(new);
-                self.note_success(&report);
-                Ok(report)
-            }
+        let outcome = current.started_with.reload().and_then(|new| self.put_in_force(&mut current, &new));
+        match &outcome {
+            Ok(report) => self.note_success(report),
             Err(problem) => {
                 for line in problem.lines() {
                     error!(problem = ?line, "settings not reloaded; the old ones stay");
                 }
                 self.0.status.lock().last_error = Some(problem.to_string());
-                Err(problem)
             }
         }
+        outcome
+    }
+
+    fn put_in_force(&self, current: &mut Current, new: &Settings) -> Result<ReloadReport, SettingsError> {
+        let file = new.config_file.clone();
+        (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
+        current.generation += 1;
+        let needs_restart = current.started_with.needs_restart(new);
+        Ok(ReloadReport {
+            generation: current.generation,
+            rules: new.rules.rules().len(),
+            needs_restart: needs_restart.into_iter().map(str::to_owned).collect(),
+        })
     }
 
     fn note_success(&self, report: &ReloadReport) {

@@ -16,6 +16,7 @@ mod status;
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, LazyLock};
@@ -173,12 +174,12 @@ fn routes_of(path: &str) -> &'static [&'static Route] {
 }
 
 /// Answers one request: the way of every call.
-pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answering {
+pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> Answering {
     let request_id = RequestId::of(app, request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let stage = match route {
-        Some(route) => match app.live().gate.admit(request.headers(), route.access) {
+        Some(route) => match admit(app, route, request.headers(), peer) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
                 let call = Call { app: Arc::clone(app), parts, caller, request_id: request_id.clone() };
@@ -195,6 +196,15 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answer
         }
     };
     Answering { app: Arc::clone(app), route, request_id, stage: Some(stage) }
+}
+
+/// The caller, if the route is for it.
+fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
+    let caller = app.live().gate.admit(headers, route.access, peer.ip(), app)?;
+    if route.path.starts_with("/v1/admin/") {
+        caller.require_unbound()?;
+    }
+    Ok(caller)
 }
 
 /// An answer in the making. Whatever happens in the handler, it becomes one.
@@ -222,7 +232,12 @@ impl Future for Answering {
                 _ => Err(failed()),
             },
         };
-        let response = outcome.unwrap_or_else(|error| error.into_response(self.request_id.as_str()));
+        let response = outcome.unwrap_or_else(|error| {
+            if let Some(refusal) = error.key_refusal() {
+                self.app.metrics().catalog.count_refused(refusal);
+            }
+            error.into_response(self.request_id.as_str())
+        });
         Poll::Ready(self.finish(response))
     }
 }
@@ -374,14 +389,17 @@ mod tests {
     use tollgate::{MemoryCounters, Seed};
 
     use super::*;
+    use crate::app::Secrets;
     use crate::clock::Clock;
     use crate::counters::Counters;
+    use crate::keys::KeySecret;
     use crate::settings::{Flags, Settings};
 
     fn app() -> Arc<App> {
         let settings = Settings::load(&Flags::default(), std::iter::empty()).unwrap();
         let counters = Counters::Memory(MemoryCounters::default());
-        App::new(settings, counters, Seed([1; 16]), "key", Clock::start(), Arc::default())
+        let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new("secret") };
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
     async fn answered(route: &'static Route, handling: Handling) -> Response {

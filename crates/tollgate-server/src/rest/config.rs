@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, Span, Window};
+use tollgate_stores::sql::{Edit, Expect, Item, ItemId, Write};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
+use crate::catalog::{self, items::limit_of};
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{endpoint, id, numbers, strategy};
 use crate::fleet;
@@ -80,10 +82,11 @@ pub(crate) struct ConfigQuery {
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
         (status = 401, description = "No key", body = ErrorEnvelope<'_>),
         (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
@@ -105,9 +108,13 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     drop(rules);
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
-    let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new));
-    let set = call.app.limiter().set_override(&request, new.clone(), now, shared).await;
-    set.map_err(not_shared)?;
+    let mut version = None;
+    let kept = async {
+        version = keep(&call, &new.user, &new.endpoint, Some(&new)).await?;
+        Ok::<(), ApiError>(())
+    };
+    call.app.limiter().set_override(&request, new.clone(), now, kept).await?;
+    catch_up(&call, version).await;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -124,6 +131,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     )
 )]
 pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
@@ -137,22 +145,53 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
     responses(
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
-    fleet::share(&call.app, user, endpoint, None).await.map_err(not_shared)?;
+    let version = keep(&call, user, endpoint, None).await?;
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
+    catch_up(&call, version).await;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
+}
+
+/// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,
+/// beside the counters. The version they have in the database.
+async fn keep(
+    call: &Call,
+    user: &str,
+    endpoint: &str,
+    numbers: Option<&Override>,
+) -> Result<Option<u64>, ApiError> {
+    let catalog = call.app.catalog();
+    if !catalog.keeps_limits() {
+        fleet::share(&call.app, user, endpoint, numbers).await.map_err(not_shared)?;
+        return Ok(None);
+    }
+    let write = match numbers {
+        Some(numbers) => Write::Put(Item::Limit(limit_of(numbers))),
+        None => Write::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
+    };
+    let edit = Edit { write, expect: Expect::Anything };
+    let changed = catalog.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
+    Ok(Some(changed.map_err(|error| catalog::failed(&error))?.version))
+}
+
+/// Has the other nodes follow what was put into the database.
+async fn catch_up(call: &Call, version: Option<u64>) {
+    if let Some(version) = version {
+        call.app.catalog().catch_up(&call.app, version).await;
+    }
 }
 
 impl ConfigQuery {

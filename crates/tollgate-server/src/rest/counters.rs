@@ -107,7 +107,8 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     // The same facts as those of a check, checked at the same door.
     let written = serde_json::to_vec(&Whose::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
-    let facts = check.facts()?;
+    let keys = call.app.key_ring(check.key_text(), call.app.now());
+    let facts = check.facts(&keys, &call.caller)?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;

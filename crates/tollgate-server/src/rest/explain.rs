@@ -86,8 +86,9 @@ pub(crate) struct LimitBody {
 pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let facts = check.facts()?;
     let now = call.app.now();
+    let keys = call.app.key_ring(check.key_text(), now);
+    let facts = check.facts(&keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let request = facts.request(own.as_ref());
     let explanation = call.app.limiter().explain(&request, now).await;

@@ -114,9 +114,11 @@ async fn answer_status(call: &Call, mut query: StatusQuery) -> Result<Response, 
     // A status is a check that only looks: the same facts, checked at the same door.
     let written = serde_json::to_vec(&query).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
-    let facts = check.facts()?;
+    let now = call.app.now();
+    let keys = call.app.key_ring(check.key_text(), now);
+    let facts = check.facts(&keys, &call.caller)?;
     let request = tollgate::Request { cost: 0, ..facts.request(None) };
-    let decision = call.app.limiter().peek(&request, call.app.now()).await;
+    let decision = call.app.limiter().peek(&request, now).await;
     answer::status(&decision)?;
     let shown = answer::DecisionBody::new(&decision);
     let body = StatusBody {

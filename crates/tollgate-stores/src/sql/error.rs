@@ -1,9 +1,12 @@
 //! Why a database did not do what it was asked.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::error::ErrorKind;
+use sqlx::mysql::MySqlDatabaseError;
 
+use super::items::ItemId;
 use super::settings::UrlError;
 
 /// Why a database did not do what it was asked.
@@ -86,9 +89,23 @@ pub enum DatabaseError {
     #[error("{field} {problem}")]
     Value {
         /// Which value.
-        field: &'static str,
+        field: Cow<'static, str>,
         /// What is wrong with it.
         problem: ValueProblem,
+    },
+    /// An item is not what was expected: somebody else was quicker. Nothing has changed.
+    #[error("{} {:?} {}", id.kind().as_str(), id.to_string(), found_as_text(*.found))]
+    Conflict {
+        /// Which item.
+        id: ItemId,
+        /// The version that it has; nothing if it is not there.
+        found: Option<u64>,
+    },
+    /// One change names an item twice. Nothing has changed.
+    #[error("{} {:?} is changed twice at once", id.kind().as_str(), id.to_string())]
+    Twice {
+        /// Which item.
+        id: ItemId,
     },
     /// A constraint of the schema forbids the change. Nothing has changed.
     #[error("the database refuses the change: {cause}")]
@@ -136,6 +153,15 @@ pub enum ValueProblem {
     /// More than a database can count.
     #[error("is too large a number")]
     TooLarge,
+    /// A value of another type than it must have.
+    #[error("must be {needed}")]
+    WrongType {
+        /// The type.
+        needed: &'static str,
+    },
+    /// A key or a value that has no meaning here.
+    #[error("has no meaning here")]
+    Meaningless,
 }
 
 impl From<sqlx::Error> for DatabaseError {
@@ -148,7 +174,25 @@ impl From<sqlx::Error> for DatabaseError {
     }
 }
 
+fn found_as_text(found: Option<u64>) -> String {
+    found.map_or_else(|| "is not there".to_owned(), |version| format!("is there, with version {version}"))
+}
+
 impl DatabaseError {
+    /// Whether the database is not there, or was not in time: another attempt may succeed, and nothing is wrong with
+    /// what was asked.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            DatabaseError::Unreachable { .. } => true,
+            DatabaseError::Query { cause } | DatabaseError::Unknown { cause } => is_away(cause),
+            _ => false,
+        }
+    }
+
+    pub(super) fn value(field: impl Into<Cow<'static, str>>, problem: ValueProblem) -> Self {
+        DatabaseError::Value { field: field.into(), problem }
+    }
+
     /// When a connection could not be made.
     pub(super) fn connecting(place: String, cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() {
@@ -162,4 +206,19 @@ impl DatabaseError {
     pub(super) fn committing(cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() { cause.into() } else { DatabaseError::Unknown { cause } }
     }
+}
+
+/// Whether an error tells of a server that is not there, is going, or is just coming.
+fn is_away(cause: &sqlx::Error) -> bool {
+    let Some(answer) = cause.as_database_error() else {
+        use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
+        return matches!(cause, Io(_) | Tls(_) | Protocol(_) | PoolTimedOut | PoolClosed | WorkerCrashed);
+    };
+    if let Some(answer) = answer.try_downcast_ref::<MySqlDatabaseError>() {
+        // Too many connections; the server is shutting down; the connection was killed.
+        return [1040, 1053, 1927].contains(&answer.number());
+    }
+    // PostgreSQL: class 08, connection exceptions; shut down, crashed, not yet started; too many connections.
+    let code = answer.code().unwrap_or_default();
+    code.len() == 5 && (code.starts_with("08") || ["57P01", "57P02", "57P03", "53300"].contains(&&*code))
 }

@@ -1,0 +1,412 @@
+//! The task that follows the database.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tollgate::RuleSet;
+use tollgate::accounts::Accounts;
+use tollgate::rules::overrides::{Override, Overrides};
+use tollgate::{Endpoint, Id, Request, Timestamp};
+use tollgate_stores::redis::RedisCounters;
+use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, Item, ItemId, KeyCheck, Stored};
+use tracing::{error, info, warn};
+
+use super::snapshot::{self, Configuration};
+use super::{Rules, Source, items, resets};
+use crate::app::App;
+use crate::data_dir::DataDir;
+
+/// How long a start waits for the database before it takes what is on disk.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Between attempts to reach a database that has never been.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// The snapshot is written at most this often, and less often if it takes long.
+const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
+const SNAPSHOT_SHARE: u32 = 20;
+/// How long the database may take to say what has changed. Drivers wait for a server that is down, and nobody is told.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
+/// Resets that a start looks back at.
+const RESETS_MAX: u32 = 1_000;
+
+/// Follows the database for as long as the service runs.
+pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
+    let counters_saved_at = data_dir.counters_saved_at();
+    let mut follower =
+        Follower { app, data_dir, counters_saved_at, last_saved: None, save_after: Instant::now() };
+    let database = follower.arrive().await;
+    follower.stay(database).await;
+}
+
+/// Why the database is not followed.
+#[derive(Debug, thiserror::Error)]
+enum Outage {
+    /// It says so, or cannot be reached.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// It does not say anything.
+    #[error("the database does not answer")]
+    Silent,
+}
+
+struct Follower {
+    app: Arc<App>,
+    data_dir: Arc<DataDir>,
+    /// When the counters were saved that this process has started with, in microseconds since 1970.
+    counters_saved_at: Option<u64>,
+    /// The version of the snapshot on disk.
+    last_saved: Option<u64>,
+    save_after: Instant,
+}
+
+impl Follower {
+    /// Until everything has been read once.
+    async fn arrive(&mut self) -> Database {
+        let catalog = self.app.catalog();
+        let (mut pause, mut has_looked_at_disk) = (RETRY_FIRST, false);
+        loop {
+            let app = Arc::clone(&self.app);
+            let mut loading = Box::pin(async move { open_and_load(&app).await });
+            let patience = if has_looked_at_disk { Duration::MAX } else { PATIENCE };
+            let loaded = if let Ok(loaded) = tokio::time::timeout(patience, &mut loading).await {
+                loaded
+            } else {
+                has_looked_at_disk = true;
+                self.take_from_disk("it takes long").await;
+                loading.await
+            };
+            match loaded {
+                Ok((database, configuration)) => {
+                    self.begin(&database, configuration).await;
+                    return database;
+                }
+                Err(error) => {
+                    tell_of_outage(&self.app, &error.into());
+                    if !has_looked_at_disk {
+                        has_looked_at_disk = true;
+                        self.take_from_disk("it cannot be used").await;
+                    }
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX.min(catalog.poll_every * 2));
+        }
+    }
+
+    /// Puts the last good configuration in force.
+    async fn take_from_disk(&self, why: &'static str) {
+        let (data_dir, place) = (Arc::clone(&self.data_dir), self.app.catalog().sql.place());
+        let read = tokio::task::spawn_blocking(move || data_dir.load_configuration(&place)).await;
+        let catalog = self.app.catalog();
+        if let Some(configuration) = read.ok().flatten() {
+            let version = configuration.version;
+            put_in_force(&self.app, configuration, Source::Snapshot);
+            warn!(
+                version,
+                why, "serving without the database: the last good configuration on disk is in force"
+            );
+        } else {
+            warn!(
+                why,
+                "serving without the database: there is no configuration on disk, so only the rules of the file are in force"
+            );
+        }
+        catalog.settled.send_replace(true);
+    }
+
+    /// With a database that has been read.
+    async fn begin(&mut self, database: &Database, configuration: Configuration) {
+        let (catalog, version) = (self.app.catalog(), configuration.version);
+        let followed = catalog.version();
+        let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
+        put_in_force(&self.app, configuration, Source::Database);
+        info!(version, users, keys, place = %catalog.sql.place(), "the configuration of the database is in force");
+        self.compare_secrets(database).await;
+        self.make_up_for_resets(database, followed).await;
+        catalog.database.store(Some(Arc::new(database.clone())));
+        catalog.settled.send_replace(true);
+        self.save_if_due().await;
+    }
+
+    async fn compare_secrets(&self, database: &Database) {
+        let catalog = self.app.catalog();
+        if let Ok(check) = database.key_check(&catalog.secret.fingerprint()).await {
+            let differs = check == KeyCheck::Different;
+            if differs {
+                error!("{}", super::SECRET_DIFFERS);
+            }
+            catalog.update_state(|state| state.secret_differs = differs);
+        }
+    }
+
+    /// Counters that were read from disk may be older than a reset: of those that came later, and of those that this node
+    /// had not heard of.
+    async fn make_up_for_resets(&self, database: &Database, followed: u64) {
+        let Some(saved_at) = self.counters_saved_at else { return };
+        let Ok(entries) = resets::latest(database, RESETS_MAX).await else { return };
+        for entry in entries
+            .iter()
+            .filter(|entry| entry.at_micros >= saved_at || entry.version > followed && followed > 0)
+        {
+            resets::replay(&self.app, entry).await;
+        }
+    }
+
+    /// From then on.
+    async fn stay(&mut self, database: Database) {
+        let mut hints = database.hints();
+        let mut announcements = self.app.counters().redis().map(RedisCounters::announcements);
+        loop {
+            self.next_occasion(&mut hints, &mut announcements).await;
+            match self.keep_up(&database).await {
+                Ok(()) => tell_of_return(&self.app),
+                Err(error) => tell_of_outage(&self.app, &error),
+            }
+            self.save_if_due().await;
+        }
+    }
+
+    /// When somebody says that something has changed, and at the latest when it is time to look.
+    async fn next_occasion(&self, hints: &mut Hints, announcements: &mut Option<watch::Receiver<u64>>) {
+        let announced = async {
+            match announcements {
+                Some(announcements) => drop(announcements.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = self.app.catalog().wake.notified() => {}
+            () = hints.next() => {}
+            () = announced => {}
+            () = tokio::time::sleep(self.app.catalog().poll_every) => {}
+        }
+    }
+
+    async fn keep_up(&mut self, database: &Database) -> Result<(), Outage> {
+        let changes = database.changes_since(self.app.catalog().version());
+        let changes = tokio::time::timeout(ANSWER_PATIENCE, changes).await;
+        match changes.map_err(|_| Outage::Silent)?? {
+            Changes::None => {}
+            Changes::Some { version, items, acts } => {
+                take_over(&self.app, version, &items).await;
+                for act in &acts {
+                    resets::replay(&self.app, act).await;
+                }
+            }
+            Changes::TooMany => {
+                let configuration = load(database).await?;
+                info!(version = configuration.version, "the whole configuration was read again");
+                put_in_force(&self.app, configuration, Source::Database);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the snapshot if what is in force is not on disk, and it is not too soon.
+    async fn save_if_due(&mut self) {
+        let version = self.app.catalog().version();
+        if self.last_saved == Some(version) || Instant::now() < self.save_after {
+            return;
+        }
+        let started = Instant::now();
+        if save(&self.app, &self.data_dir).await {
+            self.last_saved = Some(version);
+        }
+        self.save_after = Instant::now() + SNAPSHOT_EVERY.max(started.elapsed() * SNAPSHOT_SHARE);
+    }
+}
+
+/// Writes the configuration in force to disk; whether it worked.
+pub(super) async fn save(app: &Arc<App>, data_dir: &Arc<DataDir>) -> bool {
+    let (app, data_dir) = (Arc::clone(app), Arc::clone(data_dir));
+    let saved = tokio::task::spawn_blocking(move || {
+        let catalog = app.catalog();
+        let book = catalog.rules.lock().good.clone();
+        let (version, place, rules) = (catalog.version(), catalog.sql.place(), app.limiter().rules());
+        let none = Overrides::default();
+        let overrides = if catalog.keeps_limits { rules.overrides().as_ref() } else { &none };
+        let saved = data_dir.save_configuration(|file| {
+            snapshot::write(&place, version, &book, overrides, rules.accounts(), file)
+        });
+        if !saved {
+            catalog.snapshot_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        saved
+    });
+    saved.await.unwrap_or(false)
+}
+
+async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseError> {
+    let database = Database::connect(app.catalog().sql.clone()).await?;
+    database.migrate().await?;
+    app.catalog().update_state(|state| state.is_loading = true);
+    let loaded = load(&database).await;
+    app.catalog().update_state(|state| state.is_loading = false);
+    Ok((database, loaded?))
+}
+
+/// Everything, at one version.
+async fn load(database: &Database) -> Result<Configuration, DatabaseError> {
+    let mut configuration = Configuration::default();
+    let mut accounts = Accounts::default().edit();
+    let mut overrides = Vec::new();
+    let version = database
+        .load(|stored: Stored| match &stored.item {
+            Item::Rule(_) | Item::Tier(_) => drop(configuration.book.put(&stored.item)),
+            Item::Limit(limit) => overrides.extend(items::override_of(limit, set_at(&stored))),
+            item => drop(items::put(&mut accounts, item)),
+        })
+        .await?;
+    configuration.version = version;
+    configuration.accounts = accounts.finish();
+    configuration.overrides = overrides.into_iter().collect();
+    Ok(configuration)
+}
+
+fn set_at(stored: &Stored) -> Timestamp {
+    Timestamp::from_micros(stored.updated_at_micros)
+}
+
+/// A whole configuration takes the place of what is in force.
+fn put_in_force(app: &App, configuration: Configuration, source: Source) {
+    let Configuration { version, book, overrides, accounts } = configuration;
+    let catalog = app.catalog();
+    let set = {
+        let mut rules = catalog.rules.lock();
+        rules.book = book;
+        compile(app, &mut rules, true)
+    };
+    if let Some(set) = &set {
+        app.metrics().follow(set);
+    }
+    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
+    app.limiter().update_rules(|current| {
+        let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
+        set.as_ref()
+            .unwrap_or(current)
+            .with_overrides(Arc::clone(overrides))
+            .with_accounts(Arc::clone(&accounts))
+    });
+    catalog.has_keys.store(true, Ordering::Relaxed);
+    catalog.update_state(|state| {
+        state.source = source;
+        if source == Source::Database {
+            state.database_error = None;
+        }
+    });
+    catalog.version.send_replace(version);
+}
+
+/// Single items take the place of what they were.
+async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<Stored>)]) {
+    let catalog = app.catalog();
+    let before = app.limiter().rules();
+    let mut accounts = before.accounts().edit();
+    drop(before);
+    let set = {
+        let mut rules = catalog.rules.lock();
+        let mut of_rules = false;
+        for (id, stored) in changed {
+            of_rules |= match stored {
+                Some(stored) => rules.book.put(&stored.item),
+                None => rules.book.remove(id),
+            };
+        }
+        if of_rules { compile(app, &mut rules, false) } else { None }
+    };
+    let mut of_accounts = false;
+    for (id, stored) in changed {
+        of_accounts |= match stored {
+            Some(stored) => items::put(&mut accounts, &stored.item),
+            None => items::remove(&mut accounts, id),
+        };
+    }
+    if of_accounts {
+        let accounts = accounts.finish();
+        app.limiter().update_accounts(|_| accounts.clone());
+    }
+    if catalog.keeps_limits {
+        for (id, stored) in changed {
+            take_over_limit(app, id, stored.as_ref()).await;
+        }
+    }
+    if let Some(set) = set {
+        app.replace_rules(set);
+    }
+    info!(version, changes = changed.len(), "changes of the configuration are in force");
+    catalog.version.send_replace(version);
+}
+
+async fn take_over_limit(app: &App, id: &ItemId, stored: Option<&Stored>) {
+    let ItemId::Limit { user, endpoint } = id else { return };
+    let new = stored.and_then(|stored| match &stored.item {
+        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
+        _ => None,
+    });
+    let Some(new) = new else {
+        app.limiter().update_overrides(|now| now.without(user, endpoint).unwrap_or_else(|| now.clone()));
+        return;
+    };
+    // What was used here under the rule is carried over; on shared counters whoever set the numbers has done so.
+    if app.counters().memory().is_some() {
+        carry_over(app, new).await;
+    } else {
+        app.limiter().update_overrides(|now| now.with(new.clone()));
+    }
+}
+
+async fn carry_over(app: &App, new: Override) {
+    let (user, endpoint) = (new.user.clone(), new.endpoint.clone());
+    let (Ok(user), Ok(endpoint)) = (Id::parse(&user), Endpoint::parse(&endpoint)) else { return };
+    let request = Request { user: Some(user), ..Request::new(endpoint) };
+    let agreed = std::future::ready(Ok::<(), std::convert::Infallible>(()));
+    let Ok(()) = app.limiter().set_override(&request, new, app.now(), agreed).await;
+}
+
+/// The set of the file and of the database. Nothing if they do not go together: then what was stays, or, at a start, all that
+/// fits.
+fn compile(app: &App, rules: &mut Rules, is_start: bool) -> Option<RuleSet> {
+    let catalog = app.catalog();
+    match rules.book.compile(&rules.file) {
+        Ok(set) => {
+            rules.good = rules.book.clone();
+            if catalog.state.load().rules_error.is_some() {
+                info!("the rules of the database and of the file go together again");
+            }
+            catalog.update_state(|state| state.rules_error = None);
+            Some(set)
+        }
+        Err(problems) => {
+            for problem in &problems.0 {
+                error!(problem = %problem, "the rules of the database are not in force; what was stays");
+            }
+            let told = problems.to_string().replace('\n', "; ");
+            catalog.update_state(|state| state.rules_error = Some(told.clone()));
+            if !is_start || catalog.version() > 0 {
+                return None;
+            }
+            rules.good = rules.book.what_fits(&rules.file);
+            rules.good.compile(&rules.file).ok()
+        }
+    }
+}
+
+/// Told once, when it begins.
+fn tell_of_outage(app: &App, error: &Outage) {
+    let told = error.to_string();
+    let catalog = app.catalog();
+    if catalog.state.load().database_error.is_none() {
+        warn!(error = %told, "the database cannot be asked: what is configured stays in force until it can");
+    }
+    catalog.update_state(|state| state.database_error = Some(told.clone()));
+}
+
+fn tell_of_return(app: &App) {
+    let catalog = app.catalog();
+    if catalog.state.load().database_error.is_some() {
+        info!("the database answers again");
+        catalog.update_state(|state| state.database_error = None);
+    }
+}
