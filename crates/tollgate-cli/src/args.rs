@@ -8,6 +8,7 @@ use crate::commands::config::Config;
 use crate::commands::inspect::Inspect;
 use crate::commands::keys::Keys;
 use crate::commands::man::Man;
+use crate::commands::migrate::Migrate;
 use crate::commands::quotas::Quotas;
 use crate::commands::rules::Rules;
 use crate::commands::serve::Serve;
@@ -86,6 +87,8 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     /// Run the service, with everything embedded
     Serve(Serve),
+    /// Bring the schema of the database up to date, as `serve` does when it starts
+    Migrate(Migrate),
     /// Ask whether a request may pass, and count it
     #[command(after_help = "\
 Examples:

@@ -9,6 +9,7 @@ pub(crate) mod inspect;
 mod item_file;
 pub(crate) mod keys;
 pub(crate) mod man;
+pub(crate) mod migrate;
 pub(crate) mod quotas;
 pub(crate) mod reset;
 pub(crate) mod rules;

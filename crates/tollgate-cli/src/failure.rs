@@ -6,6 +6,7 @@ use serde_json::json;
 use tollgate::wire::{Origin, Problem, Problems};
 use tollgate_server::serve::ServeError;
 use tollgate_server::settings::SettingsError;
+use tollgate_stores::sql::DatabaseError;
 
 use crate::client::ClientError;
 
@@ -37,6 +38,9 @@ pub(crate) enum Failure {
     /// The service could not run.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The database could not be reached, or its schema not be changed.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
     /// The system gives no threads or no event queue.
     #[error("cannot start: {0}")]
     Runtime(#[source] io::Error),
@@ -84,7 +88,7 @@ impl Failure {
             | Failure::Arguments(_) => "INVALID_INPUT",
             Failure::Overtaken => "PRECONDITION_FAILED",
             Failure::Write(_) | Failure::Serve(_) | Failure::Runtime(_) => "INTERNAL_ERROR",
-            Failure::Client(_) => "SERVICE_UNAVAILABLE",
+            Failure::Client(_) | Failure::Database(_) => "SERVICE_UNAVAILABLE",
         };
         let mut error = json!({ "code": code, "message": self.to_string() });
         if let Failure::Mistakes { problems, .. } = self {

@@ -48,6 +48,7 @@ fn run(
 ) -> Result<Exit, Failure> {
     match command {
         Command::Serve(serve) => commands::serve::run(serve, output),
+        Command::Migrate(migrate) => commands::migrate::run(migrate, output),
         Command::Check(facts) => commands::check::run(facts, &client()?, output),
         Command::Status(place) => commands::status::run(place, &client()?, output),
         Command::Reset(place) => commands::reset::run(place, &client()?, output),
