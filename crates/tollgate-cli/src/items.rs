@@ -50,6 +50,16 @@ impl Kind {
         }
     }
 
+    /// What became of one of them. A block is told as what it does to the client.
+    fn told(self, did: &str, id: &str) -> String {
+        let id = escape(id);
+        match (self, did) {
+            (Kind::Block, "deleted") => format!("unblocked {id}"),
+            (Kind::Block, _) => format!("blocked {id}"),
+            (kind, did) => format!("{did} {} {id}", kind.noun()),
+        }
+    }
+
     fn path(self, id: &str) -> String {
         format!("/v1/admin/{}/{}", self.plural(), segment(id))
     }
@@ -236,7 +246,7 @@ pub(crate) fn print_written(
     } else {
         let version = answer.etag.as_deref().map(|etag| etag.trim_matches('"'));
         let version = version.map(|version| format!(" (version {})", escape(version))).unwrap_or_default();
-        output.text(&format!("{did} {} {}{version}\n", kind.noun(), escape(id)))?;
+        output.text(&format!("{}{version}\n", kind.told(did, id)))?;
     }
     Ok(Exit::Ok)
 }
@@ -253,7 +263,7 @@ pub(crate) fn delete(
     if !writing.dry_run && !confirm.agreed(&act)? {
         return Ok(Exit::Refused);
     }
-    remove(client, kind, id, writing, "deleted", output)
+    remove(client, kind, id, writing, output)
 }
 
 /// Deletes an item without asking.
@@ -262,19 +272,18 @@ pub(crate) fn remove(
     kind: Kind,
     id: &str,
     writing: &Writing,
-    did: &str,
     output: &Output,
 ) -> Result<Exit, Failure> {
     let path = format!("{}{}", kind.path(id), writing.query());
     let answer = succeeded(client, client.delete(&path, writing.expect())?)?;
     if output.json() && answer.body.is_null() {
-        output.value(&json!({ did: { "kind": kind.noun(), "id": id } }))?;
+        output.value(&json!({ "deleted": { "kind": kind.noun(), "id": id } }))?;
     } else if output.json() {
         output.text(&format!("{}\n", answer.text.trim_end()))?;
     } else if writing.dry_run {
         print_dry_run(&answer.body, output)?;
     } else {
-        output.text(&format!("{did} {} {}\n", kind.noun(), escape(id)))?;
+        output.text(&format!("{}\n", kind.told("deleted", id)))?;
     }
     Ok(Exit::Ok)
 }

@@ -32,10 +32,14 @@ pub(crate) fn span(text: &str) -> Result<String, String> {
     parse_span(text).map(|_| text.trim().to_owned())
 }
 
-/// An instant of an answer as people read it: RFC 3339 stays as it is, Unix seconds become that.
+/// An instant of an answer as people read it: in RFC 3339, to the second. What is no instant stays as it is.
 pub(crate) fn told(at: &Value) -> String {
     match at {
-        Value::String(text) => text.clone(),
+        Value::String(text) => {
+            let seconds = text.parse::<Timestamp>().map(Timestamp::as_second);
+            let instant = seconds.and_then(Timestamp::from_second);
+            instant.map_or_else(|_| text.clone(), |instant| instant.to_string())
+        }
         Value::Number(secs) => {
             let instant = secs.as_i64().and_then(|secs| Timestamp::from_second(secs).ok());
             instant.map_or_else(|| secs.to_string(), |instant| instant.to_string())
@@ -47,6 +51,14 @@ pub(crate) fn told(at: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_instant_is_told_to_the_second() {
+        let told = |at: Value| told(&at);
+        assert_eq!(told("2027-01-31T12:00:00.123456Z".into()), "2027-01-31T12:00:00Z");
+        assert_eq!(told(1.into()), "1970-01-01T00:00:01Z");
+        assert_eq!((told("soon".into()), told(Value::Null)), ("soon".to_owned(), String::new()));
+    }
 
     #[test]
     fn an_end_is_a_length_of_time_or_an_instant() {

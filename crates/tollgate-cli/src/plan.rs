@@ -76,7 +76,10 @@ pub(crate) fn rendered(body: &Value, output: &Output) -> String {
     for each in changes(body) {
         change(each, output, &mut text);
     }
-    if let Some(effect) = effect(&body["effect"], output) {
+    // Where nothing changes, or nobody asked lately, there is nothing to tell.
+    if !text.is_empty()
+        && let Some(effect) = effect(&body["effect"], output)
+    {
         text.push_str(&effect);
     }
     text
@@ -132,8 +135,7 @@ fn line(key: &str, value: Option<&Value>, style: Style, mark: char, output: &Out
 fn effect(effect: &Value, output: &Output) -> Option<String> {
     let number = |key: &str| effect[key].as_u64();
     let count = |key: &str| usize::try_from(number(key).unwrap_or(0)).unwrap_or(usize::MAX);
-    let requests = count("requests");
-    number("requests")?;
+    let requests = Some(count("requests")).filter(|requests| *requests > 0)?;
     let window = number("window_seconds").map(render::lasting).unwrap_or_default();
     let refused = count("newly_refused");
     let style = if refused > 0 { Style::Warning } else { Style::Plain };

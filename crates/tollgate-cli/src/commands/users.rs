@@ -106,9 +106,7 @@ pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exi
             let body = body(&who.client, reason, until.as_ref());
             items::put(client, Kind::Block, &who.client, &body, (None, writing), output)
         }
-        Command::Unblock { who, writing } => {
-            items::remove(client, Kind::Block, &who.client, writing, "removed", output)
-        }
+        Command::Unblock { who, writing } => items::remove(client, Kind::Block, &who.client, writing, output),
         Command::Blocked { kind, all, count } => {
             let kind = kind.and_then(|kind| kind.to_possible_value());
             let kind = kind.as_ref().map(clap::builder::PossibleValue::get_name);

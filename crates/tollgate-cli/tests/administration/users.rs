@@ -12,7 +12,7 @@ const BLOCK: &str = r#"{"client":"user:alice","reason":"abuse","until":"2027-01-
 fn a_client_is_blocked_with_a_reason_and_an_end() {
     let created = [answer("201 Created", BLOCK).version(3)];
     let (ran, asked) = ask(&created, &["users", "block", "alice", "--reason", "abuse", "--for", "24h"]);
-    assert_eq!((ran.code, &*ran.stdout), (0, "created block user:alice (version 3)\n"));
+    assert_eq!((ran.code, &*ran.stdout), (0, "blocked user:alice (version 3)\n"));
     assert_eq!(asked[0].line(), "PUT /v1/admin/blocks/user%3Aalice");
     assert_eq!(asked[0].body(), json!({"client": "user:alice", "reason": "abuse", "for": "24h"}));
     let args =
@@ -29,7 +29,7 @@ fn a_client_is_blocked_with_a_reason_and_an_end() {
 #[test]
 fn a_client_is_let_in_again() {
     let (ran, asked) = ask(&[answer("204 No Content", "")], &["users", "unblock", "alice"]);
-    assert_eq!((ran.code, &*ran.stdout), (0, "removed block user:alice\n"));
+    assert_eq!((ran.code, &*ran.stdout), (0, "unblocked user:alice\n"));
     assert_eq!(asked[0].line(), "DELETE /v1/admin/blocks/user%3Aalice");
     let none = refusal("404 Not Found", "NOT_FOUND", "nobody blocked user:alice", "{}");
     let (ran, _) = ask(&[none], &["users", "unblock", "alice"]);
