@@ -1,5 +1,6 @@
 //! `tollgate migrate`: brings the schema of the database up to date, without a running service.
 
+use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -113,7 +114,11 @@ fn print_taken(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Resul
 }
 
 fn lines(steps: &[Migration]) -> String {
-    steps.iter().map(|step| format!("  {} {}\n", step.number, step.name)).collect()
+    let mut text = String::new();
+    for Migration { number, name, .. } in steps {
+        let _ = writeln!(text, "  {number} {name}");
+    }
+    text
 }
 
 fn told(steps: &[Migration]) -> Value {
