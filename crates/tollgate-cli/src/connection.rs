@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use tollgate::wire::{Document, Problems, Value, values};
 
 use crate::args::Global;
-use crate::client::Client;
+use crate::client::{Client, ClientError};
 use crate::failure::Failure;
 use crate::secret::Secret;
+use crate::url::Target;
 
 /// Where `tollgate serve` listens if nobody says otherwise.
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";
@@ -28,33 +29,26 @@ struct Written {
 /// A client for the server that the flags, the environment or the file name.
 pub(crate) fn client(global: &Global) -> Result<Client, Failure> {
     // Nothing is left for the file to say.
-    if let (Some(url), Some(key)) = (&global.url, &global.key) {
-        return Ok(Client::new(url, Some(key.clone()))?);
+    let given = global.key.clone().filter(|key| !key.reveal().is_empty());
+    if let (Some(url), Some(_)) = (&global.url, &given) {
+        return Ok(Client::new(url, given)?);
     }
-    let Some(path) = file_path() else { return from(global, &Written::default(), None, None) };
+    let Some(path) = file_path() else {
+        return Ok(Client::new(global.url.as_deref().unwrap_or(URL_DEFAULT), given)?);
+    };
     let written = read(&path)?;
-    let key = if global.key.is_some() { None } else { key_of(&written, &path)? };
-    from(global, &written, key, Some(&path))
-}
-
-fn from(
-    global: &Global,
-    written: &Written,
-    key: Option<Secret>,
-    path: Option<&Path>,
-) -> Result<Client, Failure> {
     let own = written.url.as_deref().unwrap_or(URL_DEFAULT);
     let url = global.url.as_deref().unwrap_or(own);
-    let elsewhere = url.trim_end_matches('/') != own.trim_end_matches('/');
-    let hint = match path.filter(|_| elsewhere && key.is_some()) {
-        Some(path) => {
-            let path = path.display();
-            Some(format!("hint: the key in {path} is for {own} and was not sent: set TOLLGATE_KEY"))
-        }
-        None => None,
-    };
-    let key = global.key.clone().or(key.filter(|_| !elsewhere));
-    Ok(Client::new(url, key)?.with_hint(hint))
+    if given.is_some() {
+        return Ok(Client::new(url, given)?);
+    }
+    let key = key_of(&written, &path)?;
+    if Target::parse(url).map_err(ClientError::Url)? == Target::parse(own).map_err(ClientError::Url)? {
+        return Ok(Client::new(url, key)?);
+    }
+    let path = path.display();
+    let hint = format!("hint: the key in {path} is for {own} and was not sent: set TOLLGATE_KEY");
+    Ok(Client::new(url, None)?.with_hint(key.map(|_| hint)))
 }
 
 /// `$XDG_CONFIG_HOME/tollgate/config.toml`, or below `~/.config`. A relative folder is to be ignored, says XDG.

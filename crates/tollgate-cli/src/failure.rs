@@ -60,6 +60,14 @@ pub(crate) enum Failure {
         /// Its permissions.
         mode: u32,
     },
+    /// A key was made, and nobody was there to read it.
+    #[error("key {id} was made and could not be printed ({source}): revoke it, and make another")]
+    Unread {
+        /// Which key.
+        id: String,
+        /// Why not.
+        source: io::Error,
+    },
     /// Arguments that are each fine and make no sense together or with what they name.
     #[error("{0}")]
     Arguments(String),
@@ -87,7 +95,9 @@ impl Failure {
             | Failure::OpenToOthers { .. }
             | Failure::Arguments(_) => "INVALID_INPUT",
             Failure::Overtaken => "PRECONDITION_FAILED",
-            Failure::Write(_) | Failure::Serve(_) | Failure::Runtime(_) => "INTERNAL_ERROR",
+            Failure::Write(_) | Failure::Unread { .. } | Failure::Serve(_) | Failure::Runtime(_) => {
+                "INTERNAL_ERROR"
+            }
             Failure::Client(_) | Failure::Database(_) => "SERVICE_UNAVAILABLE",
         };
         let mut error = json!({ "code": code, "message": self.to_string() });

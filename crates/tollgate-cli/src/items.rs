@@ -70,7 +70,7 @@ impl Kind {
 pub(crate) struct Count {
     /// At most so many; all of them if not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
 }
 
 /// What must hold for a write, and whether it is only tried.

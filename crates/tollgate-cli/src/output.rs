@@ -78,6 +78,13 @@ impl Output {
         }
     }
 
+    /// Prints what is told once and never again: a reader that has gone is an error here.
+    #[allow(clippy::unused_self, reason = "an output is what entitles a command to print")]
+    pub(crate) fn once(&self, text: &str) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+    }
+
     /// Says something beside the answer, on the error stream.
     pub(crate) fn note(&self, text: &str) {
         let mut stderr = io::stderr().lock();

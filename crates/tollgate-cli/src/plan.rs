@@ -131,21 +131,37 @@ fn line(key: &str, value: Option<&Value>, style: Style, mark: char, output: &Out
     }
 }
 
+/// As many clients as are named for which something changes.
+const EXAMPLES: usize = 5;
+
 /// What the change would have done to the traffic of the last minutes.
 fn effect(effect: &Value, output: &Output) -> Option<String> {
     let number = |key: &str| effect[key].as_u64();
     let count = |key: &str| usize::try_from(number(key).unwrap_or(0)).unwrap_or(usize::MAX);
     let requests = Some(count("requests")).filter(|requests| *requests > 0)?;
     let window = number("window_seconds").map(render::lasting).unwrap_or_default();
+    let sample = effect["sample"].as_f64().filter(|part| *part < 1.0);
+    let sample = sample.map(|part| format!(" ({:.1} % of all clients)", part * 100.0)).unwrap_or_default();
     let refused = count("newly_refused");
     let style = if refused > 0 { Style::Warning } else { Style::Plain };
     let refused = output.paint(style, &format!("{refused} more refused"));
-    Some(format!(
-        "of the last {window}: {} of {}, {refused}, {} more admitted\n",
+    let mut text = format!(
+        "of the last {window}: {} of {}{sample}, {refused}, {} more admitted\n",
         counted(requests, "request"),
         counted(count("clients"), "client"),
         count("newly_admitted"),
-    ))
+    );
+    let examples = effect["examples"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+    for example in examples.iter().take(EXAMPLES) {
+        let told = |key: &str| escape(&render::word(&example[key]));
+        let rule = Some(told("rule")).filter(|rule| !rule.is_empty());
+        let by = rule.map(|rule| format!(" by {rule}")).unwrap_or_default();
+        let (client, endpoint, before, after) =
+            (told("client"), told("endpoint"), told("before"), told("after"));
+        let _ =
+            writeln!(text, "    {client} on {endpoint}: {before} -> {after}{by}, {} times", told("requests"));
+    }
+    Some(text)
 }
 
 /// A kind or an id; an id may be a list of parts.
@@ -173,7 +189,9 @@ mod tests {
              "before": {"name": "b", "priority": 5, "layer": "x", "version": 3, "enabled": true},
              "after": {"name": "b", "priority": 6, "version": 4, "enabled": true, "per": ["user"]}},
             {"kind": "tier", "id": "c\u{1b}", "action": "delete", "before": {"name": "c\u{1b}", "limit": 1}, "after": null},
-        ], "effect": {"requests": 120, "clients": 1, "window_seconds": 300, "newly_refused": 3, "newly_admitted": 0}});
+        ], "effect": {"requests": 120, "clients": 1, "window_seconds": 300, "newly_refused": 3, "newly_admitted": 0,
+            "sample": 0.25, "examples": [{"client": "user:a", "endpoint": "/x", "before": "admitted", "after": "refused",
+                                          "rule": "a", "requests": 3}]}});
         let expected = "\
 + rule a
     + priority = 5
@@ -185,7 +203,8 @@ mod tests {
     - layer = \"x\"
 - tier c\\u{1b}
     - limit = 1
-of the last 5m: 120 requests of 1 client, 3 more refused, 0 more admitted
+of the last 5m: 120 requests of 1 client (25.0 % of all clients), 3 more refused, 0 more admitted
+    user:a on /x: admitted -> refused by a, 3 times
 ";
         assert_eq!(rendered(&body, &Output::new(false, Color::Never)), expected);
         assert_eq!(Counts::of(&body), Counts { created: 1, updated: 1, deleted: 1 });

@@ -330,8 +330,13 @@ fn print_new(
     output: &Output,
 ) -> Result<Exit, Failure> {
     let id = word(&answer.body["id"]);
-    if output.json() || dry_run {
+    let unread = |source| Failure::Unread { id: id.clone(), source };
+    if dry_run {
         return items::print_written(did, Kind::Key, &id, answer, dry_run, output);
+    }
+    if output.json() {
+        output.once(&format!("{}\n", answer.text.trim_end())).map_err(unread)?;
+        return Ok(Exit::Ok);
     }
     let key = answer.body["key"].as_str().ok_or_else(|| {
         Failure::Arguments(
@@ -346,7 +351,7 @@ fn print_new(
             escape(&name)
         ));
     }
-    output.text(&format!("{}\n", escape(key)))?;
+    output.once(&format!("{}\n", escape(key))).map_err(unread)?;
     if !quiet && !more.is_empty() {
         output.note(more);
     }

@@ -147,6 +147,9 @@ pub(crate) fn run(
     match &rules.command {
         Command::Lint { file } => lint::run(file, output),
         Command::List(list) => match &list.file {
+            Some(_) if list.count.limit.is_some() => Err(Failure::Arguments(
+                "--limit is for the rules of a server: a file is listed whole".to_owned(),
+            )),
             Some(file) => list::run(file, output),
             None => server::list(list, &client()?, output),
         },

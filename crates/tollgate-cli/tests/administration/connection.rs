@@ -38,8 +38,8 @@ fn server_and_key_come_from_the_file() {
     let ran = run(&mut list(&files));
     assert_eq!((ran.code, &*ran.stderr), (0, "no tiers\n"));
     assert_eq!(server.asked()[0].header("authorization"), Some("Bearer hunter2"));
-    // The same server, named on the command line.
-    run(list(&files).args(["--url", &server.url]));
+    // The same server, named on the command line, and an environment that has no key after all.
+    run(list(&files).args(["--url", &server.url]).env("TOLLGATE_KEY", ""));
     assert_eq!(server.asked()[1].header("authorization"), Some("Bearer hunter2"));
 }
 

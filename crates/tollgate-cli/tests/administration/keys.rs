@@ -1,9 +1,11 @@
 //! `keys create|list|show|rotate|revoke|delete`.
 
+use std::process::Stdio;
+
 use serde_json::json;
 
-use crate::canned::{answer, ask, refused_with_field_and_reason};
-use crate::common::run;
+use crate::canned::{Server, answer, ask, refused_with_field_and_reason};
+use crate::common::{ran, run, tollgate};
 
 const ID: &str = "4kq2mz7ehv3xw5ta";
 const NEW: &str =
@@ -30,6 +32,25 @@ fn a_new_key_is_alone_on_standard_output() {
 fn a_key_that_is_not_told_is_an_error() {
     let (ran, _) = ask(&[answer("201 Created", r#"{"id":"x"}"#)], &["keys", "create", "ci"]);
     assert_eq!((ran.code, &*ran.stdout), (2, ""));
+}
+
+#[test]
+fn a_key_that_nobody_reads_is_an_error_that_says_what_to_do() {
+    for flags in [&[][..], &["--json"]] {
+        let server = Server::new(&[answer("201 Created", NEW)]);
+        let mut command = tollgate();
+        command.args(["keys", "create", "ci", "--url", &server.url]).args(flags);
+        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(running.stdout.take());
+        let ended = ran(running.wait_with_output().unwrap());
+        assert_eq!(ended.code, 2);
+        assert!(
+            ended.stderr.contains("key 4kq2mz7ehv3xw5ta was made and could not be printed"),
+            "{}",
+            ended.stderr
+        );
+        assert!(!ended.stderr.contains("SECRET"), "{}", ended.stderr);
+    }
 }
 
 #[test]

@@ -38,7 +38,9 @@ fn with_a_file_no_server_is_asked() {
     let (ran, asked) = ask(&[], &["rules", "list", &files.path("r.toml")]);
     assert_eq!((ran.code, asked.len()), (0, 0));
     assert!(ran.stdout.contains("5/1m"), "{}", ran.stdout);
-    assert_eq!(run(&["rules", "list", &files.path("r.toml"), "--prefix", "a"]).code, 2);
+    for flags in [["--prefix", "a"], ["--limit", "1"], ["--source", "file"]] {
+        assert_eq!(run(&[&["rules", "list", &files.path("r.toml")], &flags[..]].concat()).code, 2);
+    }
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) struct List {
     #[arg(long, conflicts_with = "file", value_name = "BOOL")]
     enabled: Option<bool>,
     #[command(flatten)]
-    count: Count,
+    pub(super) count: Count,
 }
 
 /// Where a rule is kept. Its variants have no comments of their own: clap would print them, one to a line.
