@@ -8,6 +8,7 @@
 //! Rules that do not go together with those of the file keep the last good set in force. Keys, quotas and blocks follow all
 //! the same: a revocation does not wait until somebody has renamed a rule.
 
+mod apply;
 mod book;
 mod follow;
 pub(crate) mod items;
@@ -16,6 +17,7 @@ pub(crate) mod resets;
 pub(crate) mod snapshot;
 mod usage;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -26,6 +28,7 @@ use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::wire::Problems;
 use tollgate_stores::sql::{Database, DatabaseError, SqlSettings, Write};
+use tracing::warn;
 
 use self::book::Book;
 pub(crate) use self::book::FileRules;
@@ -61,6 +64,8 @@ pub(crate) struct Catalog {
     /// Whether the first configuration is in force, or known not to be had.
     settled: watch::Sender<bool>,
     wake: Notify,
+    /// Users and endpoints whose numbers this node is setting right now.
+    being_set: Mutex<HashSet<(Box<str>, Box<str>)>>,
     snapshot_failures: AtomicU64,
     /// Asked for by the task that flushes and by the end of the process.
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
@@ -124,12 +129,19 @@ const SECRET_DIFFERS: &str =
 impl Catalog {
     pub(crate) fn new(settings: &Settings, secret: KeySecret) -> Self {
         let shared_counters = matches!(settings.counters, CounterSettings::Redis(_));
+        let keeps_limits = !(shared_counters && settings.database.is_of_this_node());
+        if !keeps_limits {
+            warn!(
+                "counters are shared on Redis, and the database is a file of this node: rules, keys, quotas and blocks that \
+                 are made here are this node's alone (database.url)"
+            );
+        }
         let node = format!("{:032x}", u128::from_le_bytes(tollgate::Seed::random().0));
         Catalog {
             secret,
             sql: settings.database.sql(&settings.data_dir),
             poll_every: settings.database.poll_every,
-            keeps_limits: !(shared_counters && settings.database.is_of_this_node()),
+            keeps_limits,
             flusher: tokio::sync::Mutex::new(Flusher::new(node.clone())),
             node,
             database: ArcSwapOption::empty(),
@@ -143,6 +155,7 @@ impl Catalog {
             version: watch::Sender::new(0),
             settled: watch::Sender::new(false),
             wake: Notify::new(),
+            being_set: Mutex::default(),
             snapshot_failures: AtomicU64::new(0),
         }
     }
@@ -261,6 +274,7 @@ impl Catalog {
         let set = match book.compile(&file) {
             Ok(set) => {
                 *good = book.clone();
+                self.update_state(|state| state.rules_error = None);
                 set
             }
             // What the database has now was refused already: what is in force must go with the file.
@@ -272,12 +286,37 @@ impl Catalog {
         Ok(set)
     }
 
+    /// Says, as long as the answer lives, that this node is setting numbers and carries over itself what was used.
+    pub(crate) fn begin_to_set(&self, user: &str, endpoint: &str) -> BeingSet<'_> {
+        let whose = (Box::from(user), Box::from(endpoint));
+        self.being_set.lock().insert(whose.clone());
+        BeingSet { catalog: self, whose }
+    }
+
+    fn is_being_set(&self, user: &str, endpoint: &str) -> bool {
+        let being_set = self.being_set.lock();
+        // Nobody asks without changes, and then there are one or two.
+        being_set.iter().any(|(of, on)| **of == *user && **on == *endpoint)
+    }
+
     fn update_state(&self, change: impl Fn(&mut CatalogState)) {
         self.state.rcu(|state| {
             let mut next = CatalogState::clone(state);
             change(&mut next);
             next
         });
+    }
+}
+
+/// Numbers that this node is setting.
+pub(crate) struct BeingSet<'a> {
+    catalog: &'a Catalog,
+    whose: (Box<str>, Box<str>),
+}
+
+impl Drop for BeingSet<'_> {
+    fn drop(&mut self) {
+        self.catalog.being_set.lock().remove(&self.whose);
     }
 }
 

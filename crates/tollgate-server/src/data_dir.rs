@@ -10,6 +10,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use parking_lot::Mutex;
 use tollgate::counters::memory::{MemoryBounds, SnapshotError};
 use tollgate::{MemoryCounters, Seed, Timestamp};
 use tracing::{info, warn};
@@ -77,6 +78,8 @@ pub struct DataDir {
     path: PathBuf,
     /// Locked until dropped.
     _lock: File,
+    /// Held while a file is replaced: two saves of the same one would write the same draft.
+    replacing: Mutex<()>,
 }
 
 /// The key of the administrator.
@@ -105,7 +108,7 @@ impl DataDir {
         let lock =
             owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock, replacing: Mutex::new(()) }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -280,6 +283,7 @@ impl DataDir {
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> io::Result<()> {
+        let _turn = self.replacing.lock();
         let draft = self.path.join(format!("{name}.tmp"));
         let written = write_draft(&draft, write).and_then(|()| fs::rename(&draft, self.path.join(name)));
         if written.is_err() {

@@ -160,6 +160,7 @@ async fn serve_until(
         move |request, peer| crate::rest::answer(&app, request, peer)
     };
     transport::run(listener, surface, &server, stats, end).await;
+    drop(tasks);
     saver.save_aside().await;
     catalog::close(&app, &data_dir).await;
     if let Some(redis) = app.limiter().counters().redis() {

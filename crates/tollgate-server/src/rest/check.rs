@@ -50,7 +50,8 @@ pub(super) async fn own_limit(
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
-    let replaced = request.client().and_then(|client| in_force.report_on(client));
+    let client = in_force.rules().resolve(&request).request.client();
+    let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)
 }

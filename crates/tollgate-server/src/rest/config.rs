@@ -108,6 +108,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     drop(rules);
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
+    let being_set = call.app.catalog().begin_to_set(&new.user, &new.endpoint);
     let mut version = None;
     let kept = async {
         version = keep(&call, &new.user, &new.endpoint, Some(&new)).await?;
@@ -115,6 +116,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     };
     call.app.limiter().set_override(&request, new.clone(), now, kept).await?;
     catch_up(&call, version).await;
+    drop(being_set);
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"

@@ -113,6 +113,8 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
+    let rules = call.app.limiter().rules();
+    let request = rules.resolve(&request).request;
     Ok(answer::json(StatusCode::OK, &CountersBody::new(&request, endpoints, store, looked)))
 }
 

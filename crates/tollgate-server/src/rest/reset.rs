@@ -56,7 +56,8 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let request = facts.request(None);
     let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;
-    let client = request.client().map(|client| client.to_string());
+    let rules = call.app.limiter().rules();
+    let client = rules.resolve(&request).request.client().map(|client| client.to_string());
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {

@@ -237,6 +237,9 @@ impl<R: Read> Summed<R> {
         };
         let (per_second, per_hour, per_day, burst) = (number()?, number()?, number()?, number()?);
         let numbers = Numbers { per_second, per_hour, per_day, burst };
+        if numbers.is_empty() {
+            return Err(AccountsError::Damaged);
+        }
         OwnNumbers::new(namespace, numbers).map_err(|_| AccountsError::Damaged)
     }
 

@@ -198,3 +198,86 @@ impl Shard for KeyShard {
         self.index.capacity() * size_of::<u64>() + self.records.capacity()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Few hashes, so that keys share the half that the index holds.
+    fn hash(id: &str) -> u128 {
+        (id.len() as u128 % 3) << 90
+    }
+
+    fn fields<'a>(id: &'a str, verifier: &'a [u8; 32], text: &'a str) -> Fields<'a> {
+        Fields {
+            id,
+            verifier,
+            previous: verifier[0].is_multiple_of(2).then_some((verifier, Timestamp::from_secs(7))),
+            user: Some(text).filter(|text| !text.is_empty()),
+            tenant: Some(text).filter(|text| text.len() > 4),
+            tier: PoolId::from_word(u32::from(verifier[0] % 3)),
+            numbers: PoolId::from_word(u32::from(verifier[0] % 5)),
+            scopes: u16::from(verifier[0]) << 5,
+            expires_at: verifier[0].is_multiple_of(7).then_some(Timestamp::MAX),
+            is_revoked: verifier[0].is_multiple_of(11),
+        }
+    }
+
+    fn told(fields: &Fields<'_>) -> String {
+        let Fields { id, verifier, previous, user, tenant, tier, numbers, scopes, expires_at, is_revoked } =
+            fields;
+        format!(
+            "{id} {verifier:?} {previous:?} {user:?} {tenant:?} {tier:?} {numbers:?} {scopes} {expires_at:?} {is_revoked}"
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_shard_holds_what_was_put_and_not_removed(
+            edits in prop::collection::vec((0_usize..24, any::<bool>(), any::<u8>(), "\\PC{0,9}"), 0..120),
+        ) {
+            let (mut shard, mut model, mut count) = (KeyShard::default(), BTreeMap::new(), 0);
+            for (number, is_put, byte, text) in edits {
+                let id = format!("{}{number}", "k".repeat(number % 6 + 1));
+                if is_put {
+                    let verifier = [byte; 32];
+                    let new = fields(&id, &verifier, &text);
+                    count += shard.put(hash(&id), &new).unwrap();
+                    model.insert(id.clone(), told(&new));
+                } else {
+                    count += shard.remove(hash(&id), &id);
+                    model.remove(&id);
+                }
+            }
+            prop_assert_eq!(usize::try_from(count).unwrap(), model.len());
+            for (id, expected) in &model {
+                prop_assert_eq!(&told(&shard.get(hash(id), id).unwrap()), expected);
+            }
+            prop_assert!(shard.get(hash("kk"), "kk").is_none());
+            prop_assert_eq!(shard.iter().count(), model.len());
+            let bytes: usize = shard.index.iter().map(|entry| shard.record(*entry).unwrap().1).sum();
+            prop_assert_eq!(bytes, shard.records.len(), "nothing is left of what is gone");
+            prop_assert!(shard.index.is_sorted());
+        }
+
+        #[test]
+        fn any_bytes_are_a_record_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            if let Some((_, length)) = Fields::decode(&bytes) {
+                prop_assert!(length <= bytes.len());
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_texts_are_kept_whole() {
+        let (id, verifier) = ("x".repeat(256), [9; 32]);
+        let mut shard = KeyShard::default();
+        shard.put(1, &fields(&id, &verifier, &id)).unwrap();
+        let found = shard.get(1, &id).unwrap();
+        assert_eq!((found.id, found.user, found.tenant), (&*id, Some(&*id), Some(&*id)));
+    }
+}

@@ -127,7 +127,9 @@ impl<T: Eq + Hash> Pool<T> {
         let hash = self.hasher.hash_one(&value);
         self.slots[slot as usize] = Some(Arc::new(value));
         let Pool { slots, by_value, hasher, .. } = self;
-        by_value.insert_unique(hash, slot, |slot| hasher.hash_one(&slots[*slot as usize]));
+        // Of the value, not of the slot that holds it: the two hash differently.
+        let rehash = |slot: &u32| slots[*slot as usize].as_deref().map_or(0, |value| hasher.hash_one(value));
+        by_value.insert_unique(hash, slot, rehash);
     }
 
     /// Whether so many have come since the last time that unused ones should be looked for.
@@ -155,5 +157,44 @@ impl<T: Eq + Hash> Pool<T> {
         let values = self.slots().flatten().map(|value| size_of::<T>() + 16 + of_value(value));
         let slots = self.slots.capacity() * size_of::<Option<Arc<T>>>() + self.free.capacity() * 4;
         values.sum::<usize>() + slots + self.by_value.capacity() * 8 / 7 * 5
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn each_value_is_kept_once_and_those_in_use_keep_their_number(
+            rounds in prop::collection::vec(prop::collection::vec(0_u32..400, 0..200), 1..6),
+        ) {
+            let mut pool = Arc::new(Pool::default());
+            let mut in_use: BTreeMap<u32, PoolId> = BTreeMap::new();
+            for values in rounds {
+                let before = Arc::clone(&pool);
+                let seen: Vec<Option<u32>> = before.slots().map(Option::<&u32>::cloned).collect();
+                let interned: BTreeMap<u32, PoolId> =
+                    values.iter().map(|value| (*value, Pool::intern(&mut pool, *value).unwrap())).collect();
+                for (value, id) in interned.iter().chain(&in_use) {
+                    prop_assert_eq!(pool.get(*id), Some(value));
+                    prop_assert_eq!(Pool::intern(&mut pool, *value), Some(*id), "known already");
+                }
+                let distinct: BTreeSet<&u32> = pool.slots().flatten().collect();
+                prop_assert_eq!(distinct.len(), pool.len(), "each once");
+                prop_assert!(before.slots().map(Option::<&u32>::cloned).eq(seen), "what others see is as it was");
+                in_use = interned.into_iter().filter(|(value, _)| value % 3 != 0).collect();
+                let mut used = vec![false; pool.slots().len()];
+                for id in in_use.values() {
+                    used[id.slot()] = true;
+                }
+                Pool::sweep(&mut pool, &used);
+                prop_assert_eq!(pool.len(), in_use.len());
+            }
+        }
     }
 }

@@ -76,8 +76,12 @@ impl<S: Shard> Shards<S> {
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let each = |shard: &S| size_of::<S>() + 16 + shard.heap_bytes() + size_of::<Arc<S>>();
-        self.iter().map(each).sum()
+        let each = |shard: &S| match shard.heap_bytes() {
+            // All that are empty are one.
+            0 => 0,
+            bytes => size_of::<S>() + 16 + bytes,
+        };
+        self.shards.len() * size_of::<Arc<S>>() + self.iter().map(each).sum::<usize>()
     }
 }
 

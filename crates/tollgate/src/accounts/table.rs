@@ -67,3 +67,34 @@ impl<R: Clone> Shard for Table<R> {
         self.hashes.capacity() * size_of::<u128>() + self.records.capacity() * size_of::<R>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_table_holds_what_was_put_and_not_removed(
+            edits in prop::collection::vec((0_u128..60, any::<bool>(), any::<u8>()), 0..200),
+            spread in 0_u32..118,
+        ) {
+            let (mut table, mut model) = (Table::default(), BTreeMap::new());
+            for (number, is_put, record) in edits {
+                let hash = number << spread;
+                if is_put {
+                    prop_assert_eq!(table.put(hash, record), model.insert(hash, record));
+                } else {
+                    prop_assert_eq!(table.remove(hash), model.remove(&hash));
+                }
+            }
+            for hash in (0..61).map(|number: u128| number << spread) {
+                prop_assert_eq!(table.get(hash), model.get(&hash));
+            }
+            prop_assert!(table.iter().eq(model.iter().map(|(hash, record)| (*hash, record))));
+        }
+    }
+}

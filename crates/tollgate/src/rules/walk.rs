@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use super::brief::Brief;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE};
-use super::rule::{Action, counter_id};
+use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
 use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
@@ -82,7 +82,7 @@ pub(super) struct Walk<'a, 'r> {
     shadows: usize,
     overridden: bool,
     /// Numbers of the key's or of the user's own, until they have taken the place of a rule.
-    own: Option<Own<'a>>,
+    own: Option<&'r Own<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
     own_charges: u32,
@@ -103,12 +103,12 @@ impl RuleSet {
         let resolved = self.accounts.resolve(request);
         match self.accounts.block_of(&resolved, now) {
             Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
-            None => self.walk(&resolved.request, seed, self.own_of(&resolved)),
+            None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
         }
     }
 
     #[inline]
-    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<Own<'a>>) -> Plan<'a> {
+    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<&Own<'a>>) -> Plan<'a> {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
         walk.own = own;
@@ -138,8 +138,9 @@ impl RuleSet {
         if let Some(at) = self.accounts.block_of(&resolved, now) {
             plan.end = End::Barred(at);
         }
+        let own = self.own_of(&resolved);
         let mut walk = Walk::new(self, &resolved.request, seed, &mut plan);
-        walk.own = self.own_of(&resolved);
+        walk.own = own.as_ref();
         let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
         (plan, steps)
@@ -247,13 +248,13 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     /// Numbers of somebody's own count by their owner, on all endpoints together.
-    pub(super) fn charge_own(&mut self, position: Option<u32>, own: Own<'a>) {
+    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &Own<'a>) {
         let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
         for limit in &own.numbers.limits {
             let (subject, position) = (values.subject(), position.unwrap_or(alone));
-            self.push(position, subject, limit.counter, &limit.limit, Effect::Enforce);
+            self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
         }
     }
 
@@ -269,36 +270,45 @@ impl<'a, 'r> Walk<'a, 'r> {
         if self.overridden {
             return false;
         }
-        let own = self.request.limit_override.map(|limit| (counter_id(CHECK_NAMESPACE, limit), limit));
-        let found = own.or_else(|| self.configured());
-        if let Some((counter, limit)) = found {
+        let found = self.of_check().or_else(|| self.configured());
+        if let Some(numbers) = found {
             self.overridden = true;
-            self.charge_override(position, client, counter, limit);
+            self.charge_override(position, client, numbers);
         }
         found.is_some()
     }
 
-    fn configured(&self) -> Option<(CounterId, &'a Limit)> {
-        self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
+    fn of_check(&self) -> Option<Replacement<'a>> {
+        let limit = self.request.limit_override?;
+        Some(Replacement { namespace: CHECK_NAMESPACE, counter: counter_id(CHECK_NAMESPACE, limit), limit })
+    }
+
+    fn configured(&self) -> Option<Replacement<'a>> {
+        let RuleLimit { counter, limit } = &self.set.overrides.find(self.request)?.limit;
+        Some(Replacement { namespace: CONFIG_NAMESPACE, counter: *counter, limit })
     }
 
     pub(super) fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
         for limit in &rule.limits {
-            self.push(position, subject, limit.counter, &limit.limit, effect);
+            self.push(position, &rule.name, subject, limit.counter, &limit.limit, effect);
         }
     }
 
     /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
-    fn charge_override(&mut self, position: u32, client: Client<'_>, counter: CounterId, limit: &'a Limit) {
+    fn charge_override(&mut self, position: u32, client: Client<'_>, numbers: Replacement<'a>) {
+        let Replacement { namespace, counter, limit } = numbers;
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        self.push(position, values.subject(), counter, limit, Effect::Enforce);
+        self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
     }
 
+    /// Adds a charge on behalf of the rule at this position. It is counted under `name`: that of the rule, or that of the
+    /// numbers in its place, which are the same wherever they stand.
     fn push(
         &mut self,
         position: u32,
+        name: &'a str,
         subject: Subject,
         counter: CounterId,
         limit: &'a Limit,
@@ -311,9 +321,8 @@ impl<'a, 'r> Walk<'a, 'r> {
             self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
-        let rule = rule.map_or_else(|| namespace(position), |rule| &rule.name);
         let cost = self.request.cost;
-        self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect, leases });
+        self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }
 
@@ -346,16 +355,20 @@ impl<'a, 'r> Walk<'a, 'r> {
         {
             return self.charge_own(None, own);
         }
-        let own = self
-            .request
-            .limit_override
-            .map(|limit| (NO_RULE_CHECK, counter_id(CHECK_NAMESPACE, limit), limit));
+        let own = self.of_check().map(|numbers| (NO_RULE_CHECK, numbers));
         let set = self.configured().filter(|_| self.plan.end == End::Exhausted);
-        let set = set.map(|(counter, limit)| (NO_RULE_CONFIG, counter, limit));
-        if let Some((position, counter, limit)) = own.or(set) {
-            self.charge_override(position, client, counter, limit);
+        if let Some((position, numbers)) = own.or(set.map(|numbers| (NO_RULE_CONFIG, numbers))) {
+            self.charge_override(position, client, numbers);
         }
     }
+}
+
+/// Numbers that take the place of a rule's on one endpoint.
+#[derive(Copy, Clone)]
+struct Replacement<'a> {
+    namespace: &'static str,
+    counter: CounterId,
+    limit: &'a Limit,
 }
 
 /// The source of a charge with a check's own numbers, where they stand alone.
