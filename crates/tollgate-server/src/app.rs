@@ -19,6 +19,7 @@ use crate::counters::{Counters, StoreState};
 use crate::idempotency::Idempotency;
 use crate::keys::{KeyRing, KeySecret};
 use crate::metrics::Metrics;
+use crate::recent::Recent;
 use crate::reload::ReloadHandle;
 use crate::settings::Settings;
 use crate::transport::ConnectionStats;
@@ -31,12 +32,14 @@ pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
 pub(crate) struct Records {
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
+    pub(crate) recent: Recent,
 }
 
 impl RecordSink for Records {
     fn offer(&self, record: &Record<'_>) {
         self.metrics.offer(record);
         self.usage.offer(record);
+        self.recent.offer(record);
     }
 }
 
@@ -91,7 +94,11 @@ impl App {
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Live::new(&settings, admin_key);
-        let records = Records { metrics: Metrics::new(&settings.rules), usage: Usage::default() };
+        let records = Records {
+            metrics: Metrics::new(&settings.rules),
+            usage: Usage::default(),
+            recent: Recent::default(),
+        };
         Arc::new(App {
             catalog: Catalog::new(&settings, key_secret),
             brake: Brake::default(),
@@ -163,6 +170,11 @@ impl App {
     pub(crate) fn key_ring(&self, text: Option<&str>, now: Timestamp) -> KeyRing<'_> {
         let is_ours = text.and_then(crate::keys::id_of).is_some() && self.catalog.has_keys();
         KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.catalog.secret())), now)
+    }
+
+    /// The traffic of the last minutes.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.limiter.records().recent
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -12,6 +12,7 @@ mod apply;
 mod book;
 mod follow;
 pub(crate) mod items;
+mod preview;
 pub(crate) mod resets;
 pub(crate) mod snapshot;
 mod usage;

@@ -35,6 +35,8 @@ pub(crate) enum Code {
     RequestTimeout,
     /// In conflict with what is there.
     Conflict,
+    /// It is not what the request says it must be.
+    PreconditionFailed,
     /// The body, or the batch, is too large.
     PayloadTooLarge,
     /// The body is not JSON.
@@ -60,6 +62,7 @@ impl Code {
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::Conflict => StatusCode::CONFLICT,
+            Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
@@ -204,6 +207,15 @@ impl ApiError {
             None => parent.to_owned().into(),
         });
         self
+    }
+
+    /// The same error, told to people in other words.
+    pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError { message: message.into(), ..self }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn code(&self) -> Code {

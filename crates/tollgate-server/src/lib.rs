@@ -22,6 +22,7 @@ mod app;
 mod catalog;
 mod counters;
 mod idempotency;
+mod recent;
 
 mod answer;
 mod error;

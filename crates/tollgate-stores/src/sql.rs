@@ -25,6 +25,7 @@ mod change;
 mod engine;
 mod error;
 mod follow;
+mod hints;
 mod items;
 mod key_check;
 mod migrations;
@@ -40,7 +41,8 @@ mod usage;
 pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditFilter};
 pub use self::change::{Act, Changed, Difference, Edit, Expect, Write};
 pub use self::error::{DatabaseError, ValueProblem};
-pub use self::follow::{Changes, Hints};
+pub use self::follow::Changes;
+pub use self::hints::Hints;
 pub use self::items::{
     BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, Numbers, QuotaItem, RuleItem, Stored, TierItem,
     UserEndpointLimit,

@@ -31,19 +31,24 @@ impl FileRules {
     }
 
     /// The rules that stand beside those of the database. The built-in default makes way for one of its name.
-    fn beside<'a>(&'a self, names: &'a BTreeMap<String, Entry>) -> impl Iterator<Item = &'a Rule> {
+    pub(super) fn beside<'a>(&'a self, names: &'a BTreeMap<String, Entry>) -> impl Iterator<Item = &'a Rule> {
         let gives_way = |rule: &Rule| self.is_built_in && names.contains_key(&*rule.name);
         self.set.rules().iter().filter(move |rule| !gives_way(rule))
     }
 
-    fn place(&self) -> String {
+    /// Whether a rule of this name is written here, and makes way for none of the database.
+    pub(super) fn holds(&self, name: &str) -> bool {
+        !self.is_built_in && self.set.rules().iter().any(|rule| *rule.name == *name)
+    }
+
+    pub(super) fn place(&self) -> String {
         self.file.as_ref().map_or_else(|| "the built-in rules".to_owned(), |file| file.display().to_string())
     }
 }
 
 /// One rule of the database: as it is stored, and as it is used.
 #[derive(Clone, Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// Nothing if the database holds what is no rule.
     rule: Result<Rule, Problems>,
     is_tier: bool,
@@ -92,6 +97,11 @@ impl Book {
     /// Whether the rule of this name is from the database.
     pub(crate) fn has(&self, rule: &str) -> bool {
         self.entries.contains_key(rule)
+    }
+
+    /// All of them, by the names of their rules.
+    pub(super) fn entries(&self) -> &BTreeMap<String, Entry> {
+        &self.entries
     }
 
     /// All of them, as they are stored.

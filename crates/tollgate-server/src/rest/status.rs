@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Call, Response, decode};
+use super::{Call, Response};
 use crate::answer;
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::{CheckBody, strategy};
@@ -101,10 +101,8 @@ pub(super) async fn status_by_path(call: Call) -> Result<Response, ApiError> {
         let field = if query.user_id.is_some() { "user_id" } else { "endpoint" };
         return Err(ApiError::invalid(field, "is in the path already"));
     }
-    let behind = call.path_behind("/v1/rate-limit/status/");
-    let (user, endpoint) = behind.split_once('/').unwrap_or((behind, ""));
-    query.user_id = Some(decode("user_id", user)?);
-    query.endpoint = Some(decode("endpoint", endpoint)?);
+    query.user_id = Some(call.piece("user_id")?);
+    query.endpoint = Some(call.piece("endpoint")?);
     answer_status(&call, query).await
 }
 

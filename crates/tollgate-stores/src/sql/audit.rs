@@ -9,8 +9,8 @@ use super::items::Kind;
 use super::query::{Query, Value};
 use super::table::{check_text, chunks};
 
-/// The most entries of one answer.
-pub const AUDIT_COUNT_MAX: u32 = 1000;
+/// The most entries of one answer: a page of a thousand, and one that tells whether there are more.
+pub const AUDIT_COUNT_MAX: u32 = 1001;
 
 const SUBJECT_BYTES_MAX: usize = 16_384;
 const SELECT: &str = "SELECT id, version, at_micros, made_by, action, kind, subject, state_before, state_after \

@@ -17,6 +17,8 @@ use super::table::{CHUNK_ROWS, Cell, Table, check_name, check_text, chunks};
 /// The channel on which PostgreSQL tells that something has changed.
 pub(super) const CHANNEL: &str = "tollgate_config";
 
+/// How often a change is begun anew when the server ends it because it and a batch of usage wait for each other.
+const ATTEMPTS: usize = 3;
 const WORD_BYTES_MAX: usize = 64;
 const SUBJECT_BYTES_MAX: usize = 4096;
 const STATE_BYTES_MAX: usize = 1 << 20;
@@ -122,12 +124,28 @@ impl Database {
         check_name("by", by, ID_BYTES_MAX)?;
         signed(at_micros, "at")?;
         let wanted = wanted(edits)?;
+        let mut attempt = 1;
+        loop {
+            match self.try_change(by, at_micros, edits, &wanted).await {
+                Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+        }
+    }
+
+    async fn try_change(
+        &self,
+        by: &str,
+        at_micros: u64,
+        edits: &[Edit],
+        wanted: &[(ItemId, Option<Item>)],
+    ) -> Result<Changed, DatabaseError> {
         let (mut transaction, version) = self.begin_change().await?;
         let differences = match differences(&mut transaction, edits, wanted).await {
             Ok(differences) if !differences.is_empty() => differences,
             nothing => {
-                transaction.end().await?;
-                return nothing.map(|differences| Changed { version: version - 1, differences });
+                let nothing = nothing.map(|differences| Changed { version: version - 1, differences });
+                return transaction.end_with(nothing).await;
             }
         };
         for kind in Kind::ALL {
@@ -146,9 +164,8 @@ impl Database {
     pub async fn plan(&self, edits: &[Edit]) -> Result<Vec<Difference>, DatabaseError> {
         let wanted = wanted(edits)?;
         let mut transaction = self.pool.begin_snapshot().await?;
-        let differences = differences(&mut transaction, edits, wanted).await;
-        transaction.end().await?;
-        differences
+        let differences = differences(&mut transaction, edits, &wanted).await;
+        transaction.end_with(differences).await
     }
 
     /// Leaves an entry in the audit trail, with a version of its own, of something that is no change of an item; the version.
@@ -215,19 +232,19 @@ fn wanted(edits: &[Edit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseError> 
 async fn differences(
     transaction: &mut Transaction,
     edits: &[Edit],
-    wanted: Vec<(ItemId, Option<Item>)>,
+    wanted: &[(ItemId, Option<Item>)],
 ) -> Result<Vec<Difference>, DatabaseError> {
     let ids: Vec<&ItemId> = wanted.iter().map(|(id, _)| id).collect();
     let mut stored = transaction.find(&ids).await?;
     let mut differences = Vec::new();
     for (edit, (id, after)) in edits.iter().zip(wanted) {
-        let before = stored.remove(&id);
+        let before = stored.remove(id);
         let found = before.as_ref().map(|stored| stored.version);
         if !edit.expect.is_met(found) {
-            return Err(DatabaseError::Conflict { id, found });
+            return Err(DatabaseError::Conflict { id: id.clone(), found });
         }
         if before.as_ref().map(|stored| &stored.item) != after.as_ref() {
-            differences.push(Difference { id, before, after });
+            differences.push(Difference { id: id.clone(), before, after: after.clone() });
         }
     }
     Ok(differences)
@@ -298,7 +315,10 @@ impl Transaction {
         differences: &[Difference],
     ) -> Result<(), DatabaseError> {
         let (mut gone, mut new, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        for difference in differences.iter().filter(|difference| difference.id.kind() == kind) {
+        let mut of_kind: Vec<&Difference> = differences.iter().filter(|one| one.id.kind() == kind).collect();
+        // The order in which usage is written too, so that neither waits for the other in a circle.
+        of_kind.sort_unstable_by_key(|difference| &difference.id);
+        for difference in of_kind {
             let Some(item) = &difference.after else {
                 gone.push(&difference.id);
                 continue;
@@ -306,7 +326,6 @@ impl Transaction {
             let row = NewRow::of(difference, item, (by, at_micros, version))?;
             if difference.before.is_some() { others.push(row) } else { new.push(row) }
         }
-        gone.sort_unstable(); // as usage is written, so that neither waits for the other in a circle
         let table = Table::of(kind);
         for ids in gone.chunks(CHUNK_ROWS) {
             let mut query = Query::new("DELETE FROM ");

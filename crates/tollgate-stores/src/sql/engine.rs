@@ -206,6 +206,16 @@ impl Transaction {
         Ok(())
     }
 
+    /// Ends a transaction that was to change nothing, or that has come to nothing; the answer. A connection on which a
+    /// question went wrong is not asked again.
+    pub(super) async fn end_with<T>(self, answer: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+        if let Ok(_) | Err(DatabaseError::Conflict { .. }) = &answer {
+            let ended = self.end().await;
+            return answer.and_then(|answer| ended.map(|()| answer));
+        }
+        answer
+    }
+
     /// Makes the changes final.
     pub(super) async fn commit(mut self) -> Result<(), DatabaseError> {
         self.script("COMMIT").await.map_err(DatabaseError::committing)?;

@@ -108,10 +108,10 @@ pub enum DatabaseError {
         id: ItemId,
     },
     /// A constraint of the schema forbids the change. Nothing has changed.
-    #[error("the database refuses the change: {cause}")]
+    #[error("the database refuses the change: it violates {constraint}")]
     Constraint {
-        /// What the database says; it names the constraint.
-        cause: sqlx::Error,
+        /// Its name. What else the database says may repeat the row, and so the hash of a key.
+        constraint: String,
     },
     /// A row cannot be understood: somebody else has written it.
     #[error("{what} in the database cannot be read")]
@@ -166,10 +166,11 @@ pub enum ValueProblem {
 
 impl From<sqlx::Error> for DatabaseError {
     fn from(cause: sqlx::Error) -> Self {
-        let kind = cause.as_database_error().map(sqlx::error::DatabaseError::kind);
-        match kind {
-            None | Some(ErrorKind::Other) => DatabaseError::Query { cause },
-            Some(_) => DatabaseError::Constraint { cause },
+        match cause.as_database_error() {
+            Some(answer) if answer.kind() != ErrorKind::Other => {
+                DatabaseError::Constraint { constraint: constraint(answer) }
+            }
+            _ => DatabaseError::Query { cause },
         }
     }
 }
@@ -186,6 +187,16 @@ impl DatabaseError {
             DatabaseError::Unreachable { .. } => true,
             DatabaseError::Query { cause } | DatabaseError::Unknown { cause } => is_away(cause),
             _ => false,
+        }
+    }
+
+    /// Whether the server ended it because it and another waited for each other. Nothing has changed.
+    pub(super) fn is_deadlock(&self) -> bool {
+        let DatabaseError::Query { cause } = self else { return false };
+        let Some(answer) = cause.as_database_error() else { return false };
+        match answer.try_downcast_ref::<MySqlDatabaseError>() {
+            Some(answer) => answer.number() == 1213,
+            None => answer.code().as_deref() == Some("40P01"),
         }
     }
 
@@ -206,6 +217,20 @@ impl DatabaseError {
     pub(super) fn committing(cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() { cause.into() } else { DatabaseError::Unknown { cause } }
     }
+}
+
+/// The name of the constraint. PostgreSQL tells it; SQLite says it last; MySQL puts it in quotes, behind a value that may be
+/// anything.
+fn constraint(answer: &dyn sqlx::error::DatabaseError) -> String {
+    let message = answer.message();
+    let name = match (answer.constraint(), message.rsplit_once("CONSTRAINT `"), message.rsplit_once("key '"))
+    {
+        (Some(name), _, _) => name,
+        (_, Some((_, name)), _) => name.split('`').next().unwrap_or_default(),
+        (_, _, Some((_, name))) => name.split('\'').next().unwrap_or_default(),
+        _ => message.rsplit(": ").next().unwrap_or_default(),
+    };
+    name.to_owned()
 }
 
 /// Whether an error tells of a server that is not there, is going, or is just coming.

@@ -9,11 +9,11 @@ use super::items::{BlockKind, ItemId, Kind, Stored};
 use super::query::{Query, Value};
 use super::table::{Table, check_text};
 
-/// The most items of one answer.
-pub const ITEM_COUNT_MAX: u32 = 1000;
+/// The most items of one answer: a page of a thousand, and one that tells whether there are more.
+pub const ITEM_COUNT_MAX: u32 = 1001;
 
 /// How many rows are in memory at once while everything is read.
-const LOAD_COUNT: u32 = 2000;
+const LOAD_COUNT: u32 = 4000;
 
 /// Which items of a kind. What is not said does not matter, nor does what the kind does not have.
 #[derive(Clone, Debug, Default)]
@@ -70,8 +70,7 @@ impl Database {
         }
         let mut transaction = self.pool.begin_snapshot().await?;
         let page = transaction.page(kind, filter, after, count_max.min(ITEM_COUNT_MAX)).await;
-        transaction.end().await?;
-        page
+        transaction.end_with(page).await
     }
 
     /// Everything at one version, item by item; the version. Only a few thousand rows are in memory at once.

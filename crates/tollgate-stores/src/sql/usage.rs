@@ -18,7 +18,7 @@ const ID_MAX: usize = tollgate::identity::ID_BYTES_MAX;
 const REMEMBERED: u64 = 100;
 /// How long the numbers of a node that is gone are remembered.
 const FORGOTTEN_AFTER_MICROS: u64 = 30 * 86_400 * 1_000_000;
-/// How often a batch is begun anew when somebody removes a user or key that it is about to count.
+/// How often a batch is begun anew when somebody removes a user or key that it is about to count, or waits for it.
 const ATTEMPTS: usize = 3;
 
 /// What a node has counted since its last batch.
@@ -114,6 +114,7 @@ impl Database {
             match self.try_add_usage(batch).await {
                 // A user or key went away between our look and our write.
                 Err(DatabaseError::Constraint { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
         }

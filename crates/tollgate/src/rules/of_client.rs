@@ -67,7 +67,7 @@ impl RuleSet {
             }
         }
         // Whichever of them applies to the next request.
-        resolved.own().for_each(|own| walk.charge_own(None, own));
+        resolved.own().for_each(|own| walk.charge_own(None, &own));
         walk.finish();
         (plan.charges, skipped)
     }

@@ -82,7 +82,7 @@ pub(super) struct Walk<'a, 'r> {
     shadows: usize,
     overridden: bool,
     /// Numbers of the key's or of the user's own, until they have taken the place of a rule.
-    own: Option<Own<'a>>,
+    own: Option<&'r Own<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
     own_charges: u32,
@@ -103,12 +103,12 @@ impl RuleSet {
         let resolved = self.accounts.resolve(request);
         match self.accounts.block_of(&resolved, now) {
             Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
-            None => self.walk(&resolved.request, seed, self.own_of(&resolved)),
+            None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
         }
     }
 
     #[inline]
-    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<Own<'a>>) -> Plan<'a> {
+    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<&Own<'a>>) -> Plan<'a> {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
         walk.own = own;
@@ -138,8 +138,9 @@ impl RuleSet {
         if let Some(at) = self.accounts.block_of(&resolved, now) {
             plan.end = End::Barred(at);
         }
+        let own = self.own_of(&resolved);
         let mut walk = Walk::new(self, &resolved.request, seed, &mut plan);
-        walk.own = self.own_of(&resolved);
+        walk.own = own.as_ref();
         let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
         (plan, steps)
@@ -247,7 +248,7 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     /// Numbers of somebody's own count by their owner, on all endpoints together.
-    pub(super) fn charge_own(&mut self, position: Option<u32>, own: Own<'a>) {
+    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &Own<'a>) {
         let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
