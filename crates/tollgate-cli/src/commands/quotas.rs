@@ -63,7 +63,9 @@ Examples:
   tollgate quotas set alice --tier pro
   tollgate quotas set alice --requests-per-hour 1000 --requests-per-day 5000 --burst 50
   tollgate quotas set alice --unset burst,requests-per-hour
-  tollgate quotas set alice --requests-per-hour 10 --dry-run")]
+  tollgate quotas set alice --requests-per-hour 10 --dry-run
+
+It reads before it writes, so the key needs the scopes `read` and `config`, or `admin`.")]
     Set(Set),
     /// Take a user's tier and numbers away: rules apply again as to anyone
     #[command(after_help = "\

@@ -198,6 +198,35 @@ fn more_than_a_page_is_listed_whole() {
 }
 
 #[test]
+fn t31_a_key_does_what_its_scopes_permit_and_no_more() {
+    let service = Service::with_config("default_limit = 1000");
+    let admin = Operator::of(&service);
+    let with_scope = |scope: &str| {
+        let key = admin.done(&["keys", "create", scope, "--scope", scope, "--quiet"]);
+        Operator::with_key(&service, key.trim_end())
+    };
+    let (read, config) = (with_scope("read"), with_scope("read,config"));
+    for args in [&["rules", "list"][..], &["tiers", "list"], &["quotas", "list"], &["users", "blocked"]] {
+        read.done(args);
+    }
+    config.done(&["quotas", "set", "alice", "--burst", "5", "--requests-per-hour", "9", "--dry-run"]);
+    config.done(&["users", "block", "alice", "--reason", "r"]);
+    config.done(&["users", "unblock", "alice"]);
+    for (operator, args) in [
+        (&read, &["quotas", "delete", "alice", "--yes"][..]),
+        (&read, &["users", "block", "alice", "--reason", "r"]),
+        (&read, &["audit"]),
+        (&read, &["keys", "list"]),
+        (&config, &["tiers", "put", "t", "--limit", "1", "--window", "1m"]),
+        (&config, &["rules", "delete", "a", "--yes"]),
+        (&config, &["keys", "create", "k", "--scope", "admin"]),
+    ] {
+        let error = operator.error(args);
+        assert!(error.contains("FORBIDDEN"), "{args:?}: {error}");
+    }
+}
+
+#[test]
 fn without_the_right_key_nothing_is_told_or_changed() {
     let service = Service::with_config("default_limit = 1000");
     for args in [

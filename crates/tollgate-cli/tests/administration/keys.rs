@@ -40,8 +40,9 @@ fn a_key_that_nobody_reads_is_an_error_that_says_what_to_do() {
         let server = Server::new(&[answer("201 Created", NEW)]);
         let mut command = tollgate();
         command.args(["keys", "create", "ci", "--url", &server.url]).args(flags);
-        let mut running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        drop(running.stdout.take());
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let running = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
         let ended = ran(running.wait_with_output().unwrap());
         assert_eq!(ended.code, 2);
         assert!(
