@@ -1,7 +1,7 @@
 //! Files under version control and the real service.
 
 use crate::common::Files;
-use crate::harness::Service;
+use crate::harness::{Service, wait_for};
 use crate::operator::Operator;
 
 const RULES: &str = "\
@@ -113,8 +113,11 @@ fn of_those_who_apply_at_once_each_is_told_what_became_of_it() {
             let service = &service;
             scope.spawn(move || {
                 let files = Files::new(&[("r.toml", &rule(n))]);
-                let ran = Operator::of(service).run(&["rules", "apply", &files.path("r.toml")]);
-                (n, ran.code, ran.stderr)
+                // A node that has not followed yet says so before anything is changed: it is asked again.
+                wait_for("an outcome", || {
+                    let ran = Operator::of(service).run(&["rules", "apply", &files.path("r.toml")]);
+                    (!ran.stderr.contains("SERVICE_UNAVAILABLE")).then_some((n, ran.code, ran.stderr))
+                })
             })
         };
         let running: Vec<_> = (1..=6).map(apply).collect();

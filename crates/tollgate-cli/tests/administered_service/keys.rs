@@ -19,7 +19,7 @@ fn a_new_key_works_until_it_is_revoked() {
     let key = made.stdout.trim_end();
     let id = key.strip_prefix("tg_").unwrap().split('_').next().unwrap();
     assert!(made.stdout.lines().count() == 1 && made.stderr.contains(id), "{}", made.stdout);
-    assert!(reads(&service, key));
+    wait_for("the key to be known", || reads(&service, key).then_some(()));
     let refused = Operator::with_key(&service, key).run(&["keys", "list"]);
     assert!(refused.code == 2 && refused.stderr.contains("FORBIDDEN"), "{}", refused.stderr);
     let list = operator.done(&["keys", "list"]);
@@ -47,11 +47,12 @@ fn a_rotated_key_has_two_secrets_for_a_while() {
     let id = old.split('_').nth(1).unwrap();
     let new = operator.done(&["keys", "rotate", id, "--quiet"]).trim_end().to_owned();
     assert!(new != old && new.starts_with(&format!("tg_{id}_")), "the id stays");
-    assert!(reads(&service, &new) && reads(&service, &old));
+    wait_for("the new secret to be good", || reads(&service, &new).then_some(()));
+    assert!(reads(&service, &old));
     let last =
         operator.done(&["keys", "rotate", id, "--overlap", "0s", "--yes", "--quiet"]).trim_end().to_owned();
     wait_for("the old secret to be of no use", || (!reads(&service, &new)).then_some(()));
-    assert!(reads(&service, &last));
+    wait_for("the last secret to be good", || reads(&service, &last).then_some(()));
 }
 
 #[test]
@@ -71,6 +72,10 @@ fn a_key_of_a_limited_client_counts_by_its_own_numbers() {
     ]);
     let key = made["key"].as_str().unwrap();
     let check = ["check", "--api-key", key, "--endpoint", "/a"];
+    wait_for("the numbers of the key", || {
+        let explained = operator.json(&["explain", "--api-key", key, "--endpoint", "/a"]);
+        (explained["limit"] == 1).then_some(())
+    });
     assert_eq!((operator.run(&check).code, operator.run(&check).code), (0, 1));
     assert_eq!(operator.json(&["keys", "list", "--user", "alice"])["keys"][0]["id"], made["id"]);
     assert!(operator.json(&["keys", "list", "--user", "bob"])["keys"].as_array().unwrap().is_empty());
@@ -83,7 +88,7 @@ fn t27_a_secret_is_told_once_and_kept_nowhere() {
     let key =
         operator.done(&["keys", "create", "canary", "--scope", "read", "--quiet"]).trim_end().to_owned();
     let secret = key.splitn(3, '_').nth(2).unwrap();
-    assert!(reads(&service, &key));
+    wait_for("the key to be known", || reads(&service, &key).then_some(()));
     let id = key.split('_').nth(1).unwrap();
     operator.done(&["keys", "rotate", id, "--quiet"]);
     for args in [&["keys", "list"][..], &["keys", "show", id], &["audit"], &["rules", "export"]] {

@@ -1,7 +1,7 @@
 //! Somebody at a shell, with the address and the key of a service in the environment.
 
 use crate::common::{Ran, ran, tollgate};
-use crate::harness::Service;
+use crate::harness::{Service, wait_for};
 
 pub(crate) struct Operator<'a> {
     pub(crate) service: &'a Service,
@@ -35,6 +35,22 @@ impl<'a> Operator<'a> {
     /// The same as JSON.
     pub(crate) fn json(&self, args: &[&str]) -> serde_json::Value {
         serde_json::from_str(&self.done(&[args, &["--json"]].concat())).unwrap()
+    }
+
+    /// Waits until a rule with that limit decides for a user: a node has some time to follow what was written.
+    pub(crate) fn in_force(&self, user: &str, limit: u64) {
+        let explain = ["explain", "--user", user, "--endpoint", "/a"];
+        wait_for(&format!("a limit of {limit} for {user}"), || {
+            (self.json(&explain)["limit"].as_u64() == Some(limit)).then_some(())
+        });
+    }
+
+    /// Waits until a command ends with a code; what it prints then.
+    pub(crate) fn until(&self, code: i32, args: &[&str]) -> String {
+        wait_for(&format!("{args:?} to end with {code}"), || {
+            let ran = self.run(args);
+            (ran.code == code).then_some(ran.stdout)
+        })
     }
 
     /// What a command that must fail says.
