@@ -7,7 +7,7 @@ use crate::client::Client;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Output, Style};
-use crate::render;
+use crate::render::{self, word};
 use crate::table::{Cell, Table};
 
 pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
@@ -64,15 +64,6 @@ fn limit_cells(limit: &Value) -> [String; 4] {
         reset.unwrap_or_default(),
         retry.unwrap_or_default(),
     ]
-}
-
-/// A value as a word; nothing for what is missing.
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ struct Subject {
     name: String,
 }
 
-const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
+pub(super) const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
 
 fn subject(text: &str) -> Result<Subject, &'static str> {
     let kind = |kind, name: &str| Subject { kind, name: name.to_owned() };

@@ -90,8 +90,9 @@ fn t31_every_route_lets_in_whom_it_should_and_nobody_else() {
                 route.is_refused(&service, Some(key), given, forbidden);
             }
         }
-        // Numbers of a user are the user's in every organisation.
-        let is_for_all = route.path.starts_with("/v1/admin/") || route.path == "/v1/rate-limit/config";
+        // Numbers and counters of a user are the user's in every organisation.
+        let of_users = ["/v1/rate-limit/config", "/v1/rate-limit/reset"];
+        let is_for_all = route.path.starts_with("/v1/admin/") || of_users.contains(&&*route.path);
         if is_for_all {
             route.is_refused(&service, Some(&bound), "bound to a tenant", forbidden);
         } else {
