@@ -43,7 +43,7 @@ fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
         assert!(reason.contains(code), "{reason}");
         assert!(service.log().contains(code), "{}", service.log());
     }
-    let right = service(100, &format!("url = \"{}\"", redis.url()), "");
+    let right = service(100, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(check(&right, "alice"), (200, false));
 }
 
