@@ -121,19 +121,20 @@ impl Gate {
     fn identify(&self, headers: &HeaderMap, peer: IpAddr, app: &App) -> Result<Option<Caller>, ApiError> {
         let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
         let now = app.now();
-        if let Some(wait) = app.brake().wait(peer, now) {
+        let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
+        if let Some(wait) = app.brake().wait(peer, key, now) {
             return Err(ApiError::too_many_attempts(wait));
         }
-        let Some((scheme, key)) = value.to_str().ok().and_then(|text| text.split_once(' ')) else {
-            return Err(ApiError::new(Code::Unauthorized, "the key is not known"));
-        };
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(ApiError::new(Code::Unauthorized, "the key goes into Authorization: Bearer …"));
         }
         let reason = match self.compare(key.trim(), app, now) {
-            Ok(caller) => return Ok(Some(caller)),
+            Ok(caller) => {
+                app.brake().note_success(peer, key);
+                return Ok(Some(caller));
+            }
             Err(KeyRefusal::Unknown) => {
-                app.brake().note_failure(peer, now);
+                app.brake().note_failure(peer, key, now);
                 "the key is not known"
             }
             // Who knows the secret is not guessing.
