@@ -130,9 +130,9 @@ fn a_million_accounts_against_ten() {
         by_user("ten strangers", &strangers),
         by_user("ten thousand strangers", &crowd),
     ] {
-        let request = |name| match is_key {
-            true => Request { api_key: known(name), ..at("/") },
-            false => Request { user: id(name), ..at("/") },
+        let request = |name| {
+            let (user, api_key) = if is_key { (None, known(name)) } else { (id(name), None) };
+            Request { user, api_key, ..at("/") }
         };
         let requests: Vec<Request<'_>> = names.iter().map(|name| request(name)).collect();
         let [few, many] = per_check([&few, &many], &requests);
