@@ -28,7 +28,8 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let mut without = Seen::during(&node, &key, lasting)?;
     table.row(without.row("killed")?);
     let changed = without.changed;
-    let added = percentile(&mut without.took, 0.99)?.as_secs_f64() - percentile(&mut with.took, 0.99)?.as_secs_f64();
+    let added =
+        percentile(&mut without.took, 0.99)?.as_secs_f64() - percentile(&mut with.took, 0.99)?.as_secs_f64();
     drop(node);
     let begun = Instant::now();
     let node = place.start()?;
@@ -65,7 +66,8 @@ impl Seen {
     }
 
     fn row(&mut self, what: &str) -> Result<[String; 5]> {
-        let mut at = |part| percentile(&mut self.took, part).map(|took| format!("{:.2}", took.as_secs_f64() * 1e3));
+        let mut at =
+            |part| percentile(&mut self.took, part).map(|took| format!("{:.2}", took.as_secs_f64() * 1e3));
         let (middle, high) = (at(0.5)?, at(0.99)?);
         Ok([what.into(), self.took.len().to_string(), self.changed.to_string(), middle, high])
     }

@@ -35,7 +35,9 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let row = full.row(&full_node, Some(started), median(full_us))?;
     table.row(ten);
     table.row(row);
-    println!("\nKeys and users with numbers of their own, on SQLite; a check by an API key over HTTP\n\n{table}");
+    println!(
+        "\nKeys and users with numbers of their own, on SQLite; a check by an API key over HTTP\n\n{table}"
+    );
     let (resident, _) = full_node.server.resident_bytes()?;
     targets.at_most(format!("RSS with {many} keys and users, MB"), megabytes(resident), 250.0);
     targets.at_most(format!("start with {many} keys and users, s"), started.as_secs_f64(), 15.0);
@@ -145,7 +147,10 @@ fn key(number: usize) -> Item {
 
 /// Sixteen letters of base 32, as ids have.
 fn id(number: usize) -> String {
-    (0..16).rev().map(|place| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[number >> (5 * place).min(63) & 31])).collect()
+    (0..16)
+        .rev()
+        .map(|place| char::from(b"abcdefghijklmnopqrstuvwxyz234567"[number >> (5 * place).min(63) & 31]))
+        .collect()
 }
 
 fn megabytes(bytes: usize) -> f64 {

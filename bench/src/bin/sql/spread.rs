@@ -66,7 +66,9 @@ fn change_rule(nodes: &[Node], number: u32) -> Result<Duration> {
 
 fn revoke(nodes: &[Node]) -> Result<Duration> {
     let (key, id) = nodes[0].new_key("alice")?;
-    until(Instant::now(), "the key", || nodes.iter().try_fold(true, |all, node| Ok(all && node.knows(&key)?)))?;
+    until(Instant::now(), "the key", || {
+        nodes.iter().try_fold(true, |all, node| Ok(all && node.knows(&key)?))
+    })?;
     let begun = Instant::now();
     nodes[0].admin("POST", &format!("/v1/admin/keys/{id}/revoke"), &json!({}))?;
     let refuses = |node: &Node| Ok(node.check_key(&key)?.status == 403);
