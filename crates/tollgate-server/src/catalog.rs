@@ -333,6 +333,10 @@ pub(crate) fn failed(error: &DatabaseError) -> ApiError {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }
         DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
+        DatabaseError::Overtaken { .. } => ApiError::new(
+            Code::ServiceUnavailable,
+            "others change the configuration all the time, and nothing was changed: send it again",
+        ),
         DatabaseError::Unknown { .. } => ApiError::new(
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",

@@ -466,3 +466,25 @@ fn without_its_database_the_service_says_so_and_changes_nothing() {
     assert_eq!(service.admin("GET", "/v1/admin/rules/default", "").status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
 }
+
+/// Sixteen limits is what one request may be charged: each of these rules would fit alone, and three fit together.
+#[test]
+fn rules_written_at_once_go_together_or_are_refused() {
+    let service = Service::unconfigured();
+    let put = |number: u32| {
+        let window = |minutes: u32| json!({ "requests": 100, "window": format!("{minutes}m") });
+        let limits: Vec<Value> = (1..=4).map(window).collect();
+        let rule = json!({ "layer": format!("layer-{number}"), "per": ["user"], "limits": limits });
+        ask(&service, "PUT", &format!("{RULES}/rule-{number}"), &rule)
+    };
+    let answers: Vec<Answer> = std::thread::scope(|scope| {
+        let put = &put;
+        let writers: Vec<_> = (0..12).map(|number| scope.spawn(move || put(number))).collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+    });
+    let count = |status: u16| answers.iter().filter(|answer| answer.status == status).count();
+    let others: Vec<&str> = answers.iter().map(|answer| &*answer.text).collect();
+    assert_eq!((count(201), count(400) + count(503)), (3, 9), "{others:?}");
+    let ready = service.get("/readyz").json();
+    assert_eq!((&ready["status"], &ready["catalog_error"]), (&json!("ready"), &Value::Null), "{ready}");
+}

@@ -121,12 +121,37 @@ impl Database {
     /// When a value cannot be stored, an expectation fails, an item is named twice or the database does not do it. Only after
     /// [`DatabaseError::Unknown`] may it have been done all the same.
     pub async fn change(&self, by: &str, at_micros: u64, edits: &[Edit]) -> Result<Changed, DatabaseError> {
+        self.change_if(None, by, at_micros, edits).await
+    }
+
+    /// [`change`](Self::change), if the configuration is at this version when all other changes wait: for one that goes by
+    /// more than the items it changes.
+    ///
+    /// # Errors
+    /// As `change`, and [`DatabaseError::Overtaken`] if the version is another.
+    pub async fn change_at(
+        &self,
+        version: u64,
+        by: &str,
+        at_micros: u64,
+        edits: &[Edit],
+    ) -> Result<Changed, DatabaseError> {
+        self.change_if(Some(version), by, at_micros, edits).await
+    }
+
+    async fn change_if(
+        &self,
+        expected: Option<u64>,
+        by: &str,
+        at_micros: u64,
+        edits: &[Edit],
+    ) -> Result<Changed, DatabaseError> {
         check_name("by", by, ID_BYTES_MAX)?;
         signed(at_micros, "at")?;
         let wanted = wanted(edits)?;
         let mut attempt = 1;
         loop {
-            match self.try_change(by, at_micros, edits, &wanted).await {
+            match self.try_change(expected, by, at_micros, edits, &wanted).await {
                 Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
             }
@@ -135,12 +160,16 @@ impl Database {
 
     async fn try_change(
         &self,
+        expected: Option<u64>,
         by: &str,
         at_micros: u64,
         edits: &[Edit],
         wanted: &[(ItemId, Option<Item>)],
     ) -> Result<Changed, DatabaseError> {
         let (mut transaction, version) = self.begin_change().await?;
+        if expected.is_some_and(|expected| expected != version - 1) {
+            return transaction.end_with(Err(DatabaseError::Overtaken { found: version - 1 })).await;
+        }
         let differences = match differences(&mut transaction, edits, wanted).await {
             Ok(differences) if !differences.is_empty() => differences,
             nothing => {

@@ -101,6 +101,12 @@ pub enum DatabaseError {
         /// The version that it has; nothing if it is not there.
         found: Option<u64>,
     },
+    /// The configuration is not at the version that a change was made for: somebody else was quicker. Nothing has changed.
+    #[error("the configuration is at version {found}")]
+    Overtaken {
+        /// The version that it has.
+        found: u64,
+    },
     /// One change names an item twice. Nothing has changed.
     #[error("{} {:?} is changed twice at once", id.kind().as_str(), id.to_string())]
     Twice {

@@ -45,6 +45,18 @@ pub(crate) async fn the_trail_tells_what_was_before_and_after(empty: TestDatabas
     );
 }
 
+pub(crate) async fn a_change_for_another_version_changes_nothing(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None))]).await;
+    let edit = [put(quota("bob", None))];
+    for wrong in [0, 2, u64::MAX] {
+        let told = database.change_at(wrong, "root", NOW, &edit).await;
+        assert!(matches!(told, Err(DatabaseError::Overtaken { found: 1 })), "{told:?}");
+    }
+    assert_eq!((database.version().await.unwrap(), trail(&database).await.len()), (1, 1));
+    assert_eq!(database.change_at(1, "root", NOW, &edit).await.unwrap().version, 2);
+}
+
 pub(crate) async fn what_changes_nothing_leaves_nothing(empty: TestDatabase) {
     let database = empty.migrated().await;
     let one = rule("one", json!({"per": ["user"], "response": {}}));

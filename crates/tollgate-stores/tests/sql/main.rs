@@ -37,6 +37,7 @@ on_every_engine![
     migrations::a_newer_schema_is_refused,
     migrations::a_migration_waits_for_another_only_so_long,
     changes::the_trail_tells_what_was_before_and_after,
+    changes::a_change_for_another_version_changes_nothing,
     changes::what_changes_nothing_leaves_nothing,
     changes::an_expectation_that_fails_stops_everything,
     changes::a_plan_tells_what_would_differ,

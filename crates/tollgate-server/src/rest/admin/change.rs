@@ -24,6 +24,9 @@ pub(super) const ITEM_BYTES_MAX: usize = 64 << 10;
 /// As many items as the log tells of one change.
 const LOGGED_MAX: usize = 20;
 
+/// How often a change is checked anew because somebody else was quicker.
+const ATTEMPTS: usize = 10;
+
 /// One trial at a time: it takes a processor for some milliseconds.
 static TRIALS: Semaphore = Semaphore::const_new(1);
 
@@ -228,17 +231,36 @@ pub(super) fn name(id: &ItemId) -> String {
 /// Makes the edits, all or none; they are in force here when it returns, as a rule.
 pub(super) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Result<Changed, ApiError> {
     let database = call.database()?;
-    check_rules(call, &database, edits).await?;
-    let now = call.app.now().as_micros();
-    let changed = database.change(&call.caller.name, now, edits).await;
-    let changed = changed.map_err(|error| failed(error, refused))?;
+    let mut attempt = 1;
+    loop {
+        // What was checked is what is written: rules go with all the others or they do not.
+        let checked_at = check_rules(call, &database, edits).await?;
+        match write(call, &database, edits, checked_at).await {
+            Err(DatabaseError::Overtaken { .. }) if attempt < ATTEMPTS => attempt += 1,
+            done => return done.map_err(|error| failed(error, refused)),
+        }
+    }
+}
+
+/// Writes edits that were checked, if the configuration is at the version they were checked at.
+pub(super) async fn write(
+    call: &Call,
+    database: &Database,
+    edits: &[Edit],
+    at: Option<u64>,
+) -> Result<Changed, DatabaseError> {
+    let (by, now) = (&*call.caller.name, call.app.now().as_micros());
+    let changed = match at {
+        Some(version) => database.change_at(version, by, now, edits).await?,
+        None => database.change(by, now, edits).await?,
+    };
     // The audit trail tells every item; of a large import the log need not.
     for difference in changed.differences.iter().take(LOGGED_MAX) {
         let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
-        tracing::info!(by = %call.caller.name, kind, ?id, version, "configuration changed");
+        tracing::info!(by, kind, ?id, version, "configuration changed");
     }
     if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
-        tracing::info!(by = %call.caller.name, more, version = changed.version, "configuration changed");
+        tracing::info!(by, more, version = changed.version, "configuration changed");
     }
     if !changed.differences.is_empty() {
         call.app.catalog().catch_up(&call.app, changed.version).await;
@@ -268,12 +290,13 @@ fn failed(error: DatabaseError, refused: Refused) -> ApiError {
     }
 }
 
-/// Whether rules and tiers make a rule set with all the others after the edits. Nothing is written before they do.
-async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result<(), ApiError> {
+/// Whether rules and tiers make a rule set with all the others after the edits. Nothing is written before they do. The version
+/// of the others; nothing if no rule is changed.
+async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result<Option<u64>, ApiError> {
     let of_rules = |edit: &&Edit| matches!(kind_of(&edit.write), Kind::Rule | Kind::Tier);
     let writes: Vec<&Write> = edits.iter().filter(of_rules).map(|edit| &edit.write).collect();
     if writes.is_empty() {
-        return Ok(());
+        return Ok(None);
     }
     let catalog = call.app.catalog();
     for write in &writes {
@@ -286,7 +309,9 @@ async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result
             "this node has not read the latest configuration yet; nothing was changed: send it again";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
     }
-    catalog.compile_with(writes).map(drop).map_err(|problems| {
+    // Looked at first: if others come between, the version is too old rather than too new.
+    let version = catalog.version();
+    catalog.compile_with(writes).map(|_| Some(version)).map_err(|problems| {
         let first = problems.0.first().map(|first| (first.key.clone(), first.reason.clone()));
         let (key, reason) = first.unwrap_or_default();
         ApiError::field(Code::InvalidInput, key, reason).with_message(problems.to_string())

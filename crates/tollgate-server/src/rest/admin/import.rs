@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tollgate::Timestamp;
 use tollgate::wire::Fields;
-use tollgate_stores::sql::{Database, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write};
+use tollgate_stores::sql::{
+    Database, DatabaseError, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write,
+};
 use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ChangeBody};
@@ -93,17 +95,22 @@ pub(in crate::rest) async fn import(call: Call, body: Incoming) -> Result<Respon
             let effect = change::effect(&call, &planned.differences).await?;
             return Ok(respond(&parsed, &planned.differences, planned.version, true, effect));
         }
-        match change::make(&call, &planned.edits(), change::differs).await {
+        match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
             Ok(changed) => return Ok(respond(&parsed, &changed.differences, changed.version, false, None)),
-            // Somebody came between, and the caller did not say which version this was planned on.
-            Err(error)
-                if error.code() == Code::PreconditionFailed && expected.is_none() && attempt < ATTEMPTS =>
-            {
-                attempt += 1;
+            Err(DatabaseError::Overtaken { found }) if expected.is_some() => {
+                return Err(overtaken(found, expected));
             }
-            Err(error) => return Err(error),
+            Err(DatabaseError::Overtaken { .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(error) => return Err(catalog::failed(&error)),
         }
     }
+}
+
+fn overtaken(found: u64, expected: Option<u64>) -> ApiError {
+    let expected = expected.unwrap_or_default();
+    conditions::failed(format!(
+        "the configuration is at version {found}, not at {expected}: look at it again"
+    ))
 }
 
 async fn read_body(call: &Call, body: Incoming) -> Result<Sent, ApiError> {
@@ -248,10 +255,8 @@ struct Planned {
 async fn plan(call: &Call, parsed: &Parsed, prune: bool, expected: Option<u64>) -> Result<Planned, ApiError> {
     let database = call.database()?;
     let version = database.version().await.map_err(|error| catalog::failed(&error))?;
-    if let Some(expected) = expected.filter(|expected| *expected != version) {
-        let message =
-            format!("the configuration is at version {version}, not at {expected}: look at it again");
-        return Err(conditions::failed(message));
+    if expected.is_some_and(|expected| expected != version) {
+        return Err(overtaken(version, expected));
     }
     let edits = parsed.edits(&database, prune).await?;
     let differences = change::plan(call, &edits, change::differs).await?;
