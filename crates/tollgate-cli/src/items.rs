@@ -227,7 +227,10 @@ pub(crate) fn put(
     let answer = client.put(&path, body, expect.unwrap_or_else(|| writing.expect()))?;
     let answer = succeeded(client, answer)?;
     let created = answer.status == http::StatusCode::CREATED;
-    print_written(if created { "created" } else { "updated" }, kind, id, &answer, writing.dry_run, output)
+    let did = if created { "created" } else { "updated" };
+    // Of a network there is one spelling, and the server knows it.
+    let id = answer.body["client"].as_str().unwrap_or(id);
+    print_written(did, kind, id, &answer, writing.dry_run, output)
 }
 
 /// Says what a write did, or would do.

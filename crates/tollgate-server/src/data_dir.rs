@@ -195,6 +195,11 @@ impl DataDir {
         }
     }
 
+    /// The version of the last good configuration of the database at `place`.
+    pub(crate) fn configuration_version(&self, place: &str) -> Option<u64> {
+        snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, place)
+    }
+
     /// Saves the configuration; whether it worked. A failure is logged, and the last one stays.
     pub(crate) fn save_configuration(
         &self,

@@ -118,7 +118,8 @@ fn who_is_blocked_is_kept_out_until_let_in_again() {
     assert!(told.contains("blocked") && told.contains("spam"), "{told}");
     let blocked = operator.done(&["users", "blocked"]);
     assert!(blocked.contains("user:alice") && blocked.contains("spam"), "{blocked}");
-    operator.done(&["users", "block", "192.0.2.0/24", "--reason", "guessing"]);
+    let told = operator.done(&["users", "block", "192.0.2.7/24", "--reason", "guessing"]);
+    assert!(told.starts_with("blocked ip:192.0.2.0/24 (version "), "{told}");
     let told = operator.until(1, &["check", "--ip", "192.0.2.9", "--endpoint", "/a"]);
     assert!(told.contains("guessing"), "{told}");
     let networks = operator.json(&["users", "blocked", "--kind", "ip"]);

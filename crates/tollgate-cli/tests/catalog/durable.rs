@@ -1,7 +1,7 @@
 //! Numbers for single users and resets outlive a restart and are in force on every node.
 
 use tollgate_stores::sql::AuditFilter;
-use tollgate_testkit::PostgresServer;
+use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
 use crate::database::{Store, alone, node, node_again, stop};
 use crate::harness::{Service, wait_for};
@@ -79,4 +79,24 @@ fn a_reset_is_made_up_for_by_a_node_that_was_not_there() {
     // A restart does not reset again.
     let back = node_again(stop(back));
     assert_eq!(back.check("bob", "/x").status, 429);
+}
+
+#[test]
+fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
+    let through_proxy =
+        url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+    let (here, away) = (node(&url, ""), node(&through_proxy, ""));
+    set(&here, 2);
+    wait_for("the numbers", || (limit_of(&away) == Some(2)).then_some(()));
+    wait_for("the numbers to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
+    proxy.set(Fault::Drop);
+    reset(&here);
+    // It ends, and saves its counters, without having heard of the reset.
+    let folder = stop(away);
+    proxy.set(Fault::None);
+    let back = node_again(folder);
+    assert_eq!(back.check("bob", "/x").status, 200, "{}", back.log());
 }

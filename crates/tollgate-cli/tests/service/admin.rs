@@ -362,3 +362,104 @@ fn every_change_and_every_act_leaves_one_entry_with_before_and_after() {
         assert_eq!(service.admin("GET", &format!("/v1/admin/audit?{query}"), "").error().2, field);
     }
 }
+
+#[test]
+fn no_write_does_the_real_thing_when_a_trial_is_asked_for() {
+    let service = Service::with_config("default_limit = 10");
+    let numbers =
+        json!({"user_id": "a", "endpoint": "/x", "limit": 2, "window_seconds": 60, "strategy": "gcra"});
+    let place = "/v1/rate-limit/config";
+    let tried = ask(&service, "PUT", &format!("{place}?dry_run=true"), &numbers);
+    assert_eq!(
+        (tried.status, &tried.json()["changes"][0]["action"]),
+        (200, &json!("create")),
+        "{}",
+        tried.text
+    );
+    assert_eq!(service.check("a", "/x").json()["limit"], 10);
+    assert_eq!(ask(&service, "PUT", place, &numbers).status, 200);
+    let path = format!("{place}?user_id=a&endpoint=/x&dry_run=true");
+    let tried = service.admin("DELETE", &path, "");
+    assert_eq!(
+        (tried.status, &tried.json()["changes"][0]["action"]),
+        (200, &json!("delete")),
+        "{}",
+        tried.text
+    );
+    assert_eq!(service.check("a", "/x").json()["limit"], 2);
+    assert_eq!(service.admin("GET", &path, "").error().2, "dry_run");
+    let reset = json!({"user_id": "a", "endpoint": "/x"});
+    for (method, path, body) in [
+        ("POST", "/v1/rate-limit/reset", &reset),
+        ("POST", "/v1/admin/reload", &Value::Null),
+        ("DELETE", "/v1/admin/penalties/user:a", &Value::Null),
+    ] {
+        let answer = ask(&service, method, &format!("{path}?dry_run=true"), body);
+        assert_eq!((answer.error().0, &*answer.error().2), (400, "dry_run"), "{path}");
+    }
+    let trail = service.admin("GET", "/v1/admin/audit", "").json();
+    assert_eq!(trail["entries"].as_array().unwrap().len(), 1, "{trail}");
+}
+
+#[test]
+fn a_pardon_leaves_an_entry() {
+    let service = Service::with_config(
+        "default_limit = 1\ndefault_window = \"1h\"\n[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"",
+    );
+    for _ in 0..3 {
+        service.check("a", "/x");
+    }
+    assert_eq!(service.admin("DELETE", "/v1/admin/penalties/user:a", "").status, 204);
+    let trail = service.admin("GET", "/v1/admin/audit?kind=penalty", "").json();
+    assert_eq!(
+        (&trail["entries"][0]["action"], &trail["entries"][0]["subject"]),
+        (&json!("pardon"), &json!("user:a"))
+    );
+}
+
+#[test]
+fn without_its_database_the_service_says_so_and_changes_nothing() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let url = "postgres://nobody@127.0.0.1:1/none";
+    let service = Service::start(folder, None, &[("TOLLGATE_DATABASE__URL", url)]);
+    let quota = json!({"user_id": "a"});
+    let block = json!({"client": "user:a"});
+    let tier = json!({"name": "a", "limit": 1, "window": 60});
+    let mut asked =
+        vec![("POST", RULES.to_owned(), rule("r", 1)), ("PUT", format!("{RULES}/r"), rule("r", 1))];
+    for (kind, one, body) in [
+        ("tiers", "a", &tier),
+        ("quotas", "a", &quota),
+        ("blocks", "user:a", &block),
+        ("keys", "a", &json!({"name": "k"})),
+    ] {
+        let (list, one) = (format!("/v1/admin/{kind}"), format!("/v1/admin/{kind}/{one}"));
+        asked.extend([("POST", list.clone(), body.clone()), ("PUT", one.clone(), body.clone())]);
+        asked.extend([
+            ("GET", list, Value::Null),
+            ("GET", one.clone(), Value::Null),
+            ("DELETE", one, Value::Null),
+        ]);
+    }
+    for path in
+        ["/v1/admin/rules", "/v1/admin/rules/r", "/v1/admin/audit", "/v1/admin/actions", "/v1/admin/export"]
+    {
+        asked.push(("GET", path.to_owned(), Value::Null));
+    }
+    for path in ["/v1/admin/keys/a/rotate", "/v1/admin/keys/a/revoke", "/v1/admin/import"] {
+        asked.push(("POST", path.to_owned(), json!({})));
+    }
+    for (method, path, body) in asked {
+        let answer = if body.is_null() {
+            service.admin(method, &path, "")
+        } else {
+            ask(&service, method, &path, &body)
+        };
+        assert_eq!(answer.error().1, "SERVICE_UNAVAILABLE", "{method} {path}: {}", answer.text);
+        assert!(answer.header("retry-after").is_some());
+    }
+    let of_file = service.admin("GET", "/v1/admin/rules?source=file", "");
+    assert_eq!((of_file.status, &of_file.json()["rules"][0]["name"]), (200, &json!("default")));
+    assert_eq!(service.admin("GET", "/v1/admin/rules/default", "").status, 200);
+    assert_eq!(service.check("a", "/x").status, 200);
+}

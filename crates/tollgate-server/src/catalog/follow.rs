@@ -31,9 +31,11 @@ const RESETS_MAX: u32 = 1_000;
 
 /// Follows the database for as long as the service runs.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
-    let counters_saved_at = data_dir.counters_saved_at();
-    let mut follower =
-        Follower { app, data_dir, counters_saved_at, last_saved: None, save_after: Instant::now() };
+    let before = Before {
+        counters_saved_at: data_dir.counters_saved_at(),
+        followed: data_dir.configuration_version(&app.catalog().sql.place()),
+    };
+    let mut follower = Follower { app, data_dir, before, last_saved: None, save_after: Instant::now() };
     let database = follower.arrive().await;
     follower.stay(database).await;
 }
@@ -49,11 +51,18 @@ enum Outage {
     Silent,
 }
 
+/// What the last process has left.
+struct Before {
+    /// When the counters were saved, in microseconds since 1970.
+    counters_saved_at: Option<u64>,
+    /// Up to which version it had followed.
+    followed: Option<u64>,
+}
+
 struct Follower {
     app: Arc<App>,
     data_dir: Arc<DataDir>,
-    /// When the counters were saved that this process has started with, in microseconds since 1970.
-    counters_saved_at: Option<u64>,
+    before: Before,
     /// The version of the snapshot on disk.
     last_saved: Option<u64>,
     save_after: Instant,
@@ -117,11 +126,10 @@ impl Follower {
     /// With a database that has been read.
     async fn begin(&mut self, database: &Database, configuration: Configuration) {
         let (catalog, version) = (self.app.catalog(), configuration.version);
-        let followed = catalog.version();
         let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
         put_in_force(&self.app, configuration, Source::Database);
         info!(version, users, keys, place = %catalog.sql.place(), "the configuration of the database is in force");
-        self.make_up_for_resets(database, followed).await;
+        self.make_up_for_resets(database).await;
         catalog.database.store(Some(Arc::new(database.clone())));
         catalog.settled.send_replace(true);
         self.compare_secrets(database).await;
@@ -141,13 +149,11 @@ impl Follower {
 
     /// Counters that were read from disk may be older than a reset: of those that came later, and of those that this node
     /// had not heard of.
-    async fn make_up_for_resets(&self, database: &Database, followed: u64) {
-        let Some(saved_at) = self.counters_saved_at else { return };
+    async fn make_up_for_resets(&self, database: &Database) {
+        let Some(saved_at) = self.before.counters_saved_at else { return };
         let Ok(entries) = resets::latest(database, RESETS_MAX).await else { return };
-        for entry in entries
-            .iter()
-            .filter(|entry| entry.at_micros >= saved_at || entry.version > followed && followed > 0)
-        {
+        let unheard = |version| self.before.followed.is_some_and(|followed| version > followed);
+        for entry in entries.iter().filter(|entry| entry.at_micros >= saved_at || unheard(entry.version)) {
             resets::replay(&self.app, entry).await;
         }
     }

@@ -1,6 +1,6 @@
 //! The last good configuration, on disk: `config.snap`.
 //!
-//! A mark with the version of the form, what is inside, and its SHA-256; then the accounts, which have a checksum of their own.
+//! A mark with the version of the form, the version of what is inside, what is inside, and its SHA-256; then the accounts, which have a checksum of their own.
 //! What does not match is not used: a node would rather say that it has nothing.
 
 use std::fs::File;
@@ -90,6 +90,8 @@ pub(super) fn write(
 ) -> io::Result<()> {
     let head = serde_json::to_vec(&Head::of(place, version, book, overrides))?;
     file.write_all(MARK)?;
+    file.write_all(&version.to_le_bytes())?;
+    file.write_all(&place_mark(place))?;
     file.write_all(&(head.len() as u64).to_le_bytes())?;
     file.write_all(&head)?;
     file.write_all(&Sha256::digest(&head))?;
@@ -100,14 +102,8 @@ pub(super) fn write(
 pub(crate) fn read(file: File) -> Result<(String, Configuration), SnapshotError> {
     let length = file.metadata()?.len();
     let mut file = BufReader::with_capacity(1 << 20, file);
-    let mut mark = [0; MARK.len()];
-    file.read_exact(&mut mark)?;
-    if mark != *MARK {
-        return Err(SnapshotError::Form);
-    }
-    let mut bytes = [0; 8];
-    file.read_exact(&mut bytes)?;
-    let head_bytes = u64::from_le_bytes(bytes);
+    let (version, place) = read_start(&mut file)?;
+    let head_bytes = u64::from_le_bytes(read_eight(&mut file)?);
     if head_bytes > HEAD_BYTES_MAX.min(length) {
         return Err(SnapshotError::Damaged);
     }
@@ -119,8 +115,37 @@ pub(crate) fn read(file: File) -> Result<(String, Configuration), SnapshotError>
         return Err(SnapshotError::Damaged);
     }
     let head: Head = serde_json::from_slice(&head).map_err(|_| SnapshotError::Form)?;
+    if head.version != version || place_mark(&head.place) != place {
+        return Err(SnapshotError::Damaged);
+    }
     let accounts = Accounts::read_from(&mut file).map_err(|_| SnapshotError::Damaged)?;
     Ok(head.into_configuration(accounts))
+}
+
+/// The version of a configuration of the database at `place`, without reading the rest of it.
+pub(crate) fn read_version(mut file: File, place: &str) -> Option<u64> {
+    let (version, from) = read_start(&mut file).ok()?;
+    (from == place_mark(place)).then_some(version)
+}
+
+fn read_start(file: &mut impl Read) -> Result<(u64, [u8; 8]), SnapshotError> {
+    if read_eight(file)? != *MARK {
+        return Err(SnapshotError::Form);
+    }
+    Ok((u64::from_le_bytes(read_eight(file)?), read_eight(file)?))
+}
+
+fn read_eight(file: &mut impl Read) -> io::Result<[u8; 8]> {
+    let mut bytes = [0; 8];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// By what a snapshot of another database is told apart at first sight.
+fn place_mark(place: &str) -> [u8; 8] {
+    let mut mark = [0; 8];
+    mark.copy_from_slice(&Sha256::digest(place.as_bytes())[..8]);
+    mark
 }
 
 impl Head {

@@ -21,9 +21,10 @@ mod sent;
 mod show;
 pub(super) mod tiers;
 
-use tollgate_stores::sql::Act;
+use tollgate_stores::sql::{Act, Edit, Expect, Write};
 
-use super::Call;
+pub(super) use self::change::{ChangeQuery, DryRunAnswer};
+use super::{Call, Response};
 use crate::error::{ApiError, Code};
 
 /// The longest text that a list is narrowed down by.
@@ -41,6 +42,39 @@ fn require_text(field: &'static str, text: Option<&str>) -> Result<(), ApiError>
 }
 
 impl Call {
+    /// Whether nothing is to be changed, whatever else the query says.
+    pub(super) fn wants_dry_run(&self) -> Result<bool, ApiError> {
+        let query: Vec<(String, String)> = self.query()?;
+        let mut asked = query.iter().filter(|(name, _)| name == "dry_run");
+        let first = asked.next().map(|(_, value)| &**value);
+        if asked.next().is_some() {
+            return Err(ApiError::field(Code::InvalidInput, "dry_run", "is given twice"));
+        }
+        change::flag("dry_run", first)
+    }
+
+    /// For what cannot be tried without doing it: whoever asks for a trial must not get the real thing.
+    pub(super) fn refuse_dry_run(&self) -> Result<(), ApiError> {
+        if self.wants_dry_run()? {
+            return Err(ApiError::field(
+                Code::InvalidInput,
+                "dry_run",
+                "this cannot be tried without doing it",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What it would do to set or remove the numbers of one user on one endpoint.
+    pub(super) async fn try_limit(&self, write: Write) -> Result<Response, ApiError> {
+        if !self.app.catalog().keeps_limits() {
+            let message = "numbers of single users are kept on Redis here, and cannot be tried";
+            return Err(ApiError::new(Code::Conflict, message));
+        }
+        let edit = Edit { write, expect: Expect::Anything };
+        change::dry_run(self, &[edit], change::differs).await
+    }
+
     /// Leaves an entry in the audit trail for what is no change of the configuration. What was done is done: without a
     /// database the log alone tells of it.
     pub(super) async fn note_act(&self, act: Act) {

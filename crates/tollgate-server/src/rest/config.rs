@@ -9,6 +9,7 @@ use tollgate::{Endpoint, Id, Request, Span, Window};
 use tollgate_stores::sql::{Edit, Expect, Item, ItemId, Write};
 use utoipa::{IntoParams, ToSchema};
 
+use super::admin::{ChangeQuery, DryRunAnswer};
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::catalog::{self, items::limit_of};
@@ -72,11 +73,14 @@ pub(crate) struct ConfigQuery {
     user_id: String,
     /// The endpoint.
     endpoint: String,
+    /// For removals.
+    #[param(ignore)]
+    dry_run: Option<String>,
 }
 
 /// Sets the numbers of one user on one endpoint.
 #[utoipa::path(
-    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>,
+    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>, params(ChangeQuery),
     responses(
         (status = 200, description = "In force from now on; what was used carries over", body = ConfigAnswer<'_>),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
@@ -106,6 +110,9 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
+    if call.wants_dry_run()? {
+        return call.try_limit(Write::Put(Item::Limit(limit_of(&new)))).await;
+    }
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
     let being_set = call.app.catalog().begin_to_set(&new.user, &new.endpoint);
@@ -135,6 +142,9 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
 pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
+    if query.dry_run.is_some() {
+        return Err(ApiError::invalid("dry_run", "unknown field"));
+    }
     let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
     let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
@@ -143,8 +153,9 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
 
 /// Removes the numbers of one user on one endpoint: the rule applies again.
 #[utoipa::path(
-    delete, path = "/v1/rate-limit/config", params(ConfigQuery),
+    delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
+        (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
         (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
@@ -156,6 +167,10 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
+    if call.wants_dry_run()? {
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        return call.try_limit(Write::Delete(id)).await;
+    }
     let version = keep(&call, user, endpoint, None).await?;
     call.app
         .limiter()

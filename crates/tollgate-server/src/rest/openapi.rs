@@ -72,7 +72,9 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
     let mut description = serde_json::to_value(&description).unwrap_or_default();
-    ROUTES.iter().for_each(|route| say_who(&mut description, route));
+    for route in ROUTES {
+        say_who(&mut description, route);
+    }
     description.to_string()
 });
 

@@ -59,6 +59,7 @@ pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
     )
 )]
 pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
+    call.refuse_dry_run()?;
     let text = call.piece("client")?;
     if !call.app.counters().pardon(&text).await? {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";

@@ -31,6 +31,7 @@ pub(crate) struct ReloadAnswer {
     )
 )]
 pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
+    call.refuse_dry_run()?;
     let handle =
         call.app.reload().ok_or_else(|| ApiError::new(Code::Conflict, "there is nothing to reload"))?;
     let handle = handle.clone();

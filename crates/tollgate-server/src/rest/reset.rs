@@ -48,6 +48,7 @@ pub(crate) struct ResetAnswer<'a> {
 )]
 pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
+    call.refuse_dry_run()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     json::require_known(&body, &FIELDS)?;
     let whose: CheckBody<'_> = json::parse(&body)?;

@@ -4,19 +4,19 @@
 //! it, and a checksum over all of it. Nothing is believed before the end is reached: a length only says how often to
 //! read, never how much memory to take.
 
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 
 use super::blocks::{BlockKind, BlockRecord, NetworkLength};
-use super::editor::{Editor, NewKey};
-use super::keys::Fields;
+use super::editor::Editor;
+use super::keys::{Fields, RECORD_BYTES_MAX};
 use super::numbers::{Numbers, OwnNumbers};
 use super::pool::{Pool, PoolId};
 use super::{Accounts, KeyShard, Table, UserRecord};
-use crate::identity::{ID_BYTES_MAX, Seed};
+use crate::identity::Seed;
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -58,8 +58,13 @@ impl Accounts {
             out.bytes(&PoolId::to_word(user.numbers).to_le_bytes())?;
         }
         out.length(self.keys())?;
+        let mut record = Vec::new();
         for key in self.keys.iter().flat_map(KeyShard::iter) {
-            out.key(&key)?;
+            // As it is in memory, behind its length.
+            record.clear();
+            key.encode(&mut record);
+            out.bytes(&u16::try_from(record.len()).unwrap_or(u16::MAX).to_le_bytes())?;
+            out.bytes(&record)?;
         }
         out.length(self.blocks())?;
         for (hash, block) in self.blocks.table.iter().flat_map(Table::iter) {
@@ -132,7 +137,7 @@ impl<W: Write> Summed<W> {
         self.bytes(&at.map_or(NEVER, Timestamp::as_micros).to_le_bytes())
     }
 
-    fn slots<T: Eq + std::hash::Hash>(
+    fn slots<T: Eq + Hash>(
         &mut self,
         pool: &Pool<T>,
         mut write: impl FnMut(&mut Self, &T) -> io::Result<()>,
@@ -153,21 +158,6 @@ impl<W: Write> Summed<W> {
             self.bytes(&number.unwrap_or(0).to_le_bytes())?;
         }
         Ok(())
-    }
-
-    fn key(&mut self, key: &Fields<'_>) -> io::Result<()> {
-        self.text(key.id)?;
-        self.bytes(key.verifier)?;
-        self.bytes(key.previous.map_or(&[0; 32], |(verifier, _)| verifier))?;
-        self.instant(key.previous.map(|(_, until)| until))?;
-        // No identifier is empty: an empty text stands for none.
-        self.text(key.user.unwrap_or_default())?;
-        self.text(key.tenant.unwrap_or_default())?;
-        self.bytes(&PoolId::to_word(key.tier).to_le_bytes())?;
-        self.bytes(&PoolId::to_word(key.numbers).to_le_bytes())?;
-        self.bytes(&key.scopes.to_le_bytes())?;
-        self.instant(key.expires_at)?;
-        self.bytes(&[u8::from(key.is_revoked)])
     }
 }
 
@@ -206,16 +196,7 @@ impl<R: Read> Summed<R> {
         String::from_utf8(bytes).map_err(|_| AccountsError::Damaged)
     }
 
-    /// An identifier, or none.
-    fn read_id(&mut self) -> Result<Option<String>, AccountsError> {
-        let id = self.read_text()?;
-        if id.len() > ID_BYTES_MAX {
-            return Err(AccountsError::Damaged);
-        }
-        Ok(Some(id).filter(|id| !id.is_empty()))
-    }
-
-    fn read_slots<T: Eq + std::hash::Hash>(
+    fn read_slots<T: Eq + Hash>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Result<T, AccountsError>,
     ) -> Result<Arc<Pool<T>>, AccountsError> {
@@ -243,48 +224,27 @@ impl<R: Read> Summed<R> {
         OwnNumbers::new(namespace, numbers).map_err(|_| AccountsError::Damaged)
     }
 
-    /// The number of a value in common, which must be there.
-    fn read_pool_id<T: Eq + std::hash::Hash>(
-        &mut self,
-        pool: &Pool<T>,
-    ) -> Result<Option<PoolId>, AccountsError> {
-        match PoolId::from_word(u32::from_le_bytes(self.array()?)) {
-            Some(id) if pool.get(id).is_none() => Err(AccountsError::Damaged),
-            id => Ok(id),
-        }
-    }
-
     fn read_user(&mut self, editor: &mut Editor) -> Result<(), AccountsError> {
         let hash = u128::from_le_bytes(self.array()?);
-        let tier = self.read_pool_id(&editor.accounts().tiers)?;
-        let numbers = self.read_pool_id(&editor.accounts().quotas)?;
+        let [tier, numbers] = [self.array()?, self.array()?];
+        let [tier, numbers] = [tier, numbers].map(u32::from_le_bytes).map(PoolId::from_word);
+        is_there(&editor.accounts().tiers, tier)?;
+        is_there(&editor.accounts().quotas, numbers)?;
         editor.put_user_hashed(hash, UserRecord { tier, numbers });
         Ok(())
     }
 
     fn read_key(&mut self, editor: &mut Editor) -> Result<(), AccountsError> {
-        let id = self.read_id()?.ok_or(AccountsError::Damaged)?;
-        let verifier = self.array()?;
-        let previous: [u8; 32] = self.array()?;
-        let previous = self.read_instant()?.map(|until| (previous, until));
-        let (user, tenant) = (self.read_id()?, self.read_id()?);
-        let tiers = Arc::clone(&editor.accounts().tiers);
-        let tier = self.read_pool_id(&tiers)?.and_then(|tier| tiers.get(tier)).map(|tier| &**tier);
-        let pool = Arc::clone(&editor.accounts().key_numbers);
-        let numbers = self.read_pool_id(&pool)?.and_then(|own| pool.get(own));
-        let key = NewKey {
-            id: &id,
-            verifier,
-            previous,
-            user: user.as_deref(),
-            tenant: tenant.as_deref(),
-            tier,
-            numbers: numbers.map_or_else(Numbers::default, |own| own.numbers),
-            scopes: u16::from_le_bytes(self.array()?),
-            expires_at: self.read_instant()?,
-            is_revoked: self.boolean()?,
-        };
-        editor.put_key(&key).map_err(|_| AccountsError::Damaged)
+        let length = usize::from(u16::from_le_bytes(self.array()?));
+        let mut bytes = [0; RECORD_BYTES_MAX];
+        let bytes = bytes.get_mut(..length).ok_or(AccountsError::Damaged)?;
+        self.inner.read_exact(bytes)?;
+        self.sum.write(bytes);
+        let key = Fields::decode(bytes).filter(|(_, decoded)| *decoded == length);
+        let (key, _) = key.ok_or(AccountsError::Damaged)?;
+        is_there(&editor.accounts().tiers, key.tier)?;
+        is_there(&editor.accounts().key_numbers, key.numbers)?;
+        editor.put_key_fields(&key).map_err(|_| AccountsError::Damaged)
     }
 
     fn read_block(&mut self) -> Result<BlockRecord, AccountsError> {
@@ -294,5 +254,13 @@ impl<R: Read> Summed<R> {
         let length = NetworkLength { is_v6: is_v6 != 0, bits };
         let until = self.read_instant()?;
         Ok(BlockRecord { kind, length, until, reason: self.read_text()?.into() })
+    }
+}
+
+/// A value in common that somebody has must be there.
+fn is_there<T: Eq + Hash>(pool: &Pool<T>, id: Option<PoolId>) -> Result<(), AccountsError> {
+    match id {
+        Some(id) if pool.get(id).is_none() => Err(AccountsError::Damaged),
+        _ => Ok(()),
     }
 }

@@ -123,9 +123,13 @@ impl Editor {
             expires_at: key.expires_at,
             is_revoked: key.is_revoked,
         };
-        let hash = hash_of(accounts.seed, tag::KNOWN_KEY, key.id.as_bytes());
-        let more = accounts.keys.change(hash, |shard| {
-            let more = shard.put(hash, &fields);
+        self.put_key_fields(&fields)
+    }
+
+    pub(super) fn put_key_fields(&mut self, fields: &Fields<'_>) -> Result<(), AccountError> {
+        let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, fields.id.as_bytes());
+        let more = self.accounts.keys.change(hash, |shard| {
+            let more = shard.put(hash, fields);
             (more.unwrap_or(0), more)
         });
         more.map(|_| ()).ok_or(AccountError::TooMany)
@@ -205,7 +209,8 @@ fn check_id(field: &'static str, text: Option<&str>) -> Result<(), AccountError>
 
 fn intern_tier(tiers: &mut Arc<Pool<Box<str>>>, tier: Option<&str>) -> Result<Option<PoolId>, AccountError> {
     let Some(tier) = tier else { return Ok(None) };
-    Pool::intern(tiers, tier.into()).map(Some).ok_or(AccountError::TooMany)
+    let known = tiers.find(tier, |known| **known == *tier);
+    known.or_else(|| Pool::add(tiers, tier.into())).map(Some).ok_or(AccountError::TooMany)
 }
 
 fn intern_numbers(
@@ -216,6 +221,10 @@ fn intern_numbers(
     if numbers.is_empty() {
         return Ok(None);
     }
+    // Looked for before they are compiled: most have been before.
+    if let Some(known) = pool.find(&numbers, |own| own.are(numbers)) {
+        return Ok(Some(known));
+    }
     let own = OwnNumbers::new(namespace, numbers)?;
-    Pool::intern(pool, own).map(Some).ok_or(AccountError::TooMany)
+    Pool::add(pool, own).map(Some).ok_or(AccountError::TooMany)
 }

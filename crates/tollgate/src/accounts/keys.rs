@@ -22,6 +22,9 @@ pub(super) struct Fields<'a> {
     pub(super) is_revoked: bool,
 }
 
+/// No record is longer: three texts of 256 bytes and everything that can stand beside them.
+pub(super) const RECORD_BYTES_MAX: usize = 1 + 2 + 3 * 257 + 32 + 40 + 8 + 8;
+
 const HAS_PREVIOUS: u8 = 1;
 const HAS_USER: u8 = 1 << 1;
 const HAS_TENANT: u8 = 1 << 2;
@@ -32,7 +35,7 @@ const IS_REVOKED: u8 = 1 << 6;
 
 impl<'a> Fields<'a> {
     /// Texts are 1 to 256 bytes long; what is longer is cut, which whoever calls has seen to.
-    fn encode(&self, to: &mut Vec<u8>) {
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         to.push(
             flag(self.previous.is_some(), HAS_PREVIOUS)
@@ -62,7 +65,7 @@ impl<'a> Fields<'a> {
     }
 
     /// The record at the beginning of `bytes`, and how long it is.
-    fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
+    pub(super) fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let mut rest = bytes;
         let [flags] = *take::<1>(&mut rest)?;
         let has = |flag: u8| flags & flag != 0;

@@ -68,6 +68,10 @@ impl OwnNumbers {
         Ok(OwnNumbers { numbers, limits })
     }
 
+    pub(super) fn are(&self, numbers: Numbers) -> bool {
+        self.numbers == numbers
+    }
+
     pub(super) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.limits)
     }

@@ -85,18 +85,16 @@ impl<T: Eq + Hash> Pool<T> {
         self.slots.iter().map(Option::as_deref)
     }
 
-    fn find(&self, value: &T) -> Option<PoolId> {
-        let is = |slot: &u32| self.slots[*slot as usize].as_deref() == Some(value);
-        let slot = self.by_value.find(self.hasher.hash_one(value), is)?;
+    /// The number of the value that is made of `key`, which hashes as the value does.
+    pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(&T) -> bool) -> Option<PoolId> {
+        let is = |slot: &u32| self.slots[*slot as usize].as_deref().is_some_and(&is);
+        let slot = self.by_value.find(self.hasher.hash_one(key), is)?;
         PoolId::new(*slot as usize)
     }
 
-    /// The number of a value, which is added if it is new. Only then is a pool that others see copied. None if there are
-    /// four billion already.
-    pub(super) fn intern(this: &mut Arc<Self>, value: T) -> Option<PoolId> {
-        if let Some(known) = this.find(&value) {
-            return Some(known);
-        }
+    /// Adds a value that is not there yet. Only for that is a pool that others see copied. None if there are four billion
+    /// already.
+    pub(super) fn add(this: &mut Arc<Self>, value: T) -> Option<PoolId> {
         let pool = Arc::make_mut(this);
         let slot = pool.free.pop().or_else(|| {
             let slot = PoolId::new(pool.slots.len())?.slot();
@@ -112,7 +110,7 @@ impl<T: Eq + Hash> Pool<T> {
         let Some(slot) = PoolId::new(self.slots.len()).and_then(|id| u32::try_from(id.slot()).ok()) else {
             return false;
         };
-        if value.as_ref().is_some_and(|value| self.find(value).is_some()) {
+        if value.as_ref().is_some_and(|value| self.find(value, |known| known == value).is_some()) {
             return false;
         }
         self.slots.push(None);
@@ -168,6 +166,11 @@ mod tests {
 
     use super::*;
 
+    fn intern(pool: &mut Arc<Pool<u32>>, value: u32) -> PoolId {
+        let known = pool.find(&value, |known| *known == value);
+        known.or_else(|| Pool::add(pool, value)).unwrap()
+    }
+
     proptest! {
         #[test]
         fn each_value_is_kept_once_and_those_in_use_keep_their_number(
@@ -179,10 +182,10 @@ mod tests {
                 let before = Arc::clone(&pool);
                 let seen: Vec<Option<u32>> = before.slots().map(Option::<&u32>::cloned).collect();
                 let interned: BTreeMap<u32, PoolId> =
-                    values.iter().map(|value| (*value, Pool::intern(&mut pool, *value).unwrap())).collect();
+                    values.iter().map(|value| (*value, intern(&mut pool, *value))).collect();
                 for (value, id) in interned.iter().chain(&in_use) {
                     prop_assert_eq!(pool.get(*id), Some(value));
-                    prop_assert_eq!(Pool::intern(&mut pool, *value), Some(*id), "known already");
+                    prop_assert_eq!(intern(&mut pool, *value), *id, "known already");
                 }
                 let distinct: BTreeSet<&u32> = pool.slots().flatten().collect();
                 prop_assert_eq!(distinct.len(), pool.len(), "each once");

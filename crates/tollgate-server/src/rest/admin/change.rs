@@ -21,6 +21,9 @@ use crate::rest::{Call, Response};
 /// An item is as large as a check at most.
 pub(super) const ITEM_BYTES_MAX: usize = 64 << 10;
 
+/// As many items as the log tells of one change.
+const LOGGED_MAX: usize = 20;
+
 /// One trial at a time: it takes a processor for some milliseconds.
 static TRIALS: Semaphore = Semaphore::const_new(1);
 
@@ -229,9 +232,13 @@ pub(super) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Resul
     let now = call.app.now().as_micros();
     let changed = database.change(&call.caller.name, now, edits).await;
     let changed = changed.map_err(|error| failed(error, refused))?;
-    for difference in &changed.differences {
-        let (kind, version) = (difference.id.kind().as_str(), changed.version);
-        tracing::info!(by = %call.caller.name, kind, id = %difference.id, version, "configuration changed");
+    // The audit trail tells every item; of a large import the log need not.
+    for difference in changed.differences.iter().take(LOGGED_MAX) {
+        let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
+        tracing::info!(by = %call.caller.name, kind, ?id, version, "configuration changed");
+    }
+    if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
+        tracing::info!(by = %call.caller.name, more, version = changed.version, "configuration changed");
     }
     if !changed.differences.is_empty() {
         call.app.catalog().catch_up(&call.app, changed.version).await;

@@ -9,6 +9,9 @@ use tollgate::wire::{Document, Fields, Origin, Problems, Value};
 use crate::error::{ApiError, Code};
 use crate::json::{self, Object};
 
+/// As many mistakes as are told at once.
+const TOLD_MAX: usize = 50;
+
 /// A body as it was sent.
 #[derive(Debug)]
 pub(super) struct Sent {
@@ -100,7 +103,11 @@ fn wrong(problems: &Problems, has_lines: bool) -> ApiError {
     let one = |problem: &tollgate::wire::Problem| {
         if has_lines { problem.to_string() } else { format!("{}: {}", problem.key, problem.reason) }
     };
-    error.with_message(problems.0.iter().map(one).collect::<Vec<String>>().join("; "))
+    let mut all: Vec<String> = problems.0.iter().take(TOLD_MAX).map(one).collect();
+    if problems.0.len() > TOLD_MAX {
+        all.push(format!("and {} more", problems.0.len() - TOLD_MAX));
+    }
+    error.with_message(all.join("; "))
 }
 
 /// A value of TOML as one of JSON. A number that JSON does not have is none of ours either: its reader has refused it.
