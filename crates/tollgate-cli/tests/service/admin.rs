@@ -4,6 +4,9 @@ use serde_json::{Value, json};
 
 use crate::harness::{Answer, Service};
 
+/// What is done to a rule that was right.
+type Mistake<'a> = &'a dyn Fn(&mut Value);
+
 const RULES: &str = "/v1/admin/rules";
 
 fn rule(name: &str, requests: u32) -> Value {
@@ -90,7 +93,7 @@ fn of_two_who_change_one_version_the_second_is_told() {
 #[test]
 fn every_mistake_in_a_rule_is_named_and_nothing_changes() {
     let service = Service::unconfigured();
-    let wrong = |change: &dyn Fn(&mut Value)| {
+    let wrong = |change: Mistake<'_>| {
         let mut body = rule("r", 1);
         change(&mut body);
         let answer = ask(&service, "POST", RULES, &body);
@@ -98,7 +101,7 @@ fn every_mistake_in_a_rule_is_named_and_nothing_changes() {
         assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{body}: {message}");
         (field, message)
     };
-    let cases: [(&dyn Fn(&mut Value), &str); 10] = [
+    let cases: [(Mistake<'_>, &str); 10] = [
         (&|body| body["colour"] = json!(1), "colour"),
         (&|body| body["limits"][0]["window"] = json!("1x"), "limits[0].window"),
         (&|body| body["limits"][0]["requests"] = json!(-1), "limits[0].requests"),

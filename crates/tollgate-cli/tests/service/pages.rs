@@ -1,6 +1,7 @@
 //! Lists: pages, filters, and what strangers write into them.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -54,7 +55,10 @@ const LISTS: [(&str, &[&str]); 6] = [
 ];
 
 fn escaped(text: &str) -> String {
-    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+    text.bytes().fold(String::new(), |mut escaped, byte| {
+        let _ = write!(escaped, "%{byte:02X}");
+        escaped
+    })
 }
 
 fn filled(service: &Service) {
