@@ -156,7 +156,10 @@ impl Gate {
         let Some(id) = keys::id_of(key) else { return found };
         let rules = app.limiter().rules();
         match keys::verify(rules.accounts(), app.catalog().secret(), key, id, now) {
-            Ok(key) => Ok(Caller::keyed(&key)),
+            Ok(key) => {
+                app.usage().note_key(key.id(), false, now);
+                Ok(Caller::keyed(&key))
+            }
             Err(KeyRefusal::Unknown) => found,
             Err(refusal) => Err(refusal),
         }

@@ -326,7 +326,6 @@ fn no_randomness() -> ApiError {
 
 /// What a caller is told when the database did not do what it was asked to.
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
-    tracing::debug!(%error, "the database failed");
     match error {
         DatabaseError::Value { field, problem } => ApiError::invalid(field.to_string(), problem.to_string()),
         DatabaseError::Constraint { .. } => {
@@ -341,10 +340,16 @@ pub(crate) fn failed(error: &DatabaseError) -> ApiError {
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",
         ),
-        _ => ApiError::new(
+        // An outage is told when it begins, not with every request.
+        error if error.is_unreachable() => ApiError::new(
             Code::ServiceUnavailable,
             "the database cannot be reached, and nothing was changed: send it again",
         ),
+        error => {
+            tracing::warn!(%error, "the database refuses what it was asked");
+            let message = "the database refuses what it was asked, and nothing was changed: the log says why";
+            ApiError::new(Code::ServiceUnavailable, message)
+        }
     }
 }
 

@@ -45,7 +45,7 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
         "{}",
         refused.text
     );
-    let lines = service.log().lines().filter(|line| line.contains("the database cannot be asked")).count();
+    let lines = service.log().lines().filter(|line| line.contains("no answer from the database")).count();
     assert_eq!(lines, 1, "{}", service.log());
 
     postgres.restart();

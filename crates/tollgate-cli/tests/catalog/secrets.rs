@@ -130,6 +130,9 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     wait_for("the difference to be told", || {
         second.get("/readyz").text.contains("auth.key_secret is not that of the other nodes").then_some(())
     });
+    // Its clients with API keys would all be refused: they are better sent to the others.
+    let ready = second.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (503, &"misconfigured".into()));
     assert_eq!(second.metric("tollgate_catalog_secret_differs"), Some(1.0));
     assert_eq!(first.metric("tollgate_catalog_secret_differs"), Some(0.0));
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Answer, Service};
+use crate::harness::{Answer, Service, wait_for};
 
 const KEYS: &str = "/v1/admin/keys";
 
@@ -156,4 +156,21 @@ fn keys_are_found_by_what_they_are() {
     assert_eq!(found("active=true"), [a["id"].clone()]);
     assert_eq!(found(&format!("prefix={}", b["id"].as_str().unwrap())), [b["id"].clone()]);
     assert_eq!(found("").len(), 2);
+}
+
+#[test]
+fn a_key_of_a_caller_is_counted_as_used_too() {
+    let service = Service::unconfigured();
+    let made = make(&service, &json!({"name": "dashboard", "scopes": ["read"]}));
+    let bearer = format!("Bearer {}", made["key"].as_str().unwrap());
+    for _ in 0..3 {
+        let read = service.send("GET", "/v1/admin/rules", &[("authorization", &bearer)], "");
+        assert_eq!(read.status, 200, "{}", read.text);
+    }
+    let path = format!("{KEYS}/{}", made["id"].as_str().unwrap());
+    let key = wait_for("the totals to be written", || {
+        let key = service.admin("GET", &path, "").json();
+        (key["requests_total"] == 3).then_some(key)
+    });
+    assert!(key["last_used_at"].as_str().is_some(), "{key}");
 }

@@ -35,7 +35,14 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
         counters_saved_at: data_dir.counters_saved_at(),
         followed: data_dir.configuration_version(&app.catalog().sql.place()),
     };
-    let mut follower = Follower { app, data_dir, before, last_saved: None, save_after: Instant::now() };
+    let mut follower = Follower {
+        app,
+        data_dir,
+        before,
+        last_saved: None,
+        save_after: Instant::now(),
+        has_compared_secrets: false,
+    };
     let database = follower.arrive().await;
     follower.stay(database).await;
 }
@@ -66,6 +73,8 @@ struct Follower {
     /// The version of the snapshot on disk.
     last_saved: Option<u64>,
     save_after: Instant,
+    /// Whether this node's secret is known to be that of the others, or not to be.
+    has_compared_secrets: bool,
 }
 
 impl Follower {
@@ -136,14 +145,19 @@ impl Follower {
         self.save_if_due().await;
     }
 
-    async fn compare_secrets(&self, database: &Database) {
+    /// Once: asked again if the database did not say.
+    async fn compare_secrets(&mut self, database: &Database) {
         let catalog = self.app.catalog();
+        if self.has_compared_secrets {
+            return;
+        }
         if let Ok(check) = database.key_check(&catalog.secret.fingerprint()).await {
             let differs = check == KeyCheck::Different;
             if differs {
                 error!("{}", super::SECRET_DIFFERS);
             }
             catalog.update_state(|state| state.secret_differs = differs);
+            self.has_compared_secrets = true;
         }
     }
 
@@ -165,7 +179,10 @@ impl Follower {
         loop {
             self.next_occasion(&mut hints, &mut announcements).await;
             match self.keep_up(&database).await {
-                Ok(()) => tell_of_return(&self.app),
+                Ok(()) => {
+                    tell_of_return(&self.app);
+                    self.compare_secrets(&database).await;
+                }
                 Err(error) => tell_of_outage(&self.app, &error),
             }
             self.save_if_due().await;
@@ -256,7 +273,7 @@ fn tell_of_outage(app: &App, error: &Outage) {
     let told = error.to_string();
     let catalog = app.catalog();
     if catalog.state.load().database_error.is_none() {
-        warn!(error = %told, "the database cannot be asked: what is configured stays in force until it can");
+        warn!(error = %told, "no answer from the database: what is configured stays in force until there is one");
     }
     catalog.update_state(|state| state.database_error = Some(told.clone()));
 }

@@ -42,7 +42,7 @@ pub(super) async fn healthz(_: Call) -> Result<Response, ApiError> {
 /// Whether new requests should be sent here.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Send requests; `degraded` names what needs attention", body = HealthBody),
-    (status = 503, description = "It is shutting down, or the shared counters refuse it", body = HealthBody),
+    (status = 503, description = "It is shutting down or starting, the shared counters refuse it, or its key_secret is not that of the others", body = HealthBody),
 ))]
 pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
@@ -59,6 +59,8 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let is_fine = config_error.is_none() && catalog_error.is_none();
     let (code, status) = match store {
         StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
+        // Every client with an API key would be refused here.
+        _ if catalog.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         _ if catalog.source == Source::File && catalog.is_loading => {
             (StatusCode::SERVICE_UNAVAILABLE, "starting")
         }

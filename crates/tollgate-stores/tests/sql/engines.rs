@@ -56,6 +56,26 @@ async fn postgres_must_keep_text_as_utf8() {
 }
 
 #[tokio::test]
+async fn who_may_not_change_the_schema_may_use_one_that_is_up_to_date() {
+    let empty = TestDatabase::postgres();
+    empty.migrated().await.close().await;
+    let mut client = empty.client().await;
+    let place = empty.url.rsplit_once('@').unwrap().1;
+    let name = place.rsplit_once('/').unwrap().1;
+    client.execute(&format!("CREATE ROLE runner_{name} LOGIN PASSWORD 'run'")).await;
+    client
+        .execute(&format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO runner_{name}; \
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO runner_{name}; \
+             REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        ))
+        .await;
+    let runner = Database::open(&format!("postgres://runner_{name}:run@{place}")).await.unwrap();
+    assert_eq!(runner.migrate().await.unwrap(), []);
+    change(&runner, &[put(quota("alice", None))]).await;
+}
+
+#[tokio::test]
 async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
     let empty = TestDatabase::mariadb();
     let database = empty.migrated().await;

@@ -113,8 +113,8 @@ pub(super) async fn create(call: &Call, item: Item) -> Result<Response, ApiError
     if call.is_dry_run()? {
         return dry_run(call, &[edit], exists).await;
     }
-    make(call, &[edit], exists).await?;
-    answer_with(call, &id, StatusCode::CREATED).await
+    let made = make(call, &[edit], exists).await?;
+    answer_with(call, &id, &made, StatusCode::CREATED).await
 }
 
 /// Adds an item or replaces it.
@@ -124,9 +124,9 @@ pub(super) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
     if call.is_dry_run()? {
         return dry_run(call, &[edit], differs).await;
     }
-    let changed = make(call, &[edit], differs).await?;
-    let is_new = changed.differences.iter().any(|difference| difference.before.is_none());
-    answer_with(call, &id, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
+    let made = make(call, &[edit], differs).await?;
+    let is_new = made.changed.differences.iter().any(|difference| difference.before.is_none());
+    answer_with(call, &id, &made, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
 
 /// Removes an item.
@@ -166,12 +166,44 @@ pub(super) async fn read(call: &Call, id: &ItemId) -> Result<Response, ApiError>
 }
 
 /// The item as it is now, with its tag and, if it is new, its place.
-pub(super) async fn answer_with(call: &Call, id: &ItemId, status: StatusCode) -> Result<Response, ApiError> {
-    let stored = call.database()?.get(id).await.map_err(|error| catalog::failed(&error))?;
-    // Somebody may have removed it meanwhile.
-    let stored = stored.ok_or_else(|| missing(id, None))?;
-    let mut shown = show::items(call, vec![stored.clone()]).await?;
-    Ok(answer_of(&stored, &shown.pop().unwrap_or_default(), status))
+pub(super) async fn answer_with(
+    call: &Call,
+    id: &ItemId,
+    made: &Made,
+    status: StatusCode,
+) -> Result<Response, ApiError> {
+    let stored = made.stored(call, id).await?;
+    Ok(answer_of(&stored, &show::written(call, &stored).await, status))
+}
+
+/// A change that was made, and when.
+pub(super) struct Made {
+    pub(super) changed: Changed,
+    at_micros: u64,
+}
+
+impl Made {
+    /// The item as it is now. What was just written is not looked up: a database that goes away at this moment must not make
+    /// the change look as if it had not been made.
+    pub(super) async fn stored(&self, call: &Call, id: &ItemId) -> Result<Stored, ApiError> {
+        let mut differences = self.changed.differences.iter();
+        if let Some(Difference { before, after: Some(item), .. }) =
+            differences.find(|difference| difference.id == *id)
+        {
+            let created = before.as_ref().map(|before| (before.created_by.clone(), before.created_at_micros));
+            let (created_by, created_at_micros) =
+                created.unwrap_or_else(|| (call.caller.name.to_string(), self.at_micros));
+            return Ok(Stored {
+                item: item.clone(),
+                version: self.changed.version,
+                created_by,
+                created_at_micros,
+                updated_at_micros: self.at_micros,
+            });
+        }
+        let stored = call.database()?.get(id).await.map_err(|error| catalog::failed(&error))?;
+        stored.ok_or_else(|| missing(id, None))
+    }
 }
 
 /// An answer about an item that was just written.
@@ -229,7 +261,7 @@ pub(super) fn name(id: &ItemId) -> String {
 }
 
 /// Makes the edits, all or none; they are in force here when it returns, as a rule.
-pub(super) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Result<Changed, ApiError> {
+pub(super) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Result<Made, ApiError> {
     let database = call.database()?;
     let mut attempt = 1;
     loop {
@@ -248,7 +280,7 @@ pub(super) async fn write(
     database: &Database,
     edits: &[Edit],
     at: Option<u64>,
-) -> Result<Changed, DatabaseError> {
+) -> Result<Made, DatabaseError> {
     let (by, now) = (&*call.caller.name, call.app.now().as_micros());
     let changed = match at {
         Some(version) => database.change_at(version, by, now, edits).await?,
@@ -265,7 +297,7 @@ pub(super) async fn write(
     if !changed.differences.is_empty() {
         call.app.catalog().catch_up(&call.app, changed.version).await;
     }
-    Ok(changed)
+    Ok(Made { changed, at_micros: now })
 }
 
 /// What the edits would do.

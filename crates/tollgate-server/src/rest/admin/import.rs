@@ -13,7 +13,7 @@ use tollgate_stores::sql::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use super::change::{self, ChangeBody};
+use super::change::{self, ChangeBody, Made};
 use super::export::{ExportAnswer, ITEMS_MAX, KINDS, kinds};
 use super::sent::Sent;
 use super::{conditions, read, render};
@@ -96,7 +96,9 @@ pub(in crate::rest) async fn import(call: Call, body: Incoming) -> Result<Respon
             return Ok(respond(&parsed, &planned.differences, planned.version, true, effect));
         }
         match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
-            Ok(changed) => return Ok(respond(&parsed, &changed.differences, changed.version, false, None)),
+            Ok(Made { changed, .. }) => {
+                return Ok(respond(&parsed, &changed.differences, changed.version, false, None));
+            }
             Err(DatabaseError::Overtaken { found }) if expected.is_some() => {
                 return Err(overtaken(found, expected));
             }

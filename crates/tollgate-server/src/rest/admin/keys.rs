@@ -12,7 +12,7 @@ use tollgate_stores::sql::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX};
+use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX, Made};
 use super::page::Page;
 use super::read::KeyFacts;
 use super::sent::Sent;
@@ -178,8 +178,8 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
         return change::dry_run(&call, &[edit], change::differs).await;
     }
     // Eighty random bits: should they ever meet, nothing is made and it can be sent again.
-    change::make(&call, &[edit], change::differs).await?;
-    answer_with_secret(&call, new.id(), new.reveal(), StatusCode::CREATED).await
+    let made = change::make(&call, &[edit], change::differs).await?;
+    answer_with_secret(&call, &made, new.id(), new.reveal(), StatusCode::CREATED).await
 }
 
 /// One key.
@@ -218,8 +218,8 @@ pub(in crate::rest) async fn put(call: Call, body: Incoming) -> Result<Response,
     let id = id_of(&call)?;
     let told = update(&call, &id, |key| Ok(facts()?.put_into(key))).await?;
     match told {
-        Some(answer) => Ok(answer),
-        None => change::answer_with(&call, &id, StatusCode::OK).await,
+        Updated::Looked(answer) => Ok(answer),
+        Updated::Made(made) => change::answer_with(&call, &id, &made, StatusCode::OK).await,
     }
 }
 
@@ -306,12 +306,20 @@ pub(super) fn id_of(call: &Call) -> Result<ItemId, ApiError> {
     Ok(ItemId::Key(id))
 }
 
-/// Makes of a key what `next` makes of it. With `dry_run` the answer, and nothing is changed.
+/// What became of a key.
+pub(super) enum Updated {
+    /// Nothing: with `dry_run` this is the answer.
+    Looked(Response),
+    /// The change.
+    Made(Made),
+}
+
+/// Makes of a key what `next` makes of it.
 pub(super) async fn update(
     call: &Call,
     id: &ItemId,
     mut next: impl FnMut(KeyItem) -> Result<KeyItem, ApiError>,
-) -> Result<Option<Response>, ApiError> {
+) -> Result<Updated, ApiError> {
     let wanted = conditions::expected(&call.parts.headers)?;
     let is_dry_run = call.is_dry_run()?;
     let mut attempt = 1;
@@ -332,12 +340,12 @@ pub(super) async fn update(
         let write = Write::Put(Item::Key(next(key.clone())?));
         let edit = Edit { write, expect: Expect::Version(stored.version) };
         if is_dry_run {
-            return change::dry_run(call, &[edit], change::differs).await.map(Some);
+            return change::dry_run(call, &[edit], change::differs).await.map(Updated::Looked);
         }
         match change::make(call, &[edit], change::differs).await {
             // Somebody came between, and the caller did not say of which version this was.
             Err(error) if error.code() == Code::PreconditionFailed && attempt < ATTEMPTS => attempt += 1,
-            made => return made.map(|_| None),
+            made => return made.map(Updated::Made),
         }
     }
 }
@@ -345,14 +353,13 @@ pub(super) async fn update(
 /// The key as it is now, with its secret.
 pub(super) async fn answer_with_secret(
     call: &Call,
+    made: &Made,
     id: &str,
     secret: &str,
     status: StatusCode,
 ) -> Result<Response, ApiError> {
-    let id = ItemId::Key(id.to_owned());
-    let stored = call.database()?.get(&id).await.map_err(|error| catalog::failed(&error))?;
-    let stored = stored.ok_or_else(|| change::missing(&id, None))?;
-    let mut shown = show(call, std::slice::from_ref(&stored)).await?.pop().unwrap_or_default();
+    let stored = made.stored(call, &ItemId::Key(id.to_owned())).await?;
+    let mut shown = show::written(call, &stored).await;
     shown["key"] = secret.into();
     let mut response = change::answer_of(&stored, &shown, status);
     response.headers_mut().insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
@@ -369,7 +376,7 @@ pub(super) async fn show(call: &Call, stored: &[Stored]) -> Result<Vec<Json>, Ap
     Ok(with_key.map(|(stored, key)| show_one(stored, key, usage.get(&*key.id).copied(), now)).collect())
 }
 
-fn show_one(stored: &Stored, key: &KeyItem, usage: Option<&KeyUsage>, now: Timestamp) -> Json {
+pub(super) fn show_one(stored: &Stored, key: &KeyItem, usage: Option<&KeyUsage>, now: Timestamp) -> Json {
     let mut all = show::with_origin(stored);
     let expired = key.expires_at_micros.is_some_and(|end| end <= now.as_micros());
     let status = match key.revoked_at_micros {

@@ -207,7 +207,7 @@ fn user_of(stored: &Stored) -> Option<&str> {
     }
 }
 
-fn show_one(call: &Call, stored: &Stored, user: &str, usage: Option<&UserUsage>) -> Json {
+pub(super) fn show_one(call: &Call, stored: &Stored, user: &str, usage: Option<&UserUsage>) -> Json {
     let now = call.app.now();
     let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
     let mut all = show::with_origin(stored);

@@ -9,6 +9,7 @@ use tollgate_stores::sql::KeyItem;
 use utoipa::ToSchema;
 
 use super::change::{self, ChangeQuery, ITEM_BYTES_MAX};
+use super::keys::Updated;
 use super::keys::{self, KeyAnswer};
 use super::sent::Sent;
 use crate::error::{ApiError, Code, ErrorEnvelope};
@@ -59,11 +60,12 @@ pub(in crate::rest) async fn rotate(call: Call, body: Incoming) -> Result<Respon
         let previous_hash = until.map(|_| key.hash);
         Ok(KeyItem { hash, previous_hash, previous_until_micros: until, ..key })
     };
-    if let Some(answer) = keys::update(&call, &id, rotated).await? {
-        return Ok(answer);
-    }
+    let made = match keys::update(&call, &id, rotated).await? {
+        Updated::Looked(answer) => return Ok(answer),
+        Updated::Made(made) => made,
+    };
     let new = told.ok_or_else(|| change::missing(&id, None))?;
-    keys::answer_with_secret(&call, new.id(), new.reveal(), StatusCode::OK).await
+    keys::answer_with_secret(&call, &made, new.id(), new.reveal(), StatusCode::OK).await
 }
 
 /// Takes a key back, for good: a key that was revoked is never good again.
@@ -94,8 +96,8 @@ pub(in crate::rest) async fn revoke(call: Call) -> Result<Response, ApiError> {
         })
     };
     match keys::update(&call, &id, revoked).await? {
-        Some(answer) => Ok(answer),
-        None => change::answer_with(&call, &id, StatusCode::OK).await,
+        Updated::Looked(answer) => Ok(answer),
+        Updated::Made(made) => change::answer_with(&call, &id, &made, StatusCode::OK).await,
     }
 }
 

@@ -21,6 +21,18 @@ pub(super) async fn items(call: &Call, stored: Vec<Stored>) -> Result<Vec<Json>,
     }
 }
 
+/// An item that was just written. That it was must be told, whether or not its totals can be had.
+pub(super) async fn written(call: &Call, stored: &Stored) -> Json {
+    match items(call, vec![stored.clone()]).await {
+        Ok(mut shown) => shown.pop().unwrap_or_default(),
+        Err(_) => match &stored.item {
+            Item::Quota(quota) => quotas::show_one(call, stored, &quota.user, None),
+            Item::Key(key) => keys::show_one(stored, key, None, call.app.now()),
+            _ => Json::Object(with_origin(stored)),
+        },
+    }
+}
+
 /// An item as it was written, and where it is from.
 pub(super) fn with_origin(stored: &Stored) -> Map<String, Json> {
     let mut all = render::written(&stored.item);
