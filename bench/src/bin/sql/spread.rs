@@ -71,6 +71,6 @@ fn revoke(nodes: &[Node]) -> Result<Duration> {
     })?;
     let begun = Instant::now();
     nodes[0].admin("POST", &format!("/v1/admin/keys/{id}/revoke"), &json!({}))?;
-    let refuses = |node: &Node| Ok(node.check_key(&key)?.status == 403);
+    let refuses = |node: &Node| -> Result<bool> { Ok(node.check_key(&key)?.status == 403) };
     until(begun, "the revocation", || nodes.iter().try_fold(true, |all, node| Ok(all && refuses(node)?)))
 }
