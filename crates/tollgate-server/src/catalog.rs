@@ -71,7 +71,8 @@ pub(crate) struct Catalog {
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
-/// What the rule set is made of. Locked while one is compiled, never by a request that is decided.
+/// What the rule set is made of. Locked from when one is compiled until it is in force, or else one that was compiled
+/// before, of an older file or book, could take its place. Never by a request that is decided.
 struct Rules {
     file: FileRules,
     /// As the database has it.
@@ -264,11 +265,15 @@ impl Catalog {
         let _ = tokio::time::timeout(patience, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// The rule set with other rules of the file.
+    /// Takes other rules of the file; `put_in_force` is given the rule set with them.
     ///
     /// # Errors
     /// When they do not go together with those of the database; nothing has changed then.
-    pub(crate) fn replace_file(&self, file: FileRules) -> Result<RuleSet, Problems> {
+    pub(crate) fn replace_file(
+        &self,
+        file: FileRules,
+        put_in_force: impl FnOnce(RuleSet),
+    ) -> Result<(), Problems> {
         let mut rules = self.rules.lock();
         let Rules { book, good, .. } = &mut *rules;
         let set = match book.compile(&file) {
@@ -282,8 +287,8 @@ impl Catalog {
             Err(_) => good.compile(&file)?,
         };
         rules.file = file;
-        drop(rules);
-        Ok(set)
+        put_in_force(set);
+        Ok(())
     }
 
     /// Says, as long as the answer lives, that this node is setting numbers and carries over itself what was used.

@@ -39,15 +39,13 @@ fn set_at(stored: &Stored) -> Timestamp {
 pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Source) {
     let Configuration { version, book, overrides, accounts } = configuration;
     let catalog = app.catalog();
-    let set = {
-        let mut rules = catalog.rules.lock();
-        rules.book = book;
-        compile(app, &mut rules, true)
-    };
+    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
+    let mut rules = catalog.rules.lock();
+    rules.book = book;
+    let set = compile(app, &mut rules, true);
     if let Some(set) = &set {
         app.metrics().follow(set);
     }
-    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     app.limiter().update_rules(|current| {
         let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
         set.as_ref()
@@ -55,6 +53,7 @@ pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Sour
             .with_overrides(Arc::clone(overrides))
             .with_accounts(Arc::clone(&accounts))
     });
+    drop(rules);
     catalog.has_keys.store(true, Ordering::Relaxed);
     catalog.update_state(|state| {
         state.source = source;
@@ -71,17 +70,6 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     let before = app.limiter().rules();
     let mut accounts = before.accounts().edit();
     drop(before);
-    let set = {
-        let mut rules = catalog.rules.lock();
-        let mut of_rules = false;
-        for (id, stored) in changed {
-            of_rules |= match stored {
-                Some(stored) => rules.book.put(&stored.item),
-                None => rules.book.remove(id),
-            };
-        }
-        if of_rules { compile(app, &mut rules, false) } else { None }
-    };
     let mut of_accounts = false;
     for (id, stored) in changed {
         of_accounts |= match stored {
@@ -98,11 +86,24 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
             take_over_limit(app, id, stored.as_ref()).await;
         }
     }
+    take_over_rules(app, changed);
+    info!(version, changes = changed.len(), "changes of the configuration are in force");
+    catalog.version.send_replace(version);
+}
+
+fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let mut rules = app.catalog().rules.lock();
+    let mut of_rules = false;
+    for (id, stored) in changed {
+        of_rules |= match stored {
+            Some(stored) => rules.book.put(&stored.item),
+            None => rules.book.remove(id),
+        };
+    }
+    let set = if of_rules { compile(app, &mut rules, false) } else { None };
     if let Some(set) = set {
         app.replace_rules(set);
     }
-    info!(version, changes = changed.len(), "changes of the configuration are in force");
-    catalog.version.send_replace(version);
 }
 
 async fn take_over_limit(app: &App, id: &ItemId, stored: Option<&Stored>) {

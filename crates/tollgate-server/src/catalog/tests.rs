@@ -1,7 +1,11 @@
 use serde_json::json;
-use tollgate_stores::sql::{Item, RuleItem};
+use tollgate::{MemoryCounters, Seed};
+use tollgate_stores::sql::{Item, RuleItem, Stored};
 
 use super::*;
+use crate::app::Secrets;
+use crate::clock::Clock;
+use crate::counters::Counters;
 
 fn catalog(text: &str) -> Catalog {
     let settings = Settings::from_toml(text).unwrap();
@@ -54,16 +58,20 @@ fn a_file_is_not_taken_if_it_clashes_with_what_is_in_force_and_is_if_it_mends_a_
     let file = |text: &str| FileRules::of(&Settings::from_toml(text).unwrap());
     catalog.rules.lock().book.write(&put("stored"));
     let clash = "[[rules]]\nname = \"stored\"\naction = \"allow\"";
-    assert!(catalog.replace_file(file(clash)).is_err());
-    assert_eq!(catalog.replace_file(file("default_limit = 3")).unwrap().rules().len(), 2);
+    let replace = |text: &str| {
+        let mut taken = None;
+        catalog.replace_file(file(text), |set| taken = Some(set)).map(|()| taken.unwrap())
+    };
+    assert!(replace(clash).is_err());
+    assert_eq!(replace("default_limit = 3").unwrap().rules().len(), 2);
     assert!(catalog.is_from_database("stored"));
     // The database has come to clash with the file: another file that does is taken with the rules that are good.
     catalog.rules.lock().book.write(&put("default"));
     catalog.update_state(|state| state.rules_error = Some("clash".to_owned()));
-    let set = catalog.replace_file(file("default_limit = 4")).unwrap();
+    let set = replace("default_limit = 4").unwrap();
     assert_eq!(set.rules().len(), 2);
     assert!(catalog.state().rules_error.is_some());
-    assert!(catalog.replace_file(file("")).is_ok());
+    assert!(replace("").is_ok());
     assert_eq!(catalog.state().rules_error, None);
 }
 
@@ -74,4 +82,43 @@ fn numbers_are_being_set_until_whoever_sets_them_is_done() {
     assert!(catalog.is_being_set("alice", "/x") && !catalog.is_being_set("alice", "/y"));
     drop(being_set);
     assert!(!catalog.is_being_set("alice", "/x"));
+}
+
+fn app(text: &str) -> Arc<App> {
+    let settings = Settings::from_toml(text).unwrap();
+    let counters = Counters::Memory(MemoryCounters::default());
+    let key_secret = KeySecret::new("0123456789abcdef0123456789abcdef");
+    let secrets = Secrets { admin_key: "key", key_secret };
+    App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+}
+
+/// Follows a change that put this item.
+fn follow_put(app: &App, version: u64, item: Item) {
+    let changed = [(item.id(), Some(stored(version, item)))];
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(apply::take_over(app, version, &changed));
+}
+
+fn stored(version: u64, item: Item) -> Stored {
+    Stored { item, version, created_by: "test".to_owned(), created_at_micros: 0, updated_at_micros: 0 }
+}
+
+#[test]
+fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
+    let app = app("default_limit = 1000");
+    for round in 1..=300_u32 {
+        let file = format!("default_limit = {round}");
+        std::thread::scope(|threads| {
+            threads.spawn(|| app.apply(&Settings::from_toml(&file).unwrap()).unwrap());
+            threads.spawn(|| {
+                let Write::Put(item) = put(&format!("stored-{round}")) else { unreachable!() };
+                follow_put(&app, round.into(), item);
+            });
+        });
+        let rules = app.limiter().rules();
+        let names: Vec<&str> = rules.rules().iter().map(|rule| &*rule.name).collect();
+        assert!(names.contains(&&*format!("stored-{round}")), "round {round}: {names:?}");
+        let default = rules.rules().iter().find(|rule| &*rule.name == "default").unwrap();
+        assert_eq!(default.limits[0].limit.requests(), round);
+    }
 }
