@@ -26,7 +26,7 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 const SNAPSHOT_SHARE: u32 = 20;
 /// How long the database may take to say what has changed. Drivers wait for a server that is down, and nobody is told.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Resets that a start looks back at.
+/// Resets that are looked back at.
 const RESETS_MAX: u32 = 1_000;
 
 /// Follows the database for as long as the service runs.
@@ -199,11 +199,22 @@ impl Follower {
                     resets::replay(&self.app, act).await;
                 }
             }
-            Changes::TooMany => {
-                let configuration = load(database).await?;
-                info!(version = configuration.version, "the whole configuration was read again");
-                put_in_force(&self.app, configuration, Source::Database);
-            }
+            Changes::TooMany => self.read_again(database).await?,
+        }
+        Ok(())
+    }
+
+    /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
+    async fn read_again(&self, database: &Database) -> Result<(), Outage> {
+        let followed = self.app.catalog().version();
+        let configuration = load(database).await?;
+        let version = configuration.version;
+        // Asked for first: once the version is in force nobody asks for them again.
+        let resets = resets::latest(database, RESETS_MAX).await?;
+        info!(version, "the whole configuration was read again");
+        put_in_force(&self.app, configuration, Source::Database);
+        for entry in resets.iter().filter(|entry| entry.version > followed && entry.version <= version) {
+            resets::replay(&self.app, entry).await;
         }
         Ok(())
     }
