@@ -162,13 +162,26 @@ pub(super) async fn read(call: &Call, id: &ItemId) -> Result<Response, ApiError>
     Ok(response)
 }
 
-/// The item as it is now, with its tag and, if it is new, its place.
+/// The item that was just written, as it is now, with its tag and, if it is new, its place.
 pub(super) async fn answer_with(call: &Call, id: &ItemId, status: StatusCode) -> Result<Response, ApiError> {
+    let (stored, shown) = written(call, id).await.map_err(|error| match error.code() {
+        // Not as of a read: whoever is told that nothing was changed would make the change again.
+        Code::ServiceUnavailable => {
+            let message = "the change was made, and the database does not answer any more: look at it again";
+            ApiError::new(Code::ServiceUnavailable, message)
+        }
+        _ => error,
+    })?;
+    Ok(answer_of(&stored, &shown, status))
+}
+
+/// An item that was just written, and how it is shown.
+pub(super) async fn written(call: &Call, id: &ItemId) -> Result<(Stored, Json), ApiError> {
     let stored = call.database()?.get(id).await.map_err(|error| catalog::failed(&error))?;
     // Somebody may have removed it meanwhile.
     let stored = stored.ok_or_else(|| missing(id, None))?;
     let mut shown = show::items(call, vec![stored.clone()]).await?;
-    Ok(answer_of(&stored, &shown.pop().unwrap_or_default(), status))
+    Ok((stored, shown.pop().unwrap_or_default()))
 }
 
 /// An answer about an item that was just written.

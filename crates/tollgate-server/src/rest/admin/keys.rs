@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Deserialize;
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 use tollgate::Timestamp;
 use tollgate_stores::sql::{
     Edit, Expect, Filter, Item, ItemId, KeyItem, KeyUsage, Kind, Numbers, Stored, Write,
@@ -342,19 +342,20 @@ pub(super) async fn update(
     }
 }
 
-/// The key as it is now, with its secret.
+/// The key as it is now, with its secret. The secret is told whatever happens: nobody could ever ask for it again.
 pub(super) async fn answer_with_secret(
     call: &Call,
     id: &str,
     secret: &str,
     status: StatusCode,
 ) -> Result<Response, ApiError> {
-    let id = ItemId::Key(id.to_owned());
-    let stored = call.database()?.get(&id).await.map_err(|error| catalog::failed(&error))?;
-    let stored = stored.ok_or_else(|| change::missing(&id, None))?;
-    let mut shown = show(call, std::slice::from_ref(&stored)).await?.pop().unwrap_or_default();
-    shown["key"] = secret.into();
-    let mut response = change::answer_of(&stored, &shown, status);
+    let mut response = match change::written(call, &ItemId::Key(id.to_owned())).await {
+        Ok((stored, mut shown)) => {
+            shown["key"] = secret.into();
+            change::answer_of(&stored, &shown, status)
+        }
+        Err(_) => answer::json(status, &json!({ "id": id, "key": secret })),
+    };
     response.headers_mut().insert(http::header::CACHE_CONTROL, http::HeaderValue::from_static("no-store"));
     Ok(response)
 }
@@ -389,3 +390,6 @@ fn show_one(stored: &Stored, key: &KeyItem, usage: Option<&KeyUsage>, now: Times
     show::or_null(&mut all, &["revoked_by", "last_used_at"]);
     Json::Object(all)
 }
+
+#[cfg(test)]
+mod tests;
