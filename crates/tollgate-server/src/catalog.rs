@@ -342,10 +342,16 @@ pub(crate) fn failed(error: &DatabaseError) -> ApiError {
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",
         ),
-        _ => ApiError::new(
+        error if error.is_unreachable() => ApiError::new(
             Code::ServiceUnavailable,
             "the database cannot be reached, and nothing was changed: send it again",
         ),
+        // A disk that is full, a table that somebody has changed: it stays so until somebody looks.
+        error => {
+            warn!(%error, "the database answers, but does not do what it is asked to");
+            let message = "the database does not do it, and nothing was changed; the server's log says why";
+            ApiError::new(Code::ServiceUnavailable, message)
+        }
     }
 }
 

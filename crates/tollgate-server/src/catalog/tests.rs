@@ -122,3 +122,12 @@ fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
         assert_eq!(default.limits[0].limit.requests(), round);
     }
 }
+
+#[tokio::test]
+async fn a_database_that_is_away_is_told_from_one_that_does_not_do_what_it_is_asked_to() {
+    let away = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
+    assert!(failed(&away).message().contains("cannot be reached"), "{away}");
+    let broken = failed(&DatabaseError::Corrupt { what: "api_keys" });
+    assert_eq!(broken.code(), Code::ServiceUnavailable);
+    assert!(broken.message().contains("log says why"), "{}", broken.message());
+}
