@@ -82,9 +82,7 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
         app.limiter().update_accounts(|_| accounts.clone());
     }
     if catalog.keeps_limits {
-        for (id, stored) in changed {
-            take_over_limit(app, id, stored.as_ref()).await;
-        }
+        take_over_limits(app, changed).await;
     }
     take_over_rules(app, changed);
     info!(version, changes = changed.len(), "changes of the configuration are in force");
@@ -106,31 +104,47 @@ fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) {
     }
 }
 
-async fn take_over_limit(app: &App, id: &ItemId, stored: Option<&Stored>) {
-    let ItemId::Limit { user, endpoint } = id else { return };
-    let new = stored.and_then(|stored| match &stored.item {
-        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
-        _ => None,
-    });
-    let Some(new) = new else {
-        app.limiter().update_overrides(|now| now.without(user, endpoint).unwrap_or_else(|| now.clone()));
+/// All at once: an import may bring thousands, and each would copy all there are.
+async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let (mut new, mut gone) = (Vec::new(), Vec::new());
+    for (id, stored) in changed {
+        let ItemId::Limit { user, endpoint } = id else { continue };
+        match stored.as_ref().and_then(numbers_of) {
+            Some(numbers) => new.push(numbers),
+            None => gone.push((&**user, &**endpoint)),
+        }
+    }
+    if new.is_empty() && gone.is_empty() {
         return;
-    };
+    }
+    let (limiter, now) = (app.limiter(), app.now());
     // What was used here under the rule is carried over; on shared counters whoever set the numbers has done so, and so has
     // this node if it is the one.
-    if app.counters().memory().is_some() && !app.catalog().is_being_set(user, endpoint) {
-        carry_over(app, new).await;
-    } else {
-        app.limiter().update_overrides(|now| now.with(new.clone()));
+    let mut carried = Vec::new();
+    if app.counters().memory().is_some() {
+        for each in new.iter().filter(|each| !app.catalog().is_being_set(&each.user, &each.endpoint)) {
+            let Some(request) = request_of(each) else { continue };
+            let used = limiter.used_before(&request, each, now).await;
+            carried.push((request, each, used));
+        }
+    }
+    limiter.update_overrides(|overrides| overrides.changed(&new, &gone));
+    for (request, each, used) in carried {
+        limiter.carry_over(&request, each, used, now).await;
     }
 }
 
-async fn carry_over(app: &App, new: Override) {
-    let (user, endpoint) = (new.user.clone(), new.endpoint.clone());
-    let (Ok(user), Ok(endpoint)) = (Id::parse(&user), Endpoint::parse(&endpoint)) else { return };
-    let request = Request { user: Some(user), ..Request::new(endpoint) };
-    let agreed = std::future::ready(Ok::<(), std::convert::Infallible>(()));
-    let Ok(()) = app.limiter().set_override(&request, new, app.now(), agreed).await;
+fn numbers_of(stored: &Stored) -> Option<Override> {
+    match &stored.item {
+        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
+        _ => None,
+    }
+}
+
+/// A request that the numbers are about.
+fn request_of(numbers: &Override) -> Option<Request<'_>> {
+    let endpoint = Endpoint::parse(&numbers.endpoint).ok()?;
+    Some(Request { user: Some(Id::parse(&numbers.user).ok()?), ..Request::new(endpoint) })
 }
 
 /// The set of the file and of the database. Nothing if they do not go together: then what was stays, or, at a start, all that

@@ -1,6 +1,6 @@
 use serde_json::json;
-use tollgate::{MemoryCounters, Seed};
-use tollgate_stores::sql::{Item, RuleItem, Stored};
+use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed};
+use tollgate_stores::sql::{Item, RuleItem, Stored, UserEndpointLimit};
 
 use super::*;
 use crate::app::Secrets;
@@ -130,4 +130,38 @@ async fn a_database_that_is_away_is_told_from_one_that_does_not_do_what_it_is_as
     let broken = failed(&DatabaseError::Corrupt { what: "api_keys" });
     assert_eq!(broken.code(), Code::ServiceUnavailable);
     assert!(broken.message().contains("log says why"), "{}", broken.message());
+}
+
+fn limit(user: &str, requests: u32) -> Item {
+    Item::Limit(UserEndpointLimit {
+        user: user.to_owned(),
+        endpoint: "/x".to_owned(),
+        requests,
+        window_micros: 3_600_000_000,
+        algorithm: "token_bucket".to_owned(),
+        burst: None,
+    })
+}
+
+#[tokio::test]
+async fn numbers_of_ten_thousand_users_are_followed_at_once_and_what_was_used_is_carried_over() {
+    let app = app("default_limit = 100\ndefault_window = \"1h\"");
+    let users: Vec<String> = (0..10_000).map(|number| format!("user-{number}")).collect();
+    let request = |user: &'static str| {
+        let endpoint = Endpoint::parse("/x").unwrap();
+        Request { user: Some(Id::parse(user).unwrap()), ..Request::new(endpoint) }
+    };
+    for _ in 0..3 {
+        assert!(app.limiter().check(&request("user-7"), app.now()).await.admits());
+    }
+    let changed: Vec<_> = users.iter().map(|user| limit(user, 4)).map(|item| (item.id(), item)).collect();
+    let put: Vec<_> = changed.iter().map(|(id, item)| (id.clone(), Some(stored(1, item.clone())))).collect();
+    apply::take_over(&app, 1, &put).await;
+    assert_eq!(app.limiter().rules().overrides().len(), 10_000);
+    assert!(app.limiter().check(&request("user-7"), app.now()).await.admits());
+    assert!(!app.limiter().check(&request("user-7"), app.now()).await.admits(), "three were used before");
+    assert!(app.limiter().check(&request("user-8"), app.now()).await.admits());
+    let gone: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
+    apply::take_over(&app, 2, &gone).await;
+    assert_eq!(app.limiter().rules().overrides().len(), 1);
 }
