@@ -17,7 +17,7 @@ pub(crate) mod resets;
 pub(crate) mod snapshot;
 mod usage;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -66,6 +66,8 @@ pub(crate) struct Catalog {
     wake: Notify,
     /// Users and endpoints whose numbers this node is setting right now.
     being_set: Mutex<HashSet<(Box<str>, Box<str>)>>,
+    /// Those that it has set, and that are to be compared with the database; how often that was asked for.
+    to_compare: Mutex<HashMap<(Box<str>, Box<str>), u64>>,
     snapshot_failures: AtomicU64,
     /// Asked for by the task that flushes and by the end of the process.
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
@@ -157,6 +159,7 @@ impl Catalog {
             settled: watch::Sender::new(false),
             wake: Notify::new(),
             being_set: Mutex::default(),
+            to_compare: Mutex::default(),
             snapshot_failures: AtomicU64::new(0),
         }
     }
@@ -296,6 +299,12 @@ impl Catalog {
         let whose = (Box::from(user), Box::from(endpoint));
         self.being_set.lock().insert(whose.clone());
         BeingSet { catalog: self, whose }
+    }
+
+    /// Has the follower compare numbers that this node has just put in force with those of the database: somebody else may
+    /// have set others since, and they may have been followed before ours were in force.
+    pub(crate) fn compare_again(&self, user: &str, endpoint: &str) {
+        *self.to_compare.lock().entry((Box::from(user), Box::from(endpoint))).or_default() += 1;
     }
 
     fn is_being_set(&self, user: &str, endpoint: &str) -> bool {

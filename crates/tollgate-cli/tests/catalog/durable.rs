@@ -8,7 +8,7 @@ use crate::harness::{Service, wait_for};
 
 fn set(node: &Service, limit: u32) {
     let body = format!(
-        r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":3600,"strategy":"fixed_window"}}"#
+        r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":3600,"strategy":"token_bucket"}}"#
     );
     let set = node.admin("PUT", "/v1/rate-limit/config", &body);
     assert_eq!(set.status, 200, "{}", set.text);

@@ -134,6 +134,30 @@ async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
     }
 }
 
+/// Puts the numbers of the database in force where this node's own came late. Whoever set them has carried over what was used.
+pub(super) async fn compare(app: &App, database: &Database) -> Result<(), DatabaseError> {
+    let catalog = app.catalog();
+    let to_compare = catalog.to_compare.lock().clone();
+    for (whose, asked) in to_compare {
+        let (user, endpoint) = (&*whose.0, &*whose.1);
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        let stored = database.get(&id).await?;
+        let wanted = stored.as_ref().and_then(numbers_of);
+        let rules = app.limiter().rules();
+        let in_force = rules.overrides().get(user, endpoint).map(|numbers| &numbers.limit);
+        if in_force != wanted.as_ref().map(|numbers| &numbers.limit) {
+            let gone = if wanted.is_none() { vec![(user, endpoint)] } else { Vec::new() };
+            app.limiter().update_overrides(|now| now.changed(wanted.as_slice(), &gone));
+        }
+        // Who has set them meanwhile wants them compared after that.
+        let mut left = catalog.to_compare.lock();
+        if left.get(&whose) == Some(&asked) {
+            left.remove(&whose);
+        }
+    }
+    Ok(())
+}
+
 fn numbers_of(stored: &Stored) -> Option<Override> {
     match &stored.item {
         Item::Limit(limit) => items::override_of(limit, set_at(stored)),

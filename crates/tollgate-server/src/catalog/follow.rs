@@ -10,7 +10,7 @@ use tollgate_stores::redis::RedisCounters;
 use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, KeyCheck};
 use tracing::{error, info, warn};
 
-use super::apply::{load, put_in_force, take_over};
+use super::apply::{compare, load, put_in_force, take_over};
 use super::snapshot::{self, Configuration};
 use super::{Source, resets};
 use crate::app::App;
@@ -201,7 +201,8 @@ impl Follower {
             }
             Changes::TooMany => self.read_again(database).await?,
         }
-        Ok(())
+        let compared = tokio::time::timeout(ANSWER_PATIENCE, compare(&self.app, database)).await;
+        Ok(compared.map_err(|_| Outage::Silent)??)
     }
 
     /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.

@@ -1,6 +1,6 @@
 use serde_json::json;
-use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed};
-use tollgate_stores::sql::{Item, RuleItem, Stored, UserEndpointLimit};
+use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
+use tollgate_stores::sql::{Edit, Expect, Item, RuleItem, Stored, UserEndpointLimit};
 
 use super::*;
 use crate::app::Secrets;
@@ -164,4 +164,39 @@ async fn numbers_of_ten_thousand_users_are_followed_at_once_and_what_was_used_is
     let gone: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
     apply::take_over(&app, 2, &gone).await;
     assert_eq!(app.limiter().rules().overrides().len(), 1);
+}
+
+#[tokio::test]
+async fn numbers_that_are_put_in_force_late_do_not_stay_in_place_of_later_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("gate.db").display());
+    let database = Database::open(&url).await.unwrap();
+    database.migrate().await.unwrap();
+    let app = app("");
+    let in_force = || {
+        let rules = app.limiter().rules();
+        rules.overrides().get("alice", "/x").map(|numbers| numbers.limit.limit.requests())
+    };
+    // Ours were stored first and are put in force last.
+    let late = || {
+        let Item::Limit(ours) = limit("alice", 5) else { unreachable!() };
+        let ours = items::override_of(&ours, Timestamp::from_secs(1)).unwrap();
+        app.limiter().update_overrides(|now| now.with(ours.clone()));
+        app.catalog().compare_again("alice", "/x");
+    };
+    for (write, expected) in
+        [(Write::Put(limit("alice", 6)), Some(6)), (Write::Delete(limit("alice", 6).id()), None)]
+    {
+        let edit = Edit { write, expect: Expect::Anything };
+        database.change("test", 1, &[edit]).await.unwrap();
+        late();
+        assert_eq!(in_force(), Some(5));
+        apply::compare(&app, &database).await.unwrap();
+        assert_eq!(in_force(), expected);
+        assert!(app.catalog().to_compare.lock().is_empty());
+    }
+    late();
+    database.close().await;
+    assert!(apply::compare(&app, &database).await.is_err());
+    assert_eq!(app.catalog().to_compare.lock().len(), 1, "it is tried again");
 }
