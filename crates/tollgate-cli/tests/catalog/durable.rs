@@ -3,7 +3,7 @@
 use tollgate_stores::sql::{AuditFilter, Edit, Expect, Numbers, Write};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
-use crate::database::{Store, alone, node, node_again, now_micros, quota, stop};
+use crate::database::{Store, alone, config, node, node_again, now_micros, quota, stop};
 use crate::harness::{Service, wait_for};
 
 fn set(node: &Service, limit: u32) {
@@ -126,5 +126,23 @@ fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
     wait_for("everything to be read again", || {
         away.log().contains("the whole configuration was read again").then_some(())
     });
+    wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
+}
+
+#[test]
+fn a_reset_is_made_up_for_by_a_node_that_had_no_database_when_it_first_started() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
+    let through_proxy =
+        url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+    let limit = "default_limit = 2\ndefault_window = \"1h\"\n";
+    let start = |url: &str| Service::with_config(&format!("{limit}{}", config(url, "")));
+    let here = start(&url);
+    proxy.set(Fault::Drop);
+    let away = start(&through_proxy);
+    wait_for("the limit to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
+    reset(&here);
+    proxy.set(Fault::None);
     wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
 }

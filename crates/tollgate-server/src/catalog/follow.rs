@@ -32,7 +32,7 @@ const RESETS_MAX: u32 = 1_000;
 /// Follows the database for as long as the service runs.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let before = Before {
-        counters_saved_at: data_dir.counters_saved_at(),
+        counters_saved_at: data_dir.counters_saved_at().unwrap_or_else(|| app.now().as_micros()),
         followed: data_dir.configuration_version(&app.catalog().sql.place()),
     };
     let mut follower = Follower { app, data_dir, before, last_saved: None, save_after: Instant::now() };
@@ -53,8 +53,8 @@ enum Outage {
 
 /// What the last process has left.
 struct Before {
-    /// When the counters were saved, in microseconds since 1970.
-    counters_saved_at: Option<u64>,
+    /// When the counters were saved, in microseconds since 1970; without any, when this process began to count.
+    counters_saved_at: u64,
     /// Up to which version it had followed.
     followed: Option<u64>,
 }
@@ -147,10 +147,10 @@ impl Follower {
         }
     }
 
-    /// Counters that were read from disk may be older than a reset: of those that came later, and of those that this node
-    /// had not heard of.
+    /// Counters that were read from disk, or counted before the database was reached, may be older than a reset: of those
+    /// that came later, and of those that this node had not heard of.
     async fn make_up_for_resets(&self, database: &Database) {
-        let Some(saved_at) = self.before.counters_saved_at else { return };
+        let saved_at = self.before.counters_saved_at;
         let Ok(entries) = resets::latest(database, RESETS_MAX).await else { return };
         let unheard = |version| self.before.followed.is_some_and(|followed| version > followed);
         for entry in entries.iter().filter(|entry| entry.at_micros >= saved_at || unheard(entry.version)) {
