@@ -190,9 +190,8 @@ impl App {
     /// # Errors
     /// When the rules do not go together with those of the database; nothing has changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
-        let rules = self.catalog.replace_file(FileRules::of(settings))?;
+        self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
         self.live.store(Arc::new(Live::new(settings, &self.admin_key)));
-        self.replace_rules(rules);
         Ok(())
     }
 

@@ -128,7 +128,15 @@ impl Gate {
         if !scheme.eq_ignore_ascii_case("bearer") {
             return Err(ApiError::new(Code::Unauthorized, "the key goes into Authorization: Bearer …"));
         }
-        let reason = match self.compare(key.trim(), app, now) {
+        let compared = self.compare(key.trim(), app, now);
+        // Nobody is guessing who brings a key that cannot be known yet: it must not make him wait once it is.
+        if compared.is_err() && !app.catalog().has_keys() && keys::id_of(key.trim()).is_some() {
+            return Err(ApiError::new(
+                Code::ServiceUnavailable,
+                "API keys cannot be looked up yet: the database has not been read; /readyz says why",
+            ));
+        }
+        let reason = match compared {
             Ok(caller) => {
                 app.brake().note_success(peer, key);
                 return Ok(Some(caller));
@@ -177,4 +185,50 @@ fn no_caller() -> ApiError {
 /// The caller's key lacks this scope.
 pub(crate) fn forbidden(scope: Scope) -> ApiError {
     ApiError::new(Code::Forbidden, format!("the key does not have the scope {}", scope.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate::{MemoryCounters, Seed};
+
+    use super::*;
+    use crate::app::Secrets;
+    use crate::clock::Clock;
+    use crate::counters::Counters;
+    use crate::keys::KeySecret;
+    use crate::settings::Settings;
+
+    /// A service whose database has not been read.
+    fn app() -> Arc<App> {
+        let counters = Counters::Memory(MemoryCounters::default());
+        let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
+        let settings = Settings::from_toml("").unwrap();
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    }
+
+    fn admit(app: &App, key: &str) -> Result<Caller, Code> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        let admitted = app.live().gate.admit(&headers, Access::Keyed(Scope::Admin), peer, app);
+        admitted.map_err(|error| error.code())
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_known_yet_is_no_guess() {
+        let app = app();
+        let key = keys::NewKey::random().unwrap();
+        for _ in 0..1_000 {
+            assert_eq!(admit(&app, key.reveal()), Err(Code::ServiceUnavailable));
+        }
+        assert_eq!(app.brake().figures().failures, 0);
+        assert_eq!(
+            admit(&app, "wrong"),
+            Err(Code::Unauthorized),
+            "what is none of ours is wrong at any time"
+        );
+        assert!(admit(&app, "admin").is_ok());
+    }
 }

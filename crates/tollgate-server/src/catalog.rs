@@ -17,7 +17,7 @@ pub(crate) mod resets;
 pub(crate) mod snapshot;
 mod usage;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -43,6 +43,9 @@ use crate::usage::Flusher;
 /// How long whoever has changed something waits until it is in force here.
 const CATCH_UP_PATIENCE: Duration = Duration::from_secs(2);
 
+/// A user and an endpoint.
+type Whose = (Box<str>, Box<str>);
+
 /// The configuration of the database, as far as this node knows it.
 pub(crate) struct Catalog {
     secret: KeySecret,
@@ -65,13 +68,16 @@ pub(crate) struct Catalog {
     settled: watch::Sender<bool>,
     wake: Notify,
     /// Users and endpoints whose numbers this node is setting right now.
-    being_set: Mutex<HashSet<(Box<str>, Box<str>)>>,
+    being_set: Mutex<HashSet<Whose>>,
+    /// Those that it has set, and that are to be compared with the database; how often that was asked for.
+    to_compare: Mutex<HashMap<Whose, u64>>,
     snapshot_failures: AtomicU64,
     /// Asked for by the task that flushes and by the end of the process.
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
-/// What the rule set is made of. Locked while one is compiled, never by a request that is decided.
+/// What the rule set is made of. Locked from when one is compiled until it is in force, or else one that was compiled
+/// before, of an older file or book, could take its place. Never by a request that is decided.
 struct Rules {
     file: FileRules,
     /// As the database has it.
@@ -156,6 +162,7 @@ impl Catalog {
             settled: watch::Sender::new(false),
             wake: Notify::new(),
             being_set: Mutex::default(),
+            to_compare: Mutex::default(),
             snapshot_failures: AtomicU64::new(0),
         }
     }
@@ -264,11 +271,15 @@ impl Catalog {
         let _ = tokio::time::timeout(patience, settled.wait_for(|settled| *settled)).await;
     }
 
-    /// The rule set with other rules of the file.
+    /// Takes other rules of the file; `put_in_force` is given the rule set with them.
     ///
     /// # Errors
     /// When they do not go together with those of the database; nothing has changed then.
-    pub(crate) fn replace_file(&self, file: FileRules) -> Result<RuleSet, Problems> {
+    pub(crate) fn replace_file(
+        &self,
+        file: FileRules,
+        put_in_force: impl FnOnce(RuleSet),
+    ) -> Result<(), Problems> {
         let mut rules = self.rules.lock();
         let Rules { book, good, .. } = &mut *rules;
         let set = match book.compile(&file) {
@@ -282,8 +293,8 @@ impl Catalog {
             Err(_) => good.compile(&file)?,
         };
         rules.file = file;
-        drop(rules);
-        Ok(set)
+        put_in_force(set);
+        Ok(())
     }
 
     /// Says, as long as the answer lives, that this node is setting numbers and carries over itself what was used.
@@ -291,6 +302,12 @@ impl Catalog {
         let whose = (Box::from(user), Box::from(endpoint));
         self.being_set.lock().insert(whose.clone());
         BeingSet { catalog: self, whose }
+    }
+
+    /// Has the follower compare numbers that this node has just put in force with those of the database: somebody else may
+    /// have set others since, and they may have been followed before ours were in force.
+    pub(crate) fn compare_again(&self, user: &str, endpoint: &str) {
+        *self.to_compare.lock().entry((Box::from(user), Box::from(endpoint))).or_default() += 1;
     }
 
     fn is_being_set(&self, user: &str, endpoint: &str) -> bool {
@@ -311,7 +328,7 @@ impl Catalog {
 /// Numbers that this node is setting.
 pub(crate) struct BeingSet<'a> {
     catalog: &'a Catalog,
-    whose: (Box<str>, Box<str>),
+    whose: Whose,
 }
 
 impl Drop for BeingSet<'_> {

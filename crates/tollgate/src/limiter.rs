@@ -338,24 +338,33 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         agreed: impl Future<Output = Result<(), E>>,
     ) -> Result<(), E> {
         // Looked at first: others who agree may put the numbers in force here before we do.
+        let used = self.used_before(request, &new, now).await;
+        agreed.await?;
+        self.update_overrides(|overrides| overrides.with(new.clone()));
+        self.carry_over(request, &new, used, now).await;
+        Ok(())
+    }
+
+    /// What the client has used under the rule in force, as far as new numbers do not know of it.
+    pub async fn used_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
         let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
         // The same window and algorithm are the same counter: what was used is there already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
         let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);
-        agreed.await?;
-        let capacity = new.limit.limit.capacity();
-        self.update_overrides(|overrides| overrides.with(new.clone()));
-        let used = request.client().map_or(0, |client| before.used_by(client));
-        if known || used == 0 {
-            return Ok(());
+        if known { 0 } else { request.client().map_or(0, |client| before.used_by(client)) }
+    }
+
+    /// Charges what was [used before](Self::used_before) to numbers that are in force now.
+    pub async fn carry_over(&self, request: &Request<'_>, new: &Override, used: u32, now: Timestamp) {
+        if used == 0 {
+            return;
         }
         let rules = self.rules.load();
-        let carried = Request { cost: used.min(capacity), ..request.clone() };
+        let carried = Request { cost: used.min(new.limit.limit.capacity()), ..request.clone() };
         let mut plan = rules.plan(&carried, rules.seed, now);
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);
         let _ = self.counters.charge_all(&plan.charges, now).await;
-        Ok(())
     }
 }

@@ -1,14 +1,14 @@
 //! Numbers for single users and resets outlive a restart and are in force on every node.
 
-use tollgate_stores::sql::AuditFilter;
+use tollgate_stores::sql::{AuditFilter, Edit, Expect, Numbers, Write};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
-use crate::database::{Store, alone, node, node_again, stop};
+use crate::database::{Store, alone, config, node, node_again, now_micros, quota, stop};
 use crate::harness::{Service, wait_for};
 
 fn set(node: &Service, limit: u32) {
     let body = format!(
-        r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":3600,"strategy":"fixed_window"}}"#
+        r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":3600,"strategy":"token_bucket"}}"#
     );
     let set = node.admin("PUT", "/v1/rate-limit/config", &body);
     assert_eq!(set.status, 200, "{}", set.text);
@@ -99,4 +99,50 @@ fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
     proxy.set(Fault::None);
     let back = node_again(folder);
     assert_eq!(back.check("bob", "/x").status, 200, "{}", back.log());
+}
+
+#[test]
+fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
+    let through_proxy =
+        url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+    let (here, away) = (node(&url, ""), node(&through_proxy, ""));
+    set(&here, 2);
+    wait_for("the numbers", || (limit_of(&away) == Some(2)).then_some(()));
+    wait_for("the numbers to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
+    proxy.set(Fault::Drop);
+    reset(&here);
+    let numbers = Numbers { requests_per_hour: Some(5), ..Numbers::default() };
+    let put = |number: u32| Edit {
+        write: Write::Put(quota(&format!("user-{number}"), numbers)),
+        expect: Expect::Anything,
+    };
+    let edits: Vec<Edit> = (0..=10_000).map(put).collect();
+    let store = Store::open(&url);
+    store.ask(async |database| database.change("test", now_micros(), &edits).await.unwrap());
+    proxy.set(Fault::None);
+    wait_for("everything to be read again", || {
+        away.log().contains("the whole configuration was read again").then_some(())
+    });
+    wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
+}
+
+#[test]
+fn a_reset_is_made_up_for_by_a_node_that_had_no_database_when_it_first_started() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
+    let through_proxy =
+        url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
+    let limit = "default_limit = 2\ndefault_window = \"1h\"\n";
+    let start = |url: &str| Service::with_config(&format!("{limit}{}", config(url, "")));
+    let here = start(&url);
+    proxy.set(Fault::Drop);
+    let away = start(&through_proxy);
+    wait_for("the limit to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
+    reset(&here);
+    proxy.set(Fault::None);
+    wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
 }

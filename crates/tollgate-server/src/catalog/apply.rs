@@ -39,15 +39,13 @@ fn set_at(stored: &Stored) -> Timestamp {
 pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Source) {
     let Configuration { version, book, overrides, accounts } = configuration;
     let catalog = app.catalog();
-    let set = {
-        let mut rules = catalog.rules.lock();
-        rules.book = book;
-        compile(app, &mut rules, true)
-    };
+    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
+    let mut rules = catalog.rules.lock();
+    rules.book = book;
+    let set = compile(app, &mut rules, true);
     if let Some(set) = &set {
         app.metrics().follow(set);
     }
-    let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     app.limiter().update_rules(|current| {
         let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
         set.as_ref()
@@ -55,6 +53,7 @@ pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Sour
             .with_overrides(Arc::clone(overrides))
             .with_accounts(Arc::clone(&accounts))
     });
+    drop(rules);
     catalog.has_keys.store(true, Ordering::Relaxed);
     catalog.update_state(|state| {
         state.source = source;
@@ -71,17 +70,6 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     let before = app.limiter().rules();
     let mut accounts = before.accounts().edit();
     drop(before);
-    let set = {
-        let mut rules = catalog.rules.lock();
-        let mut of_rules = false;
-        for (id, stored) in changed {
-            of_rules |= match stored {
-                Some(stored) => rules.book.put(&stored.item),
-                None => rules.book.remove(id),
-            };
-        }
-        if of_rules { compile(app, &mut rules, false) } else { None }
-    };
     let mut of_accounts = false;
     for (id, stored) in changed {
         of_accounts |= match stored {
@@ -94,42 +82,93 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
         app.limiter().update_accounts(|_| accounts.clone());
     }
     if catalog.keeps_limits {
-        for (id, stored) in changed {
-            take_over_limit(app, id, stored.as_ref()).await;
-        }
+        take_over_limits(app, changed).await;
     }
-    if let Some(set) = set {
-        app.replace_rules(set);
-    }
+    take_over_rules(app, changed);
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);
 }
 
-async fn take_over_limit(app: &App, id: &ItemId, stored: Option<&Stored>) {
-    let ItemId::Limit { user, endpoint } = id else { return };
-    let new = stored.and_then(|stored| match &stored.item {
-        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
-        _ => None,
-    });
-    let Some(new) = new else {
-        app.limiter().update_overrides(|now| now.without(user, endpoint).unwrap_or_else(|| now.clone()));
-        return;
-    };
-    // What was used here under the rule is carried over; on shared counters whoever set the numbers has done so, and so has
-    // this node if it is the one.
-    if app.counters().memory().is_some() && !app.catalog().is_being_set(user, endpoint) {
-        carry_over(app, new).await;
-    } else {
-        app.limiter().update_overrides(|now| now.with(new.clone()));
+fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let mut rules = app.catalog().rules.lock();
+    let mut of_rules = false;
+    for (id, stored) in changed {
+        of_rules |= match stored {
+            Some(stored) => rules.book.put(&stored.item),
+            None => rules.book.remove(id),
+        };
+    }
+    let set = if of_rules { compile(app, &mut rules, false) } else { None };
+    if let Some(set) = set {
+        app.replace_rules(set);
     }
 }
 
-async fn carry_over(app: &App, new: Override) {
-    let (user, endpoint) = (new.user.clone(), new.endpoint.clone());
-    let (Ok(user), Ok(endpoint)) = (Id::parse(&user), Endpoint::parse(&endpoint)) else { return };
-    let request = Request { user: Some(user), ..Request::new(endpoint) };
-    let agreed = std::future::ready(Ok::<(), std::convert::Infallible>(()));
-    let Ok(()) = app.limiter().set_override(&request, new, app.now(), agreed).await;
+/// All at once: an import may bring thousands, and each would copy all there are.
+async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let (mut new, mut gone) = (Vec::new(), Vec::new());
+    for (id, stored) in changed {
+        let ItemId::Limit { user, endpoint } = id else { continue };
+        match stored.as_ref().and_then(numbers_of) {
+            Some(numbers) => new.push(numbers),
+            None => gone.push((&**user, &**endpoint)),
+        }
+    }
+    if new.is_empty() && gone.is_empty() {
+        return;
+    }
+    let (limiter, now) = (app.limiter(), app.now());
+    // What was used here under the rule is carried over; on shared counters whoever set the numbers has done so, and so has
+    // this node if it is the one.
+    let mut carried = Vec::new();
+    if app.counters().memory().is_some() {
+        for each in new.iter().filter(|each| !app.catalog().is_being_set(&each.user, &each.endpoint)) {
+            let Some(request) = request_of(each) else { continue };
+            let used = limiter.used_before(&request, each, now).await;
+            carried.push((request, each, used));
+        }
+    }
+    limiter.update_overrides(|overrides| overrides.changed(&new, &gone));
+    for (request, each, used) in carried {
+        limiter.carry_over(&request, each, used, now).await;
+    }
+}
+
+/// Puts the numbers of the database in force where this node's own came late. Whoever set them has carried over what was used.
+pub(super) async fn compare(app: &App, database: &Database) -> Result<(), DatabaseError> {
+    let catalog = app.catalog();
+    let to_compare = catalog.to_compare.lock().clone();
+    for (whose, asked) in to_compare {
+        let (user, endpoint) = (&*whose.0, &*whose.1);
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        let stored = database.get(&id).await?;
+        let wanted = stored.as_ref().and_then(numbers_of);
+        let rules = app.limiter().rules();
+        let in_force = rules.overrides().get(user, endpoint).map(|numbers| &numbers.limit);
+        if in_force != wanted.as_ref().map(|numbers| &numbers.limit) {
+            let gone = if wanted.is_none() { vec![(user, endpoint)] } else { Vec::new() };
+            app.limiter().update_overrides(|now| now.changed(wanted.as_slice(), &gone));
+        }
+        // Who has set them meanwhile wants them compared after that.
+        let mut left = catalog.to_compare.lock();
+        if left.get(&whose) == Some(&asked) {
+            left.remove(&whose);
+        }
+    }
+    Ok(())
+}
+
+fn numbers_of(stored: &Stored) -> Option<Override> {
+    match &stored.item {
+        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
+        _ => None,
+    }
+}
+
+/// A request that the numbers are about.
+fn request_of(numbers: &Override) -> Option<Request<'_>> {
+    let endpoint = Endpoint::parse(&numbers.endpoint).ok()?;
+    Some(Request { user: Some(Id::parse(&numbers.user).ok()?), ..Request::new(endpoint) })
 }
 
 /// The set of the file and of the database. Nothing if they do not go together: then what was stays, or, at a start, all that

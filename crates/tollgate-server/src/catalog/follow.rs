@@ -10,7 +10,7 @@ use tollgate_stores::redis::RedisCounters;
 use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, KeyCheck};
 use tracing::{error, info, warn};
 
-use super::apply::{load, put_in_force, take_over};
+use super::apply::{compare, load, put_in_force, take_over};
 use super::snapshot::{self, Configuration};
 use super::{Source, resets};
 use crate::app::App;
@@ -26,13 +26,13 @@ const SNAPSHOT_EVERY: Duration = Duration::from_secs(1);
 const SNAPSHOT_SHARE: u32 = 20;
 /// How long the database may take to say what has changed. Drivers wait for a server that is down, and nobody is told.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
-/// Resets that a start looks back at.
+/// Resets that are looked back at.
 const RESETS_MAX: u32 = 1_000;
 
 /// Follows the database for as long as the service runs.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let before = Before {
-        counters_saved_at: data_dir.counters_saved_at(),
+        counters_saved_at: data_dir.counters_saved_at().unwrap_or_else(|| app.now().as_micros()),
         followed: data_dir.configuration_version(&app.catalog().sql.place()),
     };
     let mut follower = Follower {
@@ -60,8 +60,8 @@ enum Outage {
 
 /// What the last process has left.
 struct Before {
-    /// When the counters were saved, in microseconds since 1970.
-    counters_saved_at: Option<u64>,
+    /// When the counters were saved, in microseconds since 1970; without any, when this process began to count.
+    counters_saved_at: u64,
     /// Up to which version it had followed.
     followed: Option<u64>,
 }
@@ -161,10 +161,10 @@ impl Follower {
         }
     }
 
-    /// Counters that were read from disk may be older than a reset: of those that came later, and of those that this node
-    /// had not heard of.
+    /// Counters that were read from disk, or counted before the database was reached, may be older than a reset: of those
+    /// that came later, and of those that this node had not heard of.
     async fn make_up_for_resets(&self, database: &Database) {
-        let Some(saved_at) = self.before.counters_saved_at else { return };
+        let saved_at = self.before.counters_saved_at;
         let Ok(entries) = resets::latest(database, RESETS_MAX).await else { return };
         let unheard = |version| self.before.followed.is_some_and(|followed| version > followed);
         for entry in entries.iter().filter(|entry| entry.at_micros >= saved_at || unheard(entry.version)) {
@@ -216,11 +216,23 @@ impl Follower {
                     resets::replay(&self.app, act).await;
                 }
             }
-            Changes::TooMany => {
-                let configuration = load(database).await?;
-                info!(version = configuration.version, "the whole configuration was read again");
-                put_in_force(&self.app, configuration, Source::Database);
-            }
+            Changes::TooMany => self.read_again(database).await?,
+        }
+        let compared = tokio::time::timeout(ANSWER_PATIENCE, compare(&self.app, database)).await;
+        Ok(compared.map_err(|_| Outage::Silent)??)
+    }
+
+    /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
+    async fn read_again(&self, database: &Database) -> Result<(), Outage> {
+        let followed = self.app.catalog().version();
+        let configuration = load(database).await?;
+        let version = configuration.version;
+        // Asked for first: once the version is in force nobody asks for them again.
+        let resets = resets::latest(database, RESETS_MAX).await?;
+        info!(version, "the whole configuration was read again");
+        put_in_force(&self.app, configuration, Source::Database);
+        for entry in resets.iter().filter(|entry| entry.version > followed && entry.version <= version) {
+            resets::replay(&self.app, entry).await;
         }
         Ok(())
     }

@@ -122,7 +122,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
         Ok::<(), ApiError>(())
     };
     call.app.limiter().set_override(&request, new.clone(), now, kept).await?;
-    catch_up(&call, version).await;
+    catch_up(&call, version, &new.user, &new.endpoint).await;
     drop(being_set);
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
@@ -175,7 +175,7 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
-    catch_up(&call, version).await;
+    catch_up(&call, version, user, endpoint).await;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
@@ -205,8 +205,9 @@ async fn keep(
 }
 
 /// Has the other nodes follow what was put into the database.
-async fn catch_up(call: &Call, version: Option<u64>) {
+async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
+        call.app.catalog().compare_again(user, endpoint);
         call.app.catalog().catch_up(&call.app, version).await;
     }
 }

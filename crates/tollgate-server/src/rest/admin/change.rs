@@ -183,6 +183,10 @@ pub(super) struct Made {
 }
 
 impl Made {
+    pub(super) fn new(changed: Changed, at_micros: u64) -> Self {
+        Made { changed, at_micros }
+    }
+
     /// The item as it is now. What was just written is not looked up: a database that goes away at this moment must not make
     /// the change look as if it had not been made.
     pub(super) async fn stored(&self, call: &Call, id: &ItemId) -> Result<Stored, ApiError> {
@@ -297,7 +301,7 @@ pub(super) async fn write(
     if !changed.differences.is_empty() {
         call.app.catalog().catch_up(&call.app, changed.version).await;
     }
-    Ok(Made { changed, at_micros: now })
+    Ok(Made::new(changed, now))
 }
 
 /// What the edits would do.

@@ -350,7 +350,7 @@ pub(super) async fn update(
     }
 }
 
-/// The key as it is now, with its secret.
+/// The key as it is now, with its secret. The secret is told whatever happens: nobody could ever ask for it again.
 pub(super) async fn answer_with_secret(
     call: &Call,
     made: &Made,
@@ -396,3 +396,6 @@ pub(super) fn show_one(stored: &Stored, key: &KeyItem, usage: Option<&KeyUsage>,
     show::or_null(&mut all, &["revoked_by", "last_used_at"]);
     Json::Object(all)
 }
+
+#[cfg(test)]
+mod tests;
