@@ -40,6 +40,7 @@ fn is_usable(accounts: Accounts) {
     let (Ok(rules), Ok(endpoint)) = (RuleSet::from_toml(""), Endpoint::parse("/")) else { return };
     let limiter = Limiter::new(rules, MemoryCounters::default());
     limiter.update_accounts(|_| accounts.clone());
-    let request = Request { user: Id::parse("alice").ok(), ip: Some([10, 0, 0, 1].into()), ..Request::new(endpoint) };
+    let request =
+        Request { user: Id::parse("alice").ok(), ip: Some([10, 0, 0, 1].into()), ..Request::new(endpoint) };
     limiter.check_now(&request, NOW);
 }
