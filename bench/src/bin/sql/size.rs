@@ -19,7 +19,7 @@ const BATCH: usize = 5_000;
 
 pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let many = if plan.quick { 100_000 } else { 1_000_000 };
-    let (rounds, lasting) = if plan.quick { (1, 2) } else { (5, 4) };
+    let (rounds, lasting) = if plan.quick { (1, 2) } else { (3, 4) };
     let few = Filled::new(plan, 10)?;
     let full = Filled::new(plan, many)?;
     let (few_node, _) = few.start()?;
