@@ -187,7 +187,8 @@ impl Catalog {
         self.rules.lock().good.has(rule)
     }
 
-    /// The rule set as it would be after these changes.
+    /// The rule set as it would be after these changes. Where several rules do not go together already, each can be removed: then
+    /// it is the set that stays in force.
     ///
     /// # Errors
     /// Everything that is wrong with it: fields of rules and tiers, and names that are in the file too.
@@ -196,9 +197,17 @@ impl Catalog {
         changes: impl IntoIterator<Item = &'w Write>,
     ) -> Result<RuleSet, Problems> {
         let rules = self.rules.lock();
-        let mut book = rules.book.clone();
-        changes.into_iter().for_each(|change| book.write(change));
-        book.compile(&rules.file)
+        let (mut book, mut only_removes) = (rules.book.clone(), true);
+        for change in changes {
+            only_removes &= matches!(change, Write::Delete(_));
+            book.write(change);
+        }
+        match book.compile(&rules.file) {
+            Err(_) if only_removes && rules.book.compile(&rules.file).is_err() => {
+                rules.good.compile(&rules.file)
+            }
+            compiled => compiled,
+        }
     }
 
     /// What is kept of a key in place of its text.

@@ -71,9 +71,9 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     let before = app.limiter().rules();
     let mut accounts = before.accounts().edit();
     drop(before);
+    let mut of_rules = false;
     let set = {
         let mut rules = catalog.rules.lock();
-        let mut of_rules = false;
         for (id, stored) in changed {
             of_rules |= match stored {
                 Some(stored) => rules.book.put(&stored.item),
@@ -100,6 +100,9 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     }
     if let Some(set) = set {
         app.replace_rules(set);
+    }
+    if of_rules && let Some(reload) = app.reload() {
+        reload.retry_after_clash().await;
     }
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);

@@ -203,6 +203,9 @@ impl Follower {
                 let configuration = load(database).await?;
                 info!(version = configuration.version, "the whole configuration was read again");
                 put_in_force(&self.app, configuration, Source::Database);
+                if let Some(reload) = self.app.reload() {
+                    reload.retry_after_clash().await;
+                }
             }
         }
         Ok(())
