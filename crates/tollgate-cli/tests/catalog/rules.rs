@@ -84,6 +84,10 @@ fn a_start_with_a_clash_serves_everything_else() {
     let version = store.put(rule("other", 5));
     wait_for_version(&service, version);
     let folder = stop(service);
+    let service = node_again(folder);
+    let serving = service.log().lines().rfind(|line| line.contains("\"serving\"")).map(str::to_owned);
+    assert!(serving.is_some_and(|line| line.contains("\"rules\":3")), "{}", service.log());
+    let folder = stop(service);
     // Without what it had, it has to make the best of it.
     std::fs::remove_file(folder.path().join("data/config.snap")).unwrap();
     let file = folder.path().join("tollgate.toml");
