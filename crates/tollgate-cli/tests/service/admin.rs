@@ -261,6 +261,7 @@ fn a_network_is_one_block_however_it_is_spelt() {
     );
     let wrong = [
         json!({"client": "planet:earth"}),
+        json!({"client": "api_key:not-one-of-ours"}),
         json!({"client": "ip:10.0.0.0/40"}),
         json!({}),
         json!({"client": "user:a", "until": "2001-01-01T00:00:00Z"}),
