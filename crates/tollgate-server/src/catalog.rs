@@ -122,8 +122,9 @@ impl CatalogState {
     }
 }
 
-const SECRET_DIFFERS: &str =
-    "auth.key_secret is not that of the other nodes: API keys made there are not known here";
+const SECRET_DIFFERS: &str = "auth.key_secret is not the one that the API keys in the database were made with, so none of them is \
+    known here: use that of the other nodes, or put the old keys.secret back; if it is lost, empty the table key_check, \
+    restart, and rotate every key";
 
 #[allow(dead_code, reason = "the admin routes use all of it")]
 impl Catalog {
