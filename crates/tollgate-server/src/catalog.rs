@@ -347,10 +347,18 @@ pub(crate) fn failed(error: &DatabaseError) -> ApiError {
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",
         ),
-        _ => ApiError::new(
+        error if error.is_unreachable() => ApiError::new(
             Code::ServiceUnavailable,
             "the database cannot be reached, and nothing was changed: send it again",
         ),
+        // A full disk, a lost permission: what it says may repeat what is stored, so it is for the log.
+        error => {
+            warn!(%error, "the database could not do what it was asked");
+            ApiError::new(
+                Code::ServiceUnavailable,
+                "the database could not do it, and nothing was changed; the log of this node says why",
+            )
+        }
     }
 }
 
