@@ -30,6 +30,10 @@ const ANSWER_BYTES_MAX: usize = 16 << 20;
 /// A page of an export, or the plan of an import, may be some megabytes more.
 const ANSWER_BYTES_MAX_BULK: usize = 256 << 20;
 
+/// Said when a key is needed and there is none.
+const NO_KEY: &str =
+    "hint: put it into TOLLGATE_KEY or ~/.config/tollgate/config.toml; see `tollgate --help`";
+
 /// A server to ask.
 pub(crate) struct Client {
     target: Target,
@@ -204,7 +208,8 @@ impl Client {
         }
         match serde_json::from_str::<Value>(&text) {
             Ok(body) if body.get("error").is_some_and(Value::is_object) => {
-                let hint = self.hint.as_deref().filter(|_| status == StatusCode::UNAUTHORIZED);
+                let hint = self.hint.as_deref().or(self.key.is_none().then_some(NO_KEY));
+                let hint = hint.filter(|_| status == StatusCode::UNAUTHORIZED);
                 Err(ClientError::Api(Box::new(ApiError::read(text, status, &body["error"], hint))))
             }
             Ok(body) if body.is_object() => Ok(Answer { status, etag, text, body }),

@@ -172,6 +172,12 @@ impl App {
         KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.catalog.secret())), now)
     }
 
+    /// The same for who administers: there a key may be named by its id.
+    pub(crate) fn key_ring_by_id(&self, now: Timestamp) -> KeyRing<'_> {
+        let held = self.catalog.has_keys().then(|| (self.limiter.rules(), self.catalog.secret()));
+        KeyRing::new(held, now).by_id_too()
+    }
+
     /// The traffic of the last minutes.
     pub(crate) fn recent(&self) -> &Recent {
         &self.limiter.records().recent

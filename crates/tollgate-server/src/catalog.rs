@@ -128,8 +128,9 @@ impl CatalogState {
     }
 }
 
-const SECRET_DIFFERS: &str =
-    "auth.key_secret is not that of the other nodes: API keys made there are not known here";
+const SECRET_DIFFERS: &str = "auth.key_secret is not the one that the API keys in the database were made with, so none of them is \
+    known here: use that of the other nodes, or put the old keys.secret back; if it is lost, empty the table key_check, \
+    restart, and rotate every key";
 
 #[allow(dead_code, reason = "the admin routes use all of it")]
 impl Catalog {
@@ -194,7 +195,8 @@ impl Catalog {
         self.rules.lock().good.has(rule)
     }
 
-    /// The rule set as it would be after these changes.
+    /// The rule set as it would be after these changes. Where several rules do not go together already, each can be removed: then
+    /// it is the set that stays in force.
     ///
     /// # Errors
     /// Everything that is wrong with it: fields of rules and tiers, and names that are in the file too.
@@ -203,9 +205,17 @@ impl Catalog {
         changes: impl IntoIterator<Item = &'w Write>,
     ) -> Result<RuleSet, Problems> {
         let rules = self.rules.lock();
-        let mut book = rules.book.clone();
-        changes.into_iter().for_each(|change| book.write(change));
-        book.compile(&rules.file)
+        let (mut book, mut only_removes) = (rules.book.clone(), true);
+        for change in changes {
+            only_removes &= matches!(change, Write::Delete(_));
+            book.write(change);
+        }
+        match book.compile(&rules.file) {
+            Err(_) if only_removes && rules.book.compile(&rules.file).is_err() => {
+                rules.good.compile(&rules.file)
+            }
+            compiled => compiled,
+        }
     }
 
     /// What is kept of a key in place of its text.

@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tollgate::counters::memory::{MemoryBounds, SnapshotError};
@@ -80,6 +81,8 @@ pub struct DataDir {
     _lock: File,
     /// Held while a file is replaced: two saves of the same one would write the same draft.
     replacing: Mutex<()>,
+    /// Whether the configuration could not be saved the last time.
+    configuration_fails: AtomicBool,
 }
 
 /// The key of the administrator.
@@ -108,7 +111,12 @@ impl DataDir {
         let lock =
             owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock, replacing: Mutex::new(()) }),
+            Ok(()) => Ok(DataDir {
+                path: path.to_owned(),
+                _lock: lock,
+                replacing: Mutex::new(()),
+                configuration_fails: AtomicBool::new(false),
+            }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -206,8 +214,14 @@ impl DataDir {
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> bool {
         let saved = self.replace(CONFIGURATION, write);
-        if let Err(error) = &saved {
-            warn!(%error, directory = %self.path.display(), "cannot save the configuration; will try again");
+        let failed_before = self.configuration_fails.swap(saved.is_err(), Ordering::Relaxed);
+        match &saved {
+            // It is tried every other second: told once, when it begins.
+            Err(error) if !failed_before => {
+                warn!(%error, directory = %self.path.display(), "cannot save the configuration; will try again");
+            }
+            Ok(()) if failed_before => info!("the configuration is saved again"),
+            _ => {}
         }
         saved.is_ok()
     }

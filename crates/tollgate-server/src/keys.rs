@@ -68,9 +68,14 @@ pub(crate) fn id_of(text: &str) -> Option<&str> {
     let (id, secret) = text.strip_prefix(PREFIX)?.split_at_checked(ID_CHARACTERS)?;
     let secret = secret.strip_prefix('_')?;
     let fits = secret.len() == SECRET_CHARACTERS
-        && id.bytes().all(|byte| ID_ALPHABET.contains(&byte))
+        && is_id(id)
         && secret.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
     fits.then_some(id)
+}
+
+/// Whether a text has the form of a key's id.
+pub(crate) fn is_id(text: &str) -> bool {
+    text.len() == ID_CHARACTERS && text.bytes().all(|byte| ID_ALPHABET.contains(&byte))
 }
 
 /// A key that was made just now. It prints itself only when asked to.
@@ -161,6 +166,8 @@ impl KeyRefusal {
 pub(crate) struct KeyRing<'a> {
     held: Option<(Snapshot, &'a KeySecret)>,
     now: Timestamp,
+    /// Whether who asks may name a key by its id, without the secret.
+    takes_ids: bool,
 }
 
 /// Why a limited client's key is not taken.
@@ -174,19 +181,30 @@ pub(crate) enum NotTaken {
 
 impl<'a> KeyRing<'a> {
     pub(crate) fn new(held: Option<(Snapshot, &'a KeySecret)>, now: Timestamp) -> Self {
-        KeyRing { held, now }
+        KeyRing { held, now, takes_ids: false }
+    }
+
+    /// The same for administrators, who know keys by their ids.
+    pub(crate) fn by_id_too(self) -> Self {
+        KeyRing { takes_ids: true, ..self }
     }
 
     /// The limited client whose key this is, and the organisation it belongs to. A text that is not of our form is opaque,
     /// and stands for itself.
     pub(crate) fn client<'k>(&'k self, text: &'k str) -> Result<(ApiKey<'k>, Option<&'k str>), NotTaken> {
-        match (&self.held, id_of(text)) {
+        let key = match (&self.held, id_of(text)) {
             (Some((rules, secret)), Some(id)) => {
-                let key = verify(rules.accounts(), secret, text, id, self.now).map_err(NotTaken::Refused)?;
+                Some(verify(rules.accounts(), secret, text, id, self.now).map_err(NotTaken::Refused)?)
+            }
+            (Some((rules, _)), None) if self.takes_ids => rules.accounts().key(text),
+            _ => None,
+        };
+        match key {
+            Some(key) => {
                 let tenant = key.tenant();
                 Ok((ApiKey::known(key), tenant))
             }
-            _ => ApiKey::parse(text).map(|key| (key, None)).map_err(NotTaken::Malformed),
+            None => ApiKey::parse(text).map(|key| (key, None)).map_err(NotTaken::Malformed),
         }
     }
 }

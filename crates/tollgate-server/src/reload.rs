@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -52,6 +53,8 @@ struct Shared {
     current: Mutex<Current>,
     /// Apart from the settings, so that nobody who reads it waits for the disk.
     status: Mutex<ReloadStatus>,
+    /// Whether the last settings were right in themselves, and could not be put in force beside the database.
+    clashes: AtomicBool,
     apply: Apply,
     clock: Clock,
 }
@@ -75,6 +78,7 @@ impl ReloadHandle {
         ReloadHandle(Arc::new(Shared {
             current: Mutex::new(Current { started_with: settings, generation: 1 }),
             status: Mutex::new(status),
+            clashes: AtomicBool::new(false),
             apply,
             clock,
         }))
@@ -92,7 +96,10 @@ impl ReloadHandle {
     /// Everything that is wrong; nothing has changed then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
         let mut current = self.0.current.lock();
-        let outcome = current.started_with.reload().and_then(|new| self.put_in_force(&mut current, &new));
+        let read = current.started_with.reload();
+        let is_read = read.is_ok();
+        let outcome = read.and_then(|new| self.put_in_force(&mut current, &new));
+        self.0.clashes.store(is_read && outcome.is_err(), Ordering::Relaxed);
         match &outcome {
             Ok(report) => self.note_success(report),
             Err(problem) => {
@@ -123,6 +130,13 @@ impl ReloadHandle {
         info!(generation, rules = report.rules, "settings reloaded");
         for key in &report.needs_restart {
             warn!(key, "changed, but needs a restart");
+        }
+    }
+
+    /// Once the rules of the database are others: settings that did not go together with them may do now.
+    pub async fn retry_after_clash(&self) {
+        if self.0.clashes.load(Ordering::Relaxed) {
+            self.clone().reload_aside().await;
         }
     }
 

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tollgate::RuleSet;
 use tollgate_stores::redis::SettingsRefused;
 use tracing::info;
 
@@ -62,7 +63,7 @@ pub enum ServeError {
 /// What is known once the service answers.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// The settings in force.
+    /// The settings in force; the rules of the database are among its rules.
     pub settings: Settings,
     /// Where it listens; the port is known even if any was asked for.
     pub address: SocketAddr,
@@ -144,6 +145,7 @@ async fn serve_until(
     tasks.0.push(tokio::spawn(catalog::flush_usage(Arc::clone(&app), Arc::clone(&data_dir))));
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;
+    let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));

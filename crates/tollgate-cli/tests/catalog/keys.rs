@@ -35,6 +35,29 @@ fn a_key_is_a_limited_client_with_its_own_numbers() {
 }
 
 #[test]
+fn administrators_look_at_and_reset_the_counters_of_a_key_by_its_id() {
+    let (service, store) = alone("");
+    let mut key = key("knownbyitsidaaa2");
+    key.item.numbers = Numbers { requests_per_hour: Some(3), ..Numbers::default() };
+    let version = store.put(Item::Key(key.item.clone()));
+    wait_for_version(&service, version);
+    assert_eq!(check_with(&service, &key.text).status, 200);
+    let look = || service.admin("GET", "/v1/admin/counters?api_key=knownbyitsidaaa2", "").json();
+    let used = |body: &serde_json::Value| {
+        let counters = body["counters"].as_array().unwrap().iter();
+        counters.filter(|each| each["rule"] == "@key").map(|each| each["used"].as_u64().unwrap()).sum::<u64>()
+    };
+    let body = look();
+    assert_eq!((&body["client"], used(&body)), (&"api_key:knownbyitsidaaa2".into(), 1), "{body}");
+    let reset = r#"{"api_key":"knownbyitsidaaa2","endpoint":"/x"}"#;
+    assert_eq!(service.admin("POST", "/v1/rate-limit/reset", reset).status, 200);
+    assert_eq!(used(&look()), 0);
+    let check = r#"{"api_key":"knownbyitsidaaa2","endpoint":"/x"}"#;
+    let answer = service.post("/v1/rate-limit/check", check).json();
+    assert_eq!(answer["limit"], 100, "a client needs the whole key");
+}
+
+#[test]
 fn a_key_gives_its_user_and_the_users_numbers() {
     let (service, store) = alone("");
     let mut key = key("ofalicekeyaaaaa2");

@@ -140,3 +140,18 @@ fn a_data_directory_that_is_full_or_read_only_is_told_of_and_serving_goes_on() {
     assert!(ready.text.contains("tollgate.db"), "{}", ready.text);
     stop(service);
 }
+
+#[test]
+fn a_database_that_was_lost_and_made_anew_is_told() {
+    let (service, store) = crate::database::alone("");
+    let version = store.put(rule("by-user", 12));
+    wait_for_version(&service, version);
+    let folder = stop(service);
+    drop(store);
+    for name in ["gate.db", "gate.db-wal", "gate.db-shm"] {
+        let _ = std::fs::remove_file(folder.path().join(name));
+    }
+    let service = node_again(folder);
+    assert_eq!(service.check("bob", "/x").json()["limit"], 100);
+    assert!(service.log().contains("the database is older than what was in force here"), "{}", service.log());
+}

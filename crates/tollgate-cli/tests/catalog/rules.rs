@@ -69,6 +69,12 @@ fn a_file_whose_rules_clash_with_the_database_is_not_reloaded() {
     assert_eq!(refused.status, 400, "{}", refused.text);
     assert!(refused.text.contains("mine") && refused.text.contains("database"), "{}", refused.text);
     assert_eq!(service.check("alice", "/x").json()["limit"], 4);
+
+    // Whoever follows the advice and removes the one of the database need not touch the file again.
+    let removed = service.admin("DELETE", "/v1/admin/rules/mine", "");
+    assert_eq!(removed.status, 204, "{}", removed.text);
+    assert_eq!(service.check("alice", "/x").status, 403, "the rule of the file is in force");
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
 }
 
 #[test]
@@ -77,6 +83,10 @@ fn a_start_with_a_clash_serves_everything_else() {
     store.put(rule("mine", 4));
     let version = store.put(rule("other", 5));
     wait_for_version(&service, version);
+    let folder = stop(service);
+    let service = node_again(folder);
+    let serving = service.log().lines().rfind(|line| line.contains("\"serving\"")).map(str::to_owned);
+    assert!(serving.is_some_and(|line| line.contains("\"rules\":3")), "{}", service.log());
     let folder = stop(service);
     // Without what it had, it has to make the best of it.
     std::fs::remove_file(folder.path().join("data/config.snap")).unwrap();
@@ -87,4 +97,12 @@ fn a_start_with_a_clash_serves_everything_else() {
     let service = node_again(folder);
     assert_eq!(service.check("alice", "/x").json()["rule"], "other");
     assert_eq!(service.get("/readyz").json()["status"], "degraded");
+
+    let body = r#"{"per": ["user"], "limits": [{"requests": 1, "window": "1s"}]}"#;
+    let refused = service.admin("PUT", "/v1/admin/rules/mine", body);
+    assert!(refused.status == 400 && refused.text.contains("tollgate.toml"), "{}", refused.text);
+    assert_eq!(service.admin("DELETE", "/v1/admin/rules/mine", "").status, 204);
+    assert_eq!(service.get("/readyz").json()["status"], "ready");
+    let refused = service.admin("DELETE", "/v1/admin/rules/mine", "");
+    assert_eq!(refused.status, 409, "what is left is the file's: {}", refused.text);
 }

@@ -234,6 +234,9 @@ fn a_tier_a_quota_and_a_block_do_what_they_say() {
     let shown = service.admin("GET", "/v1/admin/quotas/alice", "").json();
     assert_eq!((&shown["blocked"], &shown["block_reason"]), (&json!(true), &json!("abuse")));
     assert_eq!(shown["blocked_until"], block.json()["until"]);
+    let shown = service.admin("GET", "/v1/admin/counters?user=alice", "").json();
+    assert_eq!((&shown["blocked"], &shown["block_reason"]), (&json!(true), &json!("abuse")));
+    assert!(shown["blocked_until"].is_u64(), "{shown}");
     assert_eq!(service.admin("DELETE", "/v1/admin/blocks/user:alice", "").status, 204);
     assert_eq!(service.check("alice", "/x").status, 200);
     assert_eq!(service.admin("DELETE", "/v1/admin/quotas/alice", "").status, 204);
@@ -258,6 +261,7 @@ fn a_network_is_one_block_however_it_is_spelt() {
     );
     let wrong = [
         json!({"client": "planet:earth"}),
+        json!({"client": "api_key:not-one-of-ours"}),
         json!({"client": "ip:10.0.0.0/40"}),
         json!({}),
         json!({"client": "user:a", "until": "2001-01-01T00:00:00Z"}),

@@ -84,12 +84,16 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     if catalog.keeps_limits {
         take_over_limits(app, changed).await;
     }
-    take_over_rules(app, changed);
+    let of_rules = take_over_rules(app, changed);
+    if of_rules && let Some(reload) = app.reload() {
+        reload.retry_after_clash().await;
+    }
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);
 }
 
-fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+/// Whether rules or tiers are among them.
+fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) -> bool {
     let mut rules = app.catalog().rules.lock();
     let mut of_rules = false;
     for (id, stored) in changed {
@@ -102,6 +106,7 @@ fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) {
     if let Some(set) = set {
         app.replace_rules(set);
     }
+    of_rules
 }
 
 /// All at once: an import may bring thousands, and each would copy all there are.

@@ -136,6 +136,7 @@ impl Follower {
     async fn begin(&mut self, database: &Database, configuration: Configuration) {
         let (catalog, version) = (self.app.catalog(), configuration.version);
         let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
+        tell_if_older(version, self.before.followed);
         put_in_force(&self.app, configuration, Source::Database);
         info!(version, users, keys, place = %catalog.sql.place(), "the configuration of the database is in force");
         self.make_up_for_resets(database).await;
@@ -230,7 +231,11 @@ impl Follower {
         // Asked for first: once the version is in force nobody asks for them again.
         let resets = resets::latest(database, RESETS_MAX).await?;
         info!(version, "the whole configuration was read again");
+        tell_if_older(version, Some(followed));
         put_in_force(&self.app, configuration, Source::Database);
+        if let Some(reload) = self.app.reload() {
+            reload.retry_after_clash().await;
+        }
         for entry in resets.iter().filter(|entry| entry.version > followed && entry.version <= version) {
             resets::replay(&self.app, entry).await;
         }
@@ -278,6 +283,17 @@ async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseE
     let loaded = load(&database).await;
     app.catalog().update_state(|state| state.is_loading = false);
     Ok((database, loaded?))
+}
+
+/// A database that knows less than it did was restored, or lost and made anew. It is in force: nobody else can know what is meant.
+fn tell_if_older(version: u64, before: Option<u64>) {
+    if let Some(before) = before.filter(|before| version < *before) {
+        warn!(
+            version,
+            before,
+            "the database is older than what was in force here: rules, keys, quotas and blocks that were made since are gone"
+        );
+    }
 }
 
 /// Told once, when it begins.

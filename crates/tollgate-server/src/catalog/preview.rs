@@ -16,10 +16,11 @@ impl Catalog {
         rules.file.beside(rules.book.entries()).cloned().collect()
     }
 
-    /// The file that a rule of this name is written in, if it is one of the file and stays.
+    /// The file that a rule of this name is written in, if it is one of the file alone and stays. A rule that the database has
+    /// too can be removed from there: how else should the two part again?
     pub(crate) fn file_of(&self, rule: &str) -> Option<String> {
         let rules = self.rules.lock();
-        rules.file.holds(rule).then(|| rules.file.place())
+        (rules.file.holds(rule) && !rules.book.has(rule)).then(|| rules.file.place())
     }
 
     /// What is in force, and what would be after these changes: rules, numbers of single users and accounts.

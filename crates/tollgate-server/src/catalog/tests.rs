@@ -1,6 +1,6 @@
 use serde_json::json;
 use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
-use tollgate_stores::sql::{Edit, Expect, Item, RuleItem, Stored, UserEndpointLimit};
+use tollgate_stores::sql::{Edit, Expect, Item, ItemId, RuleItem, Stored, UserEndpointLimit};
 
 use super::*;
 use crate::app::Secrets;
@@ -73,6 +73,21 @@ fn a_file_is_not_taken_if_it_clashes_with_what_is_in_force_and_is_if_it_mends_a_
     assert!(catalog.state().rules_error.is_some());
     assert!(replace("").is_ok());
     assert_eq!(catalog.state().rules_error, None);
+}
+
+#[test]
+fn of_several_rules_that_clash_with_the_file_each_can_be_removed() {
+    let rule = |name: &str| format!("[[rules]]\nname = \"{name}\"\naction = \"allow\"\n");
+    let catalog = catalog(&(rule("a") + &rule("b") + &rule("c")));
+    let remove = |name: &str| Write::Delete(ItemId::Rule(name.to_owned()));
+    for name in ["a", "b"] {
+        catalog.rules.lock().book.write(&put(name));
+        assert_eq!(catalog.file_of(name), None, "the database has it too");
+    }
+    assert!(catalog.file_of("c").is_some());
+    assert_eq!(catalog.compile_with(&[remove("a")]).unwrap().rules().len(), 3, "what is in force stays");
+    assert!(catalog.compile_with(&[put("d")]).is_err());
+    assert!(catalog.compile_with(&[remove("a"), remove("b")]).is_ok());
 }
 
 #[test]

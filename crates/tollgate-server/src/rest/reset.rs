@@ -52,7 +52,7 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     json::require_known(&body, &FIELDS)?;
     let whose: CheckBody<'_> = json::parse(&body)?;
-    let keys = call.app.key_ring(whose.key_text(), call.app.now());
+    let keys = call.app.key_ring_by_id(call.app.now());
     let facts = whose.facts(&keys, &call.caller)?;
     let request = facts.request(None);
     let version = note(&call, &request).await?;

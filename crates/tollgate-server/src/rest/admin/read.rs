@@ -105,6 +105,12 @@ pub(super) fn block(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -
     let reason = fields.read("reason", prose).unwrap_or_default();
     let until_micros = end(fields, "until", "for", now, is_new);
     let (kind, subject) = client?;
+    // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
+    if kind == BlockKind::ApiKey && !crate::keys::is_id(&subject) {
+        let reason = "must be api_key:<id>: the 16 characters between tg_ and the second _ of a key";
+        fields.complain("client", reason.to_owned());
+        return None;
+    }
     Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
 }
 
