@@ -1,7 +1,8 @@
--- POSTs checks for 10,000 clients: wrk … -s check.lua URL -- SHAPE
+-- POSTs checks for 10,000 clients: wrk … -s check.lua URL -- SHAPE [FILE]
 --
 -- Every request is built once, before the clock starts, so that the generator's core is not the bottleneck.
--- SHAPE says whose protocol to speak; the clients and their order are the same for all.
+-- SHAPE says whose protocol to speak; the clients and their order are the same for all. `keys` asks for the API keys in FILE, one
+-- on each line, over and over if they are fewer than clients.
 
 local CLIENTS = 10000
 local STRIDE = 7919 -- coprime with CLIENTS: visits each client once per lap, in no neighbourly order
@@ -24,9 +25,19 @@ local shapes = {
   end,
 }
 
+local keys = {}
+
+shapes.keys = function(id)
+  local body = string.format('{"api_key":"%s","endpoint":"/api/v1/items"}', keys[id % #keys + 1])
+  return wrk.format("POST", "/v1/rate-limit/check", { ["Content-Type"] = "application/json" }, body)
+end
+
 local requests, at = {}, 0
 
 function init(args)
+  if args[2] then
+    for key in io.lines(args[2]) do keys[#keys + 1] = key end
+  end
   local shape = shapes[args[1]] or error("unknown shape: " .. tostring(args[1]))
   for id = 0, CLIENTS - 1 do requests[id] = shape(id) end
 end

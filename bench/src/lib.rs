@@ -1,6 +1,7 @@
-//! What the drivers, `rest`, `library` and `allocations`, share.
+//! What the drivers, `rest`, `redis`, `sql`, `library` and `allocations`, share.
 
 pub mod contenders;
+pub mod http;
 pub mod machine;
 pub mod process;
 pub mod report;

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
-const STOP_DEADLINE: Duration = Duration::from_secs(3);
+const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
 /// A running server. It ends with this value, and with this process however that ends.
@@ -80,8 +80,19 @@ impl Server {
         from_ticks(ticks)
     }
 
+    /// Memory held now, and at most so far.
+    pub fn resident_bytes(&self) -> Result<(usize, usize)> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let field = |name: &str| -> Result<usize> {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB"));
+            Ok(kilobytes.with_context(|| format!("no {name} in /proc"))?.trim().parse::<usize>()? << 10)
+        };
+        Ok((field("VmRSS")?, field("VmHWM")?))
+    }
+
     /// Asks politely, so that nginx can end its worker, then not.
-    fn stop(&mut self) -> Result<()> {
+    pub fn stop(&mut self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
         let asked = Instant::now();

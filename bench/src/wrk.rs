@@ -17,13 +17,14 @@ pub struct Load {
     pub p99_us: f64,
 }
 
-/// Loads `address` for a while from `core`. An answer other than 2xx or 3xx is an error: it would be another measurement.
-pub fn run(address: SocketAddr, shape: &str, core: usize, duration: Duration) -> Result<Load> {
+/// Loads `address` for a while from `core`; `shape` is for `check.lua`. An answer other than 2xx or 3xx is an error: it would be another measurement.
+pub fn run(address: SocketAddr, shape: &[&str], core: usize, duration: Duration) -> Result<Load> {
     let output = Command::new("taskset")
         .args(["-c", &core.to_string(), "wrk", "-t1", &format!("-c{CONNECTIONS}")])
         .arg(format!("-d{}s", duration.as_secs()))
         .args(["-s", concat!(env!("CARGO_MANIFEST_DIR"), "/check.lua")])
-        .args([&format!("http://{address}"), "--", shape])
+        .args([&format!("http://{address}"), "--"])
+        .args(shape)
         .output()
         .context("cannot start wrk under taskset")?;
     let text = String::from_utf8_lossy(&output.stdout);

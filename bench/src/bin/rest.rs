@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tempfile::TempDir;
+use tollgate_bench::http::{Answer, ask};
 use tollgate_bench::process::{Server, ended_children_cpu, free_address, machine_cpu};
 use tollgate_bench::report::{Table, median, median_ratio};
 use tollgate_bench::wrk::{self, Load};
@@ -161,9 +161,9 @@ impl Contender {
 
     fn measure(self, plan: &Plan) -> Result<Sample> {
         let (server, _dir) = self.start(plan)?;
-        wrk::run(server.address, self.shape(), LOAD_CORE, WARM_UP)?;
+        wrk::run(server.address, &[self.shape()], LOAD_CORE, WARM_UP)?;
         let before = Clocks::read(&server)?;
-        let load = wrk::run(server.address, self.shape(), LOAD_CORE, plan.duration)?;
+        let load = wrk::run(server.address, &[self.shape()], LOAD_CORE, plan.duration)?;
         let after = Clocks::read(&server)?;
         Ok(Sample {
             cpu_us: (after.server - before.server) * 1e6 / load.requests,
@@ -182,11 +182,11 @@ impl Contender {
             ),
             _ => ("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/api/v1/items"}"#),
         };
-        let answer = Answer::ask(server.address, path, body)?;
+        let answer = ask(server.address, "POST", path, "", body)?;
         let admitted = if self == Self::Nginx {
-            answer.status.contains(" 204 ")
+            answer.status == 204
         } else {
-            answer.status.contains(" 200 ") && answer.body.contains(r#""allowed":true"#)
+            answer.status == 200 && answer.body.contains(r#""allowed":true"#)
         };
         ensure!(admitted, "it does not admit a check: {answer:?}");
         Ok(answer)
@@ -226,37 +226,15 @@ fn nginx_config(address: SocketAddr, dir: &Path) -> String {
     )
 }
 
-/// An HTTP answer, as far as it is compared.
-#[derive(Debug)]
-struct Answer {
-    status: String,
-    headers: BTreeSet<String>,
-    body: String,
-}
-
-impl Answer {
-    fn ask(address: SocketAddr, path: &str, body: &str) -> Result<Self> {
-        let mut stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        let length = body.len();
-        let head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nX-User-Id: a\r\nConnection: close");
-        write!(stream, "{head}\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        let (head, body) = text.split_once("\r\n\r\n").context("the answer has no body")?;
-        let (status, headers) = head.split_once("\r\n").context("the answer has no headers")?;
-        let names = headers.lines().filter_map(|line| Some(line.split_once(':')?.0.to_ascii_lowercase()));
-        Ok(Self { status: status.into(), headers: names.collect(), body: body.into() })
-    }
-}
-
 /// The bare handler is a floor only as long as it writes what tollgate writes.
 fn warn_if_answers_differ(answers: &BTreeMap<Contender, Answer>) {
     let (Some(bare), Some(ours)) = (answers.get(&Contender::BareAxum), answers.get(&Contender::Tollgate))
     else {
         return;
     };
-    let differing: Vec<_> = bare.headers.symmetric_difference(&ours.headers).collect();
+    let names = |answer: &Answer| answer.header_names().collect::<BTreeSet<_>>();
+    let (bare_names, our_names) = (names(bare), names(ours));
+    let differing: Vec<_> = bare_names.symmetric_difference(&our_names).collect();
     if !differing.is_empty() || bare.body.len().abs_diff(ours.body.len()) > 16 {
         eprintln!("bare axum and tollgate answer differently; make src/bin/bare_axum.rs follow.");
         eprintln!("headers in one only: {differing:?}\nbodies: {}\n        {}", bare.body, ours.body);

@@ -2,12 +2,18 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::commands::audit::Audit;
 use crate::commands::completions::Completions;
 use crate::commands::config::Config;
 use crate::commands::inspect::Inspect;
+use crate::commands::keys::Keys;
 use crate::commands::man::Man;
+use crate::commands::migrate::Migrate;
+use crate::commands::quotas::Quotas;
 use crate::commands::rules::Rules;
 use crate::commands::serve::Serve;
+use crate::commands::tiers::Tiers;
+use crate::commands::users::Users;
 use crate::commands::{Facts, Place};
 use crate::secret::Secret;
 
@@ -30,6 +36,12 @@ Examples:
   tollgate rules test rules.toml tests.toml               try rules on example requests, offline
   tollgate check --user alice --endpoint /api/v1/users    ask whether a request may pass
   tollgate explain --user alice --endpoint /api/v1/users  see why, rule by rule
+  tollgate rules apply rules/*.toml                       bring a server's rules to what the files say
+  tollgate keys create ci --scope check                   make an API key, shown once
+  tollgate users block alice --reason scraping --for 24h  keep someone out
+
+The server and the key come from --url and --key, else from TOLLGATE_URL and TOLLGATE_KEY, else from
+~/.config/tollgate/config.toml (`url`, and `key` or `key_file`; nobody else may read it).
 
 Exit codes: 0 admitted or done, 1 refused, 2 error.";
 
@@ -39,17 +51,16 @@ pub(crate) struct Global {
     /// Print JSON
     #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
-    /// Where tollgate listens
+    /// Where tollgate listens; `http://127.0.0.1:8080` if nothing says otherwise
     #[arg(
         long,
         global = true,
         env = "TOLLGATE_URL",
         hide_env_values = true,
-        default_value = "http://127.0.0.1:8080",
         help_heading = "Global options"
     )]
-    pub(crate) url: String,
-    /// The caller's or administrator's key
+    pub(crate) url: Option<String>,
+    /// The caller's or administrator's key; better in `TOLLGATE_KEY` or a file, for others can see command lines
     #[arg(
         long,
         global = true,
@@ -76,6 +87,8 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     /// Run the service, with everything embedded
     Serve(Serve),
+    /// Bring the schema of the database up to date, as `serve` does when it starts
+    Migrate(Migrate),
     /// Ask whether a request may pass, and count it
     #[command(after_help = "\
 Examples:
@@ -112,8 +125,18 @@ Examples:
   tollgate inspect ip:203.0.113.7 --endpoint /login
   tollgate inspect api_key:K --tier pro --json")]
     Inspect(Inspect),
-    /// Check, list and try rule files, offline
+    /// Check and try rule files, offline; manage the rules of a server (needs a key)
     Rules(Rules),
+    /// Manage the plans of clients (needs a key)
+    Tiers(Tiers),
+    /// Manage what single users may do (needs a key)
+    Quotas(Quotas),
+    /// Keep users, keys, tenants and networks out, and let them in again (needs a key)
+    Users(Users),
+    /// Make, list, rotate and revoke API keys (needs a key)
+    Keys(Keys),
+    /// See who changed what (needs a key)
+    Audit(Audit),
     /// Print the settings in force
     Config(Config),
     /// Print completions for a shell

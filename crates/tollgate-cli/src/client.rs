@@ -1,13 +1,15 @@
 //! Asks a server one question, and waits for the answer.
 //!
-//! A command asks once and ends, so there is no pool and no retry: one connection, one request, and one deadline
-//! over all of it.
+//! A command asks a few times and ends, so there is no pool and no retry: for each question one connection, one
+//! request, and one deadline over all of it.
+
+mod error;
 
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, StatusCode, header};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -15,101 +17,68 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
+pub(crate) use self::error::{ApiError, ClientError};
 use crate::secret::Secret;
-use crate::url::{Target, UrlError};
+use crate::url::Target;
 
 /// Longer than any decision takes; short enough for someone who waits at a terminal.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// An explanation of ten thousand rules is well below this.
+/// Importing or exporting everything may take longer.
+const DEADLINE_BULK: Duration = Duration::from_mins(2);
+/// An explanation of ten thousand rules is well below this, and so is a page of a list.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// A page of an export, or the plan of an import, may be some megabytes more.
+const ANSWER_BYTES_MAX_BULK: usize = 256 << 20;
+
+/// Said when a key is needed and there is none.
+const NO_KEY: &str =
+    "hint: put it into TOLLGATE_KEY or ~/.config/tollgate/config.toml; see `tollgate --help`";
 
 /// A server to ask.
 pub(crate) struct Client {
     target: Target,
     key: Option<HeaderValue>,
+    /// What to say when the server wants a key and we had one that is for another server.
+    hint: Option<String>,
 }
 
 /// What a server answered, error envelopes aside.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    /// The status.
+    pub(crate) status: StatusCode,
+    /// The version of what was answered.
+    pub(crate) etag: Option<String>,
     /// The body as it came.
     pub(crate) text: String,
-    /// The body as it is read.
+    /// The body as it is read; null if there is none.
     pub(crate) body: Value,
 }
 
-/// Why there is no answer.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum ClientError {
-    /// The server's address is no address.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// The key cannot be sent; it is not repeated here.
-    #[error("the key contains characters that cannot be sent in a header")]
-    Key,
-    /// Nobody listens there.
-    #[error("nothing answers at {0}: is tollgate running? start it with `tollgate serve`")]
-    NothingAnswers(Target),
-    /// Someone listens there and takes too long.
-    #[error("{target} gave no answer within {} s", DEADLINE.as_secs())]
-    Timeout {
-        /// Whom we asked.
-        target: Target,
-    },
-    /// The connection could not be made or broke.
-    #[error("{target}: {source}")]
-    Connection {
-        /// Whom we asked.
-        target: Target,
-        /// What happened.
-        source: io::Error,
-    },
-    /// Someone answers who is not tollgate.
-    #[error("{target} answered with status {status} and no JSON: is that tollgate?")]
-    NotTollgate {
-        /// Whom we asked.
-        target: Target,
-        /// The status of the answer.
-        status: StatusCode,
-    },
-    /// Someone answers in JSON who decides about nothing.
-    #[error("the answer contains no decision: is that tollgate?")]
-    NoDecision,
-    /// The server answered with an error.
-    #[error(transparent)]
-    Api(Box<ApiError>),
+/// What must hold for a write to happen.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Expect {
+    /// Nothing.
+    Anything,
+    /// It is not there yet.
+    Absent,
+    /// It is at this version.
+    Version(u64),
 }
 
-/// An error envelope.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct ApiError {
-    /// The whole envelope as it came.
-    pub(crate) text: String,
-    code: String,
-    message: String,
-    field: Option<String>,
-    reason: Option<String>,
-    request_id: Option<String>,
+/// A question in the making.
+struct Question {
+    method: Method,
+    path: String,
+    body: Bytes,
+    expect: Expect,
+    bulk: bool,
 }
 
-impl std::error::Error for ApiError {}
-
-impl std::fmt::Display for ApiError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({}", self.message, self.code)?;
-        // Most messages are made of field and reason already: nobody needs to read them twice.
-        let told = |reason: &&String| self.message.contains(reason.as_str());
-        match (&self.field, &self.reason) {
-            (_, Some(reason)) if told(&reason) => {}
-            (Some(field), Some(reason)) => write!(f, ", {field}: {reason}")?,
-            (Some(one), None) | (None, Some(one)) => write!(f, ", {one}")?,
-            (None, None) => {}
-        }
-        match &self.request_id {
-            // A person can act on a message; only for the server's own faults is the log the place to look.
-            Some(id) if self.code == "INTERNAL_ERROR" => write!(f, ", request {id})"),
-            _ => f.write_str(")"),
-        }
+impl Question {
+    fn new(method: Method, path: &str) -> Self {
+        let (body, expect) = (Bytes::new(), Expect::Anything);
+        Question { method, path: path.to_owned(), body, expect, bulk: false }
     }
 }
 
@@ -125,47 +94,101 @@ impl Client {
         };
         let key =
             key.map(bearer).transpose().map_err(|_: http::header::InvalidHeaderValue| ClientError::Key)?;
-        Ok(Client { target, key })
+        Ok(Client { target, key, hint: None })
+    }
+
+    /// The same, with what to say if it turns out that a key was needed.
+    pub(crate) fn with_hint(self, hint: Option<String>) -> Self {
+        Client { hint, ..self }
     }
 
     /// Asks with `GET`.
     pub(crate) fn get(&self, path: &str) -> Result<Answer, ClientError> {
-        self.ask(Method::GET, path, Bytes::new())
+        self.ask(Question::new(Method::GET, path))
     }
 
     /// Asks with `POST` and a JSON body.
     pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, ClientError> {
-        let body = serde_json::to_vec(body).map_err(|error| self.broken(error))?;
-        self.ask(Method::POST, path, body.into())
+        let body = self.json(body)?;
+        self.ask(Question { body, ..Question::new(Method::POST, path) })
     }
 
-    fn ask(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, ClientError> {
-        let request = self.request(method, path, body)?;
+    /// Asks with `PUT` and a JSON body.
+    pub(crate) fn put(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        expect: Expect,
+    ) -> Result<Answer, ClientError> {
+        let body = self.json(body)?;
+        self.ask(Question { body, expect, ..Question::new(Method::PUT, path) })
+    }
+
+    /// Asks with `DELETE`.
+    pub(crate) fn delete(&self, path: &str, expect: Expect) -> Result<Answer, ClientError> {
+        self.ask(Question { expect, ..Question::new(Method::DELETE, path) })
+    }
+
+    /// Sends a body with `POST` that may be large and take its time.
+    pub(crate) fn post_bulk(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        expect: Expect,
+    ) -> Result<Answer, ClientError> {
+        let body = self.json(body)?;
+        self.ask(Question { body, expect, bulk: true, ..Question::new(Method::POST, path) })
+    }
+
+    /// Asks with `GET` for what may be large and take its time.
+    pub(crate) fn get_bulk(&self, path: &str) -> Result<Answer, ClientError> {
+        self.ask(Question { bulk: true, ..Question::new(Method::GET, path) })
+    }
+
+    fn json(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
+        serde_json::to_vec(body).map(Bytes::from).map_err(|error| self.broken(error))
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "a question is asked once")]
+    fn ask(&self, question: Question) -> Result<Answer, ClientError> {
+        let request = self.request(&question)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| self.broken(error))?;
-        let exchange = async { tokio::time::timeout(DEADLINE, self.exchange(request)).await };
-        let timeout = |_| ClientError::Timeout { target: self.target.clone() };
-        let (status, bytes) = runtime.block_on(exchange).map_err(timeout)??;
-        self.read(status, &bytes)
+        let (waited, bytes_max) =
+            if question.bulk { (DEADLINE_BULK, ANSWER_BYTES_MAX_BULK) } else { (DEADLINE, ANSWER_BYTES_MAX) };
+        let exchange = async { tokio::time::timeout(waited, self.exchange(request, bytes_max)).await };
+        let timeout = |_| ClientError::Timeout { target: self.target.clone(), waited };
+        let (head, body) = runtime.block_on(exchange).map_err(timeout)??.into_parts();
+        let etag = head.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
+        self.read(head.status, etag, String::from_utf8_lossy(&body).into_owned())
     }
 
-    fn request(&self, method: Method, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, ClientError> {
+    fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
-            .method(method)
-            .uri(self.target.path(path))
+            .method(&question.method)
+            .uri(self.target.path(&question.path))
             .header(header::HOST, &self.target.authority)
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, concat!("tollgate-cli/", env!("CARGO_PKG_VERSION")));
-        if !body.is_empty() {
+        if !question.body.is_empty() {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
+        request = match question.expect {
+            Expect::Anything => request,
+            Expect::Absent => request.header(header::IF_NONE_MATCH, "*"),
+            Expect::Version(version) => request.header(header::IF_MATCH, format!("\"{version}\"")),
+        };
         if let Some(key) = &self.key {
             request = request.header(header::AUTHORIZATION, key);
         }
-        request.body(Full::new(body)).map_err(|error| self.broken(error))
+        request.body(Full::new(question.body.clone())).map_err(|error| self.broken(error))
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
+    async fn exchange(
+        &self,
+        request: Request<Full<Bytes>>,
+        bytes_max: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
         let stream =
             TcpStream::connect(&self.target.authority).await.map_err(|error| self.unreachable(error))?;
         let handshake = http1::handshake(TokioIo::new(stream)).await;
@@ -173,21 +196,35 @@ impl Client {
         // Ends with the exchange: the runtime is dropped right after it.
         tokio::spawn(connection);
         let response = sender.send_request(request).await.map_err(|error| self.broken(error))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await;
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, bytes_max).collect().await;
         let body = body.map_err(|source| self.broken(io::Error::other(source)))?;
-        Ok((status, body.to_bytes()))
+        Ok(Response::from_parts(head, body.to_bytes()))
     }
 
-    fn read(&self, status: StatusCode, bytes: &[u8]) -> Result<Answer, ClientError> {
-        let text = String::from_utf8_lossy(bytes).into_owned();
+    fn read(&self, status: StatusCode, etag: Option<String>, text: String) -> Result<Answer, ClientError> {
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Answer { status, etag, text: String::new(), body: Value::Null });
+        }
         match serde_json::from_str::<Value>(&text) {
             Ok(body) if body.get("error").is_some_and(Value::is_object) => {
-                Err(ClientError::Api(Box::new(ApiError::read(text, &body["error"]))))
+                let hint = self.hint.as_deref().or(self.key.is_none().then_some(NO_KEY));
+                let hint = hint.filter(|_| status == StatusCode::UNAUTHORIZED);
+                Err(ClientError::Api(Box::new(ApiError::read(text, status, &body["error"], hint))))
             }
-            Ok(body) if body.is_object() => Ok(Answer { text, body }),
-            _ => Err(ClientError::NotTollgate { target: self.target.clone(), status }),
+            Ok(body) if body.is_object() => Ok(Answer { status, etag, text, body }),
+            _ => Err(self.stranger(status)),
         }
+    }
+
+    /// The error for an answer that tollgate does not give.
+    pub(crate) fn stranger(&self, status: StatusCode) -> ClientError {
+        ClientError::NotTollgate { target: self.target.clone(), status }
+    }
+
+    /// The error for an answer in JSON that lacks the list that was asked for.
+    pub(crate) fn no_such_list(&self, name: &str) -> ClientError {
+        ClientError::NoList { target: self.target.clone(), name: name.to_owned() }
     }
 
     fn unreachable(&self, source: io::Error) -> ClientError {
@@ -200,20 +237,5 @@ impl Client {
 
     fn broken<E: Into<Box<dyn std::error::Error + Send + Sync>>>(&self, error: E) -> ClientError {
         ClientError::Connection { target: self.target.clone(), source: io::Error::other(error) }
-    }
-}
-
-impl ApiError {
-    fn read(text: String, error: &Value) -> Self {
-        let word = |value: &Value| value.as_str().map(str::to_owned);
-        let details = &error["details"];
-        ApiError {
-            text,
-            code: word(&error["code"]).unwrap_or_else(|| "UNKNOWN".to_owned()),
-            message: word(&error["message"]).unwrap_or_else(|| "the server gave no reason".to_owned()),
-            field: word(&details["field"]),
-            reason: word(&details["reason"]),
-            request_id: word(&error["request_id"]),
-        }
     }
 }

@@ -1,15 +1,22 @@
 //! One file per command: each asks, and renders the answer.
 
+pub(crate) mod audit;
 pub(crate) mod check;
 pub(crate) mod completions;
 pub(crate) mod config;
 pub(crate) mod explain;
 pub(crate) mod inspect;
+mod item_file;
+pub(crate) mod keys;
 pub(crate) mod man;
+pub(crate) mod migrate;
+pub(crate) mod quotas;
 pub(crate) mod reset;
 pub(crate) mod rules;
 pub(crate) mod serve;
 pub(crate) mod status;
+pub(crate) mod tiers;
+pub(crate) mod users;
 
 use std::net::IpAddr;
 

@@ -6,6 +6,7 @@ use serde_json::json;
 use tollgate::wire::{Origin, Problem, Problems};
 use tollgate_server::serve::ServeError;
 use tollgate_server::settings::SettingsError;
+use tollgate_stores::sql::DatabaseError;
 
 use crate::client::ClientError;
 
@@ -37,9 +38,44 @@ pub(crate) enum Failure {
     /// The service could not run.
     #[error(transparent)]
     Serve(#[from] ServeError),
+    /// The database could not be reached, or its schema not be changed.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
     /// The system gives no threads or no event queue.
     #[error("cannot start: {0}")]
     Runtime(#[source] io::Error),
+    /// Nobody could be asked whether to go on: say so with `--yes`.
+    #[error("to {act}, somebody must agree, and there is no terminal to ask on: pass --yes")]
+    Unconfirmed {
+        /// What would be done.
+        act: String,
+    },
+    /// A file with a key that others may read, or a file that leads to a key and that others may write.
+    #[error(
+        "{path} has a key in it or leads to one, and others have access to it (mode {mode:03o}): run `chmod 600 {path}`"
+    )]
+    OpenToOthers {
+        /// The file.
+        path: String,
+        /// Its permissions.
+        mode: u32,
+    },
+    /// A key was made, and nobody was there to read it.
+    #[error("key {id} was made and could not be printed ({source}): revoke it, and make another")]
+    Unread {
+        /// Which key.
+        id: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// Arguments that are each fine and make no sense together or with what they name.
+    #[error("{0}")]
+    Arguments(String),
+    /// Somebody else changed the configuration between our plan and our writing.
+    #[error(
+        "the configuration was changed by somebody else since the plan was made: nothing was done, run it again"
+    )]
+    Overtaken,
     /// The server could not be asked, or answered with an error.
     #[error(transparent)]
     Client(#[from] ClientError),
@@ -52,9 +88,17 @@ impl Failure {
             return format!("{}\n", error.text.trim_end());
         }
         let code = match self {
-            Failure::Read { .. } | Failure::Mistakes { .. } | Failure::Settings(_) => "INVALID_INPUT",
-            Failure::Write(_) | Failure::Serve(_) | Failure::Runtime(_) => "INTERNAL_ERROR",
-            Failure::Client(_) => "SERVICE_UNAVAILABLE",
+            Failure::Read { .. }
+            | Failure::Mistakes { .. }
+            | Failure::Settings(_)
+            | Failure::Unconfirmed { .. }
+            | Failure::OpenToOthers { .. }
+            | Failure::Arguments(_) => "INVALID_INPUT",
+            Failure::Overtaken => "PRECONDITION_FAILED",
+            Failure::Write(_) | Failure::Unread { .. } | Failure::Serve(_) | Failure::Runtime(_) => {
+                "INTERNAL_ERROR"
+            }
+            Failure::Client(_) | Failure::Database(_) => "SERVICE_UNAVAILABLE",
         };
         let mut error = json!({ "code": code, "message": self.to_string() });
         if let Failure::Mistakes { problems, .. } = self {

@@ -3,12 +3,19 @@
 mod args;
 mod client;
 mod commands;
+mod confirm;
+mod connection;
 mod exit;
 mod failure;
+mod items;
+mod moment;
 mod output;
+mod plan;
+mod record;
 mod render;
 mod secret;
 mod table;
+mod toml_text;
 mod url;
 
 use std::process::ExitCode;
@@ -28,7 +35,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     let output = Output::new(global.json, global.color);
-    let client = || Client::new(&global.url, global.key.clone());
+    let client = || connection::client(&global);
     let exit = run(&command, &output, client).unwrap_or_else(|failure| output.failure(&failure));
     exit.into()
 }
@@ -37,16 +44,22 @@ fn main() -> ExitCode {
 fn run(
     command: &Command,
     output: &Output,
-    client: impl FnOnce() -> Result<Client, client::ClientError>,
+    client: impl FnOnce() -> Result<Client, Failure>,
 ) -> Result<Exit, Failure> {
     match command {
         Command::Serve(serve) => commands::serve::run(serve, output),
+        Command::Migrate(migrate) => commands::migrate::run(migrate, output),
         Command::Check(facts) => commands::check::run(facts, &client()?, output),
         Command::Status(place) => commands::status::run(place, &client()?, output),
         Command::Reset(place) => commands::reset::run(place, &client()?, output),
         Command::Explain(facts) => commands::explain::run(facts, &client()?, output),
         Command::Inspect(inspect) => commands::inspect::run(inspect, &client()?, output),
-        Command::Rules(rules) => commands::rules::run(rules, output),
+        Command::Rules(rules) => commands::rules::run(rules, output, client),
+        Command::Tiers(tiers) => commands::tiers::run(tiers, &client()?, output),
+        Command::Quotas(quotas) => commands::quotas::run(quotas, &client()?, output),
+        Command::Users(users) => commands::users::run(users, &client()?, output),
+        Command::Keys(keys) => commands::keys::run(keys, &client()?, output),
+        Command::Audit(audit) => commands::audit::run(audit, &client()?, output),
         Command::Config(config) => commands::config::run(config, output),
         Command::Completions(completions) => commands::completions::run(completions, output),
         Command::Man(man) => commands::man::run(man, output),

@@ -78,6 +78,19 @@ impl Output {
         }
     }
 
+    /// Prints what is told once and never again: a reader that has gone is an error here.
+    #[allow(clippy::unused_self, reason = "an output is what entitles a command to print")]
+    pub(crate) fn once(&self, text: &str) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+    }
+
+    /// Says something beside the answer, on the error stream.
+    pub(crate) fn note(&self, text: &str) {
+        let mut stderr = io::stderr().lock();
+        let _ = writeln!(stderr, "{}", paint(self.colors_on_error, Style::Faint, &escape_lines(text)));
+    }
+
     /// Says what went wrong: in words for people, and where JSON is wanted also as JSON for the program that reads.
     pub(crate) fn failure(&self, failure: &Failure) -> Exit {
         let label = paint(self.colors_on_error, Style::Bad, "error:");
@@ -108,12 +121,13 @@ fn paint(colors: bool, style: Style, text: &str) -> String {
     if colors && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
+/// Whether a terminal would act upon it.
+pub(crate) fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
 /// The text with everything escaped that a terminal would act upon.
 pub(crate) fn escape(text: &str) -> String {
-    let steers = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if steers(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }

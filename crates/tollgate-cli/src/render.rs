@@ -82,6 +82,15 @@ fn remaining_time(at: &Value) -> Option<u64> {
     Some(at.as_u64()?.saturating_sub(now))
 }
 
+/// A value as a word; nothing for what is missing.
+pub(crate) fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
+    }
+}
+
 /// Seconds as people read them, in the two largest units: `1h 30m`.
 pub(crate) fn lasting(secs: u64) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];

@@ -31,6 +31,11 @@ impl Table {
         Table { rows: vec![headings.iter().map(|text| Cell::styled(Style::Heading, text)).collect()] }
     }
 
+    /// Without headings.
+    pub(crate) fn plain() -> Self {
+        Table { rows: Vec::new() }
+    }
+
     pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = Cell>) {
         self.rows.push(cells.into_iter().collect());
     }

@@ -78,6 +78,20 @@ pub(crate) fn segment(value: &str) -> String {
     escaped
 }
 
+/// The pairs that have a value, as the query of a path; empty if there are none.
+pub(crate) fn query(pairs: &[(&str, Option<&str>)]) -> String {
+    let mut query = String::new();
+    for (key, value) in pairs {
+        if let Some(value) = value {
+            query.push(if query.is_empty() { '?' } else { '&' });
+            query.push_str(key);
+            query.push('=');
+            query.push_str(&segment(value));
+        }
+    }
+    query
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,5 +121,11 @@ mod tests {
         assert_eq!(segment("/api/v1/users?q=a b#c%2F"), "%2Fapi%2Fv1%2Fusers%3Fq%3Da%20b%23c%252F");
         assert_eq!(segment("grüße-._~"), "gr%C3%BC%C3%9Fe-._~");
         assert_eq!(segment("a\r\nHost: b"), "a%0D%0AHost%3A%20b");
+    }
+
+    #[test]
+    fn a_query_holds_what_is_given_and_values_stay_values() {
+        assert_eq!(query(&[("a", None)]), "");
+        assert_eq!(query(&[("a", Some("1&b=2")), ("b", None), ("c", Some(""))]), "?a=1%26b%3D2&c=");
     }
 }

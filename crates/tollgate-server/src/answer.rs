@@ -10,6 +10,7 @@ use tollgate::{Answer, Decision, Timestamp};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
+use crate::keys::KeyRefusal;
 use crate::rest::Response;
 
 /// Headers of an answer to a check, those that hyper adds included.
@@ -57,11 +58,31 @@ pub(crate) struct DecisionBody<'a> {
     pub(crate) degraded: bool,
 }
 
-/// The end of a block. A rule's block has none: it ends when the rule does.
+/// The end of a block. A rule's block has none: it ends when the rule does, as does one that was set for good.
 #[derive(Serialize)]
 pub(crate) struct BlockedUntil(Option<u64>);
 
 impl<'a> DecisionBody<'a> {
+    /// About a client whose key is none.
+    pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
+        DecisionBody {
+            allowed: false,
+            limit: None,
+            remaining: None,
+            reset_at: None,
+            strategy: None,
+            retry_after: None,
+            rule: None,
+            delay_ms: None,
+            reason: Some(refusal.as_str()),
+            decision: Some("blocked"),
+            blocked_until: Some(BlockedUntil(None)),
+            message: None,
+            response_status: None,
+            degraded: false,
+        }
+    }
+
     pub(crate) fn new(decision: &'a Decision) -> Self {
         let binding = decision.binding();
         let rule = decision.rule();
@@ -89,9 +110,11 @@ impl<'a> DecisionBody<'a> {
             }
             Answer::Refuse { reason, .. } => body.reason = Some(reason.as_str()),
             Answer::Block => {
+                let block = decision.block();
                 body.decision = Some("blocked");
-                body.reason = Some(message.unwrap_or("blocked by a rule"));
-                body.blocked_until = Some(BlockedUntil(None));
+                body.reason = block.map(|block| block.reason).or(message).or(Some("blocked by a rule"));
+                let until = block.and_then(|block| block.until);
+                body.blocked_until = Some(BlockedUntil(until.map(Timestamp::as_secs_ceil)));
             }
             Answer::Unavailable => {}
         }
@@ -164,4 +187,44 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
 pub(crate) fn rfc3339(at: Timestamp) -> String {
     let secs = i64::try_from(at.as_micros() / 1_000_000).unwrap_or(0);
     jiff::Timestamp::from_second(secs).map_or_else(|_| String::new(), |instant| instant.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+    use tollgate::accounts::Blocked;
+    use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet};
+
+    use super::*;
+
+    /// The body of a check by alice, who is blocked for `reason`.
+    fn body(reason: &str, until: Option<Timestamp>) -> Value {
+        let limiter = Limiter::new(RuleSet::from_toml("").unwrap(), MemoryCounters::default());
+        limiter.update_accounts(|accounts| {
+            let mut editor = accounts.edit();
+            editor.put_block(Blocked::User("alice"), reason, until);
+            editor.finish()
+        });
+        let user = Some(Id::parse("alice").unwrap());
+        let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+        let decided = limiter.check_now(&request, Timestamp::from_secs(1_000));
+        assert_eq!(status(&decided).unwrap(), StatusCode::FORBIDDEN);
+        serde_json::to_value(DecisionBody::new(&decided)).unwrap()
+    }
+
+    #[test]
+    fn whoever_is_blocked_is_told_why_and_until_when() {
+        let body = body("abuse, see #7", Some(Timestamp::from_micros(2_000_000_001)));
+        assert_eq!(body["decision"], "blocked");
+        assert_eq!(body["allowed"], false);
+        assert_eq!(body["reason"], "abuse, see #7");
+        assert_eq!(body["blocked_until"], 2_001, "rounded up: a second earlier it is not over");
+    }
+
+    #[test]
+    fn a_block_for_good_ends_at_no_time() {
+        let body = body("", None);
+        assert_eq!(body.get("blocked_until"), Some(&json!(null)));
+        assert_eq!(body["reason"], "", "whoever set it gave none");
+    }
 }

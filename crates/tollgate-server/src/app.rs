@@ -7,24 +7,56 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tollgate::headers::HeaderProfile;
-use tollgate::{Limiter, MemoryCounters, Seed, Timestamp};
+use tollgate::record::{Record, RecordSink};
+use tollgate::wire::Problems;
+use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::auth::Gate;
+use crate::brake::Brake;
+use crate::catalog::{Catalog, FileRules};
 use crate::clock::Clock;
 use crate::counters::{Counters, StoreState};
 use crate::idempotency::Idempotency;
+use crate::keys::{KeyRing, KeySecret};
 use crate::metrics::Metrics;
+use crate::recent::Recent;
 use crate::reload::ReloadHandle;
 use crate::settings::Settings;
 use crate::transport::ConnectionStats;
+use crate::usage::Usage;
 
 /// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<Counters, Arc<Metrics>>;
+pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
+
+/// Where decisions are written down.
+pub(crate) struct Records {
+    pub(crate) metrics: Metrics,
+    pub(crate) usage: Usage,
+    pub(crate) recent: Recent,
+}
+
+impl RecordSink for Records {
+    fn offer(&self, record: &Record<'_>) {
+        self.metrics.offer(record);
+        self.usage.offer(record);
+        self.recent.offer(record);
+    }
+}
+
+/// The secrets of a service.
+pub(crate) struct Secrets<'a> {
+    /// The key of the administrator.
+    pub(crate) admin_key: &'a str,
+    /// What the hashes of API keys are keyed with.
+    pub(crate) key_secret: KeySecret,
+}
 
 /// The service: one for the life of the process.
 pub(crate) struct App {
     limiter: ServiceLimiter,
     clock: Clock,
+    catalog: Catalog,
+    brake: Brake,
     live: ArcSwap<Live>,
     /// Known once the file is watched; a service without a file has nothing to reload.
     reload: OnceLock<ReloadHandle>,
@@ -56,14 +88,21 @@ impl App {
         settings: Settings,
         counters: Counters,
         seed: Seed,
-        admin_key: &str,
+        secrets: Secrets<'_>,
         clock: Clock,
         connections: Arc<ConnectionStats>,
     ) -> Arc<Self> {
+        let Secrets { admin_key, key_secret } = secrets;
         let live = Live::new(&settings, admin_key);
-        let metrics = Arc::new(Metrics::new(&settings.rules));
+        let records = Records {
+            metrics: Metrics::new(&settings.rules),
+            usage: Usage::default(),
+            recent: Recent::default(),
+        };
         Arc::new(App {
-            limiter: Limiter::with_records(settings.rules, counters, metrics, seed)
+            catalog: Catalog::new(&settings, key_secret),
+            brake: Brake::default(),
+            limiter: Limiter::with_records(settings.rules, counters, records, seed)
                 .with_local_bounds(settings.counters.bounds()),
             clock,
             live: ArcSwap::from_pointee(live),
@@ -110,7 +149,38 @@ impl App {
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
-        self.limiter.records()
+        &self.limiter.records().metrics
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.limiter.records().usage
+    }
+
+    /// What is configured in the database.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.catalog
+    }
+
+    /// What slows down who tries keys.
+    pub(crate) fn brake(&self) -> &Brake {
+        &self.brake
+    }
+
+    /// The keys as of now, if this text may be one of them.
+    pub(crate) fn key_ring(&self, text: Option<&str>, now: Timestamp) -> KeyRing<'_> {
+        let is_ours = text.and_then(crate::keys::id_of).is_some() && self.catalog.has_keys();
+        KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.catalog.secret())), now)
+    }
+
+    /// The same for who administers: there a key may be named by its id.
+    pub(crate) fn key_ring_by_id(&self, now: Timestamp) -> KeyRing<'_> {
+        let held = self.catalog.has_keys().then(|| (self.limiter.rules(), self.catalog.secret()));
+        KeyRing::new(held, now).by_id_too()
+    }
+
+    /// The traffic of the last minutes.
+    pub(crate) fn recent(&self) -> &Recent {
+        &self.limiter.records().recent
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -122,10 +192,19 @@ impl App {
     }
 
     /// Puts newly read settings in force: rules, keys and header profiles. The rest needs a restart.
-    pub(crate) fn apply(&self, settings: Settings) {
-        self.metrics().follow(&settings.rules);
-        self.live.store(Arc::new(Live::new(&settings, &self.admin_key)));
-        self.limiter.replace_rules(settings.rules);
+    ///
+    /// # Errors
+    /// When the rules do not go together with those of the database; nothing has changed then.
+    pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
+        self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
+        self.live.store(Arc::new(Live::new(settings, &self.admin_key)));
+        Ok(())
+    }
+
+    /// Puts other rules in force.
+    pub(crate) fn replace_rules(&self, rules: RuleSet) {
+        self.metrics().follow(&rules);
+        self.limiter.replace_rules(rules);
     }
 
     pub(crate) fn set_reload(&self, handle: ReloadHandle) {
@@ -171,6 +250,7 @@ impl App {
         gauges.accept_errors.set(count(self.connections.accept_errors.load(Ordering::Relaxed)));
         gauges.snapshot_failures.set(count(self.snapshot_failures.load(Ordering::Relaxed)));
         gauges.clock_offset_seconds.set(self.clock.wall_offset());
+        self.metrics().catalog.read(self);
         let status = self.reload().map(ReloadHandle::status);
         gauges.config_generation.set(count(status.as_ref().map_or(1, |status| status.generation)));
         gauges

@@ -1,24 +1,35 @@
 //! The data directory: what must survive a restart.
 //!
-//! `admin.key` (the key of the administrator), `counters.snap` (the counters) and `lock` (so that two processes do not
-//! overwrite each other's counters). A file is replaced by a new one under its name, never written in place: a crash
+//! `admin.key` (the key of the administrator), `keys.secret` (what API keys are hashed with), `counters.snap` (the counters),
+//! `config.snap` (the last good configuration), `usage.spool` (what users have asked and the database does not know yet)
+//! and `lock` (so that two processes do not overwrite each other's files). A file is replaced by a new one under its name, never written in place: a crash
 //! or a full disk leaves the old one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use tollgate::counters::memory::{MemoryBounds, SnapshotError};
 use tollgate::{MemoryCounters, Seed, Timestamp};
 use tracing::{info, warn};
 
+use crate::catalog::snapshot::{self, Configuration};
+use crate::keys;
+
 const ADMIN_KEY: &str = "admin.key";
 const COUNTERS: &str = "counters.snap";
 const FLEET_SEED: &str = "fleet.seed";
+const KEY_SECRET: &str = "keys.secret";
+const CONFIGURATION: &str = "config.snap";
+const USAGE: &str = "usage.spool";
 const LOCK: &str = "lock";
 /// No key is longer; a larger file is not a key.
 const KEY_BYTES_MAX: u64 = 4_096;
+/// A shorter secret was not made by us.
+const KEY_SECRET_BYTES_MIN: usize = 32;
 
 /// Why a data directory cannot be used.
 #[non_exhaustive]
@@ -46,6 +57,13 @@ pub enum DataDirError {
         /// Why.
         source: io::Error,
     },
+    /// The file holds no secret. Without the old one the keys that were hashed with it are lost.
+    #[error("{path} holds no secret: it must be one line of 32 or more printable ASCII characters; put the old one back, or \
+        remove the file and make every API key anew", path = path.display())]
+    NoSecret {
+        /// The file.
+        path: PathBuf,
+    },
     /// The key file holds no key: remove it, and a key is made.
     #[error("{path} holds no key: it must be one line of printable ASCII; remove the file to have a key made",
         path = path.display())]
@@ -61,6 +79,10 @@ pub struct DataDir {
     path: PathBuf,
     /// Locked until dropped.
     _lock: File,
+    /// Held while a file is replaced: two saves of the same one would write the same draft.
+    replacing: Mutex<()>,
+    /// Whether the configuration could not be saved the last time.
+    configuration_fails: AtomicBool,
 }
 
 /// The key of the administrator.
@@ -89,7 +111,12 @@ impl DataDir {
         let lock =
             owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
         match lock.try_lock() {
-            Ok(()) => Ok(DataDir { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(DataDir {
+                path: path.to_owned(),
+                _lock: lock,
+                replacing: Mutex::new(()),
+                configuration_fails: AtomicBool::new(false),
+            }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
@@ -122,6 +149,105 @@ impl DataDir {
                 Ok(AdminKey { key, is_new: true })
             }
             Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// What the hashes of API keys are keyed with; made if there is none.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written, or holds none.
+    pub(crate) fn key_secret(&self) -> Result<String, DataDirError> {
+        let path = self.path.join(KEY_SECRET);
+        let failed = |source| DataDirError::Key { path: path.clone(), source };
+        match File::open(&path) {
+            Ok(file) => {
+                warn_if_others_can_read(&file, &path);
+                let mut text = String::new();
+                file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+                let secret = text.trim();
+                let usable = secret.len() >= KEY_SECRET_BYTES_MIN
+                    && secret.bytes().all(|byte| byte.is_ascii_graphic());
+                // It is not made anew: keys that were hashed with the old one would be lost.
+                if usable { Ok(secret.to_owned()) } else { Err(DataDirError::NoSecret { path }) }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let secret = keys::random_text().map_err(failed)?;
+                self.replace(KEY_SECRET, |file| writeln!(file, "{secret}")).map_err(failed)?;
+                Ok(secret)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// The last good configuration of the database at `place`, if there is one that can be read. What cannot is put aside.
+    pub(crate) fn load_configuration(&self, place: &str) -> Option<Configuration> {
+        let path = self.path.join(CONFIGURATION);
+        let read = match File::open(&path) {
+            Ok(file) => snapshot::read(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+            Err(error) => Err(error.into()),
+        };
+        match read {
+            Ok((from, configuration)) if from == place => Some(configuration),
+            Ok((from, _)) => {
+                warn!(from, now = place, "the configuration on disk is of another database, and is not used");
+                None
+            }
+            Err(error) => {
+                let aside = self.path.join(format!("{CONFIGURATION}.damaged"));
+                let kept = fs::rename(&path, &aside).is_ok();
+                warn!(%error, file = %path.display(), kept_as = kept.then(|| aside.display().to_string()),
+                    "the configuration on disk cannot be read");
+                None
+            }
+        }
+    }
+
+    /// The version of the last good configuration of the database at `place`.
+    pub(crate) fn configuration_version(&self, place: &str) -> Option<u64> {
+        snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, place)
+    }
+
+    /// Saves the configuration; whether it worked. A failure is logged, and the last one stays.
+    pub(crate) fn save_configuration(
+        &self,
+        write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
+    ) -> bool {
+        let saved = self.replace(CONFIGURATION, write);
+        let failed_before = self.configuration_fails.swap(saved.is_err(), Ordering::Relaxed);
+        match &saved {
+            // It is tried every other second: told once, when it begins.
+            Err(error) if !failed_before => {
+                warn!(%error, directory = %self.path.display(), "cannot save the configuration; will try again");
+            }
+            Ok(()) if failed_before => info!("the configuration is saved again"),
+            _ => {}
+        }
+        saved.is_ok()
+    }
+
+    /// When the counters were saved, in microseconds since 1970.
+    pub(crate) fn counters_saved_at(&self) -> Option<u64> {
+        let saved = fs::metadata(self.path.join(COUNTERS)).ok()?.modified().ok()?;
+        Some(Timestamp::from(saved).as_micros())
+    }
+
+    /// What users and keys have asked and the last process could not tell the database.
+    pub(crate) fn usage(&self) -> Option<Vec<u8>> {
+        fs::read(self.path.join(USAGE)).ok()
+    }
+
+    /// Keeps what the database could not be told, for the next process; nothing removes what was kept.
+    pub(crate) fn keep_usage(&self, left: Option<&[u8]>) {
+        let kept = match left {
+            Some(left) => self.replace(USAGE, |file| file.write_all(left)),
+            None => match fs::remove_file(self.path.join(USAGE)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        };
+        if let Err(error) = kept {
+            warn!(%error, directory = %self.path.display(), "cannot keep what users and keys have asked");
         }
     }
 
@@ -176,6 +302,7 @@ impl DataDir {
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> io::Result<()> {
+        let _turn = self.replacing.lock();
         let draft = self.path.join(format!("{name}.tmp"));
         let written = write_draft(&draft, write).and_then(|()| fs::rename(&draft, self.path.join(name)));
         if written.is_err() {
@@ -194,20 +321,8 @@ fn write_draft(draft: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Res
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
 
-/// `tg_admin_` and 32 random bytes in 43 characters that need no escaping anywhere.
 fn new_key() -> io::Result<String> {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
-    let mut random = [0; 32];
-    getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let mut key = String::from("tg_admin_");
-    for group in random.chunks(3) {
-        let bits = group
-            .iter()
-            .enumerate()
-            .fold(0_usize, |bits, (n, byte)| bits | usize::from(*byte) << (16 - 8 * n));
-        key.extend((0..=group.len()).map(|n| char::from(ALPHABET[bits >> (18 - 6 * n) & 63])));
-    }
-    Ok(key)
+    Ok(format!("tg_admin_{}", keys::random_text()?))
 }
 
 #[cfg(unix)]
@@ -234,7 +349,7 @@ fn warn_if_others_can_read(file: &File, path: &Path) {
     if let Ok(metadata) = file.metadata() {
         let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
         if mode & 0o077 != 0 {
-            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "others can read the admin key");
+            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "others can read this secret");
         }
     }
 }

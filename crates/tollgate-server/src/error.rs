@@ -4,10 +4,13 @@ use std::borrow::Cow;
 
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
+use tollgate::Span;
 use tollgate::counters::StoreError;
+use tollgate::headers::retry_after_secs;
 use utoipa::ToSchema;
 
-use crate::answer;
+use crate::answer::{self, DecisionBody};
+use crate::keys::KeyRefusal;
 use crate::rest::Response;
 
 /// The stable code of an error. Codes are added, never changed.
@@ -32,12 +35,16 @@ pub(crate) enum Code {
     RequestTimeout,
     /// In conflict with what is there.
     Conflict,
+    /// It is not what the request says it must be.
+    PreconditionFailed,
     /// The body, or the batch, is too large.
     PayloadTooLarge,
     /// The body is not JSON.
     UnsupportedMediaType,
     /// The idempotency key was used for another body.
     IdempotencyMismatch,
+    /// Too many wrong keys came from this address.
+    TooManyAttempts,
     /// A defect of the server.
     InternalError,
     /// The counters cannot be reached.
@@ -55,9 +62,11 @@ impl Code {
             Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
             Code::Conflict => StatusCode::CONFLICT,
+            Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::TooManyAttempts => StatusCode::TOO_MANY_REQUESTS,
             Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
             Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -72,6 +81,9 @@ pub(crate) struct ApiError {
     field: Option<Cow<'static, str>>,
     reason: Option<Cow<'static, str>>,
     allow: Option<String>,
+    retry_after: Option<Span>,
+    /// A limited client's key that is none: answered like a decision.
+    key_refusal: Option<KeyRefusal>,
 }
 
 impl From<StoreError> for ApiError {
@@ -123,7 +135,15 @@ impl ErrorDetails<'_> {
 
 impl ApiError {
     pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
-        ApiError { code, message: message.into(), field: None, reason: None, allow: None }
+        ApiError {
+            code,
+            message: message.into(),
+            field: None,
+            reason: None,
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// A field that is wrong.
@@ -135,7 +155,15 @@ impl ApiError {
         let (field, reason) = (field.into(), reason.into());
         let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
         let field = Some(field).filter(|field| !field.is_empty());
-        ApiError { code, message, field, reason: Some(reason), allow: None }
+        ApiError {
+            code,
+            message,
+            field,
+            reason: Some(reason),
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
     }
 
     /// An invalid field with the code that its kind has.
@@ -154,6 +182,24 @@ impl ApiError {
         ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
     }
 
+    /// Wrong keys came from this address; the next one is looked at after `wait`.
+    pub(crate) fn too_many_attempts(wait: Span) -> Self {
+        let message =
+            "too many wrong keys came from this address: no key is looked at until Retry-After is over";
+        ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
+    }
+
+    /// The request is of a client whose key is none, or is none any more. It is answered like a decision about a client that
+    /// is blocked.
+    pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
+        ApiError { key_refusal: Some(refusal), ..ApiError::new(Code::Forbidden, refusal.as_str()) }
+    }
+
+    /// Why the limited client's key is none, if that is the error.
+    pub(crate) fn key_refusal(&self) -> Option<KeyRefusal> {
+        self.key_refusal
+    }
+
     /// The same error for an item of a list.
     pub(crate) fn within(mut self, parent: &str) -> Self {
         self.field = Some(match self.field {
@@ -161,6 +207,15 @@ impl ApiError {
             None => parent.to_owned().into(),
         });
         self
+    }
+
+    /// The same error, told to people in other words.
+    pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError { message: message.into(), ..self }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     pub(crate) fn code(&self) -> Code {
@@ -173,8 +228,10 @@ impl ApiError {
     }
 
     pub(crate) fn into_response(self, request_id: &str) -> Response {
-        let envelope = ErrorEnvelope { error: self.body(request_id) };
-        let mut response = answer::json(self.code.status(), &envelope);
+        let mut response = match self.key_refusal {
+            Some(refusal) => answer::json(self.code.status(), &DecisionBody::key_refused(refusal)),
+            None => answer::json(self.code.status(), &ErrorEnvelope { error: self.body(request_id) }),
+        };
         let headers = response.headers_mut();
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         match self.code {
@@ -185,6 +242,9 @@ impl ApiError {
                 headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
             _ => {}
+        }
+        if let Some(wait) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_secs(wait)));
         }
         if let Some(allow) = self.allow.and_then(|allow| HeaderValue::try_from(allow).ok()) {
             headers.insert(header::ALLOW, allow);

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 use tollgate::identity::IdError;
-use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
+use tollgate::{Algorithm, Endpoint, Id, Limit, Method, Request, Span, Window};
 use utoipa::ToSchema;
 
+use crate::auth::Caller;
 use crate::error::{ApiError, Code};
 use crate::json::{Pairs, Text};
+use crate::keys::{KeyRing, NotTaken};
 
 /// A check as written. Fields that are not known are ignored, so that clients may be ahead of the server.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -79,16 +81,27 @@ pub(crate) struct OwnNumbers {
 }
 
 impl<'a> CheckBody<'a> {
-    /// Checks every fact. The first that does not hold is named.
-    pub(crate) fn facts(&'a self) -> Result<Facts<'a>, ApiError> {
+    /// The text of the limited client's key.
+    pub(crate) fn key_text(&self) -> Option<&str> {
+        self.api_key.as_ref().map(|text| &*text.0)
+    }
+
+    /// Checks every fact, for a caller that may be bound to one organisation. The first that does not hold is named.
+    pub(crate) fn facts(&'a self, keys: &'a KeyRing<'_>, caller: &'a Caller) -> Result<Facts<'a>, ApiError> {
         let mut request = Request::new(endpoint(&self.endpoint.0)?);
         request.user = id("user_id", self.user_id.as_ref())?;
         request.tenant = id("tenant", self.tenant.as_ref())?;
         request.tier = id("tier", self.tier.as_ref())?;
         request.login = id("login", self.login.as_ref())?;
         request.cost = self.cost.unwrap_or(1);
+        let mut key_tenant = None;
         if let Some(key) = &self.api_key {
-            request.api_key = Some(ApiKey::parse(&key.0).map_err(|error| wrong("api_key", error))?);
+            let (key, tenant) = keys.client(&key.0).map_err(not_taken)?;
+            (request.api_key, key_tenant) = (Some(key), tenant);
+        }
+        if let Some(tenant) = &caller.tenant {
+            let said = request.tenant.map(Id::as_str).or(key_tenant);
+            request.tenant = Some(bound(tenant, said)?);
         }
         if let Some(ip) = &self.ip {
             request.ip = Some(address(&ip.0)?);
@@ -187,6 +200,22 @@ pub(crate) fn id<'a>(field: &'static str, text: Option<&'a Text<'a>>) -> Result<
 
 fn address(text: &str) -> Result<IpAddr, ApiError> {
     text.parse().map_err(|_| ApiError::invalid("ip", "must be an IPv4 or IPv6 address, without port or zone"))
+}
+
+/// The organisation of a caller that is bound to it; `said` is what the request says about that.
+fn bound<'a>(tenant: &'a str, said: Option<&str>) -> Result<Id<'a>, ApiError> {
+    if said.is_some_and(|said| said != tenant) {
+        let message = format!("the key is bound to the tenant {tenant:?}, and the request is of another");
+        return Err(ApiError::new(Code::Forbidden, message));
+    }
+    Id::parse(tenant).map_err(|error| wrong("tenant", error))
+}
+
+fn not_taken(error: NotTaken) -> ApiError {
+    match error {
+        NotTaken::Malformed(error) => wrong("api_key", error),
+        NotTaken::Refused(refusal) => ApiError::key_refused(refusal),
+    }
 }
 
 fn wrong(field: &'static str, error: IdError) -> ApiError {

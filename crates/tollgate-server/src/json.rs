@@ -4,7 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
 
 use crate::error::{ApiError, Code};
 
@@ -193,6 +194,87 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
+/// An object of anything. A key given twice is refused at any depth, and a field that is null counts as left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Object(pub(crate) Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Any::deserialize(deserializer)?.0 {
+            Value::Object(fields) => Ok(Object(fields)),
+            _ => Err(de::Error::custom("must be a JSON object")),
+        }
+    }
+}
+
+/// Any value, read as strictly.
+struct Any(Value);
+
+impl<'de> Deserialize<'de> for Any {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyVisitor).map(Any)
+    }
+}
+
+struct AnyVisitor;
+
+impl<'de> Visitor<'de> for AnyVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Value, E> {
+        Number::from_f64(number).map(Value::Number).ok_or_else(|| de::Error::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Any(item)) = items.next_element()? {
+            if item.is_null() {
+                return Err(de::Error::custom("a list must not hold null"));
+            }
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let (mut fields, mut nulls) = (Map::new(), Vec::new());
+        while let Some((key, Any(value))) = entries.next_entry::<String, Any>()? {
+            if fields.contains_key(&key) || nulls.contains(&key) {
+                return Err(de::Error::custom(format!("duplicate field `{key}`")));
+            }
+            match value {
+                Value::Null => nulls.push(key),
+                value => drop(fields.insert(key, value)),
+            }
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,6 +333,23 @@ mod tests {
         }
         // A lone surrogate is no text either; what the parser says of it is its own matter.
         assert!(parse::<Sample<'_>>(br#"{"name":"\ud800"}"#).is_err());
+    }
+
+    #[test]
+    fn t35_an_object_of_anything_is_as_strict_and_null_is_left_out() {
+        let object: Object = parse(br#"{"a":null,"b":{"c":[1,-2,"x",true,{"d":null}]},"e":1.5}"#).unwrap();
+        assert_eq!(Value::Object(object.0), serde_json::json!({"b":{"c":[1,-2,"x",true,{}]},"e":1.5}));
+        for (body, complaint) in [
+            (r#"{"a":{"b":1,"b":2}}"#, "a.b: is given twice"),
+            (r#"{"a":1,"a":null}"#, "a: is given twice"),
+            (r#"{"a":null,"a":null}"#, "a: is given twice"),
+            (r#"{"a":[1,null]}"#, "a: a list must not hold null"),
+            ("[]", "must be a JSON object"),
+        ] {
+            let error = parse::<Object>(body.as_bytes()).unwrap_err();
+            let said = serde_json::to_value(error.body("")).unwrap()["message"].clone();
+            assert_eq!(said, complaint, "{body}");
+        }
     }
 
     #[test]

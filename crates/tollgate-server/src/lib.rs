@@ -11,18 +11,23 @@ pub mod serve;
 pub mod transport;
 
 mod auth;
+mod brake;
 mod facts;
 mod fleet;
 mod json;
+mod keys;
 mod rest;
 
 mod app;
+mod catalog;
 mod counters;
 mod idempotency;
+mod recent;
 
 mod answer;
 mod error;
 mod metrics;
+mod usage;
 
 pub mod clock;
 pub mod data_dir;

@@ -12,6 +12,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::settings::{LogFormat, LogSettings};
 
+/// The database driver tells of every idle connection that broke and every notice of the server: an outage is told by us.
+const INFO: &str = "info,sqlx=warn";
+
 /// Starts logging. The first call in a process counts; later ones change nothing.
 pub fn init(settings: &LogSettings) {
     let colours = io::IsTerminal::is_terminal(&io::stderr());
@@ -23,7 +26,8 @@ where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
     // The filter was checked with the settings; should it be wrong all the same, silence is the worst answer.
-    let filter = EnvFilter::try_new(&settings.filter).unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = if settings.filter == "info" { INFO } else { &settings.filter };
+    let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(INFO));
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
     match settings.format {
         LogFormat::Pretty => Box::new(builder.with_target(false).compact().finish()),
@@ -72,6 +76,17 @@ mod tests {
             assert!(!text.trim_end().contains(char::is_control), "{text:?}");
             assert!(text.contains("refused") && text.contains("forged"), "{text:?}");
         }
+    }
+
+    #[test]
+    fn the_small_talk_of_the_database_driver_is_not_logged() {
+        let talk = || {
+            tracing::info!(target: "sqlx_core::pool::inner", "small talk");
+            tracing::warn!(target: "sqlx::query", "slow");
+            tracing::info!("ours");
+        };
+        let text = logged(LogFormat::Pretty, "info", talk);
+        assert!(!text.contains("small talk") && text.contains("slow") && text.contains("ours"), "{text}");
     }
 
     #[test]

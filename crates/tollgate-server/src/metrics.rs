@@ -1,5 +1,6 @@
 //! Metrics for Prometheus. Labels come from the configuration and from fixed lists, never from a client.
 
+mod catalog;
 mod store;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet};
 
+use self::catalog::CatalogGauges;
 use self::store::StoreGauges;
 
 /// What is measured.
@@ -37,6 +39,8 @@ pub(crate) struct Metrics {
     pub(crate) gauges: Gauges,
     /// The same, of shared counters.
     pub(crate) store: StoreGauges,
+    /// The same, of the configuration.
+    pub(crate) catalog: CatalogGauges,
 }
 
 /// Figures that are read when somebody asks.
@@ -184,6 +188,8 @@ impl Metrics {
         gauges.register(&mut registry);
         let store = StoreGauges::default();
         store.register(&mut registry);
+        let catalog = CatalogGauges::default();
+        catalog.register(&mut registry);
         let unruled = RuleCounters::new("", &decisions);
         let metrics = Metrics {
             registry,
@@ -196,6 +202,7 @@ impl Metrics {
             unruled,
             gauges,
             store,
+            catalog,
         };
         metrics.follow(rules);
         metrics

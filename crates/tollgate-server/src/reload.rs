@@ -8,17 +8,19 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate::Timestamp;
+use tollgate::wire::Problems;
 use tracing::{error, info, warn};
 
 use crate::clock::Clock;
 use crate::settings::{FileStamp, Settings, SettingsError};
 
-/// Puts settings into force.
-pub type Apply = Box<dyn Fn(Settings) + Send + Sync>;
+/// Puts settings into force, or tells why they cannot be; then nothing has changed.
+pub type Apply = Box<dyn Fn(&Settings) -> Result<(), Problems> + Send + Sync>;
 
 /// How reloading stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,8 @@ struct Shared {
     current: Mutex<Current>,
     /// Apart from the settings, so that nobody who reads it waits for the disk.
     status: Mutex<ReloadStatus>,
+    /// Whether the last settings were right in themselves, and could not be put in force beside the database.
+    clashes: AtomicBool,
     apply: Apply,
     clock: Clock,
 }
@@ -74,6 +78,7 @@ impl ReloadHandle {
         ReloadHandle(Arc::new(Shared {
             current: Mutex::new(Current { started_with: settings, generation: 1 }),
             status: Mutex::new(status),
+            clashes: AtomicBool::new(false),
             apply,
             clock,
         }))
@@ -91,31 +96,32 @@ impl ReloadHandle {
     /// Everything that is wrong; nothing has changed then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
         let mut current = self.0.current.lock();
-        match current.started_with.reload() {
-            Ok(new) => {
-                current.generation += 1;
-                let report = ReloadReport {
-                    generation: current.generation,
-                    rules: new.rules.rules().len(),
-                    needs_restart: current
-                        .started_with
-                        .needs_restart(&new)
-                        .into_iter()
-                        .map(str::to_owned)
-                        .collect(),
-                };
-                (self.0.apply)(new);
-                self.note_success(&report);
-                Ok(report)
-            }
+        let read = current.started_with.reload();
+        let is_read = read.is_ok();
+        let outcome = read.and_then(|new| self.put_in_force(&mut current, &new));
+        self.0.clashes.store(is_read && outcome.is_err(), Ordering::Relaxed);
+        match &outcome {
+            Ok(report) => self.note_success(report),
             Err(problem) => {
                 for line in problem.lines() {
                     error!(problem = ?line, "settings not reloaded; the old ones stay");
                 }
                 self.0.status.lock().last_error = Some(problem.to_string());
-                Err(problem)
             }
         }
+        outcome
+    }
+
+    fn put_in_force(&self, current: &mut Current, new: &Settings) -> Result<ReloadReport, SettingsError> {
+        let file = new.config_file.clone();
+        (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
+        current.generation += 1;
+        let needs_restart = current.started_with.needs_restart(new);
+        Ok(ReloadReport {
+            generation: current.generation,
+            rules: new.rules.rules().len(),
+            needs_restart: needs_restart.into_iter().map(str::to_owned).collect(),
+        })
     }
 
     fn note_success(&self, report: &ReloadReport) {
@@ -124,6 +130,13 @@ impl ReloadHandle {
         info!(generation, rules = report.rules, "settings reloaded");
         for key in &report.needs_restart {
             warn!(key, "changed, but needs a restart");
+        }
+    }
+
+    /// Once the rules of the database are others: settings that did not go together with them may do now.
+    pub async fn retry_after_clash(&self) {
+        if self.0.clashes.load(Ordering::Relaxed) {
+            self.clone().reload_aside().await;
         }
     }
 

@@ -1,6 +1,6 @@
 //! The REST surface: one table of routes, one way in and out for all of them.
 //!
-//! A route names its method, its path and what it asks of the caller; [`dispatch`] does for each what each needs:
+//! A route names its method, its path and what it asks of the caller; [`answer`] does for each what each needs:
 //! request id, key, panic barrier, error envelope, metrics. A handler is parse, ask, render.
 
 mod admin;
@@ -10,28 +10,31 @@ mod config;
 mod counters;
 mod explain;
 mod openapi;
+mod penalties;
+mod reload;
 mod reset;
+mod routes;
 mod service;
 mod status;
 
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
+use self::routes::{Handling, Route, Verb, routes_of};
 use crate::app::App;
-use crate::auth::{Access, Caller};
+use crate::auth::Caller;
 use crate::error::{ApiError, Code};
 use crate::json;
-use crate::scope::Scope;
 
 /// An answer, whole.
 pub(crate) type Response = http::Response<Full<Bytes>>;
@@ -45,143 +48,27 @@ const REQUEST_ID_BYTES_MAX: usize = 128;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// One route of version 1.
-pub(crate) struct Route {
-    method: Verb,
-    path: &'static str,
-    access: Access,
-    deprecated: Option<Deprecated>,
-    handler: Handler,
-}
-
-/// A route on its way out: answered as ever, with `Deprecation` and `Sunset` headers.
-#[derive(Copy, Clone)]
-struct Deprecated {
-    /// Since when, as a structured-field date (`@` and Unix seconds).
-    since: &'static str,
-    /// When it goes, as an HTTP date.
-    sunset: &'static str,
-}
-
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum Verb {
-    Get,
-    Post,
-    Put,
-    Delete,
-}
-
-impl Verb {
-    /// `HEAD` is `GET` without the body, which the transport leaves out.
-    fn is(self, method: &Method) -> bool {
-        match self {
-            Verb::Get => method == Method::GET || method == Method::HEAD,
-            Verb::Post => method == Method::POST,
-            Verb::Put => method == Method::PUT,
-            Verb::Delete => method == Method::DELETE,
-        }
-    }
-
-    const fn allow(self) -> &'static str {
-        match self {
-            Verb::Get => "GET, HEAD",
-            Verb::Post => "POST",
-            Verb::Put => "PUT",
-            Verb::Delete => "DELETE",
-        }
-    }
-}
-
-type Handling = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send>>;
-type Handler = fn(Call, Incoming) -> Handling;
-
 /// A request that was let in.
 pub(crate) struct Call {
     app: Arc<App>,
     parts: Parts,
+    /// The form of its path.
+    path: &'static str,
     caller: Caller,
     request_id: RequestId,
 }
 
-/// Wraps an async handler as a plain function; one that takes no body is marked so.
-macro_rules! route {
-    ($method:ident $path:literal, $access:expr, $handler:path) => {
-        route!(@ $method, $path, $access, |call, _| Box::pin($handler(call)))
-    };
-    ($method:ident $path:literal, $access:expr, $handler:path, body) => {
-        route!(@ $method, $path, $access, |call, body| Box::pin($handler(call, body)))
-    };
-    (@ $method:ident, $path:literal, $access:expr, $handler:expr) => {
-        Route { method: Verb::$method, path: $path, access: $access, deprecated: None, handler: $handler }
-    };
-}
-
-/// Every route. The alias under `/api` is made from the same list.
-pub(crate) static ROUTES: &[Route] = &[
-    route!(Post "/v1/rate-limit/check", Access::OpenScope(Scope::Check), check::check, body),
-    route!(Post "/v1/rate-limit/batch-check", Access::OpenScope(Scope::Check), batch::batch_check, body),
-    route!(Get "/v1/rate-limit/status", Access::OpenScope(Scope::Read), status::status),
-    route!(Get "/v1/rate-limit/status/{user_id}/{*endpoint}", Access::OpenScope(Scope::Read), status::status_by_path),
-    route!(Post "/v1/rate-limit/explain", Access::OpenScope(Scope::Read), explain::explain, body),
-    route!(Get "/v1/rate-limit/config", Access::Keyed(Scope::Read), config::read),
-    route!(Put "/v1/rate-limit/config", Access::Keyed(Scope::Config), config::write, body),
-    route!(Delete "/v1/rate-limit/config", Access::Keyed(Scope::Config), config::delete),
-    route!(Post "/v1/rate-limit/reset", Access::Keyed(Scope::Reset), reset::reset, body),
-    route!(Post "/v1/admin/reload", Access::Keyed(Scope::Admin), admin::reload),
-    route!(Get "/v1/admin/counters", Access::Keyed(Scope::Read), counters::counters),
-    route!(Get "/v1/admin/rules", Access::Keyed(Scope::Admin), admin::rules),
-    route!(Get "/v1/admin/penalties", Access::Keyed(Scope::Admin), admin::penalties),
-    route!(Delete "/v1/admin/penalties/{client}", Access::Keyed(Scope::Admin), admin::pardon),
-    route!(Get "/healthz", Access::Anyone, service::healthz),
-    route!(Get "/readyz", Access::Anyone, service::readyz),
-    route!(Get "/metrics", Access::Anyone, service::metrics),
-    route!(Get "/openapi.json", Access::Anyone, service::openapi),
-    route!(Get "/docs", Access::Anyone, service::docs),
-    route!(Get "/docs/docs.js", Access::Anyone, service::docs_script),
-    route!(Get "/docs/docs.css", Access::Anyone, service::docs_style),
-    route!(Get "/", Access::Anyone, service::index),
-];
-
-/// The routes by path: those that are written out, and those with a variable end, by what stands before it.
-struct Paths {
-    exact: HashMap<&'static str, Vec<&'static Route>>,
-    prefixes: Vec<(&'static str, Vec<&'static Route>)>,
-}
-
-static PATHS: LazyLock<Paths> = LazyLock::new(|| {
-    let mut paths = Paths { exact: HashMap::new(), prefixes: Vec::new() };
-    for route in ROUTES {
-        match route.path.split_once('{') {
-            None => paths.exact.entry(route.path).or_default().push(route),
-            Some((prefix, _)) => paths.prefixes.push((prefix, vec![route])),
-        }
-    }
-    paths
-});
-
-/// The routes of a path, in either of its spellings.
-fn routes_of(path: &str) -> &'static [&'static Route] {
-    let path = match path.strip_prefix("/api") {
-        Some(rest) if rest.starts_with("/v1/") => rest,
-        _ => path,
-    };
-    if let Some(routes) = PATHS.exact.get(path) {
-        return routes;
-    }
-    let longer = |prefix: &str| path.len() > prefix.len() && path.starts_with(prefix);
-    PATHS.prefixes.iter().find(|(prefix, _)| longer(prefix)).map_or(&[], |(_, routes)| routes)
-}
-
 /// Answers one request: the way of every call.
-pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answering {
+pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> Answering {
     let request_id = RequestId::of(app, request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let stage = match route {
-        Some(route) => match app.live().gate.admit(request.headers(), route.access) {
+        Some(route) => match admit(app, route, request.headers(), peer) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
-                let call = Call { app: Arc::clone(app), parts, caller, request_id: request_id.clone() };
+                let (path, request_id) = (route.path, request_id.clone());
+                let call = Call { app: Arc::clone(app), parts, path, caller, request_id };
                 Stage::Handling((route.handler)(call, body))
             }
             Err(error) => Stage::Refused(error),
@@ -195,6 +82,15 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>) -> Answer
         }
     };
     Answering { app: Arc::clone(app), route, request_id, stage: Some(stage) }
+}
+
+/// The caller, if the route is for it.
+fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
+    let caller = app.live().gate.admit(headers, route.access, peer.ip(), app)?;
+    if route.path.starts_with("/v1/admin/") {
+        caller.require_unbound()?;
+    }
+    Ok(caller)
 }
 
 /// An answer in the making. Whatever happens in the handler, it becomes one.
@@ -222,7 +118,12 @@ impl Future for Answering {
                 _ => Err(failed()),
             },
         };
-        let response = outcome.unwrap_or_else(|error| error.into_response(self.request_id.as_str()));
+        let response = outcome.unwrap_or_else(|error| {
+            if let Some(refusal) = error.key_refusal() {
+                self.app.metrics().catalog.count_refused(refusal);
+            }
+            error.into_response(self.request_id.as_str())
+        });
         Poll::Ready(self.finish(response))
     }
 }
@@ -301,6 +202,20 @@ impl Call {
     /// The body, if it is JSON, not too large and in time.
     async fn json_body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         self.require_json()?;
+        self.body(body, bytes_max).await
+    }
+
+    /// The same, or nothing at all.
+    async fn json_body_or_nothing(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        let body = self.body(body, bytes_max).await?;
+        if !body.is_empty() {
+            self.require_json()?;
+        }
+        Ok(body)
+    }
+
+    /// The body, whatever it is, if it is not too large and in time.
+    async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
         let mut reading = pin!(read_whole(body, bytes_max));
         // Most bodies came with their heads: no timer is set for them.
         let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -311,16 +226,21 @@ impl Call {
     }
 
     fn require_json(&self) -> Result<(), ApiError> {
-        let kind =
-            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
-        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
-        if kind.eq_ignore_ascii_case(b"application/json") {
+        if self.is_of_type("application/json") {
             return Ok(());
         }
         Err(ApiError::new(
             Code::UnsupportedMediaType,
             "the body must be JSON: send Content-Type: application/json",
         ))
+    }
+
+    /// Whether the body says that it is of this type.
+    fn is_of_type(&self, media_type: &str) -> bool {
+        let kind =
+            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        kind.eq_ignore_ascii_case(media_type.as_bytes())
     }
 
     /// The values of the query, parsed strictly.
@@ -333,11 +253,11 @@ impl Call {
         serde_urlencoded::from_str(query).map_err(|error| json::located(".", &error.to_string()))
     }
 
-    /// The path behind a prefix, whichever of the two spellings of the prefix was used.
-    fn path_behind(&self, prefix: &str) -> &str {
-        let path = self.parts.uri.path();
-        let path = path.strip_prefix("/api").unwrap_or(path);
-        path.strip_prefix(prefix).unwrap_or_default()
+    /// The piece of the path that a variable of the route stands for.
+    fn piece(&self, name: &'static str) -> Result<String, ApiError> {
+        let sent = routes::variable(self.path, self.parts.uri.path(), name);
+        let decoded = percent_encoding::percent_decode_str(sent).decode_utf8();
+        decoded.map(Into::into).map_err(|_| ApiError::field(Code::InvalidInput, name, "must be UTF-8"))
     }
 }
 
@@ -363,25 +283,24 @@ async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiEr
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-/// Decodes one piece of a path.
-fn decode(field: &'static str, piece: &str) -> Result<String, ApiError> {
-    let decoded = percent_encoding::percent_decode_str(piece).decode_utf8();
-    decoded.map(Into::into).map_err(|_| ApiError::invalid(field, "must be UTF-8"))
-}
-
 #[cfg(test)]
 mod tests {
     use tollgate::{MemoryCounters, Seed};
 
+    use super::routes::{Deprecated, ROUTES, route};
     use super::*;
+    use crate::app::Secrets;
+    use crate::auth::Access;
     use crate::clock::Clock;
     use crate::counters::Counters;
+    use crate::keys::KeySecret;
     use crate::settings::{Flags, Settings};
 
     fn app() -> Arc<App> {
         let settings = Settings::load(&Flags::default(), std::iter::empty()).unwrap();
         let counters = Counters::Memory(MemoryCounters::default());
-        App::new(settings, counters, Seed([1; 16]), "key", Clock::start(), Arc::default())
+        let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new("secret") };
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
     async fn answered(route: &'static Route, handling: Handling) -> Response {
@@ -409,28 +328,5 @@ mod tests {
         let response = answered(&ROUTES[0], Box::pin(async { panic!("a defect") })).await;
         assert_eq!(response.status(), 500);
         assert!(response.headers().contains_key("x-request-id"));
-    }
-
-    #[test]
-    fn every_route_but_those_of_the_service_itself_asks_for_a_scope() {
-        for route in ROUTES {
-            let open = matches!(route.access, Access::Anyone);
-            assert_eq!(open, !route.path.starts_with("/v1/"), "{}", route.path);
-        }
-    }
-
-    #[test]
-    fn every_route_is_found_by_its_path_and_by_its_alias() {
-        for route in ROUTES {
-            let path = route.path.replace("{user_id}/{*endpoint}", "a/b/c").replace("{client}", "user:a");
-            let found = |path: &str| routes_of(path).iter().any(|found| std::ptr::eq(*found, route));
-            assert!(found(&path), "{path}");
-            assert_eq!(found(&format!("/api{path}")), path.starts_with("/v1/"), "/api{path}");
-        }
-        for nowhere in
-            ["/v1/rate-limit/check/", "/v1/rate-limit/status/", "/v1", "", "/api/healthz", "/docs/x"]
-        {
-            assert!(routes_of(nowhere).is_empty(), "{nowhere}");
-        }
     }
 }

@@ -80,6 +80,16 @@ impl Scopes {
         Scopes(self.0 | scope.bit())
     }
 
+    /// The scopes as a number that stays the same from version to version: it is stored.
+    pub const fn bits(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The scopes of a number; bits that mean nothing here are none.
+    pub fn from_bits(bits: u16) -> Self {
+        Scope::ALL.into_iter().filter(|scope| bits & u16::from(scope.bit()) != 0).collect()
+    }
+
     /// Whether nothing is allowed.
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -14,21 +14,26 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use tollgate::RuleSet;
 use tollgate_stores::redis::SettingsRefused;
 use tracing::info;
 
 pub use self::banner::banner;
 use self::signals::Signals;
-use crate::app::App;
+use crate::app::{App, Secrets};
+use crate::catalog;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::fleet;
+use crate::keys::KeySecret;
 use crate::reload::ReloadHandle;
 use crate::settings::{CounterSettings, Settings};
 use crate::transport::{self, ConnectionStats};
 
 /// All 256 shards are swept about once a minute, one at a time.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
+/// How long a start waits for the configuration of the database, or else for that on disk.
+const CATALOG_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the settings file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -58,7 +63,7 @@ pub enum ServeError {
 /// What is known once the service answers.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// The settings in force.
+    /// The settings in force; the rules of the database are among its rules.
     pub settings: Settings,
     /// Where it listens; the port is known even if any was asked for.
     pub address: SocketAddr,
@@ -66,6 +71,8 @@ pub struct Ready {
     pub new_admin_key: Option<AdminKeyOnce>,
     /// What is wrong with the shared counters, if anything is.
     pub store_trouble: Option<String>,
+    /// What is wrong with the database, or with what it holds, if anything is.
+    pub catalog_trouble: Option<String>,
 }
 
 /// An admin key that was made just now. It prints itself only when asked to.
@@ -101,6 +108,10 @@ async fn serve_until(
 ) -> Result<(), ServeError> {
     let data_dir = Arc::new(DataDir::open(&settings.data_dir)?);
     let admin_key = data_dir.admin_key()?;
+    let key_secret = match &settings.auth.key_secret {
+        Some(written) => KeySecret::new(&written.secret.0),
+        None => KeySecret::new(&data_dir.key_secret()?),
+    };
     let listen = settings.listen;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.map_err(|source| ServeError::Listen { listen, source })?;
@@ -110,13 +121,14 @@ async fn serve_until(
     let store = counters.state();
     let clock = Clock::start();
     let stats = Arc::new(ConnectionStats::default());
-    let app = App::new(settings.clone(), counters, seed, &admin_key.key, clock, Arc::clone(&stats));
+    let secrets = Secrets { admin_key: &admin_key.key, key_secret };
+    let app = App::new(settings.clone(), counters, seed, secrets, clock, Arc::clone(&stats));
     let reload = ReloadHandle::new(
         settings.clone(),
         clock,
         Box::new({
             let app = Arc::clone(&app);
-            move |settings| app.apply(settings)
+            move |settings: &Settings| app.apply(settings)
         }),
     );
     app.set_reload(reload.clone());
@@ -128,11 +140,17 @@ async fn serve_until(
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
     tasks.0.push(tokio::spawn(fleet::heed_resets(Arc::clone(&app))));
-    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), data_dir)));
+    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), Arc::clone(&data_dir))));
+    tasks.0.push(tokio::spawn(catalog::follow(Arc::clone(&app), Arc::clone(&data_dir))));
+    tasks.0.push(tokio::spawn(catalog::flush_usage(Arc::clone(&app), Arc::clone(&data_dir))));
+    // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
+    app.catalog().settled(CATALOG_PATIENCE).await;
+    let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
-    ready(Ready { settings, address, new_admin_key, store_trouble: store.trouble() });
+    let catalog_trouble = app.catalog().state().trouble();
+    ready(Ready { settings, address, new_admin_key, store_trouble: store.trouble(), catalog_trouble });
 
     let end = async {
         end.await;
@@ -141,10 +159,12 @@ async fn serve_until(
     };
     let surface = {
         let app = Arc::clone(&app);
-        move |request, _| crate::rest::answer(&app, request)
+        move |request, peer| crate::rest::answer(&app, request, peer)
     };
     transport::run(listener, surface, &server, stats, end).await;
+    drop(tasks);
     saver.save_aside().await;
+    catalog::close(&app, &data_dir).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }

@@ -3,6 +3,7 @@
 //! What was written becomes one [`Document`] (file < environment < flags), and only a document without a single
 //! mistake becomes [`Settings`]. So a reload either has all of the new settings in hand or nothing.
 
+mod database;
 mod environment;
 mod error;
 mod file;
@@ -20,8 +21,9 @@ use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::wire::{Document, Problems};
-use tollgate_stores::redis::{Address, RedisSettings};
+use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
+pub use self::database::DatabaseSettings;
 pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
@@ -42,6 +44,8 @@ pub struct Settings {
     pub server: ServerSettings,
     /// Where counters are kept.
     pub counters: CounterSettings,
+    /// Where rules, keys and the rest of what people configure are kept.
+    pub database: DatabaseSettings,
     /// Who may call.
     pub auth: AuthSettings,
     /// What is logged, and how.
@@ -50,6 +54,8 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// The rules.
     pub rules: RuleSet,
+    /// Whether they are the built-in default, because none are written.
+    pub has_built_in_default: bool,
     /// What they were made of, to be read again.
     pub(crate) source: Source,
 }
@@ -146,11 +152,22 @@ pub struct AuthSettings {
     pub open_checks: bool,
     /// Callers with a key of their own.
     pub callers: Vec<Caller>,
+    /// What the hashes of API keys are keyed with; kept in the data directory if it is not said.
+    pub key_secret: Option<KeySecretSettings>,
+}
+
+/// What the hashes of API keys are keyed with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeySecretSettings {
+    /// The secret itself.
+    pub secret: Secret,
+    /// The file it was read from, if it was.
+    pub file: Option<PathBuf>,
 }
 
 impl Default for AuthSettings {
     fn default() -> Self {
-        AuthSettings { open_checks: true, callers: Vec::new() }
+        AuthSettings { open_checks: true, callers: Vec::new(), key_secret: None }
     }
 }
 
@@ -245,11 +262,13 @@ impl Clone for Settings {
             config_file: self.config_file.clone(),
             server: self.server.clone(),
             counters: self.counters.clone(),
+            database: self.database.clone(),
             auth: self.auth.clone(),
             log: self.log.clone(),
             ipv6_prefix: self.ipv6_prefix,
             // The compiled rules are shared, not compiled again.
             rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
+            has_built_in_default: self.has_built_in_default,
             source: self.source.clone(),
         }
     }
@@ -303,6 +322,8 @@ impl Settings {
             ("server.data_dir", self.data_dir != new.data_dir),
             ("server (connections and timeouts)", connections(&self.server) != connections(&new.server)),
             ("counters", self.counters != new.counters),
+            ("database", self.database != new.database),
+            ("auth.key_secret", self.auth.key_secret != new.auth.key_secret),
             ("log", self.log != new.log),
         ];
         pairs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()

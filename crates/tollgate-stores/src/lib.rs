@@ -3,9 +3,8 @@
 //! [`redis::RedisCounters`] keeps them on Redis or Valkey and decides there, in one script call, so that two nodes
 //! cannot both take the last unit.
 //!
-//! With the feature `sql`, `sql::Database` keeps the configuration, and who changed it, in SQLite, PostgreSQL, MySQL or
+//! [`sql::Database`] keeps the configuration, and who changed it, in SQLite, PostgreSQL, MySQL or
 //! MariaDB. No request waits for it.
 
 pub mod redis;
-#[cfg(feature = "sql")]
 pub mod sql;

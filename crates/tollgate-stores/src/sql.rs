@@ -1,10 +1,10 @@
 //! What people configure, kept in a SQL database: SQLite, PostgreSQL, MySQL or MariaDB.
 //!
-//! No request waits for it. A node reads everything at one version, compiles it, and asks now and then whether the version has
-//! grown ([`Database::version`]).
+//! No request waits for it. A node reads everything at one version ([`Database::load`]), compiles it, and asks now and then
+//! what has changed since ([`Database::changes_since`]).
 //!
-//! **Every change is one transaction** that first takes the next version, then writes, then leaves one entry in the audit
-//! trail. Taking the version locks its only row until the transaction ends, and so
+//! **Every change is one transaction** ([`Database::change`]) that first takes the next version, then writes, then leaves one
+//! entry in the audit trail for each item that differs. Taking the version locks its only row until the transaction ends, and so
 //! - changes happen one after another, on all nodes: what an entry tells as the state before is what was replaced;
 //! - who sees a version sees all changes up to it;
 //! - two changes cannot deadlock, for they lock that row before any other.
@@ -13,29 +13,48 @@
 //!
 //! This would be slow for counters. For configuration it is plenty, and simpler than retrying.
 //!
-//! **One set of queries**, written with `?` and bound values only, runs on all engines; what differs is the schema
-//! (`migrations/`), how a connection is made (`sql/{sqlite,postgres,mysql}.rs`) and how it is locked while the schema
+//! **One set of queries**, put together from words of ours and bound values only, runs on all engines; what differs is the
+//! schema (`migrations/`), the words by which an `INSERT` replaces a row (`sql/table.rs`), how a connection is made (`sql/{sqlite,postgres,mysql}.rs`) and how it is locked while the schema
 //! changes. Names are opaque and compared byte by byte everywhere; a NUL, which PostgreSQL cannot keep in a text, is refused
 //! by all so that moving from one engine to another loses nothing.
 
 mod audit;
+mod body;
+mod cells;
 mod change;
 mod engine;
 mod error;
-mod limits;
+mod follow;
+mod hints;
+mod items;
+mod key_check;
 mod migrations;
 mod mysql;
 mod postgres;
+mod query;
+mod read;
 mod settings;
 mod sqlite;
+mod table;
+mod usage;
 
-pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry};
+pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditFilter};
+pub use self::change::{Act, Changed, Difference, Edit, Expect, Write};
 pub use self::error::{DatabaseError, ValueProblem};
-pub use self::limits::UserEndpointLimit;
+pub use self::follow::Changes;
+pub use self::hints::Hints;
+pub use self::items::{
+    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, Numbers, QuotaItem, RuleItem, Stored, TierItem,
+    UserEndpointLimit,
+};
+pub use self::key_check::KeyCheck;
 pub use self::migrations::Migration;
+pub use self::read::{Filter, ITEM_COUNT_MAX};
 pub use self::settings::{Engine, SqlSettings, UrlError};
+pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
 
 use self::engine::{Pool, unsigned};
+use self::query::Query;
 
 /// A database, and some connections to it. Clones share them.
 #[derive(Clone, Debug)]
@@ -86,7 +105,7 @@ impl Database {
 
 impl engine::Transaction {
     async fn config_version(&mut self) -> Result<u64, DatabaseError> {
-        let row = self.row("SELECT version FROM config_version WHERE id = 1", &[]).await?;
+        let row = self.row(&Query::new("SELECT version FROM config_version WHERE id = 1")).await?;
         unsigned(row.ok_or(DatabaseError::Corrupt { what: "config_version" })?.int(0)?, "config_version")
     }
 }

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Charges, Effect, StoreError, Verdicts};
 use crate::identity::Client;
@@ -20,8 +21,8 @@ pub struct Decision {
     pub reports: SmallVec<[Report; 2]>,
     /// Which report decided.
     binding: Option<usize>,
-    /// Which rule decided, where no limit did.
-    decided_by: Option<u32>,
+    /// What decided, where no limit did.
+    decided_by: Decider,
     /// When it was decided.
     pub now: Timestamp,
     /// Whether it was decided without the shared counters.
@@ -45,7 +46,7 @@ pub enum Answer {
         /// After exactly this long the same request alone is admitted; nothing if waiting does not help.
         retry_after: Option<Span>,
     },
-    /// A rule blocks the request, whatever its counters say.
+    /// A rule blocks the request, or somebody whom it names is blocked ([`Decision::block`]), whatever its counters say.
     Block,
     /// The counters cannot be reached and a rule that applies admits nothing without them.
     Unavailable,
@@ -108,9 +109,20 @@ pub(crate) struct Draft {
     answer: Answer,
     reports: SmallVec<[Report; 2]>,
     binding: Option<usize>,
-    decided_by: Option<u32>,
+    decided_by: Decider,
     degraded: bool,
     misconfigured: bool,
+}
+
+/// What decided about a request, beside its limits.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+enum Decider {
+    /// Nothing else did.
+    Limits,
+    /// The rule at this position of the set.
+    Rule(u32),
+    /// A block in the accounts.
+    Block(BlockAt),
 }
 
 impl Draft {
@@ -129,8 +141,8 @@ impl Draft {
             *wait = cooldown.max(*wait);
         }
         let decided_by = match plan.end {
-            End::Allowed(rule) if binding.is_none() => Some(rule),
-            _ => None,
+            End::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
+            _ => Decider::Limits,
         };
         Draft { answer, reports, binding, decided_by, degraded: false, misconfigured: false }
     }
@@ -150,7 +162,7 @@ impl Draft {
             answer,
             reports: report.into_iter().collect(),
             binding,
-            decided_by: None,
+            decided_by: Decider::Limits,
             degraded: false,
             misconfigured: false,
         }
@@ -158,12 +170,20 @@ impl Draft {
 
     /// The decision of a rule that blocks.
     pub(crate) fn blocked(rule: u32) -> Self {
-        let reports = SmallVec::new();
+        Draft::refused_by(Decider::Rule(rule))
+    }
+
+    /// The decision about somebody who is blocked.
+    pub(crate) fn barred(block: BlockAt) -> Self {
+        Draft::refused_by(Decider::Block(block))
+    }
+
+    fn refused_by(decided_by: Decider) -> Self {
         Draft {
             answer: Answer::Block,
-            reports,
+            reports: SmallVec::new(),
             binding: None,
-            decided_by: Some(rule),
+            decided_by,
             degraded: false,
             misconfigured: false,
         }
@@ -175,7 +195,7 @@ impl Draft {
             answer: Answer::Unavailable,
             reports: SmallVec::new(),
             binding: None,
-            decided_by: rule,
+            decided_by: rule.map_or(Decider::Limits, Decider::Rule),
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
@@ -279,8 +299,20 @@ impl Decision {
 
     /// The position in its set of the rule that decided.
     pub fn rule_position(&self) -> Option<usize> {
-        let position = self.binding().map(|report| report.rule).or(self.decided_by)?;
+        let position = match (self.binding(), self.decided_by) {
+            (Some(report), _) => report.rule,
+            (None, Decider::Rule(position)) => position,
+            (None, _) => return None,
+        };
         Some(position as usize).filter(|position| *position < self.rules.rules().len())
+    }
+
+    /// The block that decided, if one did: whoever is blocked is not charged anything.
+    pub fn block(&self) -> Option<Block<'_>> {
+        match self.decided_by {
+            Decider::Block(at) => self.rules.accounts().block_at(at),
+            _ => None,
+        }
     }
 
     /// The name of the rule that decided, or of the numbers that stood in the place of one.

@@ -107,6 +107,11 @@ impl<'a> Endpoint<'a> {
         &self.0
     }
 
+    /// The same endpoint, of the same memory.
+    pub(crate) fn borrowed(&self) -> Endpoint<'_> {
+        Endpoint(Cow::Borrowed(&self.0))
+    }
+
     /// The same endpoint, independent of the text it was read from.
     #[must_use]
     pub fn into_owned(self) -> Endpoint<'static> {

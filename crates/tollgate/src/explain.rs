@@ -1,5 +1,6 @@
 //! Why a decision is what it is: every rule that was looked at, and what its limits say.
 
+use crate::accounts::{BlockKind, Resolved};
 use crate::decision::{Decision, Report};
 use crate::identity::Request;
 use crate::rules::{Rule, Step};
@@ -30,8 +31,22 @@ impl Explanation {
         Explanation { decision, steps }
     }
 
+    /// The request with what is known of its key and its user.
+    pub fn resolved<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
+        self.decision.rules().resolve(request)
+    }
+
+    /// The numbers that apply in place of a rule's: `@check` for the check's own, `@config` for those set for user and
+    /// endpoint, `@key` for the key's own, `@quota` for the user's.
+    pub fn numbers(&self, request: &Request<'_>) -> Option<&'static str> {
+        let rules = self.decision.rules();
+        rules.namespace_of(&rules.resolve(request))
+    }
+
     /// Every rule in the order of the walk, with what became of it.
     pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
+        let barred = self.decision.block().map(|block| block.kind);
+        let resolved = self.decision.rules().resolve(request);
         let rules = self.decision.rules().rules();
         let each = (0u32..).zip(rules.iter().zip(&self.steps));
         each.map(|(position, (rule, step))| RuleExplanation {
@@ -40,15 +55,18 @@ impl Explanation {
                 step,
                 Step::Collected | Step::Allowed | Step::Blocked | Step::LayerTaken | Step::TooMany
             ),
-            reason: reason(rule, *step, request),
+            reason: reason(rule, *step, &resolved.request, barred),
             reports: self.decision.reports_of(position).collect(),
         })
         .collect()
     }
 }
 
-fn reason(rule: &Rule, step: Step, request: &Request<'_>) -> String {
+fn reason(rule: &Rule, step: Step, request: &Request<'_>, barred: Option<BlockKind>) -> String {
     match step {
+        Step::NotReached if let Some(kind) = barred => {
+            format!("not reached: the {} is blocked", kind.as_str())
+        }
         Step::Collected => "matches: its limits apply".to_owned(),
         Step::Allowed => "matches: admits and ends the walk".to_owned(),
         Step::Blocked => "matches: refuses and ends the walk".to_owned(),

@@ -1,13 +1,15 @@
 //! Who is asking, for what: the facts of a request, and the subjects its charges are counted for.
 
+mod client;
 mod siphash;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use ipnet::IpNet;
 
+pub use self::client::{ApiKey, Client};
 use self::siphash::SipHasher;
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
@@ -48,30 +50,6 @@ impl<'a> Id<'a> {
     /// The text.
     pub fn as_str(self) -> &'a str {
         self.0
-    }
-}
-
-/// The API key of a limited client: counted by, never shown.
-#[derive(Copy, Clone, PartialEq, Eq, Hash)]
-pub struct ApiKey<'a>(Id<'a>);
-
-impl<'a> ApiKey<'a> {
-    /// Checks the length; every byte is kept.
-    ///
-    /// # Errors
-    /// When the text is empty or over 256 bytes.
-    pub fn parse(text: &'a str) -> Result<Self, IdError> {
-        Id::parse(text).map(ApiKey)
-    }
-
-    fn as_bytes(self) -> &'a [u8] {
-        self.0.as_str().as_bytes()
-    }
-}
-
-impl fmt::Debug for ApiKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ApiKey(***)")
     }
 }
 
@@ -135,60 +113,21 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The one a request is attributed to.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Client<'a> {
-    /// An authenticated user.
-    User(Id<'a>),
-    /// The holder of an API key.
-    ApiKey(ApiKey<'a>),
-    /// The account of a login attempt.
-    Login(Id<'a>),
-    /// An address.
-    Ip(IpAddr),
-    /// An organisation as a whole.
-    Tenant(Id<'a>),
-}
-
-impl<'a> Client<'a> {
-    /// Reads the form that [`Client`] prints, `user:alice`. API keys cannot be read back: they print as a hash.
-    pub fn parse(text: &'a str) -> Option<Self> {
-        let (kind, value) = text.split_once(':')?;
-        let id = Id::parse(value).ok();
-        match kind {
-            "user" => id.map(Client::User),
-            "login" => id.map(Client::Login),
-            "tenant" => id.map(Client::Tenant),
-            "ip" => value.parse().ok().map(|ip| Client::Ip(unmap(ip))),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Client<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Client::User(id) => write!(f, "user:{}", id.as_str()),
-            // A key is a secret: what is shown identifies it without revealing it.
-            Client::ApiKey(key) => write!(f, "api_key:#{:016x}", fingerprint(*key)),
-            Client::Login(id) => write!(f, "login:{}", id.as_str()),
-            Client::Ip(ip) => write!(f, "ip:{ip}"),
-            Client::Tenant(id) => write!(f, "tenant:{}", id.as_str()),
-        }
-    }
-}
-
-fn fingerprint(key: ApiKey<'_>) -> u64 {
-    let mut hasher = SipHasher13::new_with_keys(0x746f_6c6c, 0x6761_7465);
-    hasher.write(key.as_bytes());
-    hasher.finish128().h1
-}
-
 /// An IPv4 address in IPv6 clothes is the IPv4 address.
 pub fn unmap(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
         IpAddr::V4(_) => ip,
+    }
+}
+
+/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
+pub(crate) fn unmap_net(net: IpNet) -> IpNet {
+    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
+        (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
+            IpNet::new(v4, length).unwrap_or(net)
+        }
+        _ => net,
     }
 }
 
@@ -355,7 +294,12 @@ impl SubjectHasher {
             }
             Dimension::Tenant => request.tenant.map(|id| id.as_str().as_bytes()),
             Dimension::User => request.user.map(|id| id.as_str().as_bytes()),
-            Dimension::ApiKey => request.api_key.map(ApiKey::as_bytes),
+            Dimension::ApiKey => {
+                return request.api_key.is_some_and(|key| {
+                    self.push_bytes(key.tag(), key.as_bytes());
+                    true
+                });
+            }
             Dimension::Login => request.login.map(|id| id.as_str().as_bytes()),
             Dimension::Endpoint => Some(request.endpoint.as_str().as_bytes()),
             Dimension::Method => request.method.map(|method| method.counted().as_str().as_bytes()),
@@ -375,7 +319,7 @@ impl SubjectHasher {
     pub fn push_client(&mut self, client: Client<'_>, ipv6_prefix: u8) {
         match client {
             Client::User(id) => self.push_bytes(tag::USER, id.as_str().as_bytes()),
-            Client::ApiKey(key) => self.push_bytes(tag::API_KEY, key.as_bytes()),
+            Client::ApiKey(key) => self.push_bytes(key.tag(), key.as_bytes()),
             Client::Login(id) => self.push_bytes(tag::LOGIN, id.as_str().as_bytes()),
             Client::Tenant(id) => self.push_bytes(tag::TENANT, id.as_str().as_bytes()),
             Client::Ip(ip) => self.push_ip(ip, ipv6_prefix),
@@ -414,6 +358,7 @@ pub(crate) mod tag {
     pub(crate) const DESCRIPTOR: u8 = 9;
     pub(crate) const CLIENT: u8 = 10;
     pub(crate) const OVERRIDE: u8 = 12;
+    pub(crate) const KNOWN_KEY: u8 = 13;
 
     pub(crate) fn of(dimension: &Dimension) -> u8 {
         match dimension {
@@ -433,6 +378,8 @@ pub(crate) mod tag {
 
 #[cfg(test)]
 mod tests {
+    use siphasher::sip128::SipHasher13;
+
     use super::*;
 
     fn subject(request: &Request<'_>, per: &[&str]) -> Option<Subject> {

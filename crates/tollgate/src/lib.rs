@@ -1,8 +1,9 @@
 //! Decides, for every request to an API, whether it may pass now.
 //!
 //! The modules stand in the order of a request's way: text becomes checked types ([`wire`]), the request's facts say
-//! who is asking ([`identity`]), rules say which limits apply ([`rules`]), the counters are charged together or not
-//! at all ([`algorithms`], [`counters`]), and that makes the [`decision`], its [`headers`] and its [`record`].
+//! who is asking ([`identity`]), what is known of them completes the facts ([`accounts`]), rules say which limits
+//! apply ([`rules`]), the counters are charged together or not at all ([`algorithms`], [`counters`]), and that makes
+//! the [`decision`], its [`headers`] and its [`record`].
 //! [`Limiter`] is the way itself.
 //!
 //! The library reads no clock, opens no socket and knows no runtime: time is an argument.
@@ -13,6 +14,7 @@ pub mod endpoint;
 pub mod identity;
 pub mod method;
 
+pub mod accounts;
 pub mod rules;
 
 pub mod algorithms;
@@ -32,6 +34,7 @@ pub mod record;
 mod sync;
 mod time;
 
+pub use self::accounts::Accounts;
 pub use self::counters::memory::MemoryCounters;
 pub use self::decision::{Answer, Decision, Refusal};
 pub use self::endpoint::Endpoint;

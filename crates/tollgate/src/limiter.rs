@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use crate::accounts::Accounts;
 use crate::counters::fallback::Fallback;
 use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
@@ -112,11 +113,12 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.rules.load()
     }
 
-    /// Replaces the rules; numbers set for single users stay.
+    /// Replaces the rules; numbers set for single users stay, and so do the accounts.
     pub fn replace_rules(&self, rules: RuleSet) {
         // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
         self.rules.update(move |current| {
-            rules.with_overrides(Arc::clone(current.overrides())).with_seed(current.seed)
+            let kept = rules.with_overrides(Arc::clone(current.overrides()));
+            kept.with_accounts(Arc::clone(current.accounts())).with_seed(current.seed)
         });
     }
 
@@ -125,10 +127,23 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.rules.update(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
     }
 
+    /// Replaces what is known of users and keys, and who is blocked. `next` may be asked again, if another change comes
+    /// between.
+    pub fn update_accounts(&self, next: impl Fn(&Accounts) -> Accounts) {
+        self.rules.update(|rules| rules.with_accounts(Arc::new(next(rules.accounts()))));
+    }
+
+    /// Replaces rules, numbers of single users and accounts at once. `next` makes the whole of them from those in force,
+    /// and may be asked again, if another change comes between.
+    pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        self.rules.update(|current| next(current).with_seed(current.seed));
+    }
+
     /// A request that is refused or admitted without any counter being asked.
     fn settled(plan: &Plan<'_>) -> Option<Draft> {
         match plan.end {
             End::Blocked(rule) => Some(Draft::blocked(rule)),
+            End::Barred(block) => Some(Draft::barred(block)),
             _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
             _ => None,
         }
@@ -158,7 +173,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// The same answer as [`Limiter::peek`], with what became of every rule on the walk.
     pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
         let rules = self.rules.load();
-        let (mut plan, steps) = rules.plan_explained(request, rules.seed);
+        let (mut plan, steps) = rules.plan_explained(request, rules.seed, now);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
         drop(plan);
@@ -197,7 +212,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     }
 
     async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
-        let mut plan = rules.plan(request, rules.seed);
+        let mut plan = rules.plan(request, rules.seed, now);
         plan.charges.dry_run = dry_run;
         self.charge(&mut plan, rules, now).await
     }
@@ -283,7 +298,7 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     /// [`Limiter::check`] without a future: memory never waits.
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
-        let plan = rules.plan(request, rules.seed);
+        let plan = rules.plan(request, rules.seed, now);
         let draft = Self::settled(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });
@@ -323,24 +338,33 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         agreed: impl Future<Output = Result<(), E>>,
     ) -> Result<(), E> {
         // Looked at first: others who agree may put the numbers in force here before we do.
+        let used = self.used_before(request, &new, now).await;
+        agreed.await?;
+        self.update_overrides(|overrides| overrides.with(new.clone()));
+        self.carry_over(request, &new, used, now).await;
+        Ok(())
+    }
+
+    /// What the client has used under the rule in force, as far as new numbers do not know of it.
+    pub async fn used_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
         let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
         // The same window and algorithm are the same counter: what was used is there already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
         let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);
-        agreed.await?;
-        let capacity = new.limit.limit.capacity();
-        self.update_overrides(|overrides| overrides.with(new.clone()));
-        let used = request.client().map_or(0, |client| before.used_by(client));
-        if known || used == 0 {
-            return Ok(());
+        if known { 0 } else { request.client().map_or(0, |client| before.used_by(client)) }
+    }
+
+    /// Charges what was [used before](Self::used_before) to numbers that are in force now.
+    pub async fn carry_over(&self, request: &Request<'_>, new: &Override, used: u32, now: Timestamp) {
+        if used == 0 {
+            return;
         }
         let rules = self.rules.load();
-        let carried = Request { cost: used.min(capacity), ..request.clone() };
-        let mut plan = rules.plan(&carried, rules.seed);
+        let carried = Request { cost: used.min(new.limit.limit.capacity()), ..request.clone() };
+        let mut plan = rules.plan(&carried, rules.seed, now);
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);
         let _ = self.counters.charge_all(&plan.charges, now).await;
-        Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 mod brief;
 mod index;
+mod of_client;
 pub mod overrides;
 pub mod pattern;
 mod rule;

@@ -1,13 +1,16 @@
 //! The door: text from outside becomes checked types here, or a list of everything that is wrong with it.
 
 pub mod document;
+mod json;
 mod rule;
 mod short_forms;
 pub mod values;
 
 use hashbrown::HashSet;
 
-pub use self::document::{Document, Fields, Origin, Problem, Problems, Value};
+pub use self::document::{Document, Fields, Node, Origin, Problem, Problems, Value};
+pub use self::rule::read as read_rule;
+pub use self::short_forms::read_tier;
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet};
 use crate::time::Span;
@@ -38,7 +41,7 @@ impl RuleSet {
 /// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
 pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
     let mut names = Names::default();
-    let own: Vec<Rule> = fields.list_of_tables("rules", |one| names.unique(one, "name", rule::read));
+    let own: Vec<Rule> = fields.list_of_tables("rules", |one| names.unique(one, "name", read_rule));
     let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
     rules.extend(own);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();

@@ -76,9 +76,9 @@ impl Sample {
         pin_to(LOAD_CORE)?;
         let dir = TempDir::new()?;
         let server = start(tollgate, setting, &redis, dir.path())?;
-        wrk::run(server.address, "tollgate", LOAD_CORE, WARM_UP)?;
+        wrk::run(server.address, &["tollgate"], LOAD_CORE, WARM_UP)?;
         let (before, used) = (server.cpu()?, Used::so_far(&redis)?);
-        let load = wrk::run(server.address, "tollgate", LOAD_CORE, lasting)?;
+        let load = wrk::run(server.address, &["tollgate"], LOAD_CORE, lasting)?;
         let (after, used) = (server.cpu()?, Used::so_far(&redis)?.since(&used));
         let calls = used.calls / load.requests;
         ensure!(setting.is_empty() || calls > 0.0, "the service did not ask Redis");

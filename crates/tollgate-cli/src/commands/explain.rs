@@ -6,8 +6,8 @@ use super::Facts;
 use crate::client::Client;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Output, Style};
-use crate::render;
+use crate::output::{Output, Style, escape};
+use crate::render::{self, word};
 use crate::table::{Cell, Table};
 
 pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
@@ -16,10 +16,27 @@ pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exi
         output.text(&format!("{}\n", answer.text.trim_end()))?;
     } else {
         output.text(&render::decision(&answer.body, output))?;
+        output.text(&known(&answer.body["known"]))?;
         output.text("\n")?;
         output.text(&rules(&answer.body["rules"]).render(output))?;
     }
     Ok(Exit::Ok)
+}
+
+/// What the request did not say and the server knows: `known: user alice, tier gold; numbers of the user's own`.
+fn known(known: &Value) -> String {
+    let fact = |(key, name): (&str, &str)| Some(format!("{name} {}", escape(known[key].as_str()?)));
+    let facts = [("user_id", "user"), ("tenant", "tenant"), ("tier", "tier")];
+    let facts: Vec<String> = facts.into_iter().filter_map(fact).collect();
+    let numbers = known["numbers"].as_str().map(|numbers| match numbers {
+        "@check" => "the numbers are the check's own (@check)".to_owned(),
+        "@config" => "the numbers are those set for this user and endpoint (@config)".to_owned(),
+        "@key" => "the numbers are the key's own (@key)".to_owned(),
+        "@quota" => "the numbers are the user's own (@quota)".to_owned(),
+        other => format!("the numbers are {}", escape(other)),
+    });
+    let facts = if facts.is_empty() { None } else { Some(format!("known: {}", facts.join(", "))) };
+    [facts, numbers].into_iter().flatten().map(|line| line + "\n").collect()
 }
 
 /// One row per rule and limit; the rule is named in the first of its rows.
@@ -66,21 +83,19 @@ fn limit_cells(limit: &Value) -> [String; 4] {
     ]
 }
 
-/// A value as a word; nothing for what is missing.
-fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => String::new(),
-        other => other.to_string(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
     use crate::args::Color;
+
+    #[test]
+    fn what_is_known_and_whose_numbers_apply_is_told() {
+        let body = json!({"user_id": "alice", "tier": "gold", "numbers": "@key"});
+        assert_eq!(known(&body), "known: user alice, tier gold\nthe numbers are the key's own (@key)\n");
+        assert_eq!(known(&Value::Null), "");
+    }
 
     #[test]
     fn every_rule_has_a_row_and_every_limit_its_own() {

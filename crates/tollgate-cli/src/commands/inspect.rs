@@ -15,7 +15,7 @@ use crate::url::segment;
 /// Whose counters.
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// Whom: `alice`, 203.0.113.7, or with its kind, as `user:`, `api_key:`, `ip:`, `login:` or `tenant:`
+    /// Whom: `alice`, 203.0.113.7, or with its kind, as `user:`, `api_key:` (its id), `ip:`, `login:` or `tenant:`
     #[arg(value_parser = subject)]
     subject: Subject,
     /// Only rules that apply on this endpoint
@@ -36,7 +36,7 @@ struct Subject {
     name: String,
 }
 
-const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
+pub(super) const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
 
 fn subject(text: &str) -> Result<Subject, &'static str> {
     let kind = |kind, name: &str| Subject { kind, name: name.to_owned() };
@@ -83,6 +83,12 @@ fn told(body: &Value, output: &Output) -> String {
     if body["degraded"].as_bool() == Some(true) {
         let words = "  the shared counters cannot be reached: this is what this node has counted itself";
         lines.push(words.to_owned());
+    }
+    if body["blocked"].as_bool() == Some(true) {
+        let reason = body["block_reason"].as_str().map(|reason| format!(": {}", escape(reason)));
+        let until = render::reset(&body["blocked_until"]).map(|until| format!(", ends {until}"));
+        let words = format!("blocked{}{}", reason.unwrap_or_default(), until.unwrap_or_default());
+        lines.push(format!("  {}", output.paint(Style::Bad, &words)));
     }
     if let Some(until) = render::reset(&body["kept_out_until"]) {
         let words = format!("kept out for running into its limits, ends {until}");
@@ -141,13 +147,14 @@ mod tests {
     #[test]
     fn counters_read_as_sentences() {
         let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "kept_out_until": 1,
-            "counters": [
+            "blocked": true, "block_reason": "unpaid", "blocked_until": 1, "counters": [
                 {"rule": "free", "limit": 10, "window": "1m", "strategy": "token_bucket", "capacity": 20, "used": 20,
                  "remaining": 0, "restored_at": 1, "retry_after": 6},
                 {"rule": "daily", "limit": 99, "window": "1d", "strategy": "fixed_window", "capacity": 99, "used": 0,
                  "remaining": 99, "restored_at": null, "retry_after": null}],
             "skipped": ["by-path"]});
         let expected = "user:alice: 2 counters on Redis\n  \
+            blocked: unpaid, ends now\n  \
             kept out for running into its limits, ends now\n  \
             free (10 per 1m, 20 at once, token_bucket): 20 used, 0 left, refused for 6s, full again now\n  \
             daily (99 per 1d, fixed_window): unused, 99 left\n  \

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 /// The binary, in an environment that says nothing to it.
 pub fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR"] {
+    for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR", "XDG_CONFIG_HOME", "HOME"] {
         command.env_remove(name);
     }
     command.stdin(Stdio::null());

@@ -161,14 +161,14 @@ impl Answer {
     }
 }
 
-/// Asks until there is an answer; a service under test has ten seconds.
+/// Asks until there is an answer; a service under test has half a minute.
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(started.elapsed() < Duration::from_secs(10), "waited in vain for {what}");
+        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

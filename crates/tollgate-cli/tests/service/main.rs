@@ -1,6 +1,7 @@
 //! The whole service, as its users meet it: the real binary, real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
+mod admin;
 mod attacks;
 mod batch;
 mod callers;
@@ -8,5 +9,9 @@ mod checks;
 mod commands;
 mod errors;
 mod harness;
+mod keys;
 mod lifecycle;
 mod management;
+mod matrix;
+mod pages;
+mod transfer;

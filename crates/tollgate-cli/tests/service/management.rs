@@ -80,7 +80,8 @@ fn a_reset_gives_a_client_everything_back_and_no_one_else() {
 #[test]
 fn a_check_may_bring_its_own_numbers_on_a_loopback_address() {
     let service = Service::unconfigured();
-    let body = r#"{"user_id":"a","endpoint":"/x","limit":2,"window_seconds":60,"strategy":"fixed_window"}"#;
+    let body =
+        r#"{"user_id":"a","endpoint":"/x","limit":2,"window_seconds":2592000,"strategy":"fixed_window"}"#;
     let first = service.post("/v1/rate-limit/check", body);
     assert_eq!((&first.json()["limit"], &first.json()["strategy"]), (&json!(2), &json!("fixed_window")));
     service.post("/v1/rate-limit/check", body);

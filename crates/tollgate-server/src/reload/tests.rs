@@ -27,7 +27,10 @@ fn service(text: &str) -> Service {
     let applied = Arc::new(Mutex::new(Vec::new()));
     let apply: Apply = Box::new({
         let applied = Arc::clone(&applied);
-        move |settings: Settings| applied.lock().push(settings.show())
+        move |settings: &Settings| {
+            applied.lock().push(settings.show());
+            Ok(())
+        }
     });
     let handle = ReloadHandle::new(settings, Clock::start(), apply);
     Service { _dir: dir, file, applied, handle }
@@ -172,7 +175,10 @@ async fn t57_a_swapped_link_above_the_file_is_noticed_as_in_a_config_map() {
     let mut service = service("default_limit = 1");
     let flags = Flags { config: Some(file), ..Flags::default() };
     let applied_to = Arc::clone(&service.applied);
-    let apply: Apply = Box::new(move |settings: Settings| applied_to.lock().push(settings.show()));
+    let apply: Apply = Box::new(move |settings: &Settings| {
+        applied_to.lock().push(settings.show());
+        Ok(())
+    });
     service.handle =
         ReloadHandle::new(Settings::load(&flags, std::iter::empty()).unwrap(), Clock::start(), apply);
     let watch = tokio::spawn(service.handle.clone().watch(EVERY));

@@ -1,176 +1,94 @@
-//! `/v1/admin`: for operators.
+//! `/v1/admin`: what people configure while the service runs, and who has.
+//!
+//! Every kind of item is read, listed and changed the same way (`change.rs`); what differs is how it is written (`read.rs`) and
+//! what is told of it.
 
-use http::StatusCode;
-use serde::Serialize;
-use tollgate::Rule;
-use tollgate::counters::CounterAdmin;
-use utoipa::ToSchema;
+pub(super) mod audit;
+pub(super) mod blocks;
+mod change;
+mod conditions;
+mod definition;
+pub(super) mod export;
+pub(super) mod import;
+pub(super) mod keys;
+mod page;
+pub(super) mod quotas;
+mod read;
+mod render;
+pub(super) mod rules;
+pub(super) mod secrets;
+mod sent;
+mod show;
+pub(super) mod tiers;
 
-use super::{Call, Response, decode};
-use crate::answer;
-use crate::error::{ApiError, Code, ErrorEnvelope};
+use tollgate_stores::sql::{Act, Edit, Expect, Write};
 
-/// As many clients as one answer lists.
-const LISTED_MAX: usize = 1_000;
+pub(super) use self::change::{ChangeQuery, DryRunAnswer};
+use super::{Call, Response};
+use crate::error::{ApiError, Code};
 
-/// What a reload did.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct ReloadAnswer {
-    /// Rules in force.
-    rules: usize,
-    /// How many configurations have been in force.
-    generation: u64,
-    /// Settings that changed in the file and need a restart.
-    needs_restart: Vec<String>,
-}
+/// The longest text that a list is narrowed down by.
+const FILTER_BYTES_MAX: usize = 2_304;
 
-/// Reads the configuration again. A broken file changes nothing and is answered with everything wrong in it.
-#[utoipa::path(
-    post, path = "/v1/admin/reload",
-    responses(
-        (status = 200, description = "In force", body = ReloadAnswer),
-        (status = 400, description = "The file is broken; the old rules stay in force", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
-    )
-)]
-pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
-    let handle =
-        call.app.reload().ok_or_else(|| ApiError::new(Code::Conflict, "there is nothing to reload"))?;
-    let handle = handle.clone();
-    // Reading a file waits on the disk: not on a thread that serves requests.
-    let outcome = tokio::task::spawn_blocking(move || handle.reload()).await;
-    let outcome = outcome.map_err(|_| ApiError::new(Code::InternalError, "the reload failed"))?;
-    let report = outcome.map_err(|error| ApiError::field(Code::InvalidInput, "config", error.to_string()))?;
-    tracing::info!(by = %call.caller.name, generation = report.generation, "configuration reloaded");
-    let answer = ReloadAnswer {
-        rules: call.app.limiter().rules().rules().len(),
-        generation: report.generation,
-        needs_restart: report.needs_restart,
+/// A text of a query that the database can be asked with.
+fn require_text(field: &'static str, text: Option<&str>) -> Result<(), ApiError> {
+    let reason = match text {
+        Some("") => "must not be empty",
+        Some(text) if text.len() > FILTER_BYTES_MAX => "is longer than any name",
+        Some(text) if text.contains('\0') => "must not hold a NUL character",
+        _ => return Ok(()),
     };
-    Ok(answer::json(StatusCode::OK, &answer))
+    Err(ApiError::field(Code::InvalidInput, field, reason))
 }
 
-/// The rules in force.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct RulesAnswer<'a> {
-    rules: Vec<RuleSummary<'a>>,
-}
-
-/// One rule in force.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct RuleSummary<'a> {
-    /// The rule.
-    name: &'a str,
-    /// Lower is looked at first.
-    priority: u32,
-    /// What it does.
-    action: &'static str,
-    /// What it counts by.
-    per: Vec<String>,
-    /// Only the first matching rule of a layer applies.
-    layer: &'a str,
-    /// Whether it is switched on.
-    enabled: bool,
-    /// Its limits.
-    limits: Vec<LimitSummary>,
-}
-
-/// One limit of a rule.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct LimitSummary {
-    /// Requests per window.
-    requests: u32,
-    /// The window, as written.
-    window: String,
-    /// What a bucket holds, if not `requests`.
-    burst: Option<u32>,
-    /// The algorithm.
-    algorithm: &'static str,
-}
-
-/// The rules in force, in the order of the walk.
-#[utoipa::path(
-    get, path = "/v1/admin/rules",
-    responses((status = 200, description = "The rules in force, in the order of the walk", body = RulesAnswer<'_>))
-)]
-pub(super) async fn rules(call: Call) -> Result<Response, ApiError> {
-    let rules = call.app.limiter().rules();
-    let answer = RulesAnswer { rules: rules.rules().iter().map(summary).collect() };
-    Ok(answer::json(StatusCode::OK, &answer))
-}
-
-fn summary(rule: &Rule) -> RuleSummary<'_> {
-    let limits = rule.limits.iter().map(|each| LimitSummary {
-        requests: each.limit.requests(),
-        window: each.limit.window().to_string(),
-        burst: each.limit.burst(),
-        algorithm: each.limit.algorithm().as_str(),
-    });
-    RuleSummary {
-        name: &rule.name,
-        priority: rule.priority,
-        action: rule.action.as_str(),
-        per: rule.per.iter().map(ToString::to_string).collect(),
-        layer: &rule.layer,
-        enabled: rule.enabled,
-        limits: limits.collect(),
+impl Call {
+    /// Whether nothing is to be changed, whatever else the query says.
+    pub(super) fn wants_dry_run(&self) -> Result<bool, ApiError> {
+        let query: Vec<(String, String)> = self.query()?;
+        let mut asked = query.iter().filter(|(name, _)| name == "dry_run");
+        let first = asked.next().map(|(_, value)| &**value);
+        if asked.next().is_some() {
+            return Err(ApiError::field(Code::InvalidInput, "dry_run", "is given twice"));
+        }
+        change::flag("dry_run", first)
     }
-}
 
-/// Clients on record.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct PenaltiesAnswer {
-    penalties: Vec<PenaltyBody>,
-}
-
-/// One client on record.
-#[derive(Serialize, ToSchema)]
-pub(crate) struct PenaltyBody {
-    /// The client, `user:alice`.
-    client: String,
-    /// Violations on record.
-    violations: usize,
-    /// Kept out until then, in Unix seconds; null if it is not kept out.
-    cooldown_until: Option<u64>,
-}
-
-/// Clients that are kept out or on record, the longest kept out first, at most a thousand.
-#[utoipa::path(
-    get, path = "/v1/admin/penalties",
-    responses(
-        (status = 200, description = "Clients on record", body = PenaltiesAnswer),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
-    )
-)]
-pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
-    let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await?;
-    let penalties = found.into_iter().map(|each| PenaltyBody {
-        client: each.client,
-        violations: each.violations,
-        cooldown_until: each.cooldown_until.map(tollgate::Timestamp::as_secs_ceil),
-    });
-    Ok(answer::json(StatusCode::OK, &PenaltiesAnswer { penalties: penalties.collect() }))
-}
-
-/// Pardons a client: its record is cleared.
-#[utoipa::path(
-    delete, path = "/v1/admin/penalties/{client}",
-    params(("client" = String, Path, description = "The client, user:alice or ip:192.0.2.1")),
-    responses(
-        (status = 204, description = "Nothing is held against the client any more"),
-        (status = 404, description = "No such client is on record", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
-    )
-)]
-pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
-    let text = decode("client", call.path_behind("/v1/admin/penalties/"))?;
-    if !call.app.counters().pardon(&text).await? {
-        let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
-        return Err(ApiError::new(Code::NotFound, message));
+    /// For what cannot be tried without doing it: whoever asks for a trial must not get the real thing.
+    pub(super) fn refuse_dry_run(&self) -> Result<(), ApiError> {
+        if self.wants_dry_run()? {
+            return Err(ApiError::field(
+                Code::InvalidInput,
+                "dry_run",
+                "this cannot be tried without doing it",
+            ));
+        }
+        Ok(())
     }
-    tracing::info!(by = %call.caller.name, client = ?text, "client pardoned");
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+
+    /// What it would do to set or remove the numbers of one user on one endpoint.
+    pub(super) async fn try_limit(&self, write: Write) -> Result<Response, ApiError> {
+        if !self.app.catalog().keeps_limits() {
+            let message = "numbers of single users are kept on Redis here, and cannot be tried";
+            return Err(ApiError::new(Code::Conflict, message));
+        }
+        let edit = Edit { write, expect: Expect::Anything };
+        change::dry_run(self, &[edit], change::differs).await
+    }
+
+    /// Leaves an entry in the audit trail for what is no change of the configuration. What was done is done: without a
+    /// database the log alone tells of it.
+    pub(super) async fn note_act(&self, act: Act) {
+        let noted = match self.app.catalog().database() {
+            Ok(database) => database.note_act(&self.caller.name, self.app.now().as_micros(), &act).await,
+            Err(_) => return self.warn_of(&act, "the database cannot be reached"),
+        };
+        if let Err(error) = noted {
+            self.warn_of(&act, &error.to_string());
+        }
+    }
+
+    fn warn_of(&self, act: &Act, error: &str) {
+        let (action, subject) = (&act.action, &act.subject);
+        tracing::warn!(by = %self.caller.name, action, subject = ?subject, error, "not in the audit trail");
+    }
 }

@@ -16,6 +16,7 @@ use crate::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::idempotency::Turn;
 use crate::json::{self, Text};
+use crate::keys::KeyRefusal;
 
 const CHECKS_MAX: usize = 1_000;
 const KEY_BYTES_MAX: usize = 256;
@@ -102,8 +103,8 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
     }
 }
 
-/// A check that was decided, or what is wrong with it.
-type Outcome<'a> = Result<(CheckBody<'a>, Decision), ApiError>;
+/// A check that was decided, or whose key was refused, or what is wrong with it.
+type Outcome<'a> = Result<(CheckBody<'a>, Result<Decision, KeyRefusal>), ApiError>;
 
 /// Decides every check. The second value is the answer for those who send the batch again; a decision made
 /// without the counters is none.
@@ -115,7 +116,7 @@ async fn decide(call: &Call, batch: &BatchBody<'_>, now: Timestamp) -> (Response
     }
     let items = || outcomes.iter().map(|outcome| item(outcome, call.request_id.as_str())).collect();
     let without_counters = |outcome: &Outcome<'_>| match outcome {
-        Ok((_, decision)) => decision.degraded,
+        Ok((_, decision)) => decision.as_ref().is_ok_and(|decision| decision.degraded),
         Err(error) => error.code() == Code::ServiceUnavailable,
     };
     let degraded = outcomes.iter().any(without_counters);
@@ -127,12 +128,20 @@ async fn decide(call: &Call, batch: &BatchBody<'_>, now: Timestamp) -> (Response
 async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outcome<'a> {
     let check: CheckBody<'a> = json::parse(raw.get().as_bytes())?;
     let decision = {
-        let facts = check.facts()?;
-        let own = own_limit(&call.app, &call.caller, &facts, now).await?;
-        call.app.limiter().check(&facts.request(own.as_ref()), now).await
+        let keys = call.app.key_ring(check.key_text(), now);
+        match check.facts(&keys, &call.caller) {
+            Ok(facts) => {
+                let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+                Ok(call.app.limiter().check(&facts.request(own.as_ref()), now).await)
+            }
+            Err(error) => Err(error.key_refusal().ok_or(error)?),
+        }
     };
     // A batch answers 200 whatever its items say, so an item that got no decision is an error of its own.
-    answer::status(&decision)?;
+    match &decision {
+        Ok(decision) => drop(answer::status(decision)?),
+        Err(refusal) => call.app.metrics().catalog.count_refused(*refusal),
+    }
     Ok((check, decision))
 }
 
@@ -141,7 +150,10 @@ fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
         Ok((check, decision)) => ItemBody::Decided {
             user_id: check.user_id.as_ref().map(|text| &*text.0),
             endpoint: &check.endpoint.0,
-            decision: DecisionBody::new(decision),
+            decision: match decision {
+                Ok(decision) => DecisionBody::new(decision),
+                Err(refusal) => DecisionBody::key_refused(*refusal),
+            },
         },
         Err(error) => ItemBody::Wrong { error: error.body(request_id) },
     }

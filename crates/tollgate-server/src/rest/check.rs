@@ -27,8 +27,9 @@ use crate::scope::Scope;
 pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let facts = check.facts()?;
     let now = call.app.now();
+    let keys = call.app.key_ring(check.key_text(), now);
+    let facts = check.facts(&keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     answer::decision(&decision, &call.app.live().profiles)
@@ -49,7 +50,8 @@ pub(super) async fn own_limit(
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
-    let replaced = request.client().and_then(|client| in_force.report_on(client));
+    let client = in_force.rules().resolve(&request).request.client();
+    let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)
 }

@@ -6,10 +6,13 @@ use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, Span, Window};
+use tollgate_stores::sql::{Edit, Expect, Item, ItemId, Write};
 use utoipa::{IntoParams, ToSchema};
 
+use super::admin::{ChangeQuery, DryRunAnswer};
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
+use crate::catalog::{self, items::limit_of};
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{endpoint, id, numbers, strategy};
 use crate::fleet;
@@ -70,20 +73,24 @@ pub(crate) struct ConfigQuery {
     user_id: String,
     /// The endpoint.
     endpoint: String,
+    /// For removals.
+    #[param(ignore)]
+    dry_run: Option<String>,
 }
 
 /// Sets the numbers of one user on one endpoint.
 #[utoipa::path(
-    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>,
+    put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>, params(ChangeQuery),
     responses(
         (status = 200, description = "In force from now on; what was used carries over", body = ConfigAnswer<'_>),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
         (status = 401, description = "No key", body = ErrorEnvelope<'_>),
         (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
     let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
@@ -103,11 +110,20 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
+    if call.wants_dry_run()? {
+        return call.try_limit(Write::Put(Item::Limit(limit_of(&new)))).await;
+    }
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
-    let shared = fleet::share(&call.app, &new.user, &new.endpoint, Some(&new));
-    let set = call.app.limiter().set_override(&request, new.clone(), now, shared).await;
-    set.map_err(not_shared)?;
+    let being_set = call.app.catalog().begin_to_set(&new.user, &new.endpoint);
+    let mut version = None;
+    let kept = async {
+        version = keep(&call, &new.user, &new.endpoint, Some(&new)).await?;
+        Ok::<(), ApiError>(())
+    };
+    call.app.limiter().set_override(&request, new.clone(), now, kept).await?;
+    catch_up(&call, version, &new.user, &new.endpoint).await;
+    drop(being_set);
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "numbers set for one user and endpoint"
@@ -124,7 +140,11 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     )
 )]
 pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
+    if query.dry_run.is_some() {
+        return Err(ApiError::invalid("dry_run", "unknown field"));
+    }
     let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
     let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
@@ -133,26 +153,63 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
 
 /// Removes the numbers of one user on one endpoint: the rule applies again.
 #[utoipa::path(
-    delete, path = "/v1/rate-limit/config", params(ConfigQuery),
+    delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
+        (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The other nodes cannot be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     let (user, endpoint) = query.parse()?;
     let (user, endpoint) = (user.as_str(), endpoint.as_str());
     call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
-    fleet::share(&call.app, user, endpoint, None).await.map_err(not_shared)?;
+    if call.wants_dry_run()? {
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        return call.try_limit(Write::Delete(id)).await;
+    }
+    let version = keep(&call, user, endpoint, None).await?;
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
+    catch_up(&call, version, user, endpoint).await;
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
+}
+
+/// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,
+/// beside the counters. The version they have in the database.
+async fn keep(
+    call: &Call,
+    user: &str,
+    endpoint: &str,
+    numbers: Option<&Override>,
+) -> Result<Option<u64>, ApiError> {
+    let catalog = call.app.catalog();
+    if !catalog.keeps_limits() {
+        fleet::share(&call.app, user, endpoint, numbers).await.map_err(not_shared)?;
+        return Ok(None);
+    }
+    let write = match numbers {
+        Some(numbers) => Write::Put(Item::Limit(limit_of(numbers))),
+        None => Write::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
+    };
+    let edit = Edit { write, expect: Expect::Anything };
+    let changed = catalog.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
+    Ok(Some(changed.map_err(|error| catalog::failed(&error))?.version))
+}
+
+/// Has the other nodes follow what was put into the database.
+async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
+    if let Some(version) = version {
+        call.app.catalog().compare_again(user, endpoint);
+        call.app.catalog().catch_up(&call.app, version).await;
+    }
 }
 
 impl ConfigQuery {

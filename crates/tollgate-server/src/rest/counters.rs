@@ -2,6 +2,7 @@
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
 use tollgate::inspect::{Endpoints, Inspected, Inspection};
 use tollgate::{Request, Timestamp};
@@ -20,7 +21,7 @@ use crate::json;
 pub(crate) struct CountersQuery {
     /// A user.
     user: Option<String>,
-    /// The holder of an API key.
+    /// The holder of an API key: the key, or its id.
     api_key: Option<String>,
     /// An address.
     ip: Option<String>,
@@ -62,6 +63,12 @@ pub(crate) struct CountersBody {
     degraded: bool,
     /// The client is kept out until then for running into its limits again and again, in Unix seconds.
     kept_out_until: Option<u64>,
+    /// Whether the client is blocked: refused outright, whatever its counters hold.
+    blocked: bool,
+    /// Why it is blocked.
+    block_reason: Option<String>,
+    /// When that ends by itself, in Unix seconds; null if it does not, or if there is no block.
+    blocked_until: Option<u64>,
     /// One for each limit that counts the client, in the order of the rules.
     counters: Vec<CounterBody>,
     /// Rules that count by something the query does not say.
@@ -107,12 +114,17 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     // The same facts as those of a check, checked at the same door.
     let written = serde_json::to_vec(&Whose::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
-    let facts = check.facts()?;
+    let keys = call.app.key_ring_by_id(call.app.now());
+    let facts = check.facts(&keys, &call.caller)?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
-    Ok(answer::json(StatusCode::OK, &CountersBody::new(&request, endpoints, store, looked)))
+    let rules = call.app.limiter().rules();
+    let request = rules.resolve(&request).request;
+    let mut body = CountersBody::new(&request, endpoints, store, looked);
+    body.tell_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
+    Ok(answer::json(StatusCode::OK, &body))
 }
 
 impl<'a> Whose<'a> {
@@ -139,9 +151,18 @@ impl CountersBody {
             store,
             degraded: looked.degraded,
             kept_out_until: looked.cooldown.map(|left| (looked.now + left).as_secs_ceil()),
+            blocked: false,
+            block_reason: None,
+            blocked_until: None,
             counters: looked.counters.iter().map(|each| CounterBody::new(each, looked.now)).collect(),
             skipped: looked.skipped,
         }
+    }
+
+    fn tell_block(&mut self, block: Option<Block<'_>>) {
+        self.blocked = block.is_some();
+        self.block_reason = block.map(|block| block.reason.to_owned());
+        self.blocked_until = block.and_then(|block| block.until).map(Timestamp::as_secs_ceil);
     }
 }
 

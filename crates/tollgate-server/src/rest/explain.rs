@@ -8,7 +8,7 @@ use tollgate::counters::Effect;
 use tollgate::decision::Report;
 use tollgate::explain::RuleExplanation;
 use tollgate::headers::retry_after_secs;
-use tollgate::{Decision, Timestamp};
+use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::own_limit;
@@ -26,12 +26,42 @@ pub(crate) struct ExplainBody<'a> {
     decision: DecisionBody<'a>,
     /// Who the request is counted as, `user:alice`.
     client: Option<String>,
+    /// What is known of the key and the user; absent if nothing is.
+    #[serde(skip_serializing_if = "KnownBody::is_empty")]
+    known: KnownBody<'a>,
     /// The endpoint in its normal form.
     normalized_endpoint: &'a str,
     /// The earliest instant at which the request is admitted, in Unix microseconds; null if never.
     next_allowed_at_us: Option<u64>,
     /// Every rule in the order of the walk.
     rules: Vec<RuleBody<'a>>,
+}
+
+/// What the request did not say and is known all the same.
+#[derive(Serialize, ToSchema, PartialEq, Default)]
+pub(crate) struct KnownBody<'a> {
+    /// The user, by the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: Option<&'a str>,
+    /// The organisation, by the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    /// The plan, by the key or the user's record.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<&'a str>,
+    /// Whose numbers apply in place of a rule's: `@check` the check's own, `@config` those set for user and endpoint,
+    /// `@key` the key's, `@quota` the user's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    numbers: Option<&'static str>,
+    /// Which fact is blocked: `user`, `api_key`, `tenant`, `login` or `ip`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    blocked: Option<&'static str>,
+}
+
+impl KnownBody<'_> {
+    fn is_empty(&self) -> bool {
+        *self == KnownBody::default()
+    }
 }
 
 /// What became of one rule.
@@ -86,16 +116,26 @@ pub(crate) struct LimitBody {
 pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let facts = check.facts()?;
     let now = call.app.now();
+    let keys = call.app.key_ring(check.key_text(), now);
+    let facts = check.facts(&keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let request = facts.request(own.as_ref());
     let explanation = call.app.limiter().explain(&request, now).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
+    let resolved = explanation.resolved(&request);
+    let known = KnownBody {
+        user_id: resolved.user.map(Id::as_str),
+        tenant: resolved.tenant.map(Id::as_str),
+        tier: resolved.tier.map(Id::as_str),
+        numbers: explanation.numbers(&request),
+        blocked: decision.block().map(|block| block.kind.as_str()),
+    };
     let body = ExplainBody {
         decision: DecisionBody::new(decision),
-        client: request.client().map(|client| client.to_string()),
+        client: resolved.request.client().map(|client| client.to_string()),
+        known,
         normalized_endpoint: request.endpoint.as_str(),
         next_allowed_at_us: next_allowed_at(decision).map(Timestamp::as_micros),
         rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),

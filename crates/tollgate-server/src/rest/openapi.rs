@@ -2,10 +2,14 @@
 
 use std::sync::LazyLock;
 
+use serde_json::{Value, json};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
-use super::{admin, batch, check, config, counters, explain, reset, service, status};
+use super::routes::{ROUTES, Route, Verb};
+use super::{admin, batch, check, config, counters, explain, penalties, reload, reset, service, status};
+use crate::auth::Access;
+use crate::scope::Scope;
 
 #[derive(OpenApi)]
 #[openapi(
@@ -20,11 +24,41 @@ use super::{admin, batch, check, config, counters, explain, reset, service, stat
         config::write,
         config::delete,
         reset::reset,
-        admin::reload,
-        admin::rules,
+        admin::rules::list,
+        admin::rules::create,
+        admin::rules::read,
+        admin::rules::put,
+        admin::rules::delete,
+        admin::tiers::list,
+        admin::tiers::create,
+        admin::tiers::read,
+        admin::tiers::put,
+        admin::tiers::delete,
+        admin::quotas::list,
+        admin::quotas::create,
+        admin::quotas::read,
+        admin::quotas::put,
+        admin::quotas::delete,
+        admin::keys::list,
+        admin::keys::create,
+        admin::keys::read,
+        admin::keys::put,
+        admin::keys::delete,
+        admin::secrets::rotate,
+        admin::secrets::revoke,
+        admin::blocks::list,
+        admin::blocks::create,
+        admin::blocks::read,
+        admin::blocks::put,
+        admin::blocks::delete,
+        admin::audit::audit,
+        admin::audit::actions,
+        admin::export::export,
+        admin::import::import,
+        reload::reload,
         counters::counters,
-        admin::penalties,
-        admin::pardon,
+        penalties::penalties,
+        penalties::pardon,
         service::healthz,
         service::readyz,
         service::metrics,
@@ -37,8 +71,41 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     let mut description = Description::openapi();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
-    description.to_json().unwrap_or_default()
+    let mut description = serde_json::to_value(&description).unwrap_or_default();
+    for route in ROUTES {
+        say_who(&mut description, route);
+    }
+    description.to_string()
 });
+
+/// Says what a route asks of its caller: the router knows, so nobody writes it down twice.
+fn say_who(description: &mut Value, route: &Route) {
+    let key = |scope: Scope| json!({ "key": [scope.as_str()] });
+    let security = match route.access {
+        Access::Anyone => json!([]),
+        // While checks are open, no key is as good as one.
+        Access::OpenScope(scope) => json!([{}, key(scope)]),
+        Access::Keyed(scope) => json!([key(scope)]),
+    };
+    let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
+    if let Some(Value::Object(operation)) = description.pointer_mut(&path) {
+        operation.insert("security".to_owned(), security);
+    }
+}
+
+/// The path as it is described: `{*rest}` is `{rest}`.
+fn described_path(route: &Route) -> String {
+    route.path.replace("{*", "{")
+}
+
+const fn verb(route: &Route) -> &'static str {
+    match route.method {
+        Verb::Get => "get",
+        Verb::Post => "post",
+        Verb::Put => "put",
+        Verb::Delete => "delete",
+    }
+}
 
 /// OpenAPI 3.1, made once.
 pub(super) fn json() -> &'static str {
@@ -49,9 +116,6 @@ pub(super) fn json() -> &'static str {
 mod tests {
     use std::collections::BTreeSet;
 
-    use serde_json::Value;
-
-    use super::super::{ROUTES, Verb};
     use super::*;
 
     /// What version 1 has promised. Lines are added, never removed: see docs/api.md.
@@ -104,13 +168,8 @@ mod tests {
     fn every_route_of_version_1_is_described() {
         let api = description();
         for route in ROUTES.iter().filter(|route| route.path.starts_with("/v1/")) {
-            let path = route.path.replace("{*", "{");
-            let verb = match route.method {
-                Verb::Get => "get",
-                Verb::Post => "post",
-                Verb::Put => "put",
-                Verb::Delete => "delete",
-            };
+            let (path, verb) = (described_path(route), verb(route));
+            assert!(api["paths"][&path][verb]["security"].is_array(), "who may do {verb} {path}");
             assert!(api["paths"][&path][verb].is_object(), "{verb} {path}");
         }
     }

@@ -3,10 +3,12 @@
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Serialize;
+use tollgate::Request;
 use utoipa::ToSchema;
 
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
+use crate::catalog::{self, resets};
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
@@ -45,15 +47,23 @@ pub(crate) struct ResetAnswer<'a> {
     )
 )]
 pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    call.caller.require_unbound()?;
+    call.refuse_dry_run()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     json::require_known(&body, &FIELDS)?;
     let whose: CheckBody<'_> = json::parse(&body)?;
-    let facts = whose.facts()?;
+    let keys = call.app.key_ring_by_id(call.app.now());
+    let facts = whose.facts(&keys, &call.caller)?;
     let request = facts.request(None);
+    let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;
-    let client = request.client().map(|client| client.to_string());
+    let rules = call.app.limiter().rules();
+    let client = rules.resolve(&request).request.client().map(|client| client.to_string());
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
+    if let Some(version) = version {
+        call.app.catalog().catch_up(&call.app, version).await;
+    }
     let answer = ResetAnswer {
         user_id: whose.user_id.as_ref().map(|text| &*text.0),
         endpoint: &whose.endpoint.0,
@@ -62,4 +72,28 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
         done_at: answer::rfc3339(call.app.now()),
     };
     Ok(answer::json(StatusCode::OK, &answer))
+}
+
+/// Writes the reset into the audit trail, by which nodes with counters of their own follow it. The version it has there.
+///
+/// First, so that a reset that nobody hears of does not happen. Where the trail is this node's alone and the counters are
+/// not, the reset is not for it to hold up.
+async fn note(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiError> {
+    let catalog = call.app.catalog();
+    let noted = match catalog.database() {
+        Ok(database) => {
+            let act = resets::act_of(&call.app, request);
+            let noted = database.note_act(&call.caller.name, call.app.now().as_micros(), &act).await;
+            noted.map_err(|error| catalog::failed(&error))
+        }
+        Err(error) => Err(error),
+    };
+    match noted {
+        Ok(version) => Ok(Some(version)),
+        Err(error) if catalog.keeps_limits() => Err(error),
+        Err(_) => {
+            tracing::warn!("a reset is not in the audit trail: the database cannot be reached");
+            Ok(None)
+        }
+    }
 }

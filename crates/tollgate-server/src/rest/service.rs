@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 
 use super::{Call, Response, openapi as description};
 use crate::answer;
+use crate::catalog::Source;
 use crate::counters::StoreState;
 use crate::error::ApiError;
 
@@ -19,7 +20,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
     /// `ok`, `ready`, `degraded` (it decides, but something needs attention), `misconfigured` (it can decide nothing
-    /// until an operator acts) or `draining`.
+    /// until an operator acts), `starting` (everything is being read for the first time) or `draining`.
     status: &'static str,
     /// What is wrong with the configuration file, if it is not the one in force.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,6 +28,9 @@ pub(crate) struct HealthBody {
     /// What is wrong with the shared counters, if anything is.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_error: Option<String>,
+    /// What is wrong with the database or with what it holds, if anything is; what is in force then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    catalog_error: Option<String>,
 }
 
 /// 200 as soon as the process serves.
@@ -38,7 +42,7 @@ pub(super) async fn healthz(_: Call) -> Result<Response, ApiError> {
 /// Whether new requests should be sent here.
 #[utoipa::path(get, path = "/readyz", responses(
     (status = 200, description = "Send requests; `degraded` names what needs attention", body = HealthBody),
-    (status = 503, description = "It is shutting down, or the shared counters refuse it", body = HealthBody),
+    (status = 503, description = "It is shutting down or starting, the shared counters refuse it, or its key_secret is not that of the others", body = HealthBody),
 ))]
 pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
@@ -50,12 +54,20 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
     let store = call.app.counters().state();
     let store_error = store.trouble();
+    let catalog = call.app.catalog().state();
+    let catalog_error = catalog.trouble();
+    let is_fine = config_error.is_none() && catalog_error.is_none();
     let (code, status) = match store {
         StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
-        StoreState::Reached if config_error.is_none() => (StatusCode::OK, "ready"),
+        // Every client with an API key would be refused here.
+        _ if catalog.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
+        _ if catalog.source == Source::File && catalog.is_loading => {
+            (StatusCode::SERVICE_UNAVAILABLE, "starting")
+        }
+        StoreState::Reached if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    Ok(answer::json(code, &HealthBody { status, config_error, store_error }))
+    Ok(answer::json(code, &HealthBody { status, config_error, store_error, catalog_error }))
 }
 
 /// Metrics as OpenMetrics text.

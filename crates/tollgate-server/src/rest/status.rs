@@ -4,7 +4,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Call, Response, decode};
+use super::{Call, Response};
 use crate::answer;
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::{CheckBody, strategy};
@@ -101,10 +101,8 @@ pub(super) async fn status_by_path(call: Call) -> Result<Response, ApiError> {
         let field = if query.user_id.is_some() { "user_id" } else { "endpoint" };
         return Err(ApiError::invalid(field, "is in the path already"));
     }
-    let behind = call.path_behind("/v1/rate-limit/status/");
-    let (user, endpoint) = behind.split_once('/').unwrap_or((behind, ""));
-    query.user_id = Some(decode("user_id", user)?);
-    query.endpoint = Some(decode("endpoint", endpoint)?);
+    query.user_id = Some(call.piece("user_id")?);
+    query.endpoint = Some(call.piece("endpoint")?);
     answer_status(&call, query).await
 }
 
@@ -114,9 +112,11 @@ async fn answer_status(call: &Call, mut query: StatusQuery) -> Result<Response, 
     // A status is a check that only looks: the same facts, checked at the same door.
     let written = serde_json::to_vec(&query).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
-    let facts = check.facts()?;
+    let now = call.app.now();
+    let keys = call.app.key_ring(check.key_text(), now);
+    let facts = check.facts(&keys, &call.caller)?;
     let request = tollgate::Request { cost: 0, ..facts.request(None) };
-    let decision = call.app.limiter().peek(&request, call.app.now()).await;
+    let decision = call.app.limiter().peek(&request, now).await;
     answer::status(&decision)?;
     let shown = answer::DecisionBody::new(&decision);
     let body = StatusBody {

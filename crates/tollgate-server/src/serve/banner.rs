@@ -13,7 +13,7 @@ const RULES_SHOWN: usize = 8;
 
 /// Where everything is, what applies, and a line to try. It shows the admin key only when that was made just now.
 pub fn banner(ready: &Ready) -> String {
-    let Ready { settings, address, new_admin_key, store_trouble } = ready;
+    let Ready { settings, address, new_admin_key, store_trouble, catalog_trouble } = ready;
     let url = format!("http://{}", reachable(*address));
     let mut text = String::new();
     let key_file = settings.data_dir.join("admin.key");
@@ -35,6 +35,12 @@ pub fn banner(ready: &Ready) -> String {
         if let Some(trouble) = store_trouble {
             line("", &trouble);
         }
+    }
+    if settings.database.url.is_some() || catalog_trouble.is_some() {
+        line("database", &settings.database.sql(&settings.data_dir).place());
+    }
+    if let Some(trouble) = catalog_trouble {
+        line("", &trouble);
     }
     line("admin key", &key_file.display());
     if let Some(key) = new_admin_key {

@@ -10,7 +10,8 @@ const OF_THE_CLI: [&str; 3] = ["TOLLGATE_URL", "TOLLGATE_KEY", "TOLLGATE_CONFIG"
 const PLACES: [&str; 2] = ["HOME", "XDG_DATA_HOME"];
 
 /// Keys whose values are texts whatever they look like.
-const TEXTS: [&str; 5] = ["user", "password", "sentinel_user", "sentinel_password", "sentinel_master"];
+const TEXTS: [&str; 6] =
+    ["user", "password", "sentinel_user", "sentinel_password", "sentinel_master", "key_secret"];
 
 /// The environment of this process. Variables that are not Unicode are none of ours and are left out.
 pub fn environment() -> impl Iterator<Item = (String, String)> {

@@ -1,6 +1,7 @@
 //! From what was written to what is used, collecting every mistake on the way.
 
 use std::fmt::Display;
+use std::io::Read;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -12,11 +13,12 @@ use tollgate::headers::HeaderProfile;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::wire::values::{boolean, integer, span, text, word};
 use tollgate::wire::{Fields, Value, read_rules};
+use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
 use super::{
-    AuthSettings, Caller, CounterSettings, LogFormat, LogSettings, RedisCounterSettings, ServerSettings,
-    Settings, Source, listen_default, redis,
+    AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
+    ServerSettings, Settings, Source, database, listen_default, redis,
 };
 use crate::scope::{Scope, Scopes};
 
@@ -24,13 +26,19 @@ const CONNECTIONS_MAX: usize = 1_000_000;
 const KEYS_MAX: usize = 1_000_000_000;
 const LOG_BYTES_MAX: usize = 1 << 40;
 const NAME_BYTES_MAX: usize = 64;
+/// As long as what it is mixed into: shorter ones could be guessed.
+const KEY_SECRET_BYTES_MIN: u64 = 32;
+const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 
 /// Reads everything. Nothing if the rules are wrong; whether the rest is, the fields know.
 pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Settings> {
     // First, because rules are put together only while nothing else is wrong: a duplicate name would else go unsaid.
     let rules = read_rules(fields);
+    let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
+    let has_built_in_default = !has_rules && !fields.has("default_limit");
     let server = fields.table("server", read_server).unwrap_or_default();
     let counters = fields.table("counters", read_counters).unwrap_or_default();
+    let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let log = fields.table("log", read_log).unwrap_or_default();
     let ipv6_prefix = fields.table("identity", read_ipv6_prefix).flatten().unwrap_or(IPV6_PREFIX_DEFAULT);
@@ -41,10 +49,12 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         config_file: flags.config.clone(),
         server: server.settings,
         counters,
+        database,
         auth,
         log,
         ipv6_prefix,
         rules: RuleSet::with_ipv6_prefix(rules?, ipv6_prefix),
+        has_built_in_default,
         source,
     })
 }
@@ -183,7 +193,41 @@ fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
     if repeated(&keys).is_some() {
         fields.complain("callers", "two callers have the same key".to_owned());
     }
-    AuthSettings { open_checks, callers }
+    AuthSettings { open_checks, callers, key_secret: read_key_secret(fields) }
+}
+
+/// Messages repeat nothing of the secret.
+fn read_key_secret(fields: &mut Fields<'_, '_>) -> Option<KeySecretSettings> {
+    let written = fields.read("key_secret", |value| key_secret(text(value)?));
+    let from_file = fields.read("key_secret_file", |value| {
+        let path = PathBuf::from(text(value)?);
+        let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(&path).map_err(cannot)?;
+        file.take(KEY_SECRET_BYTES_MAX + 2).read_to_end(&mut bytes).map_err(cannot)?;
+        let secret = String::from_utf8(bytes).map_err(|_| key_secret_wrong())?;
+        Ok((key_secret(secret.trim().to_owned())?, path))
+    });
+    if fields.has("key_secret") && fields.has("key_secret_file") {
+        fields.complain("key_secret_file", "say either key_secret or key_secret_file, not both".to_owned());
+    }
+    match (written, from_file) {
+        (Some(secret), _) => Some(KeySecretSettings { secret, file: None }),
+        (None, Some((secret, path))) => Some(KeySecretSettings { secret, file: Some(path) }),
+        (None, None) => None,
+    }
+}
+
+fn key_secret(text: String) -> Result<Secret, String> {
+    let length = KEY_SECRET_BYTES_MIN..=KEY_SECRET_BYTES_MAX;
+    let fits = length.contains(&(text.len() as u64)) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if fits { Ok(Secret(text)) } else { Err(key_secret_wrong()) }
+}
+
+fn key_secret_wrong() -> String {
+    format!(
+        "must be {KEY_SECRET_BYTES_MIN} to {KEY_SECRET_BYTES_MAX} printable ASCII characters, the same on all nodes"
+    )
 }
 
 fn read_caller(fields: &mut Fields<'_, '_>) -> Option<Caller> {

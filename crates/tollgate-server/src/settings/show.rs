@@ -13,7 +13,7 @@ use tollgate::{RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::word_for;
-use super::{CounterSettings, Settings, TlsFiles};
+use super::{CounterSettings, KeySecretSettings, Settings, TlsFiles};
 
 impl Settings {
     /// The settings in force as TOML. Nothing in it is secret.
@@ -21,6 +21,7 @@ impl Settings {
         let mut out = Toml::default();
         self.show_server(&mut out);
         self.show_counters(&mut out);
+        self.database.show(&mut out);
         self.show_auth(&mut out);
         out.section("log");
         out.text("format", self.log.format.as_str());
@@ -64,6 +65,11 @@ impl Settings {
     fn show_auth(&self, out: &mut Toml) {
         out.section("auth");
         out.plain("open_checks", self.auth.open_checks);
+        match &self.auth.key_secret {
+            Some(KeySecretSettings { file: Some(file), .. }) => out.text("key_secret_file", file.display()),
+            Some(_) => out.text("key_secret", "***"),
+            None => {}
+        }
         for caller in &self.auth.callers {
             out.item("auth.callers");
             out.text("name", &caller.name);
@@ -237,10 +243,10 @@ fn quoted(text: impl Display) -> String {
 
 /// A file in the making. Writing to a string cannot fail.
 #[derive(Default)]
-struct Toml(String);
+pub(super) struct Toml(String);
 
 impl Toml {
-    fn section(&mut self, name: &str) {
+    pub(super) fn section(&mut self, name: &str) {
         let gap = if self.0.is_empty() { "" } else { "\n" };
         let _ = writeln!(self.0, "{gap}[{name}]");
     }
@@ -249,11 +255,11 @@ impl Toml {
         let _ = writeln!(self.0, "\n[[{name}]]");
     }
 
-    fn plain(&mut self, key: &str, value: impl Display) {
+    pub(super) fn plain(&mut self, key: &str, value: impl Display) {
         let _ = writeln!(self.0, "{key} = {value}");
     }
 
-    fn text(&mut self, key: &str, value: impl Display) {
+    pub(super) fn text(&mut self, key: &str, value: impl Display) {
         self.plain(key, quoted(value));
     }
 }

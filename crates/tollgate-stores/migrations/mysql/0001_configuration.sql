@@ -13,21 +13,25 @@ CREATE TABLE IF NOT EXISTS config_version (
 
 INSERT INTO config_version (id, version) VALUES (1, 0) ON DUPLICATE KEY UPDATE version = version;
 
+-- A rule as it was written: NULL is what was not said. `conditions` is `when`, `short_form` the keys that may stand in place of
+-- `limits`; spans are texts, `1s`, or digits, whole seconds.
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
     name VARBINARY(128) NOT NULL PRIMARY KEY,
-    priority BIGINT NOT NULL DEFAULT 100,
-    conditions MEDIUMTEXT NOT NULL,
-    per MEDIUMTEXT NOT NULL,
-    layer VARBINARY(128) NOT NULL DEFAULT '',
-    algorithm VARBINARY(64) NOT NULL DEFAULT 'token_bucket',
-    limits MEDIUMTEXT NOT NULL,
-    action VARBINARY(64) NOT NULL DEFAULT 'reject',
-    max_delay_micros BIGINT,
-    on_store_failure VARBINARY(64) NOT NULL DEFAULT 'local',
+    priority BIGINT,
+    conditions MEDIUMTEXT,
+    per MEDIUMTEXT,
+    layer VARBINARY(128),
+    algorithm VARBINARY(64),
+    limits MEDIUMTEXT,
+    short_form MEDIUMTEXT,
+    action VARBINARY(64),
+    max_delay VARBINARY(64),
+    on_store_failure VARBINARY(64),
+    leases BIGINT,
     response_status BIGINT,
-    response_message VARBINARY(4096) NOT NULL DEFAULT '',
-    retry_after_floor_micros BIGINT,
-    enabled BIGINT NOT NULL DEFAULT 1,
+    response_message VARBINARY(4096),
+    retry_after_floor VARBINARY(64),
+    enabled BIGINT,
     created_by VARBINARY(256) NOT NULL,
     created_at_micros BIGINT NOT NULL,
     updated_at_micros BIGINT NOT NULL,
@@ -39,24 +43,28 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
     CONSTRAINT rate_limit_rules_conditions_form CHECK (json_valid(conditions) AND json_type(conditions) = 'OBJECT'),
     CONSTRAINT rate_limit_rules_per_form CHECK (json_valid(per) AND json_type(per) = 'ARRAY'),
     CONSTRAINT rate_limit_rules_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'ARRAY'),
+    CONSTRAINT rate_limit_rules_short_form_form CHECK (json_valid(short_form) AND json_type(short_form) = 'OBJECT'),
     CONSTRAINT rate_limit_rules_algorithm_known CHECK (algorithm IN (
-        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window', 'sliding_window_log', 'fixed_window',
+        'leaky_bucket'
     )),
     CONSTRAINT rate_limit_rules_action_known
         CHECK (action IN ('reject', 'throttle', 'block', 'allow', 'log_only')),
     CONSTRAINT rate_limit_rules_failure_known CHECK (on_store_failure IN ('local', 'open', 'closed')),
-    CONSTRAINT rate_limit_rules_delay_range CHECK (max_delay_micros >= 0),
+    CONSTRAINT rate_limit_rules_leases_boolean CHECK (leases IN (0, 1)),
     CONSTRAINT rate_limit_rules_status_range CHECK (response_status BETWEEN 400 AND 599),
-    CONSTRAINT rate_limit_rules_floor_range CHECK (retry_after_floor_micros >= 0),
     CONSTRAINT rate_limit_rules_enabled_boolean CHECK (enabled IN (0, 1)),
     CONSTRAINT rate_limit_rules_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- A tier as it was written, likewise.
 CREATE TABLE IF NOT EXISTS tiers (
     name VARBINARY(256) NOT NULL PRIMARY KEY,
-    description VARBINARY(4096) NOT NULL DEFAULT '',
-    algorithm VARBINARY(64) NOT NULL DEFAULT 'token_bucket',
-    limits MEDIUMTEXT NOT NULL,
+    description VARBINARY(4096) NOT NULL,
+    algorithm VARBINARY(64),
+    limits MEDIUMTEXT,
+    short_form MEDIUMTEXT,
+    max_delay VARBINARY(64),
     created_by VARBINARY(256) NOT NULL,
     created_at_micros BIGINT NOT NULL,
     updated_at_micros BIGINT NOT NULL,
@@ -64,16 +72,18 @@ CREATE TABLE IF NOT EXISTS tiers (
     CONSTRAINT tiers_name_length CHECK (octet_length(name) BETWEEN 1 AND 256),
     CONSTRAINT tiers_description_length CHECK (octet_length(description) <= 4096),
     CONSTRAINT tiers_limits_form CHECK (json_valid(limits) AND json_type(limits) = 'ARRAY'),
+    CONSTRAINT tiers_short_form_form CHECK (json_valid(short_form) AND json_type(short_form) = 'OBJECT'),
     CONSTRAINT tiers_algorithm_known CHECK (algorithm IN (
-        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window_log', 'fixed_window', 'leaky_bucket'
+        'token_bucket', 'gcra', 'sliding_window_counter', 'sliding_window', 'sliding_window_log', 'fixed_window',
+        'leaky_bucket'
     )),
     CONSTRAINT tiers_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A tier may come from a file, so it is no foreign key here; '' is no tier.
+-- A tier may come from a file, so it is no foreign key here.
 CREATE TABLE IF NOT EXISTS user_quotas (
     user_id VARBINARY(256) NOT NULL PRIMARY KEY,
-    tier VARBINARY(256) NOT NULL DEFAULT '',
+    tier VARBINARY(256),
     requests_per_hour BIGINT,
     requests_per_day BIGINT,
     burst BIGINT,
@@ -82,7 +92,7 @@ CREATE TABLE IF NOT EXISTS user_quotas (
     updated_at_micros BIGINT NOT NULL,
     version BIGINT NOT NULL,
     CONSTRAINT user_quotas_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
-    CONSTRAINT user_quotas_tier_length CHECK (octet_length(tier) <= 256),
+    CONSTRAINT user_quotas_tier_length CHECK (octet_length(tier) BETWEEN 1 AND 256),
     CONSTRAINT user_quotas_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
     CONSTRAINT user_quotas_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
     CONSTRAINT user_quotas_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
@@ -100,7 +110,7 @@ CREATE TABLE IF NOT EXISTS user_usage (
     requests_of_month BIGINT NOT NULL DEFAULT 0,
     last_request_at_micros BIGINT NOT NULL,
     exceeded_count BIGINT NOT NULL DEFAULT 0,
-    CONSTRAINT user_usage_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
+    CONSTRAINT user_usage_user FOREIGN KEY (user_id) REFERENCES user_quotas (user_id) ON DELETE CASCADE,
     CONSTRAINT user_usage_counts CHECK (requests_of_day >= 0 AND requests_of_month >= 0 AND exceeded_count >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
@@ -108,10 +118,12 @@ CREATE TABLE IF NOT EXISTS user_usage (
 CREATE TABLE IF NOT EXISTS api_keys (
     id VARBINARY(64) NOT NULL PRIMARY KEY,
     hash BINARY(32) NOT NULL,
-    user_id VARBINARY(256) NOT NULL DEFAULT '',
-    tenant VARBINARY(256) NOT NULL DEFAULT '',
-    name VARBINARY(256) NOT NULL DEFAULT '',
-    tier VARBINARY(256) NOT NULL DEFAULT '',
+    previous_hash BINARY(32),
+    previous_until_micros BIGINT,
+    name VARBINARY(256) NOT NULL,
+    user_id VARBINARY(256),
+    tenant VARBINARY(256),
+    tier VARBINARY(256),
     scopes MEDIUMTEXT NOT NULL,
     requests_per_second BIGINT,
     requests_per_hour BIGINT,
@@ -119,7 +131,7 @@ CREATE TABLE IF NOT EXISTS api_keys (
     burst BIGINT,
     expires_at_micros BIGINT,
     revoked_at_micros BIGINT,
-    revoked_by VARBINARY(256) NOT NULL DEFAULT '',
+    revoked_by VARBINARY(256),
     created_by VARBINARY(256) NOT NULL,
     created_at_micros BIGINT NOT NULL,
     updated_at_micros BIGINT NOT NULL,
@@ -127,14 +139,19 @@ CREATE TABLE IF NOT EXISTS api_keys (
     CONSTRAINT api_keys_hash_unique UNIQUE (hash),
     CONSTRAINT api_keys_id_length CHECK (octet_length(id) BETWEEN 1 AND 64),
     CONSTRAINT api_keys_hash_length CHECK (octet_length(hash) = 32),
-    CONSTRAINT api_keys_owner_length CHECK (octet_length(user_id) <= 256 AND octet_length(tenant) <= 256),
-    CONSTRAINT api_keys_name_length CHECK (octet_length(name) <= 256 AND octet_length(tier) <= 256),
+    CONSTRAINT api_keys_previous_length CHECK (octet_length(previous_hash) = 32),
+    CONSTRAINT api_keys_previous_ends CHECK ((previous_hash IS NULL) = (previous_until_micros IS NULL)),
+    CONSTRAINT api_keys_name_length CHECK (octet_length(name) <= 256),
+    CONSTRAINT api_keys_user_length CHECK (octet_length(user_id) BETWEEN 1 AND 256),
+    CONSTRAINT api_keys_tenant_length CHECK (octet_length(tenant) BETWEEN 1 AND 256),
+    CONSTRAINT api_keys_tier_length CHECK (octet_length(tier) BETWEEN 1 AND 256),
+    CONSTRAINT api_keys_revoked_by_length CHECK (octet_length(revoked_by) BETWEEN 1 AND 256),
     CONSTRAINT api_keys_scopes_form CHECK (json_valid(scopes) AND json_type(scopes) = 'ARRAY'),
     CONSTRAINT api_keys_second_range CHECK (requests_per_second BETWEEN 0 AND 4294967295),
     CONSTRAINT api_keys_hour_range CHECK (requests_per_hour BETWEEN 0 AND 4294967295),
     CONSTRAINT api_keys_day_range CHECK (requests_per_day BETWEEN 0 AND 4294967295),
     CONSTRAINT api_keys_burst_range CHECK (burst BETWEEN 0 AND 4294967295),
-    CONSTRAINT api_keys_revoked_by_someone CHECK ((revoked_at_micros IS NULL) = (revoked_by = '')),
+    CONSTRAINT api_keys_revoked_by_someone CHECK ((revoked_at_micros IS NULL) = (revoked_by IS NULL)),
     CONSTRAINT api_keys_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0),
     INDEX api_keys_by_user (user_id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
@@ -147,20 +164,40 @@ CREATE TABLE IF NOT EXISTS api_key_usage (
     CONSTRAINT api_key_usage_counts CHECK (requests >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
+-- Which batches of totals were added: one whose outcome its node was not told is sent again, and counts once.
+CREATE TABLE IF NOT EXISTS usage_batches (
+    node VARBINARY(256) NOT NULL,
+    number BIGINT NOT NULL,
+    at_micros BIGINT NOT NULL,
+    PRIMARY KEY (node, number),
+    CONSTRAINT usage_batches_node_length CHECK (octet_length(node) BETWEEN 1 AND 256),
+    CONSTRAINT usage_batches_range CHECK (number >= 0 AND at_micros >= 0),
+    INDEX usage_batches_by_time (at_micros)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
+-- What follows from the secret with which keys are hashed, so that a node with another secret notices.
+CREATE TABLE IF NOT EXISTS key_check (
+    id BIGINT NOT NULL PRIMARY KEY,
+    value BINARY(32) NOT NULL,
+    CONSTRAINT key_check_one_row CHECK (id = 1),
+    CONSTRAINT key_check_value_length CHECK (octet_length(value) = 32)
+) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+
 -- One list of who is refused outright, whatever kind of client: a user's quota says nothing about it.
 CREATE TABLE IF NOT EXISTS blocks (
     kind VARBINARY(64) NOT NULL,
     subject VARBINARY(256) NOT NULL,
-    reason VARBINARY(4096) NOT NULL DEFAULT '',
+    reason VARBINARY(4096) NOT NULL,
     until_micros BIGINT,
     created_by VARBINARY(256) NOT NULL,
     created_at_micros BIGINT NOT NULL,
+    updated_at_micros BIGINT NOT NULL,
     version BIGINT NOT NULL,
     PRIMARY KEY (kind, subject),
     CONSTRAINT blocks_kind_known CHECK (kind IN ('user', 'api_key', 'tenant', 'login', 'ip')),
     CONSTRAINT blocks_subject_length CHECK (octet_length(subject) BETWEEN 1 AND 256),
     CONSTRAINT blocks_reason_length CHECK (octet_length(reason) <= 4096),
-    CONSTRAINT blocks_times CHECK (created_at_micros >= 0)
+    CONSTRAINT blocks_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0 AND until_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS user_endpoint_limits (
@@ -170,6 +207,8 @@ CREATE TABLE IF NOT EXISTS user_endpoint_limits (
     window_micros BIGINT NOT NULL,
     algorithm VARBINARY(64) NOT NULL,
     burst BIGINT,
+    created_by VARBINARY(256) NOT NULL,
+    created_at_micros BIGINT NOT NULL,
     updated_at_micros BIGINT NOT NULL,
     version BIGINT NOT NULL,
     PRIMARY KEY (user_id, endpoint),
@@ -184,10 +223,11 @@ CREATE TABLE IF NOT EXISTS user_endpoint_limits (
         CHECK (burst IS NULL OR (burst BETWEEN 0 AND 4294967295 AND (burst > 0 OR requests = 0))),
     CONSTRAINT user_endpoint_limits_burst_of_bucket
         CHECK (burst IS NULL OR algorithm IN ('token_bucket', 'gcra', 'leaky_bucket')),
-    CONSTRAINT user_endpoint_limits_times CHECK (updated_at_micros >= 0)
+    CONSTRAINT user_endpoint_limits_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines.
+-- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines; '' is
+-- nothing.
 CREATE TABLE IF NOT EXISTS admin_audit (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     version BIGINT NOT NULL,
@@ -195,11 +235,11 @@ CREATE TABLE IF NOT EXISTS admin_audit (
     made_by VARBINARY(256) NOT NULL,
     action VARBINARY(64) NOT NULL,
     kind VARBINARY(64) NOT NULL,
-    subject MEDIUMTEXT NOT NULL,
+    subject VARBINARY(16384) NOT NULL,
     state_before MEDIUMTEXT NOT NULL,
     state_after MEDIUMTEXT NOT NULL,
     CONSTRAINT admin_audit_made_by_length CHECK (octet_length(made_by) BETWEEN 1 AND 256),
-    CONSTRAINT admin_audit_tells_a_change CHECK (state_before <> '' OR state_after <> ''),
     CONSTRAINT admin_audit_times CHECK (at_micros >= 0 AND version >= 0),
-    INDEX admin_audit_by_time (at_micros)
+    INDEX admin_audit_by_time (at_micros),
+    INDEX admin_audit_by_version (version)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;

@@ -39,6 +39,8 @@ const TOLD_AT_ONCE: usize = 500;
 const RESETS_HELD: usize = 256;
 /// The channel of hints.
 const CHANNEL: &str = "changes";
+/// The hint that something has changed which is not kept here.
+const ELSEWHERE: &str = "elsewhere";
 /// How often the leases that ended are looked through.
 const LEASES_EVERY: Duration = Duration::from_millis(250);
 
@@ -51,6 +53,8 @@ pub(super) struct Fleet {
     hinted: Notify,
     /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
     seed: ArcSwapOption<Seed>,
+    /// Grows when another node says that the configuration, wherever it is kept, has changed.
+    announced: watch::Sender<u64>,
     /// Counters that were reset on any node.
     resets: broadcast::Sender<Arc<[u128]>>,
 }
@@ -63,6 +67,7 @@ impl Fleet {
             version: watch::Sender::new(0),
             hinted: Notify::new(),
             seed: ArcSwapOption::empty(),
+            announced: watch::Sender::new(0),
             resets: broadcast::Sender::new(RESETS_HELD),
         }
     }
@@ -96,6 +101,16 @@ impl RedisCounters {
     /// Counters that are reset on any node from now on, each by its subject and its id, combined by exclusive or.
     pub fn resets(&self) -> broadcast::Receiver<Arc<[u128]>> {
         self.0.fleet.resets.subscribe()
+    }
+
+    /// Tells the other nodes that something has changed which they do not find here. It is a hint: it may be lost.
+    pub async fn announce_change(&self) {
+        self.0.hint(ELSEWHERE).await;
+    }
+
+    /// What [`RedisCounters::announce_change`] is heard by, on every node: whoever watches it is woken.
+    pub fn announcements(&self) -> watch::Receiver<u64> {
+        self.0.fleet.announced.subscribe()
     }
 
     /// What nodes have set for all of them, by name.
@@ -255,6 +270,7 @@ impl Store {
                 // Nobody has to listen.
                 let _ = self.fleet.resets.send(counters.into());
             }
+            None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
     }

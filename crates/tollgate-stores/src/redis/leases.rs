@@ -3,7 +3,8 @@
 //! A slice is charged on the server before any of it is used, so what all nodes admit together is never more than the
 //! limit: whatever becomes of a node, its slice was counted. A slice is valid for two seconds, or until its window ends,
 //! reckoned from before it was asked for; what is left of it goes back with the next call. A bucket counts what is out as
-//! taken, so that it does not refill behind a slice's back.
+//! taken, so that it does not refill behind a slice's back. What comes in while nothing is known to be used is lost to it,
+//! so the first slice of a bucket is small and soon told of.
 //!
 //! A node asks only for counters that it is asked for often itself. When a counter has nothing left, or of several nodes
 //! next to nothing, each asks ten times a second at most and refuses in between: twenty nodes that fight for the last
@@ -22,7 +23,7 @@ use tollgate::counters::{Charge, CounterId};
 use tollgate::identity::Subject;
 use tollgate::limit::{Algorithm, Limit};
 
-use self::held::{Held, Slice, wanted};
+use self::held::{Held, Slice, first_wanted};
 use super::hot::Sketch;
 use super::script::{Grant, LeaseRequest, Settle};
 
@@ -81,7 +82,7 @@ pub(super) enum Serving {
 impl Owner {
     /// Whether it is paid back over time.
     pub(super) fn is_bucket(&self) -> bool {
-        matches!(self.limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra)
+        is_bucket(&self.limit)
     }
 }
 
@@ -123,7 +124,10 @@ impl Leases {
                 return Serving::Ask;
             }
             shard.held.insert(key, Held::begin(charge, rate, next, now));
-            Serving::AskFor(LeaseRequest { want: wanted(rate, charge.limit), nodes, settle: None }, next)
+            Serving::AskFor(
+                LeaseRequest { want: first_wanted(rate, charge.limit), nodes, settle: None },
+                next,
+            )
         };
         match serving {
             Serving::Leased(..) => _ = self.served.fetch_add(1, Ordering::Relaxed),
@@ -279,6 +283,10 @@ fn can_be_leased(charge: &Charge<'_>) -> bool {
     algorithm && charge.leases && charge.cost > 0 && charge.limit.max_delay().is_none()
 }
 
+fn is_bucket(limit: &Limit) -> bool {
+    matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra)
+}
+
 /// What is left of a span.
 pub(super) fn less(span: Span, passed: Duration) -> Span {
     Span::from_micros(span.as_micros().saturating_sub(Span::from(passed).as_micros()))
@@ -334,6 +342,26 @@ mod tests {
             Serving::Leased(_, ticket) => ticket,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn the_first_slice_of_a_bucket_is_small_and_the_next_lasts() {
+        let now = Instant::now();
+        let ask = |algorithm| {
+            let limit = Limit::new(algorithm, 10_000, Window::Length(Span::from_secs(60))).unwrap();
+            let (leases, charge) = (Leases::new(1, now), charge(&limit));
+            let (first, ticket) = wish(&leases, &charge, now);
+            let grant = Grant { granted: first.want, valid: Span::from_secs(2), born: 1, mark: 1 };
+            leases.granted(&charge, (&first, ticket), admitted(500), grant, now);
+            let later = now + SECOND / 4;
+            (0..first.want).for_each(|_| _ = take(&leases, &charge, later));
+            let (next, _) = wish(&leases, &charge, later);
+            (first.want, next.want)
+        };
+        // Twenty within the least time that a pace is told from: 400 a second.
+        assert_eq!(ask(Algorithm::TokenBucket), (200, 1_600));
+        assert_eq!(ask(Algorithm::Gcra).0, 200);
+        assert_eq!(ask(Algorithm::FixedWindow).0, 800);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! out of step, or with the transaction still open. Here a transaction that has not come to its end takes its connection with
 //! it, and the server undoes what was not final.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::io;
 use std::time::Duration;
 
@@ -18,7 +18,9 @@ use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::error::{DatabaseError, ValueProblem};
-use super::settings::{Options, SqlSettings};
+use super::query::{Query, Value};
+use super::settings::{Engine, Options, SqlSettings};
+use super::table::{Cell, Form};
 use super::{mysql, postgres, sqlite};
 
 /// Connections to one database.
@@ -49,14 +51,6 @@ enum Connection {
     MySql(PoolConnection<MySql>),
 }
 
-/// A value that is bound to a `?`.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Value<'a> {
-    Int(i64),
-    MaybeInt(Option<i64>),
-    Text(&'a str),
-}
-
 /// What a query found.
 pub(super) enum Row {
     Sqlite(SqliteRow),
@@ -73,6 +67,8 @@ macro_rules! bound {
                 Value::Int(number) => query.bind(number),
                 Value::MaybeInt(number) => query.bind(number),
                 Value::Text(text) => query.bind(text.$text()),
+                Value::MaybeText(text) => query.bind(text.map(|text| text.$text())),
+                Value::MaybeBytes(bytes) => query.bind(bytes.map(<[u8]>::to_vec)),
             };
         }
         query
@@ -131,60 +127,60 @@ impl Pool {
 }
 
 impl Transaction {
+    pub(super) fn engine(&self) -> Engine {
+        match self.connection {
+            Connection::Sqlite(_) => Engine::Sqlite,
+            Connection::Postgres(_) => Engine::Postgres,
+            Connection::MySql(_) => Engine::MySql,
+        }
+    }
+
     /// Runs a statement; how many rows it has changed.
-    pub(super) async fn execute(
-        &mut self,
-        sql: &'static str,
-        values: &[Value<'_>],
-    ) -> Result<u64, DatabaseError> {
+    pub(super) async fn execute(&mut self, query: &Query<'_>) -> Result<u64, DatabaseError> {
+        query.check()?;
+        let values = &query.values;
         Ok(match &mut self.connection {
             Connection::Sqlite(on) => {
-                let query = bound!(sql, values, to_owned);
-                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
+                let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
+                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
             Connection::Postgres(on) => {
-                let query = bound!(AssertSqlSafe(numbered(sql)), values, to_owned);
-                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
+                let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
+                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
             Connection::MySql(on) => {
-                let query = bound!(sql, values, as_bytes);
-                within(self.deadline, query.execute(&mut **on)).await?.rows_affected()
+                let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
+                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
         })
     }
 
     /// Runs a query; all rows.
-    pub(super) async fn rows(
-        &mut self,
-        sql: &'static str,
-        values: &[Value<'_>],
-    ) -> Result<Vec<Row>, DatabaseError> {
+    pub(super) async fn rows(&mut self, query: &Query<'_>) -> Result<Vec<Row>, DatabaseError> {
+        query.check()?;
+        let values = &query.values;
         Ok(match &mut self.connection {
             Connection::Sqlite(on) => {
-                let query = bound!(sql, values, to_owned);
-                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
+                let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
+                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Sqlite).collect()
             }
             Connection::Postgres(on) => {
-                let query = bound!(AssertSqlSafe(numbered(sql)), values, to_owned);
-                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
+                let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
+                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Postgres).collect()
             }
             Connection::MySql(on) => {
-                let query = bound!(sql, values, as_bytes);
-                let rows = within(self.deadline, query.fetch_all(&mut **on)).await?;
+                let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
+                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::MySql).collect()
             }
         })
     }
 
     /// Runs a query; its first row.
-    pub(super) async fn row(
-        &mut self,
-        sql: &'static str,
-        values: &[Value<'_>],
-    ) -> Result<Option<Row>, DatabaseError> {
-        Ok(self.rows(sql, values).await?.into_iter().next())
+    pub(super) async fn row(&mut self, query: &Query<'_>) -> Result<Option<Row>, DatabaseError> {
+        Ok(self.rows(query).await?.into_iter().next())
     }
 
     /// Runs statements of our own, several at once, without values.
@@ -208,6 +204,16 @@ impl Transaction {
         self.script("ROLLBACK").await?;
         self.has_ended = true;
         Ok(())
+    }
+
+    /// Ends a transaction that was to change nothing, or that has come to nothing; the answer. A connection on which a
+    /// question went wrong is not asked again.
+    pub(super) async fn end_with<T>(self, answer: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+        if let Ok(_) | Err(DatabaseError::Conflict { .. }) = &answer {
+            let ended = self.end().await;
+            return answer.and_then(|answer| ended.map(|()| answer));
+        }
+        answer
     }
 
     /// Makes the changes final.
@@ -254,13 +260,39 @@ impl Row {
     }
 
     pub(super) fn text(&self, column: usize, what: &'static str) -> Result<String, DatabaseError> {
+        self.maybe_text(column, what)?.ok_or(DatabaseError::Corrupt { what })
+    }
+
+    pub(super) fn maybe_text(
+        &self,
+        column: usize,
+        what: &'static str,
+    ) -> Result<Option<String>, DatabaseError> {
         match self {
             Row::Sqlite(row) => Ok(row.try_get(column)?),
             Row::Postgres(row) => Ok(row.try_get(column)?),
             Row::MySql(row) => {
-                String::from_utf8(row.try_get(column)?).map_err(|_| DatabaseError::Corrupt { what })
+                let text = row.try_get::<Option<Vec<u8>>, _>(column)?.map(String::from_utf8);
+                text.transpose().map_err(|_| DatabaseError::Corrupt { what })
             }
         }
+    }
+
+    pub(super) fn bytes(&self, column: usize) -> Result<Option<Vec<u8>>, DatabaseError> {
+        Ok(match self {
+            Row::Sqlite(row) => row.try_get(column)?,
+            Row::Postgres(row) => row.try_get(column)?,
+            Row::MySql(row) => row.try_get(column)?,
+        })
+    }
+
+    /// What a column of a table of items holds.
+    pub(super) fn cell(&self, column: usize, form: Form, what: &'static str) -> Result<Cell, DatabaseError> {
+        Ok(match form {
+            Form::Int => Cell::Int(self.maybe_int(column)?),
+            Form::Text(_) => Cell::Text(self.maybe_text(column, what)?),
+            Form::Bytes => Cell::Bytes(self.bytes(column)?),
+        })
     }
 }
 
@@ -282,32 +314,10 @@ pub(super) async fn within<T>(
 
 /// A number as databases keep it.
 pub(super) fn signed(number: u64, field: &'static str) -> Result<i64, DatabaseError> {
-    i64::try_from(number).map_err(|_| DatabaseError::Value { field, problem: ValueProblem::TooLarge })
+    i64::try_from(number).map_err(|_| DatabaseError::value(field, ValueProblem::TooLarge))
 }
 
 /// A number from a database that cannot be negative, or too large for its type.
 pub(super) fn unsigned<T: TryFrom<i64>>(number: i64, what: &'static str) -> Result<T, DatabaseError> {
     T::try_from(number).map_err(|_| DatabaseError::Corrupt { what })
-}
-
-/// `?`, `?` as PostgreSQL writes it: `$1`, `$2`. None of our texts has a `?` that stands for itself.
-fn numbered(sql: &str) -> String {
-    let mut pieces = sql.split('?');
-    let mut numbered = pieces.next().unwrap_or_default().to_owned();
-    for (piece, number) in pieces.zip(1..) {
-        let _ = write!(numbered, "${number}{piece}"); // into a String: cannot fail
-    }
-    numbered
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn placeholders_are_numbered_in_order() {
-        assert_eq!(numbered("SELECT a FROM t"), "SELECT a FROM t");
-        assert_eq!(numbered("INSERT INTO t VALUES (?, ?)"), "INSERT INTO t VALUES ($1, $2)");
-        assert_eq!(numbered("a = ? AND b > ?"), "a = $1 AND b > $2");
-    }
 }

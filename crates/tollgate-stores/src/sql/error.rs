@@ -1,9 +1,12 @@
 //! Why a database did not do what it was asked.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use sqlx::error::ErrorKind;
+use sqlx::mysql::MySqlDatabaseError;
 
+use super::items::ItemId;
 use super::settings::UrlError;
 
 /// Why a database did not do what it was asked.
@@ -86,15 +89,35 @@ pub enum DatabaseError {
     #[error("{field} {problem}")]
     Value {
         /// Which value.
-        field: &'static str,
+        field: Cow<'static, str>,
         /// What is wrong with it.
         problem: ValueProblem,
     },
+    /// An item is not what was expected: somebody else was quicker. Nothing has changed.
+    #[error("{} {:?} {}", id.kind().as_str(), id.to_string(), found_as_text(*.found))]
+    Conflict {
+        /// Which item.
+        id: ItemId,
+        /// The version that it has; nothing if it is not there.
+        found: Option<u64>,
+    },
+    /// The configuration is not at the version that a change was made for: somebody else was quicker. Nothing has changed.
+    #[error("the configuration is at version {found}")]
+    Overtaken {
+        /// The version that it has.
+        found: u64,
+    },
+    /// One change names an item twice. Nothing has changed.
+    #[error("{} {:?} is changed twice at once", id.kind().as_str(), id.to_string())]
+    Twice {
+        /// Which item.
+        id: ItemId,
+    },
     /// A constraint of the schema forbids the change. Nothing has changed.
-    #[error("the database refuses the change: {cause}")]
+    #[error("the database refuses the change: it violates {constraint}")]
     Constraint {
-        /// What the database says; it names the constraint.
-        cause: sqlx::Error,
+        /// Its name. What else the database says may repeat the row, and so the hash of a key.
+        constraint: String,
     },
     /// A row cannot be understood: somebody else has written it.
     #[error("{what} in the database cannot be read")]
@@ -136,19 +159,57 @@ pub enum ValueProblem {
     /// More than a database can count.
     #[error("is too large a number")]
     TooLarge,
+    /// A value of another type than it must have.
+    #[error("must be {needed}")]
+    WrongType {
+        /// The type.
+        needed: &'static str,
+    },
+    /// A key or a value that has no meaning here.
+    #[error("has no meaning here")]
+    Meaningless,
 }
 
 impl From<sqlx::Error> for DatabaseError {
     fn from(cause: sqlx::Error) -> Self {
-        let kind = cause.as_database_error().map(sqlx::error::DatabaseError::kind);
-        match kind {
-            None | Some(ErrorKind::Other) => DatabaseError::Query { cause },
-            Some(_) => DatabaseError::Constraint { cause },
+        match cause.as_database_error() {
+            Some(answer) if answer.kind() != ErrorKind::Other => {
+                DatabaseError::Constraint { constraint: constraint(answer) }
+            }
+            _ => DatabaseError::Query { cause },
         }
     }
 }
 
+fn found_as_text(found: Option<u64>) -> String {
+    found.map_or_else(|| "is not there".to_owned(), |version| format!("is there, with version {version}"))
+}
+
 impl DatabaseError {
+    /// Whether the database is not there, or was not in time: another attempt may succeed, and nothing is wrong with
+    /// what was asked.
+    pub fn is_unreachable(&self) -> bool {
+        match self {
+            DatabaseError::Unreachable { .. } => true,
+            DatabaseError::Query { cause } | DatabaseError::Unknown { cause } => is_away(cause),
+            _ => false,
+        }
+    }
+
+    /// Whether the server ended it because it and another waited for each other. Nothing has changed.
+    pub(super) fn is_deadlock(&self) -> bool {
+        let DatabaseError::Query { cause } = self else { return false };
+        let Some(answer) = cause.as_database_error() else { return false };
+        match answer.try_downcast_ref::<MySqlDatabaseError>() {
+            Some(answer) => answer.number() == 1213,
+            None => answer.code().as_deref() == Some("40P01"),
+        }
+    }
+
+    pub(super) fn value(field: impl Into<Cow<'static, str>>, problem: ValueProblem) -> Self {
+        DatabaseError::Value { field: field.into(), problem }
+    }
+
     /// When a connection could not be made.
     pub(super) fn connecting(place: String, cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() {
@@ -162,4 +223,33 @@ impl DatabaseError {
     pub(super) fn committing(cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() { cause.into() } else { DatabaseError::Unknown { cause } }
     }
+}
+
+/// The name of the constraint. PostgreSQL tells it; SQLite says it last; MySQL puts it in quotes, behind a value that may be
+/// anything.
+fn constraint(answer: &dyn sqlx::error::DatabaseError) -> String {
+    let message = answer.message();
+    let name = match (answer.constraint(), message.rsplit_once("CONSTRAINT `"), message.rsplit_once("key '"))
+    {
+        (Some(name), _, _) => name,
+        (_, Some((_, name)), _) => name.split('`').next().unwrap_or_default(),
+        (_, _, Some((_, name))) => name.split('\'').next().unwrap_or_default(),
+        _ => message.rsplit(": ").next().unwrap_or_default(),
+    };
+    name.to_owned()
+}
+
+/// Whether an error tells of a server that is not there, is going, or is just coming.
+fn is_away(cause: &sqlx::Error) -> bool {
+    let Some(answer) = cause.as_database_error() else {
+        use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
+        return matches!(cause, Io(_) | Tls(_) | Protocol(_) | PoolTimedOut | PoolClosed | WorkerCrashed);
+    };
+    if let Some(answer) = answer.try_downcast_ref::<MySqlDatabaseError>() {
+        // Too many connections; the server is shutting down; the connection was killed.
+        return [1040, 1053, 1927].contains(&answer.number());
+    }
+    // PostgreSQL: class 08, connection exceptions; shut down, crashed, not yet started; too many connections.
+    let code = answer.code().unwrap_or_default();
+    code.len() == 5 && (code.starts_with("08") || ["57P01", "57P02", "57P03", "53300"].contains(&&*code))
 }

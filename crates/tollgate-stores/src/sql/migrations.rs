@@ -11,8 +11,9 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::Database;
-use super::engine::{Transaction, Value, signed, unsigned};
+use super::engine::{Transaction, signed, unsigned};
 use super::error::DatabaseError;
+use super::query::{Query, Value};
 use super::settings::Engine;
 
 /// One step of the schema.
@@ -62,6 +63,10 @@ impl Database {
     /// # Errors
     /// When the schema is newer than this program, another node takes too long, or a step fails.
     pub async fn migrate(&self) -> Result<Vec<Migration>, DatabaseError> {
+        // Whoever may not change the schema may still start where there is nothing to change.
+        if self.pending().await?.is_empty() {
+            return Ok(Vec::new());
+        }
         let mut transaction = self.pool.begin_write().await.map_err(|error| self.locked(error))?;
         // With the connection go its lock and its limits.
         transaction.take_time();
@@ -84,14 +89,14 @@ impl Database {
             Engine::Postgres => JOURNAL_POSTGRES,
             Engine::MySql => JOURNAL_MYSQL,
         };
-        let found = transaction.row(journal, &[]).await?.map_or(Ok(0), |row| row.int(0))?;
+        let found = transaction.row(&Query::new(journal)).await?.map_or(Ok(0), |row| row.int(0))?;
         let missing = if found == 0 { MIGRATIONS.to_vec() } else { missing(&mut transaction).await? };
         transaction.end().await?;
         Ok(missing)
     }
 
     async fn take_all(&self, mut transaction: Transaction) -> Result<Vec<Migration>, DatabaseError> {
-        transaction.execute(JOURNAL, &[]).await?;
+        transaction.execute(&Query::new(JOURNAL)).await?;
         let missing = missing(&mut transaction).await?;
         for migration in &missing {
             let Migration { number, name, .. } = *migration;
@@ -104,10 +109,10 @@ impl Database {
             done.map_err(|cause| DatabaseError::Migration { number, name, cause })?;
             let values = [Value::Int(signed(number, "number")?), Value::Text(name), Value::Int(now_micros())];
             transaction
-                .execute(
+                .execute(&Query::with(
                     "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (?, ?, ?)",
-                    &values,
-                )
+                    values,
+                ))
                 .await?;
         }
         transaction.commit().await?;
@@ -127,7 +132,7 @@ impl Database {
         let _ = transaction.script("SET SESSION max_execution_time = 0").await;
         let waited = self.settings.migration_timeout;
         let seconds = signed(waited.as_secs().max(1), "migration_timeout")?;
-        let row = transaction.row(LOCK_MYSQL, &[Value::Int(seconds)]).await?;
+        let row = transaction.row(&Query::with(LOCK_MYSQL, [Value::Int(seconds)])).await?;
         let locked = row.map_or(Ok(None), |row| row.maybe_int(0))?;
         if locked == Some(1) { Ok(()) } else { Err(DatabaseError::MigrationLocked { waited }) }
     }
@@ -150,7 +155,7 @@ impl Database {
 
 /// The steps that a database with a journal has not taken.
 async fn missing(transaction: &mut Transaction) -> Result<Vec<Migration>, DatabaseError> {
-    let rows = transaction.rows("SELECT number FROM tollgate_migrations", &[]).await?;
+    let rows = transaction.rows(&Query::new("SELECT number FROM tollgate_migrations")).await?;
     let taken: Vec<u64> = rows
         .iter()
         .map(|row| unsigned(row.int(0)?, "tollgate_migrations"))

@@ -1,114 +1,206 @@
-//! Changes: whole, one after another, each with its entry in the audit trail.
+//! Changes: whole, one after another, each with its entries in the audit trail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use tollgate_stores::sql::{AUDIT_COUNT_MAX, AuditEntry, Database, DatabaseError, UserEndpointLimit};
+use serde_json::{Value as Json, json};
+use tollgate_stores::sql::{
+    AUDIT_COUNT_MAX, Act, AuditEntry, AuditFilter, Changed, Database, DatabaseError, Difference, Edit,
+    Expect, Item, ItemId, UserEndpointLimit, Write,
+};
 
-use crate::harness::{TestDatabase, limit};
+use crate::harness::{
+    NOW, TestDatabase, change, delete, everything, key, limit, put, put_limit, quota, rule, trail,
+};
 
-pub(crate) async fn numbers_are_set_replaced_and_removed(empty: TestDatabase) {
+fn id(user: &str, endpoint: &str) -> ItemId {
+    ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }
+}
+
+pub(crate) async fn the_trail_tells_what_was_before_and_after(empty: TestDatabase) {
     let database = empty.migrated().await;
-    assert_eq!(database.limits().await.unwrap(), (0, vec![]));
+    let wider = UserEndpointLimit { burst: Some(5), ..limit("alice", "/search", 20) };
+    put_limit(&database, "alice", "/search", 10).await.unwrap();
+    let edit = put(Item::Limit(wider));
+    assert_eq!(database.change("ops@example", 66, &[edit]).await.unwrap().version, 2);
+    assert_eq!(database.change("root", 77, &[delete(id("alice", "/search"))]).await.unwrap().version, 3);
 
-    let first = limit("alice", "/search", 10);
-    let second = UserEndpointLimit { burst: Some(5), ..limit("alice", "/search", 20) };
-    let other = limit("alice", "/", 30);
-    assert_eq!(database.put_limit("root", &first).await.unwrap(), 1);
-    assert_eq!(database.limits().await.unwrap(), (1, vec![first.clone()]));
-    assert_eq!(database.put_limit("ops@example", &second).await.unwrap(), 2);
-    assert_eq!(database.put_limit("root", &other).await.unwrap(), 3);
-    assert_eq!(database.limits().await.unwrap(), (3, vec![other.clone(), second.clone()]));
-    assert_eq!(database.delete_limit("root", "alice", "/search", 77).await.unwrap(), Some(4));
-    assert_eq!(database.delete_limit("root", "alice", "/search", 78).await.unwrap(), None);
-    assert_eq!(database.limits().await.unwrap(), (4, vec![other]));
-    assert_eq!(database.version().await.unwrap(), 4, "what was not there was not removed");
-
-    let trail = database.audit(0, 10).await.unwrap();
-    let told: Vec<_> = trail.iter().map(|entry| (entry.version, &*entry.by, &*entry.action)).collect();
+    let trail = trail(&database).await;
+    let told: Vec<_> =
+        trail.iter().map(|entry| (entry.version, entry.at_micros, &*entry.by, &*entry.action)).collect();
     assert_eq!(
         told,
-        [(1, "root", "put"), (2, "ops@example", "put"), (3, "root", "put"), (4, "root", "delete")]
+        [(1, NOW, "root", "create"), (2, 66, "ops@example", "update"), (3, 77, "root", "delete")]
     );
     assert!(trail.iter().all(|entry| entry.kind == "user_endpoint_limit"));
-    assert_eq!(trail[1].subject, r#"["alice","/search"]"#);
-    assert_eq!(trail[1].at_micros, second.updated_at_micros);
-    assert_eq!(trail[3].at_micros, 77);
-    assert_eq!((trail[0].before.as_deref(), trail[3].after.as_deref()), (None, None));
+    assert!(trail.iter().all(|entry| entry.subject == r#"["alice","/search"]"#));
+    assert_eq!((&trail[0].before, &trail[2].after), (&None, &None));
     assert_eq!(trail[1].before, trail[0].after);
     assert_eq!(
-        trail[3].before.as_deref(),
-        Some(
-            r#"{"user":"alice","endpoint":"/search","requests":20,"window_micros":60000000,"algorithm":"token_bucket","burst":5,"updated_at_micros":1700000000000020}"#
-        )
+        trail[2].before,
+        Some(json!({
+            "user_id": "alice", "endpoint": "/search", "requests": 20, "window_micros": 60_000_000,
+            "algorithm": "token_bucket", "burst": 5
+        }))
     );
 }
 
-pub(crate) async fn the_largest_numbers_come_back_as_they_went(empty: TestDatabase) {
+pub(crate) async fn a_change_for_another_version_changes_nothing(empty: TestDatabase) {
     let database = empty.migrated().await;
-    let largest = UserEndpointLimit {
-        requests: u32::MAX,
-        window_micros: u64::from(u32::MAX) * 1_000_000,
-        burst: Some(u32::MAX),
-        updated_at_micros: (1 << 52) - 1,
-        ..limit("largest", "/", 0)
-    };
-    let smallest = UserEndpointLimit {
-        requests: 0,
-        window_micros: 1000,
-        algorithm: "sliding_window_log".to_owned(),
-        updated_at_micros: 0,
-        ..limit("smallest", "/", 0)
-    };
-    database.put_limit("root", &largest).await.unwrap();
-    database.put_limit("root", &smallest).await.unwrap();
-    assert_eq!(database.limits().await.unwrap(), (2, vec![largest, smallest]));
+    change(&database, &[put(quota("alice", None))]).await;
+    let edit = [put(quota("bob", None))];
+    for wrong in [0, 2, u64::MAX] {
+        let told = database.change_at(wrong, "root", NOW, &edit).await;
+        assert!(matches!(told, Err(DatabaseError::Overtaken { found: 1 })), "{told:?}");
+    }
+    assert_eq!((database.version().await.unwrap(), trail(&database).await.len()), (1, 1));
+    assert_eq!(database.change_at(1, "root", NOW, &edit).await.unwrap().version, 2);
 }
 
-pub(crate) async fn numbers_that_make_no_limit_leave_nothing(empty: TestDatabase) {
+pub(crate) async fn what_changes_nothing_leaves_nothing(empty: TestDatabase) {
     let database = empty.migrated().await;
-    let good = limit("alice", "/", 10);
-    let refused_by_a_constraint = [
-        UserEndpointLimit { algorithm: "lottery".to_owned(), ..good.clone() },
-        UserEndpointLimit { algorithm: "TOKEN_BUCKET".to_owned(), ..good.clone() },
-        UserEndpointLimit { algorithm: "token_bucket ".to_owned(), ..good.clone() },
-        UserEndpointLimit { window_micros: 0, ..good.clone() },
-        UserEndpointLimit { window_micros: 999, ..good.clone() },
-        UserEndpointLimit { window_micros: u64::from(u32::MAX) * 1_000_000 + 1, ..good.clone() },
-        UserEndpointLimit { burst: Some(0), ..good.clone() },
-        UserEndpointLimit { burst: Some(5), algorithm: "fixed_window".to_owned(), ..good.clone() },
-    ];
-    for limit in refused_by_a_constraint {
-        let error = database.put_limit("root", &limit).await.unwrap_err();
-        assert!(matches!(error, DatabaseError::Constraint { .. }), "{limit:?}: {error:?}");
-        assert!(error.to_string().contains("user_endpoint_limits"), "the constraint is named: {error}");
+    let one = rule("one", json!({"per": ["user"], "response": {}}));
+    change(&database, &[put(one.clone()), put(quota("alice", None))]).await;
+    let nothing = Changed { version: 1, differences: vec![] };
+    let same = [put(one), put(rule("one", json!({"per": "user", "layer": null}))), put(quota("alice", None))];
+    for edit in same {
+        assert_eq!(database.change("root", NOW + 9, &[edit]).await.unwrap(), nothing);
     }
-    let beyond_any_database = [
-        UserEndpointLimit { window_micros: u64::MAX, ..good.clone() },
-        UserEndpointLimit { updated_at_micros: u64::MAX, ..good.clone() },
-    ];
-    for limit in beyond_any_database {
-        let error = database.put_limit("root", &limit).await.unwrap_err();
-        assert!(matches!(error, DatabaseError::Value { .. }), "{limit:?}: {error:?}");
-    }
-    assert_eq!(database.limits().await.unwrap(), (0, vec![]));
-    assert_eq!(database.audit(0, 10).await.unwrap(), []);
+    let absent = delete(ItemId::Rule("none".to_owned()));
+    assert_eq!(database.change("root", NOW, &[absent]).await.unwrap(), nothing);
+    assert_eq!(database.change("root", NOW, &[]).await.unwrap(), nothing);
+    assert_eq!(database.version().await.unwrap(), 1);
+    assert_eq!(trail(&database).await.len(), 2);
 
-    database.put_limit("root", &good).await.unwrap();
-    let worse = UserEndpointLimit { window_micros: 0, ..good.clone() };
-    database.put_limit("root", &worse).await.unwrap_err();
-    assert_eq!(database.limits().await.unwrap(), (1, vec![good]), "what was there is there");
+    let mixed = [put(quota("alice", None)), put(quota("bob", None))];
+    let changed = database.change("root", NOW, &mixed).await.unwrap();
+    assert_eq!((changed.version, changed.differences.len()), (2, 1), "only what differs");
+    assert_eq!(trail(&database).await.len(), 3);
+    let alice = database.get(&ItemId::Quota("alice".to_owned())).await.unwrap().unwrap();
+    assert_eq!((alice.version, alice.updated_at_micros), (1, NOW), "it was left alone");
+}
+
+pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None))]).await;
+    change(&database, &[put(quota("bob", None))]).await;
+    let alice = || quota("alice", Some("gold"));
+    let there = ItemId::Quota("alice".to_owned());
+    let missing = ItemId::Quota("carol".to_owned());
+    let failing = [
+        (Write::Put(alice()), Expect::Absent, &there, Some(1)),
+        (Write::Put(alice()), Expect::Version(2), &there, Some(1)),
+        (Write::Delete(there.clone()), Expect::Absent, &there, Some(1)),
+        (Write::Delete(there.clone()), Expect::Version(0), &there, Some(1)),
+        (Write::Put(quota("carol", None)), Expect::Present, &missing, None),
+        (Write::Put(quota("carol", None)), Expect::Version(1), &missing, None),
+        (Write::Delete(missing.clone()), Expect::Present, &missing, None),
+        (Write::Put(quota("alice", None)), Expect::Absent, &there, Some(1)), // though it would change nothing
+    ];
+    let before = everything(&database).await;
+    for (write, expect, about, version) in failing {
+        let edits = [put(quota("dave", None)), Edit { write, expect }, put(quota("eve", None))];
+        for refused in
+            [database.change("root", NOW, &edits).await.map(drop), database.plan(&edits).await.map(drop)]
+        {
+            let error = refused.unwrap_err();
+            assert!(
+                matches!(&error, DatabaseError::Conflict { id, found } if id == about && *found == version),
+                "{edits:?}: {error:?}"
+            );
+        }
+    }
+    assert_eq!(everything(&database).await, before);
+    assert_eq!(trail(&database).await.len(), 2);
+
+    let met = [
+        Edit { write: Write::Put(alice()), expect: Expect::Version(1) },
+        Edit { write: Write::Delete(ItemId::Quota("bob".to_owned())), expect: Expect::Present },
+        Edit { write: Write::Put(quota("carol", None)), expect: Expect::Absent },
+        Edit { write: Write::Delete(ItemId::Quota("nobody".to_owned())), expect: Expect::Absent },
+    ];
+    let planned = database.plan(&met).await.unwrap();
+    assert_eq!(everything(&database).await, before, "a plan changes nothing");
+    let changed = database.change("root", NOW, &met).await.unwrap();
+    assert_eq!((changed.version, changed.differences), (3, planned));
+}
+
+pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(quota("bob", None))]).await;
+    let edits = [
+        delete(ItemId::Quota("bob".to_owned())),
+        put(quota("alice", Some("gold"))),
+        put(quota("carol", None)),
+        delete(ItemId::Quota("dave".to_owned())),
+    ];
+    let plan = database.plan(&edits).await.unwrap();
+    let told: Vec<_> = plan
+        .iter()
+        .map(|Difference { id, before, after }| {
+            (id.to_string(), before.as_ref().map(|stored| stored.version), after.clone())
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            ("bob".to_owned(), Some(1), None),
+            ("alice".to_owned(), Some(1), Some(quota("alice", Some("gold")))),
+            ("carol".to_owned(), None, Some(quota("carol", None))),
+        ]
+    );
+    let twice = [put(quota("alice", None)), delete(ItemId::Quota("alice".to_owned()))];
+    for refused in [database.plan(&twice).await.map(drop), database.change("root", 1, &twice).await.map(drop)]
+    {
+        assert!(matches!(refused.unwrap_err(), DatabaseError::Twice { .. }));
+    }
+}
+
+pub(crate) async fn one_edit_that_cannot_be_made_undoes_all(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(Item::Key(key("k1")))]).await;
+    let before = everything(&database).await;
+    let twin = tollgate_stores::sql::KeyItem { hash: key("k1").hash, ..key("k2") };
+    let edits = [
+        delete(ItemId::Quota("alice".to_owned())),
+        put(quota("bob", None)),
+        put(Item::Key(twin)), // two keys cannot have one hash
+    ];
+    let error = database.change("root", NOW, &edits).await.unwrap_err();
+    let DatabaseError::Constraint { constraint } = &error else { panic!("{error:?}") };
+    assert!(constraint.contains("hash"), "{error}");
+    assert!(!error.is_unreachable());
+    assert_eq!(everything(&database).await, before);
+    assert_eq!(trail(&database).await.len(), 2);
+}
+
+pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
+    const COUNT: usize = 1500;
+    const ENTRIES: i64 = 4500;
+    let database = empty.migrated().await;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("user {number}")).collect();
+    let all = |tier: Option<&str>| -> Vec<Edit> { names.iter().map(|user| put(quota(user, tier))).collect() };
+    let changed = database.change("root", NOW, &all(None)).await.unwrap();
+    assert_eq!((changed.version, changed.differences.len()), (1, COUNT));
+    assert_eq!(change(&database, &all(Some("gold"))).await, 2);
+    let (_, items) = everything(&database).await;
+    assert_eq!(items.len(), COUNT);
+    assert!(items.iter().all(|item| matches!(item, Item::Quota(q) if q.tier.as_deref() == Some("gold"))));
+    let gone: Vec<Edit> = names.iter().map(|user| delete(ItemId::Quota(user.clone()))).collect();
+    assert_eq!(change(&database, &gone).await, 3);
+    assert_eq!(everything(&database).await, (3, vec![]));
+    assert_eq!(empty.client().await.number("SELECT COUNT(*) FROM admin_audit").await, ENTRIES);
 }
 
 pub(crate) async fn a_change_without_its_entry_is_undone(empty: TestDatabase) {
     let database = empty.migrated().await;
-    let kept = limit("alice", "/", 10);
-    database.put_limit("root", &kept).await.unwrap();
+    put_limit(&database, "alice", "/", 10).await.unwrap();
+    let before = everything(&database).await;
     empty.client().await.execute("DROP TABLE admin_audit").await;
-    database.put_limit("root", &limit("alice", "/", 20)).await.unwrap_err();
-    database.put_limit("root", &limit("bob", "/", 20)).await.unwrap_err();
-    database.delete_limit("root", "alice", "/", 1).await.unwrap_err();
-    assert_eq!(database.limits().await.unwrap(), (1, vec![kept]));
+    put_limit(&database, "alice", "/", 20).await.unwrap_err();
+    put_limit(&database, "bob", "/", 20).await.unwrap_err();
+    database.change("root", 1, &[delete(id("alice", "/"))]).await.unwrap_err();
+    assert_eq!(everything(&database).await, before);
 }
 
 pub(crate) async fn changes_at_once_follow_each_other(empty: TestDatabase) {
@@ -125,7 +217,8 @@ pub(crate) async fn changes_at_once_follow_each_other(empty: TestDatabase) {
                     let user = format!("user {}", change % 3);
                     let number = node * CHANGES + change;
                     let by = format!("node {node}");
-                    versions.push(database.put_limit(&by, &limit(&user, "/", number)).await.unwrap());
+                    let edit = put(Item::Limit(limit(&user, "/", number)));
+                    versions.push(database.change(&by, NOW, &[edit]).await.unwrap().version);
                 }
                 versions
             })
@@ -141,20 +234,46 @@ pub(crate) async fn changes_at_once_follow_each_other(empty: TestDatabase) {
     let count = u64::from(NODES * CHANGES);
     assert_eq!(all, (1..=count).collect::<Vec<_>>(), "every version once");
 
-    let trail = first.audit(0, 1000).await.unwrap();
+    let trail = trail(&first).await;
     assert_eq!(trail.iter().map(|entry| entry.version).collect::<Vec<_>>(), all, "one entry each, in order");
     assert_unbroken(&trail);
-    let (version, limits) = second.limits().await.unwrap();
-    assert_eq!((version, limits.len()), (count, 3));
+    let (version, items) = everything(&second).await;
+    assert_eq!((version, items.len()), (count, 3));
 }
 
 /// What an entry tells as the state before is what the last one told as the state after.
 fn assert_unbroken(trail: &[AuditEntry]) {
-    let mut states: BTreeMap<&str, &Option<String>> = BTreeMap::new();
+    let mut states: BTreeMap<&str, &Option<Json>> = BTreeMap::new();
     for entry in trail {
         let before = states.insert(&entry.subject, &entry.after).unwrap_or(&None);
         assert_eq!(&entry.before, before, "a change was lost: {entry:?}");
     }
+}
+
+pub(crate) async fn of_two_who_expect_the_same_version_one_is_late(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None))]).await;
+    let nodes: Vec<_> = (0..4)
+        .map(|node| {
+            let database = database.clone();
+            let write = Write::Put(quota("alice", Some(&format!("tier {node}"))));
+            let edit = Edit { write, expect: Expect::Version(1) };
+            tokio::spawn(async move { database.change("root", NOW, &[edit]).await })
+        })
+        .collect();
+    let mut made = 0;
+    for node in nodes {
+        match node.await.unwrap() {
+            Ok(changed) => {
+                made += 1;
+                assert_eq!(changed.version, 2);
+            }
+            Err(error) => {
+                assert!(matches!(error, DatabaseError::Conflict { found: Some(2), .. }), "{error:?}");
+            }
+        }
+    }
+    assert_eq!(made, 1);
 }
 
 pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
@@ -164,14 +283,17 @@ pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
         let database = database.clone();
         async move {
             for number in 0..CHANGES {
-                database.put_limit("root", &limit(&format!("user {number}"), "/", number)).await.unwrap();
+                // Two kinds at once: a reader that sees the one sees the other.
+                let user = format!("user {number}");
+                change(&database, &[put(quota(&user, None)), put(Item::Limit(limit(&user, "/", number)))])
+                    .await;
             }
         }
     });
     let reader = empty.open().await;
     loop {
-        let (version, limits) = reader.limits().await.unwrap();
-        assert_eq!(limits.len() as u64, version, "each change adds one");
+        let (version, items) = everything(&reader).await;
+        assert_eq!(items.len() as u64, 2 * version, "each change adds two");
         if version == u64::from(CHANGES) {
             break;
         }
@@ -182,17 +304,18 @@ pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
 pub(crate) async fn an_abandoned_change_is_made_whole_or_not_at_all(empty: TestDatabase) {
     let database = empty.migrated().await;
     for number in 0..60 {
-        let change = limit(&format!("user {number}"), "/", number);
         // Given up wherever it happens to be.
         let patience = Duration::from_micros(u64::from(number) * 50);
-        let _ = tokio::time::timeout(patience, database.put_limit("root", &change)).await;
+        let user = format!("user {number}");
+        let _ = tokio::time::timeout(patience, put_limit(&database, &user, "/", number)).await;
     }
-    let (version, limits) = database.limits().await.unwrap();
-    let trail = database.audit(0, 1000).await.unwrap();
-    assert_eq!(version, trail.len() as u64);
-    let stored: BTreeSet<String> = limits.iter().map(|limit| format!(r#"["{}","/"]"#, limit.user)).collect();
+    // The last one may still be on its way to its end, which nobody waits for: another change comes after it.
+    let last = put_limit(&database, "last", "/", 1).await.unwrap();
+    let (version, items) = everything(&database).await;
+    let trail = trail(&database).await;
+    assert_eq!((version, trail.len() as u64), (last, last));
+    let stored: BTreeSet<String> = items.iter().map(|item| item.id().to_string()).collect();
     assert_eq!(stored, trail.into_iter().map(|entry| entry.subject).collect());
-    assert_eq!(database.put_limit("root", &limit("last", "/", 1)).await.unwrap(), version + 1);
 }
 
 pub(crate) async fn a_change_waits_for_another_only_so_long(empty: TestDatabase) {
@@ -200,39 +323,76 @@ pub(crate) async fn a_change_waits_for_another_only_so_long(empty: TestDatabase)
     let mut other = empty.client().await;
     other.execute("BEGIN; UPDATE config_version SET version = version WHERE id = 1").await;
     let mut settings = empty.settings();
-    settings.statement_timeout = Duration::from_millis(200);
+    settings.statement_timeout = Duration::from_secs(1);
     let database = Database::connect(settings).await.unwrap();
-    let change = limit("alice", "/", 1);
-    let refused = tokio::time::timeout(Duration::from_secs(10), database.put_limit("root", &change)).await;
+    let refused = tokio::time::timeout(Duration::from_secs(20), put_limit(&database, "alice", "/", 1)).await;
     let error = refused.expect("it gave up by itself").unwrap_err();
     assert!(matches!(error, DatabaseError::Query { .. }), "{error:?}");
-    assert_eq!(database.limits().await.unwrap(), (0, vec![]), "who reads does not wait");
+    assert_eq!(everything(&database).await, (0, vec![]), "who reads does not wait");
 
     other.execute("ROLLBACK").await;
-    assert_eq!(database.put_limit("root", &change).await.unwrap(), 1);
+    assert_eq!(put_limit(&database, "alice", "/", 1).await.unwrap(), 1);
 }
 
-pub(crate) async fn the_trail_is_read_page_by_page(empty: TestDatabase) {
+pub(crate) async fn the_trail_is_read_page_by_page_from_either_end(empty: TestDatabase) {
     let database = empty.migrated().await;
+    let all = AuditFilter::default();
     for number in 1..=5 {
-        database.put_limit("root", &limit("alice", "/", number)).await.unwrap();
+        put_limit(&database, "alice", "/", number).await.unwrap();
     }
-    let mut pages = Vec::new();
-    let mut after = 0;
-    loop {
-        let page = database.audit(after, 2).await.unwrap();
-        let Some(last) = page.last() else { break };
+    let versions = |page: &[AuditEntry]| page.iter().map(|entry| entry.version).collect::<Vec<_>>();
+    let (mut pages, mut after) = (Vec::new(), 0);
+    while let page = database.audit(&all, after, 2).await.unwrap()
+        && let Some(last) = page.last()
+    {
         after = last.id;
-        pages.push(page.iter().map(|entry| entry.version).collect::<Vec<_>>());
+        pages.push(versions(&page));
     }
     assert_eq!(pages, [vec![1, 2], vec![3, 4], vec![5]]);
-    assert_eq!(database.audit(0, 0).await.unwrap(), []);
-    assert!(database.audit(u64::MAX, 1).await.is_err());
+    let (mut pages, mut before) = (Vec::new(), None);
+    while let page = database.audit_newest(&all, before, 2).await.unwrap()
+        && let Some(last) = page.last()
+    {
+        before = Some(last.id);
+        pages.push(versions(&page));
+    }
+    assert_eq!(pages, [vec![5, 4], vec![3, 2], vec![1]]);
+    assert_eq!(database.audit(&all, 0, 0).await.unwrap(), []);
+    assert!(database.audit(&all, u64::MAX, 1).await.is_err());
 
     let row = "(6, 0, 'root', 'put', 'filler', '[]', '', '{}')";
     let rows = vec![row; AUDIT_COUNT_MAX as usize].join(", ");
     let columns = "version, at_micros, made_by, action, kind, subject, state_before, state_after";
     empty.client().await.execute(&format!("INSERT INTO admin_audit ({columns}) VALUES {rows}")).await;
-    let page = database.audit(0, u32::MAX).await.unwrap();
+    let page = database.audit(&all, 0, u32::MAX).await.unwrap();
     assert_eq!(page.len(), AUDIT_COUNT_MAX as usize, "never more, whatever is asked for");
+}
+
+pub(crate) async fn the_trail_is_filtered(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(rule("alice", json!({})))]).await;
+    database.change("ops", NOW, &[put(quota("bob", None))]).await.unwrap();
+    let act = Act {
+        action: "reset".to_owned(),
+        kind: "counters".to_owned(),
+        subject: "user:alice".to_owned(),
+        before: None,
+        after: None,
+    };
+    assert_eq!(database.note_act("ops", NOW, &act).await.unwrap(), 3);
+    let told = async |kind: Option<&str>, by: Option<&str>, subject: Option<&str>| {
+        let owned = |text: Option<&str>| text.map(str::to_owned);
+        let filter = AuditFilter { kind: owned(kind), by: owned(by), subject: owned(subject) };
+        let oldest = database.audit(&filter, 0, 10).await.unwrap();
+        let mut newest = database.audit_newest(&filter, None, 10).await.unwrap();
+        newest.reverse();
+        assert_eq!(oldest, newest);
+        oldest.iter().map(|entry| format!("{} {}", entry.kind, entry.subject)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(Some("quota"), None, None).await, ["quota alice", "quota bob"]);
+    assert_eq!(told(None, Some("ops"), None).await, ["quota bob", "counters user:alice"]);
+    assert_eq!(told(None, None, Some("alice")).await, ["quota alice", "rule alice"]);
+    assert_eq!(told(Some("quota"), Some("root"), Some("alice")).await, ["quota alice"]);
+    assert_eq!(told(Some("QUOTA"), None, None).await, [""; 0]);
+    assert_eq!(told(None, None, Some("alice ")).await, [""; 0]);
 }

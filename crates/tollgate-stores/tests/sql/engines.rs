@@ -1,26 +1,29 @@
 //! What is special to one engine.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tollgate_stores::sql::{Database, DatabaseError, SqlSettings};
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
-use crate::harness::{TestDatabase, limit};
+use crate::harness::{TestDatabase, change, everything, put, put_limit, quota};
 
 #[tokio::test]
 async fn a_sqlite_file_is_made_for_us_alone_and_written_ahead() {
     let empty = TestDatabase::sqlite();
     let database = empty.migrated().await;
-    database.put_limit("root", &limit("alice", "/", 1)).await.unwrap();
+    put_limit(&database, "alice", "/", 1).await.unwrap();
     let path = empty.url.strip_prefix("sqlite://").unwrap();
     for name in [path.to_owned(), format!("{path}-wal")] {
         let mode = Path::new(&name).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
     database.close().await;
-    assert_eq!(empty.open().await.limits().await.unwrap().0, 1, "it is there again");
+    assert_eq!(empty.open().await.version().await.unwrap(), 1, "it is there again");
 }
 
 #[tokio::test]
@@ -53,16 +56,36 @@ async fn postgres_must_keep_text_as_utf8() {
 }
 
 #[tokio::test]
+async fn who_may_not_change_the_schema_may_use_one_that_is_up_to_date() {
+    let empty = TestDatabase::postgres();
+    empty.migrated().await.close().await;
+    let mut client = empty.client().await;
+    let place = empty.url.rsplit_once('@').unwrap().1;
+    let name = place.rsplit_once('/').unwrap().1;
+    client.execute(&format!("CREATE ROLE runner_{name} LOGIN PASSWORD 'run'")).await;
+    client
+        .execute(&format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO runner_{name}; \
+             GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO runner_{name}; \
+             REVOKE CREATE ON SCHEMA public FROM PUBLIC"
+        ))
+        .await;
+    let runner = Database::open(&format!("postgres://runner_{name}:run@{place}")).await.unwrap();
+    assert_eq!(runner.migrate().await.unwrap(), []);
+    change(&runner, &[put(quota("alice", None))]).await;
+}
+
+#[tokio::test]
 async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
     let empty = TestDatabase::mariadb();
     let database = empty.migrated().await;
-    database.put_limit("root", &limit("alice", "/", 1)).await.unwrap();
+    put_limit(&database, "alice", "/", 1).await.unwrap();
     let mut client = empty.client().await;
-    client.execute("DELETE FROM tollgate_migrations; DROP TABLE blocks; DROP TABLE api_key_usage").await;
+    client.execute("DELETE FROM tollgate_migrations; DROP TABLE blocks; DROP TABLE user_usage").await;
     assert_eq!(database.pending().await.unwrap().len(), 1);
     assert_eq!(database.migrate().await.unwrap().len(), 1);
     assert_eq!(client.number("SELECT COUNT(*) FROM blocks").await, 0);
-    assert_eq!(database.limits().await.unwrap().0, 1, "what was there is there");
+    assert_eq!(everything(&database).await.1.len(), 1, "what was there is there");
 }
 
 #[tokio::test]
@@ -72,11 +95,11 @@ async fn mariadb_cuts_nothing_off_whatever_its_settings_are() {
     let database = Database::open(&server.create_database()).await.unwrap();
     database.migrate().await.unwrap();
     server.execute("test_0", "ALTER TABLE user_endpoint_limits MODIFY endpoint VARBINARY(4) NOT NULL");
-    let short = limit("alice", "/one", 1);
-    database.put_limit("root", &short).await.unwrap();
-    let error = database.put_limit("root", &limit("alice", "/one/and/more", 1)).await.unwrap_err();
+    put_limit(&database, "alice", "/one", 1).await.unwrap();
+    let error = put_limit(&database, "alice", "/one/and/more", 1).await.unwrap_err();
     assert!(error.to_string().contains("too long"), "{error}");
-    assert_eq!(database.limits().await.unwrap(), (1, vec![short]));
+    let (version, items) = everything(&database).await;
+    assert_eq!((version, items.len()), (1, 1));
 }
 
 #[tokio::test]
@@ -96,7 +119,7 @@ async fn mariadb_that_says_nothing_is_not_waited_for() {
     let server = MariaDbServer::start();
     let url = server.create_database();
     let mut settings = SqlSettings::from_url(&url).unwrap();
-    let moment = Duration::from_millis(300);
+    let moment = Duration::from_secs(1);
     (settings.statement_timeout, settings.connect_timeout) = (moment, moment);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
@@ -104,23 +127,88 @@ async fn mariadb_that_says_nothing_is_not_waited_for() {
     let asked = tokio::time::timeout(Duration::from_secs(10), database.version()).await;
     asked.expect("it gave up by itself").unwrap_err();
     server.thaw();
-    assert_eq!(database.put_limit("root", &limit("alice", "/", 1)).await.unwrap(), 1);
+    assert_eq!(put_limit(&database, "alice", "/", 1).await.unwrap(), 1);
 }
 
 async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let mut settings = SqlSettings::from_url(url).unwrap();
-    settings.connect_timeout = Duration::from_millis(500);
+    settings.connect_timeout = Duration::from_secs(2);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
-    let kept = limit("alice", "/", 1);
-    database.put_limit("root", &kept).await.unwrap();
+    put_limit(&database, "alice", "/", 1).await.unwrap();
+    change(&database, &[put(quota("alice", None))]).await;
+    let kept = everything(&database).await;
     kill();
-    let asked = tokio::time::timeout(Duration::from_secs(20), database.version()).await;
-    asked.expect("an answer in time").unwrap_err();
+    let patience = Duration::from_secs(20);
+    let asked = tokio::time::timeout(patience, database.version()).await;
+    let error = asked.expect("an answer in time").unwrap_err();
+    assert!(error.is_unreachable(), "{error:?}");
+    let asked = tokio::time::timeout(patience, put_limit(&database, "alice", "/", 2)).await;
+    let error = asked.expect("an answer in time").unwrap_err();
+    assert!(error.is_unreachable() && !matches!(error, DatabaseError::Unknown { .. }), "{error:?}");
     let error = Database::open(url).await.unwrap_err();
-    assert!(matches!(error, DatabaseError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error, DatabaseError::Unreachable { .. }) && error.is_unreachable(), "{error:?}");
 
     restart();
-    assert_eq!(database.limits().await.unwrap(), (1, vec![kept]));
-    assert_eq!(database.put_limit("root", &limit("alice", "/", 2)).await.unwrap(), 2);
+    assert_eq!(everything(&database).await, kept);
+    assert_eq!(put_limit(&database, "alice", "/", 2).await.unwrap(), 3);
+}
+
+/// Kills a server again and again while somebody writes: what was answered was done, what was refused was not, and what is
+/// not known is one of both.
+async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
+    let mut settings = SqlSettings::from_url(url).unwrap();
+    settings.connect_timeout = Duration::from_secs(2);
+    let database = Database::connect(settings).await.unwrap();
+    database.migrate().await.unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = tokio::spawn({
+        let (database, stop) = (database.clone(), stop.clone());
+        async move {
+            let (mut done, mut unknown, mut number) = (BTreeSet::new(), BTreeSet::new(), 0);
+            while !stop.load(Ordering::Relaxed) {
+                number += 1;
+                let user = format!("user {number}");
+                match database.change("root", 1, &[put(quota(&user, None))]).await {
+                    Ok(_) => assert!(done.insert(user)),
+                    Err(DatabaseError::Unknown { .. }) => assert!(unknown.insert(user)),
+                    Err(error) => {
+                        assert!(error.is_unreachable(), "{error:?}");
+                        tokio::time::sleep(Duration::from_millis(20)).await;
+                    }
+                }
+            }
+            (done, unknown)
+        }
+    });
+    for round in 1..=3 {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while database.version().await.unwrap_or(0) < round * 5 {
+            assert!(!writer.is_finished(), "the writer met something else");
+            assert!(Instant::now() < deadline, "nothing is written any more");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        kill();
+        restart();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (done, unknown) = writer.await.unwrap();
+    let (version, items) = everything(&Database::open(url).await.unwrap()).await;
+    let stored: BTreeSet<String> = items.iter().map(|item| item.id().to_string()).collect();
+    assert!(done.is_subset(&stored), "lost: {:?}", done.difference(&stored));
+    let more: BTreeSet<String> = stored.difference(&done).cloned().collect();
+    assert!(more.is_subset(&unknown), "made though it was refused: {more:?}, unknown: {unknown:?}");
+    assert_eq!(version, stored.len() as u64, "no version is missing");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_that_is_killed_over_and_over_loses_no_change() {
+    let server = PostgresServer::start();
+    tells_the_truth(&server.create_database(), || server.kill9(), || server.restart()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mariadb_that_is_killed_over_and_over_loses_no_change() {
+    let server = MariaDbServer::start();
+    tells_the_truth(&server.create_database(), || server.kill9(), || server.restart()).await;
 }

@@ -2,12 +2,16 @@
 
 use std::sync::LazyLock;
 
+use serde_json::Value as Json;
 use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tempfile::TempDir;
-use tollgate_stores::sql::{Database, Engine, SqlSettings, UserEndpointLimit};
+use tollgate_stores::sql::{
+    AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Edit, Engine, Expect, Item,
+    ItemId, KeyItem, Numbers, QuotaItem, RuleItem, SqlSettings, TierItem, UserEndpointLimit, Write,
+};
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
 // One server for all tests, each with a database of its own. The kit ends it when the tests have ended.
@@ -109,6 +113,87 @@ pub(crate) fn limit(user: &str, endpoint: &str, requests: u32) -> UserEndpointLi
         window_micros: 60_000_000,
         algorithm: "token_bucket".to_owned(),
         burst: None,
-        updated_at_micros: 1_700_000_000_000_000 + u64::from(requests),
     }
+}
+
+pub(crate) fn rule(name: &str, body: Json) -> Item {
+    let Json::Object(body) = body else { panic!("a body is an object") };
+    Item::Rule(RuleItem { name: name.to_owned(), body })
+}
+
+pub(crate) fn tier(name: &str, description: &str, body: Json) -> Item {
+    let Json::Object(body) = body else { panic!("a body is an object") };
+    Item::Tier(TierItem { name: name.to_owned(), description: description.to_owned(), body })
+}
+
+pub(crate) fn quota(user: &str, tier: Option<&str>) -> Item {
+    let numbers = Numbers { requests_per_hour: Some(7), ..Numbers::default() };
+    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), numbers })
+}
+
+/// A key whose hash follows from its id.
+pub(crate) fn key(id: &str) -> KeyItem {
+    let mut hash = [0xca_u8; 32];
+    for (place, byte) in id.bytes().enumerate() {
+        hash[place % 32] = hash[place % 32].wrapping_mul(31).wrapping_add(byte);
+    }
+    KeyItem {
+        id: id.to_owned(),
+        hash,
+        previous_hash: None,
+        previous_until_micros: None,
+        name: String::new(),
+        user: None,
+        tenant: None,
+        tier: None,
+        scopes: vec![],
+        numbers: Numbers::default(),
+        expires_at_micros: None,
+        revoked_at_micros: None,
+        revoked_by: None,
+    }
+}
+
+pub(crate) fn block(kind: BlockKind, subject: &str) -> Item {
+    let reason = format!("{subject} was rude");
+    Item::Block(BlockItem { kind, subject: subject.to_owned(), reason, until_micros: None })
+}
+
+pub(crate) fn put(item: impl Into<Item>) -> Edit {
+    Edit { write: Write::Put(item.into()), expect: Expect::Anything }
+}
+
+pub(crate) fn delete(id: ItemId) -> Edit {
+    Edit { write: Write::Delete(id), expect: Expect::Anything }
+}
+
+/// A minute of November 2023.
+pub(crate) const NOW: u64 = 1_700_000_000_000_000;
+
+/// Makes a change by `root`; the version.
+pub(crate) async fn change(database: &Database, edits: &[Edit]) -> u64 {
+    database.change("root", NOW, edits).await.unwrap().version
+}
+
+/// Sets numbers for a user on an endpoint; the version.
+pub(crate) async fn put_limit(
+    database: &Database,
+    user: &str,
+    endpoint: &str,
+    requests: u32,
+) -> Result<u64, DatabaseError> {
+    let edit = put(Item::Limit(limit(user, endpoint, requests)));
+    Ok(database.change("root", NOW, &[edit]).await?.version)
+}
+
+/// Everything, and its version.
+pub(crate) async fn everything(database: &Database) -> (u64, Vec<Item>) {
+    let mut items = Vec::new();
+    let version = database.load(|stored| items.push(stored.item)).await.unwrap();
+    (version, items)
+}
+
+/// The whole trail.
+pub(crate) async fn trail(database: &Database) -> Vec<AuditEntry> {
+    database.audit(&AuditFilter::default(), 0, 1000).await.unwrap()
 }

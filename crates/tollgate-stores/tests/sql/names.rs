@@ -1,8 +1,14 @@
 //! Names are opaque: every byte counts, and none does anything.
 
-use tollgate_stores::sql::{DatabaseError, ValueProblem};
+use serde_json::json;
+use tollgate_stores::sql::{
+    Act, AuditFilter, BlockKind, Changes, DatabaseError, Edit, Filter, Item, ItemId, KeyItem, KeyUsageDelta,
+    Kind, UsageBatch, UserUsageDelta, ValueProblem,
+};
 
-use crate::harness::{TestDatabase, limit};
+use crate::harness::{
+    NOW, TestDatabase, block, change, delete, everything, key, limit, put, quota, rule, tier,
+};
 
 /// Names that some collation, some comparison or some normal form takes for one.
 const TWINS: [&str; 26] = [
@@ -67,33 +73,44 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
     let longest = ["x".repeat(256), format!("{}y", "x".repeat(255)), "é".repeat(128)];
     let users: Vec<&str> = TWINS.into_iter().chain(longest.iter().map(String::as_str)).collect();
     let mut all = Vec::new();
-    for (number, user) in (0..).zip(&users) {
-        let endpoint = format!("/{user}");
-        all.push(limit(user, &endpoint, number));
-        database.put_limit("root", &all[number as usize]).await.unwrap();
+    for (number, user) in (0_u8..).zip(&users) {
+        all.push(Item::Limit(limit(user, &format!("/{user}"), number.into())));
+        all.push(quota(user, Some(user)));
+        all.push(tier(user, "", json!({})));
+        all.push(block(BlockKind::Login, user));
+        if user.len() <= 64 {
+            all.push(Item::Key(KeyItem { hash: [number; 32], ..key(user) }));
+            all.push(rule(user, json!({})));
+        }
     }
-    let ends = ["a", "A"].map(|end| limit("alice", &format!("/{}{end}", "x".repeat(2046)), 1));
-    for limit in ends {
-        database.put_limit("root", &limit).await.unwrap();
-        all.push(limit);
-    }
-    all.sort_by(|one, next| (&one.user, &one.endpoint).cmp(&(&next.user, &next.endpoint)));
-    let (_, stored) = database.limits().await.unwrap();
+    let ends = ["a", "A"].map(|end| Item::Limit(limit("alice", &format!("/{}{end}", "x".repeat(2046)), 1)));
+    all.extend(ends);
+    let edits: Vec<Edit> = all.iter().cloned().map(put).collect();
+    assert_eq!(change(&database, &edits).await, 1);
+    all.sort_by_key(Item::id);
+    let (_, stored) = everything(&database).await;
     assert_eq!(stored, all, "in the order of their bytes, on every engine");
+    for user in &users {
+        let filter = Filter { tier: Some((*user).to_owned()), ..Filter::default() };
+        let page = database.list(Kind::Quota, &filter, None, 10).await.unwrap();
+        assert_eq!(page.len(), 1, "no twin is of the tier {user:?}");
+    }
 
-    assert_eq!(database.delete_limit("root", "ALICE ", "/alice", 1).await.unwrap(), None);
-    database.delete_limit("root", "alice ", "/alice ", 1).await.unwrap().expect("was there");
-    all.retain(|limit| limit.user != "alice ");
-    assert_eq!(database.limits().await.unwrap().1, all, "no twin went with it");
+    let absent = ItemId::Limit { user: "ALICE ".to_owned(), endpoint: "/alice".to_owned() };
+    assert_eq!(change(&database, &[delete(absent)]).await, 1);
+    let there = ItemId::Limit { user: "alice ".to_owned(), endpoint: "/alice ".to_owned() };
+    assert_eq!(change(&database, &[delete(there.clone())]).await, 2);
+    all.retain(|item| item.id() != there);
+    assert_eq!(everything(&database).await.1, all, "no twin went with it");
 }
 
 pub(crate) async fn names_that_cannot_be_kept_are_refused(empty: TestDatabase) {
     let database = empty.migrated().await;
     let (long_user, long_endpoint) = ("é".repeat(129), "x".repeat(2049));
     let refusals = [
-        ("root", "", "/", "user", ValueProblem::Empty),
-        ("root", &long_user, "/", "user", ValueProblem::TooLong { max: 256 }),
-        ("root", "a\0b", "/", "user", ValueProblem::HoldsNul),
+        ("root", "", "/", "user_id", ValueProblem::Empty),
+        ("root", &long_user, "/", "user_id", ValueProblem::TooLong { max: 256 }),
+        ("root", "a\0b", "/", "user_id", ValueProblem::HoldsNul),
         ("root", "alice", "", "endpoint", ValueProblem::Empty),
         ("root", "alice", &long_endpoint, "endpoint", ValueProblem::TooLong { max: 2048 }),
         ("root", "alice", "/\0", "endpoint", ValueProblem::HoldsNul),
@@ -102,32 +119,148 @@ pub(crate) async fn names_that_cannot_be_kept_are_refused(empty: TestDatabase) {
         ("ro\0ot", "alice", "/", "by", ValueProblem::HoldsNul),
     ];
     for (by, user, endpoint, field, problem) in refusals {
-        let put = database.put_limit(by, &limit(user, endpoint, 1)).await.unwrap_err();
-        let delete = database.delete_limit(by, user, endpoint, 1).await.unwrap_err();
-        for error in [put, delete] {
+        let item = Item::Limit(limit(user, endpoint, 1));
+        let id = item.id();
+        let refused = [
+            database.change(by, 1, &[put(item)]).await.map(drop),
+            database.change(by, 1, &[delete(id.clone())]).await.map(drop),
+        ];
+        for error in refused.map(Result::unwrap_err) {
             assert_eq!(error.to_string(), format!("{field} {problem}"));
             assert!(matches!(error, DatabaseError::Value { .. }));
+        }
+        if field != "by" {
+            database.get(&id).await.unwrap_err();
+            database.list(Kind::Limit, &Filter::default(), Some(&id), 1).await.unwrap_err();
         }
     }
     assert_eq!(database.version().await.unwrap(), 0);
 }
 
-pub(crate) async fn hostile_names_are_plain_data(empty: TestDatabase) {
+pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestDatabase) {
     let database = empty.migrated().await;
-    for (number, name) in (0..).zip(HOSTILE) {
-        database.put_limit(name, &limit(name, name, number)).await.unwrap();
+    for (number, text) in (0_u8..).zip(HOSTILE) {
+        let all = hostile_items(number, text);
+        let edits: Vec<Edit> = all.iter().cloned().map(put).collect();
+        let changed = database.change(text, NOW, &edits).await.unwrap();
+        assert_eq!(changed.differences.len(), edits.len(), "{text}");
+        for item in &all {
+            let stored = database.get(&item.id()).await.unwrap().expect(text);
+            assert_eq!((&stored.item, &*stored.created_by), (item, text));
+        }
+        let act = Act {
+            action: text.chars().take(16).collect(),
+            kind: format!("x{}", text.chars().take(15).collect::<String>()),
+            subject: text.to_owned(),
+            before: Some(json!(text)),
+            after: Some(json!({text: text})),
+        };
+        database.note_act(text, NOW, &act).await.unwrap();
+        let filter = AuditFilter {
+            kind: Some(act.kind.clone()),
+            by: Some(text.to_owned()),
+            subject: Some(text.to_owned()),
+        };
+        let told = database.audit(&filter, 0, 10).await.unwrap();
+        assert_eq!(told.len(), 1, "{text}");
+        assert_eq!((&told[0].before, &told[0].after), (&act.before, &act.after));
+        let batch = usage_of(text);
+        assert!(database.add_usage(&batch).await.unwrap());
+        assert!(!database.add_usage(&batch).await.unwrap());
+        assert_eq!(database.user_usage(text).await.unwrap().expect(text).requests_of_day, 3);
+        assert_eq!(database.key_usage(text).await.unwrap().expect(text).requests, 4);
     }
-    let (version, limits) = database.limits().await.unwrap();
-    assert_eq!((version, limits.len()), (HOSTILE.len() as u64, HOSTILE.len()));
-    for entry in database.audit(0, 1000).await.unwrap() {
-        let name = HOSTILE[usize::try_from(entry.version).unwrap() - 1];
-        assert_eq!(entry.by, name);
-        assert_eq!(entry.subject, serde_json::to_string(&(name, name)).unwrap());
-        let limit = limits.iter().find(|limit| limit.user == name && limit.endpoint == name).expect(name);
-        assert_eq!(entry.after, Some(serde_json::to_string(limit).unwrap()));
+    let (version, items) = everything(&database).await;
+    assert_eq!((version, items.len()), (2 * HOSTILE.len() as u64, 6 * HOSTILE.len()));
+    let Changes::Some { items, .. } = database.changes_since(0).await.unwrap() else { panic!("some") };
+    assert_eq!(items.len(), 6 * HOSTILE.len());
+    assert!(items.iter().all(|(_, stored)| stored.is_some()));
+
+    let edits: Vec<Edit> = items.into_iter().map(|(id, _)| delete(id)).collect();
+    change(&database, &edits).await;
+    assert_eq!(everything(&database).await.1, []);
+}
+
+pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    for (number, text) in (0_u8..).zip(HOSTILE) {
+        let edits: Vec<Edit> = hostile_items(number, text).into_iter().map(put).collect();
+        change(&database, &edits).await;
     }
-    for name in HOSTILE {
-        assert!(database.delete_limit(name, name, name, 1).await.unwrap().is_some(), "{name}");
+    for (number, text) in (0_u8..).zip(HOSTILE) {
+        let given = || Some(text.to_owned());
+        let only = Filter { tier: given(), user: given(), tenant: given(), ..Filter::default() };
+        for (kind, name) in [(Kind::Quota, text), (Kind::Key, text), (Kind::Limit, text)] {
+            let page = database.list(kind, &only, None, 10).await.unwrap();
+            assert_eq!(page.len(), 1, "{kind:?} {name}");
+        }
+        let no_action = Filter { action: given(), ..Filter::default() };
+        assert_eq!(database.list(Kind::Rule, &no_action, None, 10).await.unwrap(), []);
+        for item in hostile_items(number, text) {
+            let kind = item.id().kind();
+            let prefix = Filter { prefix: given(), ..Filter::default() };
+            let page = database.list(kind, &prefix, None, 100).await.unwrap();
+            let expected = HOSTILE.iter().filter(|other| other.starts_with(text)).count();
+            assert_eq!(page.len(), expected, "{kind:?} {text}");
+            let behind = database.list(kind, &Filter::default(), Some(&item.id()), 100).await.unwrap();
+            assert_eq!(
+                behind.len(),
+                HOSTILE.iter().filter(|other| **other > text).count(),
+                "{kind:?} {text}"
+            );
+        }
     }
-    assert_eq!(database.limits().await.unwrap().1, []);
+    let nul = || Some("a\0b".to_owned());
+    let filters = [
+        Filter { prefix: nul(), ..Filter::default() },
+        Filter { tier: nul(), ..Filter::default() },
+        Filter { user: nul(), ..Filter::default() },
+        Filter { tenant: nul(), ..Filter::default() },
+        Filter { action: nul(), ..Filter::default() },
+    ];
+    for filter in filters {
+        let error = database.list(Kind::Key, &filter, None, 1).await.unwrap_err();
+        assert!(error.to_string().ends_with("must not hold a NUL character"), "{error}");
+    }
+    let by = AuditFilter { by: nul(), ..AuditFilter::default() };
+    assert!(matches!(database.audit(&by, 0, 1).await.unwrap_err(), DatabaseError::Value { .. }));
+    assert!(database.user_usage("a\0b").await.is_err());
+}
+
+/// An item of each kind, with this text wherever a text can be.
+fn hostile_items(number: u8, text: &str) -> Vec<Item> {
+    let words = json!({
+        "when": {"tiers": [text], "descriptors": {text: [text]}}, "per": [text], "layer": text,
+        "limits": [{"window": text}], "max_delay": text, "requests_per_day": text,
+        "response": {"message": text, "retry_after_floor": text}
+    });
+    let given = || Some(text.to_owned());
+    vec![
+        rule(text, words),
+        tier(text, text, json!({"limits": [{text: text}], "window": text, "max_delay": text})),
+        quota(text, Some(text)),
+        Item::Key(KeyItem {
+            hash: [number; 32],
+            name: text.to_owned(),
+            user: given(),
+            tenant: given(),
+            tier: given(),
+            scopes: vec![text.to_owned()],
+            revoked_at_micros: Some(1),
+            revoked_by: given(),
+            ..key(text)
+        }),
+        block(BlockKind::User, text),
+        Item::Limit(limit(text, text, 1)),
+    ]
+}
+
+fn usage_of(text: &str) -> UsageBatch {
+    let text = || text.to_owned();
+    UsageBatch {
+        node: text(),
+        number: 1,
+        users: vec![UserUsageDelta { user: text(), day: 1, requests: 3, exceeded: 0, last_micros: 0 }],
+        keys: vec![KeyUsageDelta { id: text(), requests: 4, last_micros: 0 }],
+    }
 }

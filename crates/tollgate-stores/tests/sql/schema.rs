@@ -7,14 +7,14 @@ use crate::harness::{Client, TestDatabase};
 const RULE: &str = "INSERT INTO rate_limit_rules \
                     (name, priority, conditions, per, algorithm, limits, action, response_status, enabled, \
                     created_by, created_at_micros, updated_at_micros, version) VALUES ";
-const TIER: &str =
-    "INSERT INTO tiers (name, limits, created_by, created_at_micros, updated_at_micros, version) VALUES ";
+const TIER: &str = "INSERT INTO tiers (name, description, limits, created_by, created_at_micros, updated_at_micros, version) VALUES ";
 const QUOTA: &str = "INSERT INTO user_quotas \
                      (user_id, requests_per_hour, created_by, created_at_micros, updated_at_micros, version) VALUES ";
 const KEY: &str = "INSERT INTO api_keys \
-                   (id, hash, scopes, revoked_at_micros, revoked_by, created_by, created_at_micros, \
+                   (id, name, hash, scopes, revoked_at_micros, revoked_by, created_by, created_at_micros, \
                    updated_at_micros, version) VALUES ";
-const BLOCK: &str = "INSERT INTO blocks (kind, subject, created_by, created_at_micros, version) VALUES ";
+const BLOCK: &str = "INSERT INTO blocks \
+                     (kind, subject, reason, created_by, created_at_micros, updated_at_micros, version) VALUES ";
 const USAGE: &str = "INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ";
 
 pub(crate) async fn wrong_rows_are_refused_by_the_schema_itself(empty: TestDatabase) {
@@ -40,14 +40,15 @@ async fn assert_refused(client: &mut Client, sql: &str) {
 
 fn right_rows(hash: &dyn Fn(&str, usize) -> String) -> Vec<(&'static str, String)> {
     vec![
+        (RULE, "('bare', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 'root', 0, 0, 1)".into()),
         (RULE, "('r', 0, '{}', '[\"user\"]', 'gcra', '[{}]', 'reject', NULL, 1, 'root', 0, 0, 1)".into()),
         (RULE, "('R', 0, '{}', '[]', 'gcra', '[]', 'block', 403, 0, 'root', 0, 0, 1)".into()),
-        (TIER, "('free', '[]', 'root', 0, 0, 1), ('Free', '[]', 'root', 0, 0, 1)".into()),
-        (TIER, "('free ', '[]', 'root', 0, 0, 1)".into()),
+        (TIER, "('free', '', '[]', 'root', 0, 0, 1), ('Free', '', '[]', 'root', 0, 0, 1)".into()),
+        (TIER, "('free ', '', '[]', 'root', 0, 0, 1)".into()),
         (QUOTA, "('alice', 4294967295, 'root', 0, 0, 1), ('Alice', NULL, 'root', 0, 0, 1)".into()),
-        (KEY, format!("('k1', {}, '[]', NULL, '', 'root', 0, 0, 1)", hash("ab", 32))),
-        (KEY, format!("('K1', {}, '[\"check\"]', 5, 'root', 'root', 0, 0, 1)", hash("ac", 32))),
-        (BLOCK, "('user', 'x', 'root', 0, 1), ('ip', 'x', 'root', 0, 1), ('user', 'X', 'root', 0, 1)".into()),
+        (KEY, format!("('k1', '', {}, '[]', NULL, NULL, 'root', 0, 0, 1)", hash("ab", 32))),
+        (KEY, format!("('K1', '', {}, '[\"check\"]', 5, 'root', 'root', 0, 0, 1)", hash("ac", 32))),
+        (BLOCK, "('user', 'x', '', 'root', 0, 0, 1), ('ip', 'x', '', 'root', 0, 0, 1), ('user', 'X', '', 'root', 0, 0, 1)".into()),
         (USAGE, "('k1', 7, 0)".into()),
     ]
 }
@@ -71,23 +72,22 @@ fn wrong_rows(hash: &dyn Fn(&str, usize) -> String) -> Vec<(&'static str, String
         rule("'x'", "0, '{}', '[]', 'gcra', '[]', 'REJECT', NULL, 1"),
         rule("'x'", "0, '{}', '[]', 'gcra', '[]', 'reject', 200, 1"),
         rule("'x'", "0, '{}', '[]', 'gcra', '[]', 'reject', NULL, 2"),
-        rule("'x'", "0, '{}', '[]', 'gcra', '[]', 'reject', NULL, NULL"),
-        (TIER, "('free', '[]', 'root', 0, 0, 1)".into()),
-        (TIER, "('x', 'null', 'root', 0, 0, 1)".into()),
-        (TIER, "('x', '[]', 'root', -1, 0, 1)".into()),
+        (TIER, "('free', '', '[]', 'root', 0, 0, 1)".into()),
+        (TIER, "('x', '', 'null', 'root', 0, 0, 1)".into()),
+        (TIER, "('x', '', '[]', 'root', -1, 0, 1)".into()),
         (QUOTA, "('alice', 1, 'root', 0, 0, 1)".into()),
         (QUOTA, "('x', -1, 'root', 0, 0, 1)".into()),
         (QUOTA, "('x', 4294967296, 'root', 0, 0, 1)".into()),
         (QUOTA, format!("({too_long}, 1, 'root', 0, 0, 1)")),
-        key(format!("'k1', {}, '[]', NULL, ''", hash("ad", 32))),
-        key(format!("'k2', {}, '[]', NULL, ''", hash("ab", 32))),
-        key(format!("'k2', {}, '[]', NULL, ''", hash("ad", 33))),
-        key(format!("'k2', {}, '[]', 5, ''", hash("ad", 32))),
-        key(format!("'k2', {}, '[]', NULL, 'root'", hash("ad", 32))),
-        key(format!("'k2', {}, 'check', NULL, ''", hash("ad", 32))),
-        (BLOCK, "('user', 'x', 'root', 0, 1)".into()),
-        (BLOCK, "('planet', 'x', 'root', 0, 1)".into()),
-        (BLOCK, "('user', '', 'root', 0, 1)".into()),
+        key(format!("'k1', '', {}, '[]', NULL, NULL", hash("ad", 32))),
+        key(format!("'k2', '', {}, '[]', NULL, NULL", hash("ab", 32))),
+        key(format!("'k2', '', {}, '[]', NULL, NULL", hash("ad", 33))),
+        key(format!("'k2', '', {}, '[]', 5, NULL", hash("ad", 32))),
+        key(format!("'k2', '', {}, '[]', NULL, 'root'", hash("ad", 32))),
+        key(format!("'k2', '', {}, 'check', NULL, NULL", hash("ad", 32))),
+        (BLOCK, "('user', 'x', '', 'root', 0, 0, 1)".into()),
+        (BLOCK, "('planet', 'x', '', 'root', 0, 0, 1)".into()),
+        (BLOCK, "('user', '', '', 'root', 0, 0, 1)".into()),
         (USAGE, "('nobody', 1, 0)".into()),
         (USAGE, "('K1', -1, 0)".into()),
     ]

@@ -15,6 +15,11 @@ pub(crate) const CONFIG_NAMESPACE: &str = "@config";
 /// The name under which numbers of a single check are counted; no rule can have it.
 pub(crate) const CHECK_NAMESPACE: &str = "@check";
 
+/// The name under which a key's own numbers are counted; no rule can have it.
+pub(crate) const KEY_NAMESPACE: &str = "@key";
+/// The name under which a user's own numbers are counted; no rule can have it.
+pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
+
 /// Numbers for one user on one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
@@ -80,6 +85,20 @@ impl Overrides {
         next
     }
 
+    /// The next set, with all of these added or replaced, and without those of these users and endpoints. Made at once:
+    /// one by one each would copy all there are.
+    #[must_use]
+    pub fn changed(&self, new: &[Override], gone: &[(&str, &str)]) -> Self {
+        let mut next = self.clone();
+        for (user, endpoint) in gone {
+            next.take_away(user, endpoint);
+        }
+        for each in new {
+            next.add(each.clone());
+        }
+        next
+    }
+
     fn add(&mut self, new: Override) {
         let endpoints = self.by_user.entry(new.user.clone()).or_default();
         if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
@@ -96,13 +115,18 @@ impl Overrides {
     pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
         self.get(user, endpoint)?;
         let mut next = self.clone();
-        let endpoints = next.by_user.get_mut(user)?;
-        endpoints.remove(endpoint);
-        if endpoints.is_empty() {
-            next.by_user.remove(user);
-        }
-        next.count -= 1;
+        next.take_away(user, endpoint);
         Some(next)
+    }
+
+    fn take_away(&mut self, user: &str, endpoint: &str) {
+        let Some(endpoints) = self.by_user.get_mut(user) else { return };
+        if endpoints.remove(endpoint).is_some() {
+            self.count -= 1;
+        }
+        if endpoints.is_empty() {
+            self.by_user.remove(user);
+        }
     }
 }
 
@@ -112,5 +136,30 @@ impl FromIterator<Override> for Overrides {
         let mut made = Overrides::default();
         all.into_iter().for_each(|each| made.add(each));
         made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limit::{Algorithm, Window};
+    use crate::time::Span;
+
+    fn numbers(user: &str, endpoint: &str, requests: u32) -> Override {
+        let limit = Limit::new(Algorithm::TokenBucket, requests, Window::Length(Span::from_secs(60)));
+        let (user, endpoint) = (Id::parse(user).unwrap(), Endpoint::parse(endpoint).unwrap());
+        Override::new(user, &endpoint, limit.unwrap(), Timestamp::from_secs(1))
+    }
+
+    #[test]
+    fn many_changed_at_once_are_the_same_as_one_by_one() {
+        let all = [numbers("a", "/x", 1), numbers("a", "/y", 2), numbers("b", "/x", 3)];
+        let before: Overrides = all.into_iter().collect();
+        let (new, other) = (numbers("a", "/y", 4), numbers("c", "/z", 5));
+        let expected = before.without("a", "/x").unwrap().without("b", "/x").unwrap();
+        let expected = expected.with(new.clone()).with(other.clone());
+        let changed = before.changed(&[new, other], &[("a", "/x"), ("b", "/x"), ("b", "/x"), ("d", "/")]);
+        assert_eq!(changed, expected);
+        assert_eq!((changed.len(), before.len()), (2, 3));
     }
 }

@@ -10,14 +10,15 @@ use super::index::Index;
 use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
+use crate::accounts::Accounts;
 use crate::identity::Seed;
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
-/// Everything a decision reads. One request sees one rule set.
-#[derive(Debug)]
+/// Everything a decision reads. One request sees one rule set. A clone shares its memory.
+#[derive(Clone, Debug)]
 pub struct RuleSet {
     /// In the order of the walk.
     pub(crate) rules: Arc<[Rule]>,
@@ -30,6 +31,9 @@ pub struct RuleSet {
     pub(super) index: Arc<Index>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
+    pub(super) accounts: Arc<Accounts>,
+    /// Whether the accounts know anybody. Here, because every request asks.
+    pub(super) has_accounts: bool,
     pub(crate) ipv6_prefix: u8,
     /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
     pub(crate) seed: Seed,
@@ -70,6 +74,8 @@ impl RuleSet {
             index: Arc::new(index),
             penalties,
             overrides: Arc::default(),
+            accounts: Arc::default(),
+            has_accounts: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             seed: Seed::random(),
         })
@@ -84,17 +90,13 @@ impl RuleSet {
     /// The same rules with these numbers for single users and endpoints.
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
-        RuleSet {
-            rules: Arc::clone(&self.rules),
-            briefs: Arc::clone(&self.briefs),
-            layers: Arc::clone(&self.layers),
-            enforced_max: self.enforced_max,
-            index: Arc::clone(&self.index),
-            penalties: self.penalties.clone(),
-            overrides,
-            ipv6_prefix: self.ipv6_prefix,
-            seed: self.seed,
-        }
+        RuleSet { overrides, ..self.clone() }
+    }
+
+    /// The same rules with these users, keys and blocks.
+    #[must_use]
+    pub fn with_accounts(&self, accounts: Arc<Accounts>) -> Self {
+        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }
     }
 
     /// The same rules with subjects hashed by this key.
@@ -110,6 +112,16 @@ impl RuleSet {
     /// The numbers set for single users and endpoints.
     pub fn overrides(&self) -> &Arc<Overrides> {
         &self.overrides
+    }
+
+    /// What is known of users and keys, and who is blocked.
+    pub fn accounts(&self) -> &Arc<Accounts> {
+        &self.accounts
+    }
+
+    /// By how many leading bits IPv6 addresses are counted.
+    pub fn ipv6_prefix(&self) -> u8 {
+        self.ipv6_prefix
     }
 
     /// When and how long clients are kept out, if at all.

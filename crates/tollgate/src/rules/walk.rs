@@ -4,19 +4,23 @@
 //! still applies. `block` refuses at once. A limiting rule is collected unless its layer is taken. Rules that only
 //! log take no layer and refuse nothing. The same walk serves a decision, which visits the candidates of the index,
 //! and an explanation, which visits every rule.
+//!
+//! Where users or keys are known, the request is completed before the walk, and whoever is blocked does not set out.
 
 use smallvec::SmallVec;
 
 use super::brief::Brief;
-use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
-use super::rule::{Action, Rule, counter_id};
+use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE};
+use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
+use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
-use crate::inspect::Endpoints;
 use crate::limit::Limit;
+use crate::time::Timestamp;
 
-/// The most limits that one request is charged.
+/// The most limits of rules that one request is charged. A key's own numbers, which stand in the place of one rule, have
+/// up to three windows and so can make it two more.
 pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
@@ -40,6 +44,8 @@ pub(crate) enum End {
     Allowed(u32),
     /// At this rule, which refuses.
     Blocked(u32),
+    /// Before it began: somebody whom the request names is blocked.
+    Barred(BlockAt),
 }
 
 /// What became of one rule on the walk.
@@ -66,7 +72,7 @@ pub enum Step {
 }
 
 /// A walk under way.
-struct Walk<'a, 'r> {
+pub(super) struct Walk<'a, 'r> {
     set: &'a RuleSet,
     request: &'r Request<'a>,
     seed: Seed,
@@ -75,6 +81,8 @@ struct Walk<'a, 'r> {
     /// Limits of rules that only log.
     shadows: usize,
     overridden: bool,
+    /// Numbers of the key's or of the user's own, until they have taken the place of a rule.
+    own: Option<&'r Own<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
     own_charges: u32,
@@ -82,9 +90,28 @@ struct Walk<'a, 'r> {
 
 impl RuleSet {
     /// What the request is charged.
-    pub(crate) fn plan<'a>(&'a self, request: &Request<'a>, seed: Seed) -> Plan<'a> {
+    pub(crate) fn plan<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
+        if self.has_accounts {
+            return self.plan_known(request, seed, now);
+        }
+        self.walk(request, seed, None)
+    }
+
+    /// The same where users or keys are known.
+    #[inline(never)]
+    fn plan_known<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
+        let resolved = self.accounts.resolve(request);
+        match self.accounts.block_of(&resolved, now) {
+            Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
+            None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
+        }
+    }
+
+    #[inline]
+    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<&Own<'a>>) -> Plan<'a> {
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
+        walk.own = own;
         for position in self.index.candidates(request) {
             // Most rules that could match are less specific ones of a layer that has its rule: they are not
             // even looked at.
@@ -100,80 +127,59 @@ impl RuleSet {
     }
 
     /// The same walk over every rule, with what became of each.
-    pub(crate) fn plan_explained<'a>(&'a self, request: &Request<'a>, seed: Seed) -> (Plan<'a>, Vec<Step>) {
+    pub(crate) fn plan_explained<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        seed: Seed,
+        now: Timestamp,
+    ) -> (Plan<'a>, Vec<Step>) {
+        let resolved = self.resolve(request);
         let mut plan = Plan::default();
-        let mut walk = Walk::new(self, request, seed, &mut plan);
+        if let Some(at) = self.accounts.block_of(&resolved, now) {
+            plan.end = End::Barred(at);
+        }
+        let own = self.own_of(&resolved);
+        let mut walk = Walk::new(self, &resolved.request, seed, &mut plan);
+        walk.own = own.as_ref();
         let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
         (plan, steps)
     }
 
-    /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
-    ///
-    /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
-    /// address. Counters shared with others (global, by endpoint alone) stay. Rules that count by something the request
-    /// does not say are named.
-    pub(crate) fn charges_of_client<'a>(
-        &'a self,
-        request: &Request<'a>,
-        seed: Seed,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        self.own_charges(request, seed, Endpoints::Asked, |_| true)
+    /// The request, completed by what is known of its key and its user.
+    pub fn resolve<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
+        if self.has_accounts { self.accounts.resolve(request) } else { Resolved::unknown(request) }
     }
 
-    /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
-    pub(crate) fn charges_to_inspect<'a>(
-        &'a self,
-        request: &Request<'a>,
-        seed: Seed,
-        endpoints: Endpoints,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        let of_plan = |rule: &Rule| {
-            let tiers = &rule.when.tiers;
-            request
-                .tier
-                .is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
-        };
-        self.own_charges(request, seed, endpoints, |rule| rule.enabled && of_plan(rule))
+    /// The numbers of its key's or its user's own that apply to the request: the check's own and those set for user and
+    /// endpoint come before them.
+    fn own_of<'a>(&self, resolved: &Resolved<'a>) -> Option<Own<'a>> {
+        let request = &resolved.request;
+        let own = resolved.own().next()?;
+        let is_set = request.limit_override.is_some() || self.overrides.find(request).is_some();
+        Some(own).filter(|_| !is_set)
     }
 
-    fn own_charges<'a>(
-        &'a self,
-        request: &Request<'a>,
-        seed: Seed,
-        endpoints: Endpoints,
-        wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<&'a str>) {
-        let mut plan = Plan::default();
-        let mut walk = Walk::new(self, request, seed, &mut plan);
-        let mut skipped = Vec::new();
-        let said = |dimension: &Dimension| endpoints == Endpoints::Asked || *dimension != Dimension::Endpoint;
-        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
-            let patterns = &rule.when.endpoints;
-            let elsewhere = endpoints == Endpoints::Asked
-                && !patterns.is_empty()
-                && !patterns.iter().any(|pattern| pattern.matches(&request.endpoint));
-            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) || !wanted(rule) {
-                continue;
-            }
-            let mut values = SubjectHasher::new(seed);
-            let mut push = |dimension| said(dimension) && values.push(dimension, request, self.ipv6_prefix);
-            if rule.per.iter().all(&mut push) {
-                walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
-            } else {
-                skipped.push(&*rule.name);
-            }
-        }
-        walk.finish();
-        (plan.charges, skipped)
+    /// The name of the numbers that apply to the request in place of a rule's, `@key` for instance.
+    pub(crate) fn namespace_of(&self, resolved: &Resolved<'_>) -> Option<&'static str> {
+        let request = &resolved.request;
+        let check = request.limit_override.map(|_| CHECK_NAMESPACE);
+        let config = || self.overrides.find(request).map(|_| CONFIG_NAMESPACE);
+        check.or_else(config).or_else(|| resolved.own().next().map(|own| own.namespace))
     }
 }
 
 impl<'a, 'r> Walk<'a, 'r> {
-    fn new(set: &'a RuleSet, request: &'r Request<'a>, seed: Seed, plan: &'r mut Plan<'a>) -> Self {
+    pub(super) fn new(
+        set: &'a RuleSet,
+        request: &'r Request<'a>,
+        seed: Seed,
+        plan: &'r mut Plan<'a>,
+    ) -> Self {
         let client = request.client();
         let layers = SmallVec::new();
-        Walk { set, request, seed, plan, layers, shadows: 0, overridden: false, client, own_charges: 0 }
+        let (overridden, own) = (false, None);
+        Walk { set, request, seed, plan, layers, shadows: 0, overridden, own, client, own_charges: 0 }
     }
 
     /// Looks at one rule, which the index found or not.
@@ -226,13 +232,34 @@ impl<'a, 'r> Walk<'a, 'r> {
         self.layers.push(layer);
         match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.counts(*client))) {
             Some(client) if self.replace(position, client) => {}
+            counted if self.own.is_some() && self.replace_by_own(position, rule, counted.is_some()) => {}
             _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
         }
         Step::Collected
     }
 
+    /// Charges numbers of the key's or the user's own in place of the rule's, if the rule counts the client, or that key
+    /// or user. They take the place of one rule.
+    fn replace_by_own(&mut self, position: u32, rule: &Brief, counts_client: bool) -> bool {
+        let counts = |own: &Own<'_>| rule.per.iter().any(|dimension| dimension.counts(own.client));
+        let Some(own) = self.own.take_if(|own| counts_client || counts(own)) else { return false };
+        self.charge_own(Some(position), own);
+        true
+    }
+
+    /// Numbers of somebody's own count by their owner, on all endpoints together.
+    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &Own<'a>) {
+        let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
+        let mut values = SubjectHasher::new(self.seed);
+        values.push_client(own.client, self.set.ipv6_prefix);
+        for limit in &own.numbers.limits {
+            let (subject, position) = (values.subject(), position.unwrap_or(alone));
+            self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
+        }
+    }
+
     /// Whether what the rule counts is the client's own doing.
-    fn is_own(&self, rule: &Brief) -> bool {
+    pub(super) fn is_own(&self, rule: &Brief) -> bool {
         let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.counts(client));
         rule.per.iter().any(|dimension| dimension.names_client() || counts(dimension))
     }
@@ -243,36 +270,45 @@ impl<'a, 'r> Walk<'a, 'r> {
         if self.overridden {
             return false;
         }
-        let own = self.request.limit_override.map(|limit| (counter_id(CHECK_NAMESPACE, limit), limit));
-        let found = own.or_else(|| self.configured());
-        if let Some((counter, limit)) = found {
+        let found = self.of_check().or_else(|| self.configured());
+        if let Some(numbers) = found {
             self.overridden = true;
-            self.charge_override(position, client, counter, limit);
+            self.charge_override(position, client, numbers);
         }
         found.is_some()
     }
 
-    fn configured(&self) -> Option<(CounterId, &'a Limit)> {
-        self.set.overrides.find(self.request).map(|found| (found.limit.counter, &found.limit.limit))
+    fn of_check(&self) -> Option<Replacement<'a>> {
+        let limit = self.request.limit_override?;
+        Some(Replacement { namespace: CHECK_NAMESPACE, counter: counter_id(CHECK_NAMESPACE, limit), limit })
     }
 
-    fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
+    fn configured(&self) -> Option<Replacement<'a>> {
+        let RuleLimit { counter, limit } = &self.set.overrides.find(self.request)?.limit;
+        Some(Replacement { namespace: CONFIG_NAMESPACE, counter: *counter, limit })
+    }
+
+    pub(super) fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
         for limit in &rule.limits {
-            self.push(position, subject, limit.counter, &limit.limit, effect);
+            self.push(position, &rule.name, subject, limit.counter, &limit.limit, effect);
         }
     }
 
     /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
-    fn charge_override(&mut self, position: u32, client: Client<'_>, counter: CounterId, limit: &'a Limit) {
+    fn charge_override(&mut self, position: u32, client: Client<'_>, numbers: Replacement<'a>) {
+        let Replacement { namespace, counter, limit } = numbers;
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
-        self.push(position, values.subject(), counter, limit, Effect::Enforce);
+        self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
     }
 
+    /// Adds a charge on behalf of the rule at this position. It is counted under `name`: that of the rule, or that of the
+    /// numbers in its place, which are the same wherever they stand.
     fn push(
         &mut self,
         position: u32,
+        name: &'a str,
         subject: Subject,
         counter: CounterId,
         limit: &'a Limit,
@@ -285,13 +321,12 @@ impl<'a, 'r> Walk<'a, 'r> {
             self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
-        let rule = rule.map_or_else(|| namespace(position), |rule| &rule.name);
         let cost = self.request.cost;
-        self.plan.charges.charges.push(Charge { subject, counter, rule, limit, cost, effect, leases });
+        self.plan.charges.charges.push(Charge { subject, counter, rule: name, limit, cost, effect, leases });
         self.plan.sources.push(position);
     }
 
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         if let Some(client) = self.client {
             self.charge_without_rule(client);
         }
@@ -312,19 +347,28 @@ impl<'a, 'r> Walk<'a, 'r> {
     /// Numbers of its own whose place no collected rule has: they apply alone. Whom a rule exempts is not limited by
     /// numbers that were set before.
     fn charge_without_rule(&mut self, client: Client<'_>) {
-        if self.overridden || matches!(self.plan.end, End::Blocked(_)) {
+        if self.overridden || matches!(self.plan.end, End::Blocked(_) | End::Barred(_)) {
             return;
         }
-        let own = self
-            .request
-            .limit_override
-            .map(|limit| (NO_RULE_CHECK, counter_id(CHECK_NAMESPACE, limit), limit));
+        if self.plan.end == End::Exhausted
+            && let Some(own) = self.own.take()
+        {
+            return self.charge_own(None, own);
+        }
+        let own = self.of_check().map(|numbers| (NO_RULE_CHECK, numbers));
         let set = self.configured().filter(|_| self.plan.end == End::Exhausted);
-        let set = set.map(|(counter, limit)| (NO_RULE_CONFIG, counter, limit));
-        if let Some((position, counter, limit)) = own.or(set) {
-            self.charge_override(position, client, counter, limit);
+        if let Some((position, numbers)) = own.or(set.map(|numbers| (NO_RULE_CONFIG, numbers))) {
+            self.charge_override(position, client, numbers);
         }
     }
+}
+
+/// Numbers that take the place of a rule's on one endpoint.
+#[derive(Copy, Clone)]
+struct Replacement<'a> {
+    namespace: &'static str,
+    counter: CounterId,
+    limit: &'a Limit,
 }
 
 /// The source of a charge with a check's own numbers, where they stand alone.
@@ -332,7 +376,17 @@ const NO_RULE_CHECK: u32 = u32::MAX;
 /// The source of a charge with numbers set for the user and endpoint, where they stand alone.
 const NO_RULE_CONFIG: u32 = u32::MAX - 1;
 
+/// The source of a charge with a key's own numbers, where they stand alone.
+const NO_RULE_KEY: u32 = u32::MAX - 2;
+/// The source of a charge with a user's own numbers, where they stand alone.
+const NO_RULE_QUOTA: u32 = u32::MAX - 3;
+
 /// The name of what stands in a rule's place.
 pub(crate) const fn namespace(position: u32) -> &'static str {
-    if position == NO_RULE_CONFIG { CONFIG_NAMESPACE } else { CHECK_NAMESPACE }
+    match position {
+        NO_RULE_CONFIG => CONFIG_NAMESPACE,
+        NO_RULE_KEY => KEY_NAMESPACE,
+        NO_RULE_QUOTA => QUOTA_NAMESPACE,
+        _ => CHECK_NAMESPACE,
+    }
 }

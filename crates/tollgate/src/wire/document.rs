@@ -128,12 +128,23 @@ impl Problems {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     root: Vec<(String, Node)>,
+    /// What is said of keys that are missing.
+    origin: Origin,
 }
 
 impl Document {
     /// A document with nothing in it.
     pub fn empty() -> Self {
-        Document { root: Vec::new() }
+        Document { root: Vec::new(), origin: Origin::Line(1) }
+    }
+
+    /// A document that was no text: a table made of values, all of them from one place. Nothing if it is no table.
+    pub fn from_value(mut table: Value, origin: Origin) -> Option<Self> {
+        table.stamp(&origin);
+        match table {
+            Value::Table(root) => Some(Document { root, origin }),
+            _ => None,
+        }
     }
 
     /// Parses TOML.
@@ -144,7 +155,7 @@ impl Document {
         let lines = Lines::new(text);
         let (table, errors) = DeTable::parse_recoverable(text);
         if errors.is_empty() {
-            return Ok(Document { root: lines.table(table.get_ref()) });
+            return Ok(Document { root: lines.table(table.get_ref()), origin: Origin::Line(1) });
         }
         let problem = |error: toml::de::Error| Problem {
             origin: Origin::Line(lines.of(error.span().map_or(0, |span| span.start))),
@@ -172,7 +183,7 @@ impl Document {
 
     /// Reads the document; mistakes go to `problems`.
     pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> Fields<'n, 'p> {
-        Fields::new(&self.root, String::new(), Origin::Line(1), problems)
+        Fields::new(&self.root, String::new(), self.origin.clone(), problems)
     }
 }
 

@@ -1,6 +1,5 @@
 //! `[[rules]]`: one rule as written, checked whole.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -9,7 +8,7 @@ use jiff::civil::Weekday;
 use super::document::{Fields, Value};
 use super::values::{boolean, integer, span, text, word};
 use crate::calendar::{Calendar, CalendarUnit};
-use crate::identity::{Dimension, ID_BYTES_MAX, unmap};
+use crate::identity::{Dimension, ID_BYTES_MAX, unmap, unmap_net};
 use crate::limit::{Algorithm, Limit, LimitError, Window};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
@@ -24,8 +23,8 @@ const NAME_BYTES_MAX: usize = 128;
 /// How long `throttle` holds a request unless the rule says otherwise.
 const MAX_DELAY_DEFAULT: Span = Span::from_secs(1);
 
-/// Reads one rule. Nothing if anything in it is wrong.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+/// Reads one rule, with the keys of `[[rules]]`. Nothing if anything in it is wrong.
+pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", name);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
     let when = fields.table("when", read_matcher).unwrap_or_default();
@@ -157,19 +156,9 @@ pub(super) fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
     let wrong = || format!("{text:?} is not an address or a block such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {
-        return Ok(unmapped(net.trunc()));
+        return Ok(unmap_net(net.trunc()));
     }
     text.parse().map(|ip| IpNet::from(unmap(ip))).map_err(|_| wrong())
-}
-
-/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
-fn unmapped(net: IpNet) -> IpNet {
-    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
-        (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
-            IpNet::new(v4, length).unwrap_or(net)
-        }
-        _ => net,
-    }
 }
 
 fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {

@@ -60,7 +60,8 @@ fn algorithm(value: &Value) -> Result<Algorithm, String> {
     word(&[names.as_slice(), &alias].concat())(value)
 }
 
-fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+/// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.
+pub fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", id);
     let limits = read_limit_and_window(fields);
     if fields.has_problems() {

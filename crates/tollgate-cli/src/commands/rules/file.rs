@@ -41,7 +41,7 @@ impl RuleFile {
 }
 
 /// The text of a file; `-` is standard input.
-pub(super) fn read_text(path: &Path) -> Result<String, Failure> {
+pub(in crate::commands) fn read_text(path: &Path) -> Result<String, Failure> {
     let text = if path == Path::new("-") {
         let mut text = String::new();
         io::stdin().lock().read_to_string(&mut text).map(|_| text)

@@ -1,0 +1,149 @@
+//! Which server, and with which key: flags and environment first, then `~/.config/tollgate/config.toml`.
+//!
+//! A key in that file is for the server in that file. Whoever names another server with `--url` does not send it the
+//! key of this one by mistake.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tollgate::wire::{Document, Problems, Value, values};
+
+use crate::args::Global;
+use crate::client::{Client, ClientError};
+use crate::failure::Failure;
+use crate::secret::Secret;
+use crate::url::Target;
+
+/// Where `tollgate serve` listens if nobody says otherwise.
+const URL_DEFAULT: &str = "http://127.0.0.1:8080";
+
+/// The file as it is written.
+#[derive(Default)]
+struct Written {
+    url: Option<String>,
+    key: Option<Secret>,
+    key_file: Option<PathBuf>,
+}
+
+/// A client for the server that the flags, the environment or the file name.
+pub(crate) fn client(global: &Global) -> Result<Client, Failure> {
+    // Nothing is left for the file to say.
+    let given = global.key.clone().filter(|key| !key.reveal().is_empty());
+    if let (Some(url), Some(_)) = (&global.url, &given) {
+        return Ok(Client::new(url, given)?);
+    }
+    let Some(path) = file_path() else {
+        return Ok(Client::new(global.url.as_deref().unwrap_or(URL_DEFAULT), given)?);
+    };
+    let written = read(&path)?;
+    let own = written.url.as_deref().unwrap_or(URL_DEFAULT);
+    let url = global.url.as_deref().unwrap_or(own);
+    if given.is_some() {
+        return Ok(Client::new(url, given)?);
+    }
+    let key = key_of(&written, &path)?;
+    if Target::parse(url).map_err(ClientError::Url)? == Target::parse(own).map_err(ClientError::Url)? {
+        return Ok(Client::new(url, key)?);
+    }
+    let path = path.display();
+    let hint = format!("hint: the key in {path} is for {own} and was not sent: set TOLLGATE_KEY");
+    Ok(Client::new(url, None)?.with_hint(key.map(|_| hint)))
+}
+
+/// `$XDG_CONFIG_HOME/tollgate/config.toml`, or below `~/.config`. A relative folder is to be ignored, says XDG.
+fn file_path() -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = folder("XDG_CONFIG_HOME").or_else(|| folder("HOME").map(|home| home.join(".config")))?;
+    Some(base.join("tollgate").join("config.toml"))
+}
+
+fn read(path: &Path) -> Result<Written, Failure> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Written::default()),
+        Err(source) => return Err(Failure::Read { path: path.display().to_string(), source }),
+    };
+    let written =
+        parse(&text).map_err(|problems| Failure::Mistakes { path: path.display().to_string(), problems })?;
+    // Who can write where the key is taken from, or sent to, can have it.
+    let forbidden = match (&written.key, &written.key_file) {
+        (Some(_), _) => 0o077,
+        (None, Some(_)) => 0o022,
+        (None, None) => 0,
+    };
+    refuse_if_open(path, forbidden)?;
+    Ok(written)
+}
+
+fn parse(text: &str) -> Result<Written, Problems> {
+    let document = Document::from_toml(text)?;
+    let mut problems = Problems::default();
+    let mut fields = document.fields(&mut problems);
+    let path = |value: &Value| values::text(value).map(PathBuf::from);
+    let written = Written {
+        url: fields.read("url", values::text),
+        key: fields.read("key", values::text).map(Secret::from),
+        key_file: fields.read("key_file", path),
+    };
+    if written.key.is_some() && written.key_file.is_some() {
+        fields.complain("key_file", "has no meaning beside key: remove one of them".to_owned());
+    }
+    fields.finish();
+    problems.or(Some(written))
+}
+
+fn key_of(written: &Written, path: &Path) -> Result<Option<Secret>, Failure> {
+    let Some(named) = &written.key_file else { return Ok(written.key.clone()) };
+    let file = located(named, path);
+    let text = fs::read_to_string(&file)
+        .map_err(|source| Failure::Read { path: file.display().to_string(), source })?;
+    refuse_if_open(&file, 0o077)?;
+    Ok(Some(Secret::from(text.trim().to_owned())))
+}
+
+/// Relative to the file that names it; `~/` is the home folder, as people write it.
+fn located(named: &Path, beside: &Path) -> PathBuf {
+    let home = || std::env::var_os("HOME").map(PathBuf::from);
+    match named.strip_prefix("~").ok().zip(home()) {
+        Some((rest, home)) => home.join(rest),
+        None => beside.parent().unwrap_or(Path::new("")).join(named),
+    }
+}
+
+#[cfg(unix)]
+fn refuse_if_open(path: &Path, forbidden: u32) -> Result<(), Failure> {
+    use std::os::unix::fs::PermissionsExt;
+    let shown = path.display().to_string();
+    let file = fs::metadata(path).map_err(|source| Failure::Read { path: shown.clone(), source })?;
+    let mode = file.permissions().mode() & 0o777;
+    if mode & forbidden == 0 { Ok(()) } else { Err(Failure::OpenToOthers { path: shown, mode }) }
+}
+
+/// Elsewhere a folder of one's own is what keeps others out.
+#[cfg(not(unix))]
+fn refuse_if_open(_: &Path, _: u32) -> Result<(), Failure> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mistake_of_the_file_is_told_and_no_key_is_repeated() {
+        let problems = parse("url = 1\nkey = \"hunter2\"\nkey_file = \"k\"\nport = 1\n").err().unwrap();
+        let told = problems.to_string();
+        for part in ["line 1: url", "line 3: key_file", "line 4: port"] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+        assert!(!told.contains("hunter2"), "{told}");
+    }
+
+    #[test]
+    fn a_key_file_is_found_beside_the_file_that_names_it() {
+        let beside = Path::new("/etc/x/config.toml");
+        assert_eq!(located(Path::new("admin.key"), beside), Path::new("/etc/x/admin.key"));
+        assert_eq!(located(Path::new("/k"), beside), Path::new("/k"));
+    }
+}

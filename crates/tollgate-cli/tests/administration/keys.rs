@@ -1,0 +1,161 @@
+//! `keys create|list|show|rotate|revoke|delete`.
+
+use std::process::Stdio;
+
+use serde_json::json;
+
+use crate::canned::{Server, answer, ask, refused_with_field_and_reason};
+use crate::common::{ran, run, tollgate};
+
+const ID: &str = "4kq2mz7ehv3xw5ta";
+const NEW: &str =
+    r#"{"id":"4kq2mz7ehv3xw5ta","name":"ci","key":"tg_4kq2mz7ehv3xw5ta_SECRET","status":"active"}"#;
+const KEY: &str = r#"{"id":"4kq2mz7ehv3xw5ta","name":"ci","status":"revoked","user_id":"alice","tenant":null,"tier":"pro",
+ "scopes":["check","read"],"expires_at":"2027-01-01T00:00:00Z","last_used_at":null,"requests_total":42}"#;
+
+#[test]
+fn a_new_key_is_alone_on_standard_output() {
+    let args = ["keys", "create", "ci", "--user", "alice", "--scope", "check,read", "--expires", "90d"];
+    let (ran, asked) = ask(&[answer("201 Created", NEW)], &args);
+    assert_eq!((ran.code, &*ran.stdout), (0, "tg_4kq2mz7ehv3xw5ta_SECRET\n"));
+    assert_eq!(ran.stderr, "created key 4kq2mz7ehv3xw5ta (ci); this is the only time it is shown:\n");
+    assert_eq!(asked[0].line(), "POST /v1/admin/keys");
+    let body = json!({"name": "ci", "user_id": "alice", "scopes": ["check", "read"], "expires_in": "90d"});
+    assert_eq!(asked[0].body(), body);
+    let (ran, _) = ask(&[answer("201 Created", NEW)], &["keys", "create", "ci", "--quiet"]);
+    assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (0, "tg_4kq2mz7ehv3xw5ta_SECRET\n", ""));
+    let (ran, _) = ask(&[answer("201 Created", NEW)], &["keys", "create", "ci", "--json"]);
+    assert_eq!((ran.json()["key"].clone(), &*ran.stderr), (json!("tg_4kq2mz7ehv3xw5ta_SECRET"), ""));
+}
+
+#[test]
+fn a_key_that_is_not_told_is_an_error() {
+    let (ran, _) = ask(&[answer("201 Created", r#"{"id":"x"}"#)], &["keys", "create", "ci"]);
+    assert_eq!((ran.code, &*ran.stdout), (2, ""));
+}
+
+#[test]
+fn a_key_that_nobody_reads_is_an_error_that_says_what_to_do() {
+    for flags in [&[][..], &["--json"]] {
+        let server = Server::new(&[answer("201 Created", NEW)]);
+        let mut command = tollgate();
+        command.args(["keys", "create", "ci", "--url", &server.url]).args(flags);
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let running = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let ended = ran(running.wait_with_output().unwrap());
+        assert_eq!(ended.code, 2);
+        assert!(
+            ended.stderr.contains("key 4kq2mz7ehv3xw5ta was made and could not be printed"),
+            "{}",
+            ended.stderr
+        );
+        assert!(!ended.stderr.contains("SECRET"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_dry_run_makes_no_key() {
+    let body = r#"{"dry_run":true,"changes":[{"kind":"key","id":"new","action":"create","before":null,"after":{"name":"ci"}}]}"#;
+    let (ran, asked) = ask(&[answer("200 OK", body)], &["keys", "create", "ci", "--dry-run"]);
+    assert_eq!((ran.code, asked[0].line()), (0, "POST /v1/admin/keys?dry_run=true"));
+    assert_eq!(ran.stdout, "+ key new\n    + name = \"ci\"\n");
+}
+
+#[test]
+fn keys_are_listed() {
+    let body = format!(r#"{{"keys":[{KEY}],"next":null}}"#);
+    let args =
+        ["keys", "list", "--user", "alice", "--tenant", "acme", "--tier", "pro", "--active", "--limit", "5"];
+    let (ran, asked) = ask(&[answer("200 OK", &body)], &args);
+    assert_eq!(ran.code, 0);
+    let words: Vec<Vec<&str>> = ran.stdout.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(words[1], [ID, "ci", "revoked", "alice", "pro", "check,read", "2027-01-01T00:00:00Z", "42"]);
+    let line = "GET /v1/admin/keys?user_id=alice&tenant=acme&tier=pro&active=true&limit=5";
+    assert_eq!(asked[0].line(), line);
+    let (ran, _) = ask(&[answer("200 OK", &body)], &["keys", "list", "--json"]);
+    assert_eq!(ran.json()["keys"][0]["requests_total"], 42);
+}
+
+#[test]
+fn a_key_is_shown_without_itself() {
+    let (ran, asked) = ask(&[answer("200 OK", KEY)], &["keys", "show", &format!("tg_{ID}")]);
+    assert_eq!((ran.code, asked[0].line()), (0, "GET /v1/admin/keys/4kq2mz7ehv3xw5ta"));
+    assert!(ran.stdout.contains("scopes          check, read\n"), "{}", ran.stdout);
+    let (ran, _) = ask(&[answer("200 OK", KEY)], &["keys", "show", ID, "--json"]);
+    assert_eq!(ran.stdout, format!("{KEY}\n"));
+}
+
+#[test]
+fn a_rotated_key_keeps_its_old_secret_for_a_while() {
+    let (ran, asked) = ask(&[answer("200 OK", NEW)], &["keys", "rotate", ID]);
+    assert_eq!((ran.code, &*ran.stdout), (0, "tg_4kq2mz7ehv3xw5ta_SECRET\n"));
+    assert!(
+        ran.stderr.contains("the only time it is shown") && ran.stderr.ends_with("stays good for 24h\n"),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(asked[0].line(), "POST /v1/admin/keys/4kq2mz7ehv3xw5ta/rotate");
+    assert_eq!(asked[0].body(), json!({"overlap": "24h"}));
+    let (ran, asked) = ask(&[answer("200 OK", NEW)], &["keys", "rotate", ID, "--overlap", "7d", "-q"]);
+    assert_eq!((&*ran.stderr, asked[0].body()), ("", json!({"overlap": "7d"})));
+}
+
+#[test]
+fn ending_a_secret_at_once_needs_consent() {
+    let (ran, asked) = ask(&[], &["keys", "rotate", ID, "--overlap", "0s"]);
+    assert_eq!((ran.code, asked.len()), (2, 0));
+    let (ran, _) = ask(&[answer("200 OK", NEW)], &["keys", "rotate", ID, "--overlap", "0s", "--yes"]);
+    assert!(ran.code == 0 && ran.stderr.contains("no longer good"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_key_is_revoked_or_removed_when_agreed() {
+    let (ran, asked) = ask(&[answer("200 OK", KEY)], &["keys", "revoke", ID, "--yes"]);
+    assert_eq!((ran.code, &*ran.stdout), (0, "revoked key 4kq2mz7ehv3xw5ta\n"));
+    assert_eq!(asked[0].line(), "POST /v1/admin/keys/4kq2mz7ehv3xw5ta/revoke");
+    let (ran, _) = ask(&[answer("200 OK", KEY)], &["keys", "revoke", ID, "--yes", "--json"]);
+    assert_eq!(ran.json()["status"], "revoked");
+    let (ran, asked) = ask(&[answer("204 No Content", "")], &["keys", "delete", ID, "--yes"]);
+    assert_eq!((ran.code, asked[0].line()), (0, "DELETE /v1/admin/keys/4kq2mz7ehv3xw5ta"));
+}
+
+#[test]
+fn t29_a_whole_key_gets_into_no_path() {
+    for command in ["show", "rotate", "revoke", "delete"] {
+        let (ran, asked) = ask(&[answer("200 OK", KEY)], &["keys", command, "tg_4kq2mz7ehv3xw5ta_SECRET"]);
+        assert_eq!((ran.code, asked.len()), (2, 0), "{command}");
+        assert!(ran.stderr.contains("is a whole key: give only its id"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense_exit_with_2() {
+    for args in [
+        &["keys"][..],
+        &["keys", "create"],
+        &["keys", "create", ""],
+        &["keys", "create", "a", "--scope", "fly"],
+        &["keys", "create", "a", "--expires", "never"],
+        &["keys", "create", "a", "--burst", "many"],
+        &["keys", "rotate", "a", "--overlap", "long"],
+        &["keys", "show"],
+        &["keys", "revoke", ""],
+    ] {
+        assert_eq!(run(args).code, 2, "{args:?}");
+    }
+}
+
+#[test]
+fn a_refusal_of_the_server_is_told_with_field_and_reason() {
+    for args in [
+        &["keys", "create", "a"][..],
+        &["keys", "list"],
+        &["keys", "show", "a"],
+        &["keys", "rotate", "a"],
+        &["keys", "revoke", "a", "--yes"],
+        &["keys", "delete", "a", "--yes"],
+    ] {
+        refused_with_field_and_reason(args);
+    }
+}

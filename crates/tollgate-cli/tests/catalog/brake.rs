@@ -1,0 +1,73 @@
+//! Who tries keys is slowed down, and nobody else.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tollgate_stores::sql::Item;
+
+use crate::database::{alone, key, wait_for_version};
+use crate::harness::{Service, read_answer};
+
+/// One request from another address of this machine.
+fn from(source: &str, service: &Service, key: &str) -> u16 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let answer = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::new(source.parse().unwrap(), 0)).unwrap();
+        let mut stream = socket.connect(service.address).await.unwrap();
+        let request = format!(
+            "GET /v1/admin/penalties HTTP/1.1\r\nhost: a\r\nconnection: close\r\nauthorization: Bearer {key}\r\n\r\n"
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    });
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewhere_is_served() {
+    let (service, store) = alone("");
+    let mut right = key("rightadminkeyaa2");
+    right.item.scopes = vec!["admin".to_owned()];
+    let mut newcomer = key("neverseenkeyaaa2");
+    newcomer.item.scopes = vec!["admin".to_owned()];
+    store.put(Item::Key(right.item.clone()));
+    let version = store.put(Item::Key(newcomer.item.clone()));
+    wait_for_version(&service, version);
+    let ask = |key: &str| service.with_key(key, "GET", "/v1/admin/penalties", "").status;
+    assert_eq!(ask(&right.text), 200);
+
+    let started = Instant::now();
+    let mut stream = service.connect();
+    let mut statuses = [0; 600];
+    let mut last = None;
+    for number in 0..10_000 {
+        let wrong = format!("tg_rightadminkeyaa2_{number:043}");
+        let request =
+            format!("GET /v1/admin/penalties HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {wrong}\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer(&mut stream);
+        statuses[usize::from(answer.status)] += 1;
+        last = Some(answer);
+    }
+    println!("ten thousand wrong keys took {:?}", started.elapsed());
+    assert_eq!(statuses[401] + statuses[429], 10_000);
+    let last = last.unwrap();
+    assert_eq!((last.status, last.error().1), (429, "TOO_MANY_ATTEMPTS".to_owned()));
+    assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
+    let compared = service.metric("tollgate_key_failures").unwrap();
+    assert!(compared <= 100.0, "{compared} were compared");
+    assert!(service.metric("tollgate_key_alarms").unwrap() >= 1.0, "an alarm is raised");
+    let lines = service.log().lines().filter(|line| line.contains("keys are being tried")).count();
+    assert!((1..=2).contains(&lines), "{lines} lines in the log");
+
+    assert_eq!(ask(&newcomer.text), 429, "the same address waits");
+    assert_eq!(ask(&right.text), 200, "but not with a key that was right from there before");
+    assert_eq!(from("127.0.0.2", &service, &newcomer.text), 200, "others do not wait");
+    assert_eq!(from("127.0.0.2", &service, "wrong"), 401);
+    assert_eq!(service.check("a", "/x").status, 200, "checks without a key are none of it");
+}

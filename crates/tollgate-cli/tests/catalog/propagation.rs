@@ -1,0 +1,94 @@
+//! What is changed is in force on every node: at once where somebody says so, and soon where nobody does.
+
+use std::time::{Duration, Instant};
+
+use tollgate_stores::sql::{Item, KeyItem};
+use tollgate_testkit::{MariaDbServer, PostgresServer, RedisServer};
+
+use crate::database::{NewKey, Store, check_with, key, node, now_micros, rule, version_of, wait_for_version};
+use crate::harness::{Service, wait_for};
+
+/// How often what is measured is repeated.
+const ROUNDS: u32 = 5;
+
+fn until_all(nodes: &[Service], what: &str, holds: impl Fn(&Service) -> bool) -> Duration {
+    let started = Instant::now();
+    for node in nodes {
+        wait_for(what, || holds(node).then_some(()));
+    }
+    started.elapsed()
+}
+
+fn revoked(key: &NewKey) -> Item {
+    let at = Some(now_micros());
+    Item::Key(KeyItem { revoked_at_micros: at, revoked_by: Some("test".to_owned()), ..key.item.clone() })
+}
+
+/// Changes a rule and revokes a key, again and again, through the database; the longest until both are in force everywhere.
+fn follow_changes(nodes: &[Service], store: &Store) -> Duration {
+    let key = key("revokedsoonaaaa2");
+    let mut longest = Duration::ZERO;
+    for round in 1..=ROUNDS {
+        let version = store.put(Item::Key(key.item.clone()));
+        for node in nodes {
+            wait_for_version(node, version);
+        }
+        assert!(nodes.iter().all(|node| check_with(node, &key.text).status == 200));
+        store.put(revoked(&key));
+        let took = until_all(nodes, "the revocation", |node| check_with(node, &key.text).status == 403);
+        longest = longest.max(took);
+        store.put(rule("by-user", 10 + round));
+        let limit = |node: &Service| node.check("alice", "/x").json()["limit"].as_u64();
+        let took = until_all(nodes, "the rule", |node| limit(node) == Some(u64::from(10 + round)));
+        longest = longest.max(took);
+    }
+    longest
+}
+
+#[test]
+fn changes_are_pushed_by_postgresql() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let nodes = [(); 3].map(|()| node(&url, ""));
+    let longest = follow_changes(&nodes, &Store::open(&url));
+    println!("PostgreSQL, three nodes: at most {longest:?}");
+}
+
+#[test]
+fn changes_are_polled_from_mariadb() {
+    let mariadb = MariaDbServer::start();
+    let url = mariadb.create_database();
+    let nodes = [(); 3].map(|()| node(&url, ""));
+    let longest = follow_changes(&nodes, &Store::open(&url));
+    println!("MariaDB, polled every 500 ms, three nodes: at most {longest:?}");
+    assert!(longest < Duration::from_secs(10));
+}
+
+#[test]
+fn a_node_that_changes_something_tells_the_others_through_redis() {
+    let (mariadb, redis) = (MariaDbServer::start(), RedisServer::start());
+    let url = mariadb.create_database();
+    // Nobody would look for five seconds.
+    let counters = format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url());
+    let config = crate::database::config(&url, &counters).replace("\"500ms\"", "\"5s\"");
+    let nodes = [(); 3].map(|()| Service::with_config(&config));
+    for node in &nodes {
+        wait_for("shared counters", || (node.get("/readyz").json()["status"] == "ready").then_some(()));
+    }
+    let mut longest = Duration::ZERO;
+    for limit in 1..=ROUNDS {
+        let body = format!(
+            r#"{{"user_id":"bob","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
+        );
+        let set = nodes[0].admin("PUT", "/v1/rate-limit/config", &body);
+        assert_eq!(set.status, 200, "{}", set.text);
+        let in_force =
+            |node: &Service| node.check("bob", "/x").json()["limit"].as_u64() == Some(limit.into());
+        longest = longest.max(until_all(&nodes, "the numbers", in_force));
+    }
+    println!("MariaDB with hints through Redis, three nodes: at most {longest:?}");
+    wait_for("one version", || {
+        let versions: Vec<u64> = nodes.iter().map(version_of).collect();
+        versions.iter().all(|version| *version == versions[0]).then_some(())
+    });
+}

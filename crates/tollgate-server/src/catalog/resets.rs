@@ -1,0 +1,100 @@
+//! Resets of counters, as nodes tell each other through the audit trail.
+//!
+//! Counters in memory are each node's own, by hashes of its own: what is told is who was reset, and every node finds its
+//! counters itself. The text of a key that is not one of ours is not told to anybody: such a reset is this node's alone.
+
+use serde::{Deserialize, Serialize};
+use tollgate::{ApiKey, Endpoint, Id, Method, Request};
+use tollgate_stores::sql::{Act, AuditEntry, AuditFilter, Database, DatabaseError};
+use tracing::info;
+
+use crate::app::App;
+
+/// The action of an entry about a reset.
+pub(crate) const ACTION: &str = "reset";
+/// What was reset.
+pub(crate) const KIND: &str = "counters";
+
+/// Whose counters were reset.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct ResetFacts {
+    /// The process that did so, and need not hear of it.
+    node: String,
+    endpoint: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user_id: Option<String>,
+    /// The id of a key that is one of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<std::net::IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    login: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    descriptors: Vec<(String, String)>,
+}
+
+/// The entry about the reset of a request's client.
+pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
+    let text = |id: Option<Id<'_>>| id.map(|id| id.as_str().to_owned());
+    let facts = ResetFacts {
+        node: app.catalog().node.clone(),
+        endpoint: request.endpoint.as_str().to_owned(),
+        user_id: text(request.user),
+        api_key: text(request.api_key.and_then(ApiKey::known_id)),
+        ip: request.ip,
+        tenant: text(request.tenant),
+        login: text(request.login),
+        method: request.method.map(|method| method.as_str().to_owned()),
+        descriptors: (request.descriptors.iter())
+            .map(|(name, value)| (name.as_str().to_owned(), value.as_str().to_owned()))
+            .collect(),
+    };
+    let client = request.client().map(|client| client.to_string()).unwrap_or_default();
+    let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
+    let after = serde_json::to_value(&facts).ok();
+    Act { action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
+}
+
+/// Resets here what another node has reset. Shared counters are reset already.
+pub(super) async fn replay(app: &App, entry: &AuditEntry) {
+    if entry.action != ACTION || entry.kind != KIND || app.counters().memory().is_none() {
+        return;
+    }
+    let facts = entry.after.as_ref().map(ResetFacts::deserialize);
+    let Some(facts) = facts.and_then(Result::ok).filter(|facts| facts.node != app.catalog().node) else {
+        return;
+    };
+    let rules = app.limiter().rules();
+    let key = facts.api_key.as_deref().and_then(|id| rules.accounts().key(id)).map(ApiKey::known);
+    let pairs =
+        facts.descriptors.iter().map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?)));
+    let descriptors: Vec<(Id<'_>, Id<'_>)> = pairs.flatten().collect();
+    let Ok(endpoint) = Endpoint::parse(&facts.endpoint) else { return };
+    let request = Request {
+        user: facts.user_id.as_deref().and_then(|text| Id::parse(text).ok()),
+        api_key: key,
+        ip: facts.ip,
+        tenant: facts.tenant.as_deref().and_then(|text| Id::parse(text).ok()),
+        login: facts.login.as_deref().and_then(|text| Id::parse(text).ok()),
+        method: facts.method.as_deref().and_then(|text| Method::parse(text).ok()),
+        descriptors: &descriptors,
+        ..Request::new(endpoint)
+    };
+    if request.client().is_none() {
+        return;
+    }
+    if let Ok(reset) = app.limiter().reset(&request).await {
+        info!(by = %entry.by, subject = %entry.subject, counters = reset.counters, "counters reset on another node");
+    }
+}
+
+/// The last resets, the latest first.
+pub(super) async fn latest(database: &Database, count_max: u32) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let filter = AuditFilter { kind: Some(KIND.to_owned()), ..AuditFilter::default() };
+    database.audit_newest(&filter, None, count_max).await
+}

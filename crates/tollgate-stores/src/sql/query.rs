@@ -1,0 +1,111 @@
+//! A statement and its values. Its text is put together from words of ours alone: whatever came from elsewhere is a value.
+
+use std::fmt::Write as _;
+
+use super::error::{DatabaseError, ValueProblem};
+
+/// A statement and the values of its `?`.
+pub(super) struct Query<'a> {
+    pub(super) text: String,
+    pub(super) values: Vec<Value<'a>>,
+}
+
+/// A value that is bound to a `?`.
+#[derive(Clone, Copy)]
+pub(super) enum Value<'a> {
+    Int(i64),
+    MaybeInt(Option<i64>),
+    Text(&'a str),
+    MaybeText(Option<&'a str>),
+    MaybeBytes(Option<&'a [u8]>),
+}
+
+impl<'a> Query<'a> {
+    pub(super) fn new(text: &'static str) -> Self {
+        Query { text: text.to_owned(), values: Vec::new() }
+    }
+
+    /// A statement whose `?` have these values.
+    pub(super) fn with<const N: usize>(text: &'static str, values: [Value<'a>; N]) -> Self {
+        Query { text: text.to_owned(), values: values.to_vec() }
+    }
+
+    pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
+        self.text.push_str(text);
+        self
+    }
+
+    /// Names with commas between.
+    pub(super) fn list(&mut self, names: impl Iterator<Item = &'static str>) -> &mut Self {
+        for (number, name) in names.enumerate() {
+            self.push(if number == 0 { "" } else { ", " }).push(name);
+        }
+        self
+    }
+
+    pub(super) fn bind(&mut self, value: Value<'a>) -> &mut Self {
+        self.values.push(value);
+        self.push("?")
+    }
+
+    /// Values with commas between.
+    pub(super) fn bind_all(&mut self, values: impl IntoIterator<Item = Value<'a>>) -> &mut Self {
+        for (number, value) in values.into_iter().enumerate() {
+            self.push(if number == 0 { "" } else { ", " }).bind(value);
+        }
+        self
+    }
+
+    /// The rows of an `INSERT`, behind `VALUES`.
+    pub(super) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<Value<'a>>>) -> &mut Self {
+        for (number, row) in rows.into_iter().enumerate() {
+            self.push(if number == 0 { "(" } else { ", (" }).bind_all(row).push(")");
+        }
+        self
+    }
+
+    /// Whether every value can be sent to every engine: PostgreSQL knows no NUL in a text.
+    pub(super) fn check(&self) -> Result<(), DatabaseError> {
+        let holds_nul = |value: &Value<'_>| match value {
+            Value::Text(text) | Value::MaybeText(Some(text)) => text.contains('\0'),
+            _ => false,
+        };
+        if self.values.iter().any(holds_nul) {
+            return Err(DatabaseError::value("text", ValueProblem::HoldsNul));
+        }
+        Ok(())
+    }
+
+    /// `?`, `?` as PostgreSQL writes it: `$1`, `$2`. None of our texts has a `?` that stands for itself.
+    pub(super) fn numbered(&self) -> String {
+        let mut pieces = self.text.split('?');
+        let mut numbered = pieces.next().unwrap_or_default().to_owned();
+        for (piece, number) in pieces.zip(1..) {
+            let _ = write!(numbered, "${number}{piece}"); // into a String: cannot fail
+        }
+        numbered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_are_numbered_in_order() {
+        assert_eq!(Query::new("SELECT a FROM t").numbered(), "SELECT a FROM t");
+        assert_eq!(Query::new("a = ? AND b > ?").numbered(), "a = $1 AND b > $2");
+        let mut insert = Query::new("INSERT INTO t (");
+        insert.list(["a", "b"].into_iter()).push(") VALUES ");
+        insert.rows([vec![Value::Int(1), Value::Text("x")], vec![Value::Int(2), Value::Text("y")]]);
+        assert_eq!(insert.numbered(), "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4)");
+        assert_eq!(insert.values.len(), 4);
+    }
+
+    #[test]
+    fn a_nul_goes_to_no_engine() {
+        assert!(Query::with("SELECT ?", [Value::Text("a\0")]).check().is_err());
+        assert!(Query::with("SELECT ?", [Value::MaybeText(Some("\0"))]).check().is_err());
+        assert!(Query::with("SELECT ?, ?", [Value::Text("a"), Value::MaybeText(None)]).check().is_ok());
+    }
+}

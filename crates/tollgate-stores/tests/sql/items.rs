@@ -1,0 +1,396 @@
+//! Items of every kind: made, read back, replaced and removed; listed and filtered.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+use tollgate_stores::sql::{
+    BlockItem, BlockKind, Database, DatabaseError, Edit, Expect, Filter, ITEM_COUNT_MAX, Item, ItemId,
+    KeyCheck, KeyItem, Kind, Numbers, QuotaItem, Stored, UserEndpointLimit, Write,
+};
+
+use crate::harness::{
+    NOW, TestDatabase, block, change, delete, everything, key, limit, put, quota, rule, tier, trail,
+};
+
+/// Everything that a key can have.
+fn full_key() -> KeyItem {
+    KeyItem {
+        previous_hash: Some([9; 32]),
+        previous_until_micros: Some(NOW + 1),
+        name: "billing".to_owned(),
+        user: Some("alice".to_owned()),
+        tenant: Some("acme".to_owned()),
+        tier: Some("gold".to_owned()),
+        scopes: vec!["check".to_owned(), "read \"all\"".to_owned()],
+        numbers: Numbers {
+            requests_per_second: Some(0),
+            requests_per_hour: Some(1),
+            requests_per_day: Some(u32::MAX),
+            burst: Some(3),
+        },
+        expires_at_micros: Some(NOW + 2),
+        revoked_at_micros: Some(NOW + 3),
+        revoked_by: Some("root".to_owned()),
+        ..key("full")
+    }
+}
+
+/// Two states of an item of each kind.
+fn pairs() -> Vec<(Item, Item)> {
+    let largest = UserEndpointLimit {
+        window_micros: u64::from(u32::MAX) * 1_000_000,
+        burst: Some(u32::MAX),
+        ..limit("alice", "/", u32::MAX)
+    };
+    let full_rule = json!({
+        "priority": 5, "when": {"tiers": ["free"], "descriptors": {"plan": ["eu"]}}, "per": ["ip", "user"],
+        "layer": "l", "algorithm": "gcra", "limits": [{"requests": 1, "window": "1m", "burst": 3}],
+        "action": "throttle", "max_delay": "1s", "on_store_failure": "closed", "leases": false,
+        "response": {"status": 503, "message": "später", "retry_after_floor": 5}, "enabled": false
+    });
+    let per_unit = json!({"per": ["user"], "requests_per_second": 5, "burst_size": 7});
+    let full_quota = QuotaItem {
+        user: "bob".to_owned(),
+        tier: Some("gold".to_owned()),
+        numbers: Numbers {
+            requests_per_hour: Some(0),
+            requests_per_day: Some(u32::MAX),
+            burst: Some(1),
+            requests_per_second: None,
+        },
+    };
+    let until = BlockItem {
+        kind: BlockKind::Ip,
+        subject: "192.0.2.0/24".to_owned(),
+        reason: String::new(),
+        until_micros: Some(NOW),
+    };
+    vec![
+        (rule("free", full_rule), rule("free", per_unit)),
+        (rule("bare", json!({})), rule("bare", json!({"algorithm": "sliding_window"}))),
+        (
+            tier("gold", "for friends", json!({"limit": 10, "window": "1h", "burst": 2})),
+            tier(
+                "gold",
+                "",
+                json!({"algorithm": "leaky_bucket", "limits": [{"requests": 1, "window": 60}], "max_delay": "2s"}),
+            ),
+        ),
+        (quota("bob", None), Item::Quota(full_quota)),
+        (Item::Key(key("full")), Item::Key(full_key())),
+        (block(BlockKind::Ip, "192.0.2.0/24"), Item::Block(until)),
+        (Item::Limit(limit("alice", "/", 0)), Item::Limit(largest)),
+    ]
+}
+
+pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    for (first, second) in pairs() {
+        let id = first.id();
+        assert_eq!(database.get(&id).await.unwrap(), None);
+        let made = database.change("maker", NOW, &[put(first.clone())]).await.unwrap().version;
+        let stored = database.get(&id).await.unwrap().unwrap();
+        let expected = Stored {
+            item: first,
+            version: made,
+            created_by: "maker".to_owned(),
+            created_at_micros: NOW,
+            updated_at_micros: NOW,
+        };
+        assert_eq!(stored, expected);
+
+        let changed = database.change("other", NOW + 5, &[put(second.clone())]).await.unwrap();
+        assert_eq!(changed.differences[0].before.as_ref(), Some(&expected));
+        assert_eq!(changed.differences[0].after.as_ref(), Some(&second));
+        let expected = Stored { item: second, version: made + 1, updated_at_micros: NOW + 5, ..expected };
+        assert_eq!(database.get(&id).await.unwrap(), Some(expected.clone()));
+        let listed = database.list(id.kind(), &Filter::default(), None, 10).await.unwrap();
+        assert!(listed.contains(&expected));
+
+        let removed = Edit { write: Write::Delete(id.clone()), expect: Expect::Version(made + 1) };
+        assert_eq!(change(&database, &[removed]).await, made + 2);
+        assert_eq!(database.get(&id).await.unwrap(), None);
+    }
+    let all: Vec<Edit> = pairs().into_iter().map(|(first, _)| put(first)).collect();
+    change(&database, &all).await;
+    let (_, items) = everything(&database).await;
+    let ids = |items: &[Item]| items.iter().map(Item::id).collect::<BTreeSet<_>>();
+    assert_eq!(ids(&items), pairs().iter().map(|(first, _)| first.id()).collect());
+    for entry in trail(&database).await {
+        let kind = Kind::parse(&entry.kind).unwrap();
+        let id = ItemId::parse(kind, &entry.subject).unwrap();
+        assert!(pairs().iter().any(|(first, _)| first.id() == id), "{entry:?}");
+    }
+}
+
+pub(crate) async fn what_makes_no_item_leaves_nothing(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let good = limit("alice", "/", 10);
+    let refused_by_a_constraint = [
+        Item::Limit(UserEndpointLimit { algorithm: "lottery".to_owned(), ..good.clone() }),
+        Item::Limit(UserEndpointLimit { algorithm: "TOKEN_BUCKET".to_owned(), ..good.clone() }),
+        Item::Limit(UserEndpointLimit { algorithm: "token_bucket ".to_owned(), ..good.clone() }),
+        Item::Limit(UserEndpointLimit { window_micros: 999, ..good.clone() }),
+        Item::Limit(UserEndpointLimit { burst: Some(0), ..good.clone() }),
+        Item::Limit(UserEndpointLimit {
+            burst: Some(5),
+            algorithm: "fixed_window".to_owned(),
+            ..good.clone()
+        }),
+        rule("r", json!({"action": "explode"})),
+        rule("r", json!({"priority": -1})),
+        rule("r", json!({"response": {"status": 200}})),
+        tier("t", "", json!({"algorithm": "lottery"})),
+        Item::Key(KeyItem { revoked_by: Some("root".to_owned()), ..key("k") }),
+        Item::Key(KeyItem { previous_hash: Some([1; 32]), ..key("k") }),
+    ];
+    for item in refused_by_a_constraint {
+        let error = database.change("root", NOW, &[put(item.clone())]).await.unwrap_err();
+        let DatabaseError::Constraint { constraint } = &error else { panic!("{item:?}: {error:?}") };
+        let table = ["user_endpoint_limits_", "rate_limit_rules_", "tiers_", "api_keys_"];
+        assert!(table.iter().any(|table| constraint.starts_with(table)), "the constraint is named: {error}");
+    }
+    let second = Numbers { requests_per_second: Some(1), ..Numbers::default() };
+    let refused_by_us = [
+        (Item::Limit(UserEndpointLimit { window_micros: u64::MAX, ..good }), "window_micros"),
+        (rule("r", json!({"colour": "red"})), "colour"),
+        (rule("r", json!({"limits": 5})), "limits"),
+        (tier("t", "", json!({"per": ["user"]})), "per"),
+        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, numbers: second }), "requests_per_second"),
+        (quota("u", Some("")), "tier"),
+        (Item::Key(KeyItem { user: Some(String::new()), ..key("k") }), "user_id"),
+    ];
+    for (item, named) in refused_by_us {
+        let error = database.change("root", NOW, &[put(item.clone())]).await.unwrap_err();
+        assert!(
+            matches!(&error, DatabaseError::Value { field, .. } if field == named),
+            "{item:?}: {error:?}"
+        );
+    }
+    assert_eq!(everything(&database).await, (0, vec![]));
+    assert_eq!(trail(&database).await, []);
+}
+
+pub(crate) async fn t27_no_hash_is_told_by_the_trail_or_by_debug(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let hash = *b"canary-canary-canary-canary-can1";
+    let canary = |last: u8| {
+        let mut hash = hash;
+        hash[31] = last;
+        hash
+    };
+    let first = KeyItem { hash: canary(b'1'), ..key("k") };
+    let rotated = KeyItem {
+        hash: canary(b'2'),
+        previous_hash: Some(canary(b'1')),
+        previous_until_micros: Some(NOW),
+        ..key("k")
+    };
+    let replaced = KeyItem { hash: canary(b'3'), ..rotated.clone() };
+    let twin = KeyItem { hash: canary(b'3'), ..key("twin") };
+    let mut told = vec![format!("{first:?} {rotated:?}")];
+    for state in [&first, &rotated, &replaced] {
+        let changed = database.change("root", NOW, &[put(Item::Key(state.clone()))]).await.unwrap();
+        told.push(format!("{changed:?}"));
+    }
+    let error = database.change("root", NOW, &[put(Item::Key(twin))]).await.unwrap_err();
+    told.push(format!("{error} {error:?}"));
+    change(&database, &[delete(ItemId::Key("k".to_owned()))]).await;
+    let trail = trail(&database).await;
+    let secret = |entry: usize| trail[entry].after.as_ref().and_then(|after| after.get("secret").cloned());
+    assert_eq!((secret(0), secret(1), secret(2)), (None, Some(json!("changed")), Some(json!("changed"))));
+    told.push(format!("{trail:?}"));
+    let told = told.join("\n");
+    let hex = "63616e617279"; // "canary"
+    let listed = format!("{:?}", &hash[..6]);
+    for trace in ["canary", hex, &hex.to_uppercase(), listed.trim_matches(['[', ']'])] {
+        assert!(!told.contains(trace), "{trace}: {told}");
+    }
+}
+
+pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let block_id = |number: usize| {
+        let kind = BlockKind::ALL[number % BlockKind::ALL.len()];
+        (kind, format!("{:03}", number * 2))
+    };
+    let edits: Vec<Edit> = (0..60)
+        .flat_map(|number| {
+            let (kind, subject) = block_id(number);
+            [put(block(kind, &subject)), put(rule(&format!("rule {:03}", number * 2), json!({})))]
+        })
+        .collect();
+    change(&database, &edits).await;
+    for kind in [Kind::Rule, Kind::Block] {
+        let stable: BTreeSet<ItemId> = edits.iter().map(Edit::id).filter(|id| id.kind() == kind).collect();
+        let (mut seen, mut after) = (Vec::new(), None);
+        loop {
+            let page = database.list(kind, &Filter::default(), after.as_ref(), 7).await.unwrap();
+            assert!(page.len() <= 7);
+            let Some(last) = page.last() else { break };
+            after = Some(last.item.id());
+            seen.extend(page.iter().map(|stored| stored.item.id()));
+            // Somebody adds on both sides of where we are, and removes what we have just read.
+            let beside = seen.len();
+            let more = [
+                put(rule(&format!("rule {:03}", beside * 2 + 1), json!({}))),
+                put(block(BlockKind::Login, &format!("{:03}", beside * 2 + 1))),
+                put(block(BlockKind::ApiKey, &format!("new {beside}"))),
+            ];
+            change(&database, &more).await;
+        }
+        let once: BTreeSet<ItemId> = seen.iter().cloned().collect();
+        assert_eq!(once.len(), seen.len(), "none twice");
+        assert!(seen.is_sorted(), "in the order of their bytes");
+        assert!(stable.is_subset(&once), "none was missed");
+    }
+    let other_kind = ItemId::Tier("t".to_owned());
+    assert!(database.list(Kind::Rule, &Filter::default(), Some(&other_kind), 7).await.is_err());
+    assert_eq!(database.list(Kind::Rule, &Filter::default(), None, 0).await.unwrap(), []);
+}
+
+pub(crate) async fn t70_a_page_is_never_longer_than_a_thousand(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let count = ITEM_COUNT_MAX as usize + 5;
+    let edits: Vec<Edit> = (0..count).map(|number| put(quota(&format!("{number:05}"), None))).collect();
+    change(&database, &edits).await;
+    let page = database.list(Kind::Quota, &Filter::default(), None, u32::MAX).await.unwrap();
+    assert_eq!(page.len(), ITEM_COUNT_MAX as usize);
+    let after = page.last().unwrap().item.id();
+    let rest = database.list(Kind::Quota, &Filter::default(), Some(&after), u32::MAX).await.unwrap();
+    assert_eq!(rest.len(), 5);
+}
+
+pub(crate) async fn everything_is_loaded_page_by_page(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    // More than one page of a table whose items two columns name, in few statements.
+    let count = 4001;
+    let rows: Vec<String> =
+        (0..count).map(|number| format!("('user', '{number}', '', 'root', 0, 0, 1)")).collect();
+    let columns = "kind, subject, reason, created_by, created_at_micros, updated_at_micros, version";
+    for rows in rows.chunks(1000) {
+        empty
+            .client()
+            .await
+            .execute(&format!("INSERT INTO blocks ({columns}) VALUES {}", rows.join(", ")))
+            .await;
+    }
+    change(&database, &[put(block(BlockKind::ApiKey, "k")), put(quota("alice", None))]).await;
+    let mut ids = BTreeSet::new();
+    let mut calls = 0;
+    let version = database
+        .load(|stored| {
+            calls += 1;
+            ids.insert(stored.item.id());
+        })
+        .await
+        .unwrap();
+    assert_eq!((version, calls, ids.len()), (1, count + 2, count + 2));
+}
+
+async fn names(database: &Database, kind: Kind, filter: Filter) -> Vec<String> {
+    let page = database.list(kind, &filter, None, 100).await.unwrap();
+    page.iter().map(|stored| stored.item.id().to_string()).collect()
+}
+
+pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let revoked = KeyItem { revoked_at_micros: Some(5), revoked_by: Some("root".to_owned()), ..key("c") };
+    let ending = KeyItem { expires_at_micros: Some(100), tier: Some("gold".to_owned()), ..key("b") };
+    let owned = KeyItem { user: Some("alice".to_owned()), tenant: Some("acme".to_owned()), ..key("a") };
+    let ends = BlockItem {
+        kind: BlockKind::User,
+        subject: "ends".to_owned(),
+        reason: String::new(),
+        until_micros: Some(100),
+    };
+    let edits = [
+        put(rule("a", json!({}))),
+        put(rule("b", json!({"action": "block", "enabled": false}))),
+        put(rule("c", json!({"action": "reject", "enabled": true}))),
+        put(quota("alice", Some("gold"))),
+        put(quota("bob", None)),
+        put(Item::Key(owned)),
+        put(Item::Key(ending)),
+        put(Item::Key(revoked)),
+        put(block(BlockKind::User, "alice")),
+        put(block(BlockKind::Tenant, "alice")),
+        put(Item::Block(ends)),
+        put(Item::Limit(limit("alice", "/a", 1))),
+        put(Item::Limit(limit("alice", "/b", 1))),
+        put(Item::Limit(limit("bob", "/a", 1))),
+    ];
+    change(&database, &edits).await;
+    let text = |text: &str| Some(text.to_owned());
+    let filter = Filter::default;
+    assert_eq!(names(&database, Kind::Rule, Filter { action: text("reject"), ..filter() }).await, ["a", "c"]);
+    assert_eq!(names(&database, Kind::Rule, Filter { enabled: Some(true), ..filter() }).await, ["a", "c"]);
+    assert_eq!(names(&database, Kind::Rule, Filter { enabled: Some(false), ..filter() }).await, ["b"]);
+    assert_eq!(names(&database, Kind::Quota, Filter { tier: text("gold"), ..filter() }).await, ["alice"]);
+    assert_eq!(names(&database, Kind::Quota, Filter { tier: text("GOLD"), ..filter() }).await, [""; 0]);
+    assert_eq!(names(&database, Kind::Key, Filter { tier: text("gold"), ..filter() }).await, ["b"]);
+    assert_eq!(names(&database, Kind::Key, Filter { user: text("alice"), ..filter() }).await, ["a"]);
+    assert_eq!(names(&database, Kind::Key, Filter { tenant: text("acme"), ..filter() }).await, ["a"]);
+    let active = |at| Filter { active_at_micros: Some(at), ..Filter::default() };
+    assert_eq!(names(&database, Kind::Key, active(99)).await, ["a", "b"]);
+    assert_eq!(names(&database, Kind::Key, active(100)).await, ["a"]);
+    assert_eq!(names(&database, Kind::Block, active(100)).await, ["tenant:alice", "user:alice"]);
+    let tenants = Filter { block_kind: Some(BlockKind::Tenant), ..filter() };
+    assert_eq!(names(&database, Kind::Block, tenants).await, ["tenant:alice"]);
+    let alice = Filter { user: text("alice"), ..filter() };
+    assert_eq!(
+        names(&database, Kind::Limit, alice.clone()).await,
+        [r#"["alice","/a"]"#, r#"["alice","/b"]"#]
+    );
+    assert_eq!(names(&database, Kind::Tier, alice.clone()).await, [""; 0]);
+    assert_eq!(names(&database, Kind::Rule, alice).await, ["a", "b", "c"], "rules have no user");
+}
+
+pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let names_of_tiers = [
+        "a",
+        "a%",
+        "a%b",
+        "a_b",
+        "A",
+        "ab",
+        "á",
+        "a\u{10ffff}",
+        "a\u{10ffff}x",
+        "b",
+        "\u{10ffff}",
+        "\u{10ffff}z",
+        "%",
+    ];
+    let edits: Vec<Edit> = names_of_tiers.iter().map(|name| put(tier(name, "", json!({})))).collect();
+    change(&database, &edits).await;
+    for prefix in
+        ["", "a", "A", "a%", "a_", "%", "_", "á", "a\u{10ffff}", "\u{10ffff}", "\u{d7ff}", "c", "\\"]
+    {
+        let mut expected: Vec<&str> =
+            names_of_tiers.iter().copied().filter(|name| name.starts_with(prefix)).collect();
+        expected.sort_unstable();
+        let filter = Filter { prefix: Some(prefix.to_owned()), ..Filter::default() };
+        assert_eq!(names(&database, Kind::Tier, filter).await, expected, "{prefix}");
+    }
+}
+
+pub(crate) async fn the_first_check_value_is_everyones(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let nodes = [1, 2, 1, 2].map(|value| {
+        let database = database.clone();
+        tokio::spawn(async move { (value, database.key_check(&[value; 32]).await.unwrap()) })
+    });
+    let mut answers = BTreeSet::new();
+    for node in nodes {
+        let (value, answer) = node.await.unwrap();
+        answers.insert((value, answer == KeyCheck::Same));
+    }
+    assert_eq!(answers.len(), 2, "who has the same value gets the same answer: {answers:?}");
+    assert_eq!(answers.iter().filter(|(_, same)| *same).count(), 1);
+    let first = answers.iter().find(|(_, same)| *same).unwrap().0;
+    assert_eq!(empty.open().await.key_check(&[first; 32]).await.unwrap(), KeyCheck::Same);
+    assert_eq!(database.key_check(&[7; 32]).await.unwrap(), KeyCheck::Different);
+    assert_eq!(database.version().await.unwrap(), 0, "it is no change");
+}

@@ -1,0 +1,187 @@
+//! Totals: added once, rolled over at the end of a day and of a month.
+
+use std::sync::Arc;
+
+use tollgate_stores::sql::{
+    Database, DatabaseError, Item, ItemId, KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta,
+};
+
+use crate::harness::{TestDatabase, change, delete, key, put, quota};
+
+/// 2024-01-30, and the days after it.
+const DAY: u32 = 19_752;
+
+fn users(number: u64, deltas: &[(&str, u32, u64)]) -> UsageBatch {
+    let users = deltas.iter().map(|&(user, day, requests)| UserUsageDelta {
+        user: user.to_owned(),
+        day,
+        requests,
+        exceeded: 1,
+        last_micros: u64::from(day) * 86_400_000_000 + requests,
+    });
+    UsageBatch { node: "node".to_owned(), number, users: users.collect(), keys: vec![] }
+}
+
+async fn counts(database: &Database, user: &str) -> Option<(u32, u64, u64)> {
+    let usage = database.user_usage(user).await.unwrap()?;
+    Some((usage.day, usage.requests_of_day, usage.requests_of_month))
+}
+
+pub(crate) async fn totals_roll_over_with_the_day_and_the_month(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(quota("bob", None))]).await;
+    assert_eq!(counts(&database, "alice").await, None);
+    let add = async |number, deltas: &[(&str, u32, u64)]| {
+        assert!(database.add_usage(&users(number, deltas)).await.unwrap());
+        counts(&database, "alice").await.unwrap()
+    };
+    assert_eq!(add(1, &[("alice", DAY, 5)]).await, (DAY, 5, 5));
+    assert_eq!(add(2, &[("alice", DAY, 2), ("bob", DAY, 1)]).await, (DAY, 7, 7), "the same day");
+    assert_eq!(add(3, &[("alice", DAY + 1, 10)]).await, (DAY + 1, 10, 17), "the next, in the same month");
+    assert_eq!(add(4, &[("alice", DAY, 100)]).await, (DAY + 1, 10, 117), "late: for the month only");
+    assert_eq!(add(5, &[("alice", DAY + 2, 3)]).await, (DAY + 2, 3, 3), "the first of February");
+    assert_eq!(add(6, &[("alice", DAY + 1, 50)]).await, (DAY + 2, 3, 3), "late, and the month is over");
+    assert_eq!(
+        add(7, &[("alice", DAY + 3, 2), ("alice", DAY + 2, 1), ("alice", DAY + 3, 4)]).await,
+        (DAY + 3, 6, 10),
+        "several of one user, in any order"
+    );
+    let alice = database.user_usage("alice").await.unwrap().unwrap();
+    assert_eq!(alice.exceeded_count, 9, "every one of them, whenever it was");
+    assert_eq!(alice.last_request_at_micros, u64::from(DAY + 3) * 86_400_000_000 + 4);
+    assert_eq!((alice.requests_on(DAY + 3), alice.requests_on(DAY + 4)), (6, 0));
+    assert_eq!((alice.requests_in_month_of(DAY + 20), alice.requests_in_month_of(DAY + 31)), (10, 0));
+    assert_eq!(counts(&database, "bob").await, Some((DAY, 1, 1)));
+    assert_eq!(counts(&database, "BOB").await, None);
+    assert_eq!(database.version().await.unwrap(), 1, "usage is no change of the configuration");
+}
+
+pub(crate) async fn a_batch_counts_once(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(Item::Key(key("k")))]).await;
+    let used = KeyUsageDelta { id: "k".to_owned(), requests: 4, last_micros: 9 };
+    let batch = UsageBatch { keys: vec![used.clone(), used], ..users(1, &[("alice", DAY, 5)]) };
+    assert!(database.add_usage(&batch).await.unwrap());
+    assert!(!database.add_usage(&batch).await.unwrap(), "after an unknown commit it is sent again");
+    assert_eq!(counts(&database, "alice").await, Some((DAY, 5, 5)));
+    let expected = KeyUsage { id: "k".to_owned(), requests: 8, last_used_at_micros: 9 };
+    assert_eq!(database.key_usage("k").await.unwrap(), Some(expected));
+
+    let other_node = UsageBatch { node: "Node".to_owned(), ..batch.clone() };
+    assert!(database.add_usage(&other_node).await.unwrap(), "numbers are a node's own");
+    let next = UsageBatch { number: 2, ..batch.clone() };
+    assert!(database.add_usage(&next).await.unwrap());
+    assert_eq!(counts(&database, "alice").await, Some((DAY, 15, 15)));
+
+    let at_once = Arc::new(UsageBatch { number: 3, ..batch });
+    let nodes = [(); 4].map(|()| {
+        let (database, batch) = (database.clone(), at_once.clone());
+        tokio::spawn(async move { database.add_usage(&batch).await.unwrap() })
+    });
+    let mut added = 0;
+    for node in nodes {
+        added += u32::from(node.await.unwrap());
+    }
+    assert_eq!(added, 1);
+    assert_eq!(counts(&database, "alice").await, Some((DAY, 20, 20)));
+}
+
+pub(crate) async fn a_batch_is_added_whole_or_not_at_all(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(Item::Key(key("k")))]).await;
+    let too_large = KeyUsageDelta { id: "k".to_owned(), requests: u64::MAX, last_micros: 0 };
+    let batch = UsageBatch { keys: vec![too_large], ..users(1, &[("alice", DAY, 5)]) };
+    assert!(matches!(database.add_usage(&batch).await.unwrap_err(), DatabaseError::Value { .. }));
+    assert_eq!(counts(&database, "alice").await, None);
+    let batch = users(1, &[("alice", DAY, 5)]);
+    assert!(database.add_usage(&batch).await.unwrap(), "its number was not remembered either");
+    for wrong in
+        [UsageBatch { node: String::new(), ..batch.clone() }, UsageBatch { node: "a\0".to_owned(), ..batch }]
+    {
+        assert!(matches!(database.add_usage(&wrong).await.unwrap_err(), DatabaseError::Value { .. }));
+    }
+}
+
+pub(crate) async fn who_is_gone_is_skipped_and_their_totals_are_gone_too(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    change(&database, &[put(quota("alice", None)), put(quota("bob", None)), put(Item::Key(key("k")))]).await;
+    let used = |id: &str| KeyUsageDelta { id: id.to_owned(), requests: 1, last_micros: 1 };
+    let mut batch = users(1, &[("alice", DAY, 1), ("nobody", DAY, 1), ("bob", DAY, 1)]);
+    batch.keys = vec![used("k"), used("none")];
+    assert!(database.add_usage(&batch).await.unwrap());
+    assert_eq!(counts(&database, "nobody").await, None);
+    let mut all = database.users_usage(&["bob", "nobody", "alice"]).await.unwrap();
+    all.sort_by(|one, next| one.user.cmp(&next.user));
+    assert_eq!(all.iter().map(|usage: &UserUsage| &*usage.user).collect::<Vec<_>>(), ["alice", "bob"]);
+    assert_eq!(database.keys_usage(&["k", "none"]).await.unwrap().len(), 1);
+    assert_eq!(database.keys_usage(&[]).await.unwrap(), []);
+
+    change(&database, &[put(quota("alice", Some("gold"))), put(Item::Key(key("k")))]).await;
+    assert_eq!(counts(&database, "alice").await, Some((DAY, 1, 1)), "a change of numbers keeps the totals");
+    change(&database, &[delete(ItemId::Quota("alice".to_owned())), delete(ItemId::Key("k".to_owned()))])
+        .await;
+    assert_eq!(counts(&database, "alice").await, None);
+    assert_eq!(database.key_usage("k").await.unwrap(), None);
+    assert!(database.add_usage(&UsageBatch { number: 2, ..batch }).await.unwrap());
+    assert_eq!(counts(&database, "bob").await, Some((DAY, 2, 2)));
+}
+
+pub(crate) async fn nodes_add_at_once_while_users_come_and_go(empty: TestDatabase) {
+    const NODES: u64 = 3;
+    const BATCHES: u64 = 8;
+    let database = empty.migrated().await;
+    let names: Vec<String> = (0..20).map(|number| format!("user {number:02}")).collect();
+    let everyone: Vec<_> = names.iter().map(|user| put(quota(user, None))).collect();
+    change(&database, &everyone).await;
+    let nodes: Vec<_> = (0..NODES)
+        .map(|node| {
+            let (database, names) = (database.clone(), names.clone());
+            let turn = usize::try_from(node).unwrap() * 7;
+            tokio::spawn(async move {
+                for number in 1..=BATCHES {
+                    // Each node in another order.
+                    let turned = names.iter().cycle().skip(turn).take(names.len());
+                    let deltas: Vec<(&str, u32, u64)> = turned.map(|user| (&**user, DAY, 1)).collect();
+                    let batch = UsageBatch { node: format!("node {node}"), ..users(number, &deltas) };
+                    while let Err(error) = database.add_usage(&batch).await {
+                        assert!(matches!(error, DatabaseError::Query { .. }), "{error:?}");
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..6 {
+        change(&database, &[delete(ItemId::Quota(names[3].clone())), put(quota(&names[15], Some("a")))])
+            .await;
+        change(&database, &[put(quota(&names[3], None)), put(quota(&names[15], Some("b")))]).await;
+    }
+    for node in nodes {
+        node.await.unwrap();
+    }
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    for usage in database.users_usage(&all).await.unwrap() {
+        let total = NODES * BATCHES;
+        let is_right = if usage.user == names[3] {
+            usage.requests_of_day <= total
+        } else {
+            usage.requests_of_day == total
+        };
+        assert!(is_right, "{usage:?}");
+    }
+}
+
+pub(crate) async fn old_numbers_are_forgotten(empty: TestDatabase) {
+    let database = empty.migrated().await;
+    let batch =
+        |node: &str, number, day| UsageBatch { node: node.to_owned(), ..users(number, &[("x", day, 1)]) };
+    for number in 1..=5 {
+        assert!(database.add_usage(&batch("gone", number, DAY - 31)).await.unwrap());
+        assert!(database.add_usage(&batch("node", number, DAY)).await.unwrap());
+    }
+    assert!(database.add_usage(&batch("other", 1, DAY - 29)).await.unwrap());
+    assert!(database.add_usage(&batch("node", 200, DAY)).await.unwrap());
+    let mut client = empty.client().await;
+    assert_eq!(client.number("SELECT COUNT(*) FROM usage_batches").await, 2);
+    assert!(!database.add_usage(&batch("node", 200, DAY)).await.unwrap());
+    assert!(!database.add_usage(&batch("other", 1, DAY)).await.unwrap());
+}

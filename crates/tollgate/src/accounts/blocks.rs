@@ -1,0 +1,265 @@
+//! Who is kept out, and until when.
+//!
+//! Everyone is known by a hash, networks too: an address is looked up once for each length of network that is in use.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use super::hash_of;
+use super::shards::Shards;
+use super::table::Table;
+use crate::identity::{Seed, tag, unmap_net};
+use crate::time::Timestamp;
+
+/// Whom a block is about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Blocked<'a> {
+    /// A user.
+    User(&'a str),
+    /// A known API key, by its id.
+    ApiKey(&'a str),
+    /// An organisation.
+    Tenant(&'a str),
+    /// The name of a login attempt.
+    Login(&'a str),
+    /// An address or a network. Of IPv6 exactly those addresses, not the block they are counted in.
+    Ip(IpNet),
+}
+
+/// Which kind of fact a block is about.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    /// A user.
+    User,
+    /// A known API key.
+    ApiKey,
+    /// An organisation.
+    Tenant,
+    /// The name of a login attempt.
+    Login,
+    /// An address or a network.
+    Ip,
+}
+
+impl BlockKind {
+    /// All kinds, in the order in which they are looked up.
+    pub const ALL: [BlockKind; 5] =
+        [BlockKind::User, BlockKind::ApiKey, BlockKind::Tenant, BlockKind::Login, BlockKind::Ip];
+
+    /// The name users write and read.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            BlockKind::User => "user",
+            BlockKind::ApiKey => "api_key",
+            BlockKind::Tenant => "tenant",
+            BlockKind::Login => "login",
+            BlockKind::Ip => "ip",
+        }
+    }
+
+    const fn tag(self) -> u8 {
+        match self {
+            BlockKind::User => tag::USER,
+            BlockKind::ApiKey => tag::KNOWN_KEY,
+            BlockKind::Tenant => tag::TENANT,
+            BlockKind::Login => tag::LOGIN,
+            BlockKind::Ip => tag::IP,
+        }
+    }
+}
+
+impl Blocked<'_> {
+    /// Which kind of fact it is about.
+    pub fn kind(self) -> BlockKind {
+        match self {
+            Blocked::User(_) => BlockKind::User,
+            Blocked::ApiKey(_) => BlockKind::ApiKey,
+            Blocked::Tenant(_) => BlockKind::Tenant,
+            Blocked::Login(_) => BlockKind::Login,
+            Blocked::Ip(_) => BlockKind::Ip,
+        }
+    }
+
+    fn hash(self, seed: Seed) -> u128 {
+        match self {
+            Blocked::User(id) | Blocked::ApiKey(id) | Blocked::Tenant(id) | Blocked::Login(id) => {
+                hash_of(seed, self.kind().tag(), id.as_bytes())
+            }
+            Blocked::Ip(net) => hash_of_network(seed, unmap_net(net.trunc())),
+        }
+    }
+}
+
+fn hash_of_network(seed: Seed, net: IpNet) -> u128 {
+    let mut bytes = [0; 17];
+    bytes[0] = net.prefix_len();
+    let length = match net.network() {
+        IpAddr::V4(v4) => {
+            bytes[1..5].copy_from_slice(&v4.octets());
+            5
+        }
+        IpAddr::V6(v6) => {
+            bytes[1..].copy_from_slice(&v6.octets());
+            17
+        }
+    };
+    hash_of(seed, tag::IP, &bytes[..length])
+}
+
+/// A block in force: why, and until when.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Block<'a> {
+    /// Which fact of the request is blocked.
+    pub kind: BlockKind,
+    /// Why, in the words of whoever set it.
+    pub reason: &'a str,
+    /// From then on it is over; never if there is none.
+    pub until: Option<Timestamp>,
+}
+
+#[derive(Clone)]
+pub(super) struct BlockRecord {
+    pub(super) kind: BlockKind,
+    /// For an address, the family and length of its network.
+    pub(super) length: NetworkLength,
+    pub(super) reason: Arc<str>,
+    pub(super) until: Option<Timestamp>,
+}
+
+impl BlockRecord {
+    fn is_in_force(&self, now: Timestamp) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+}
+
+/// Whether IPv6, and how many leading bits.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct NetworkLength {
+    pub(super) is_v6: bool,
+    pub(super) bits: u8,
+}
+
+impl NetworkLength {
+    fn of(who: Blocked<'_>) -> Self {
+        match who {
+            Blocked::Ip(net) => {
+                let net = unmap_net(net.trunc());
+                NetworkLength { is_v6: net.network().is_ipv6(), bits: net.prefix_len() }
+            }
+            _ => NetworkLength::default(),
+        }
+    }
+}
+
+/// Where a block stands in its generation of the accounts.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BlockAt {
+    shard: u16,
+    position: u32,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Blocks {
+    pub(super) table: Shards<Table<BlockRecord>>,
+    /// How many there are of each kind: what there is none of is not looked up.
+    kinds: [usize; BlockKind::ALL.len()],
+    /// The lengths of networks in use, and how many have them.
+    lengths: Vec<(NetworkLength, usize)>,
+}
+
+impl Blocks {
+    pub(super) fn put(&mut self, seed: Seed, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
+        let (kind, length) = (who.kind(), NetworkLength::of(who));
+        self.put_hashed(who.hash(seed), BlockRecord { kind, length, reason: reason.into(), until });
+    }
+
+    pub(super) fn put_hashed(&mut self, hash: u128, record: BlockRecord) {
+        let (kind, length) = (record.kind, record.length);
+        let before = self.table.change(hash, |shard| {
+            let before = shard.put(hash, record);
+            (isize::from(before.is_none()), before)
+        });
+        if let Some(before) = before {
+            self.forget(&before);
+        }
+        self.kinds[kind as usize] += 1;
+        if kind == BlockKind::Ip {
+            match self.lengths.binary_search_by_key(&length, |(known, _)| *known) {
+                Ok(position) => self.lengths[position].1 += 1,
+                Err(position) => self.lengths.insert(position, (length, 1)),
+            }
+        }
+    }
+
+    pub(super) fn remove(&mut self, seed: Seed, who: Blocked<'_>) {
+        let hash = who.hash(seed);
+        if self.table.of(hash).and_then(|shard| shard.find(hash)).is_none() {
+            return;
+        }
+        let before = self.table.change(hash, |shard| {
+            let before = shard.remove(hash);
+            (-isize::from(before.is_some()), before)
+        });
+        if let Some(before) = before {
+            self.forget(&before);
+        }
+    }
+
+    fn forget(&mut self, gone: &BlockRecord) {
+        self.kinds[gone.kind as usize] -= 1;
+        if gone.kind == BlockKind::Ip
+            && let Ok(position) = self.lengths.binary_search_by_key(&gone.length, |(known, _)| *known)
+        {
+            self.lengths[position].1 -= 1;
+            if self.lengths[position].1 == 0 {
+                self.lengths.remove(position);
+            }
+        }
+    }
+
+    /// The block of an id in force at `now`; `hash` is asked for only if there are blocks of the kind.
+    pub(super) fn of_id(
+        &self,
+        kind: BlockKind,
+        hash: impl FnOnce() -> u128,
+        now: Timestamp,
+    ) -> Option<BlockAt> {
+        if self.kinds[kind as usize] == 0 {
+            return None;
+        }
+        self.find(hash(), now)
+    }
+
+    /// The block of an address in force at `now`, the widest network first.
+    pub(super) fn of_ip(&self, seed: Seed, ip: IpAddr, now: Timestamp) -> Option<BlockAt> {
+        let in_family = |(length, _): &&(NetworkLength, usize)| length.is_v6 == ip.is_ipv6();
+        self.lengths.iter().filter(in_family).find_map(|(length, _)| {
+            let net = IpNet::new(ip, length.bits).ok()?.trunc();
+            self.find(hash_of_network(seed, net), now)
+        })
+    }
+
+    fn find(&self, hash: u128, now: Timestamp) -> Option<BlockAt> {
+        let number = Shards::<Table<BlockRecord>>::number_of(hash);
+        let shard = self.table.at(number)?;
+        let position = shard.find(hash)?;
+        shard.at(position).filter(|record| record.is_in_force(now))?;
+        Some(BlockAt { shard: u16::try_from(number).ok()?, position: u32::try_from(position).ok()? })
+    }
+
+    pub(super) fn exactly(&self, seed: Seed, who: Blocked<'_>, now: Timestamp) -> Option<Block<'_>> {
+        self.at(self.find(who.hash(seed), now)?)
+    }
+
+    pub(super) fn at(&self, at: BlockAt) -> Option<Block<'_>> {
+        let record = self.table.at(usize::from(at.shard))?.at(at.position as usize)?;
+        Some(Block { kind: record.kind, reason: &record.reason, until: record.until })
+    }
+
+    pub(super) fn heap_bytes(&self) -> usize {
+        let reasons = self.table.iter().flat_map(Table::iter).map(|(_, record)| record.reason.len() + 16);
+        self.table.heap_bytes() + reasons.sum::<usize>() + self.lengths.capacity() * 16
+    }
+}

@@ -1,0 +1,230 @@
+//! Making the next generation of the accounts.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::blocks::{BlockRecord, Blocked};
+use super::keys::Fields;
+use super::numbers::{Numbers, OwnNumbers};
+use super::pool::{Pool, PoolId};
+use super::{AccountError, Accounts, UserRecord, hash_of};
+use crate::identity::{Id, tag};
+use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
+use crate::time::Timestamp;
+
+/// An API key to be known.
+#[derive(Copy, Clone)]
+pub struct NewKey<'a> {
+    /// The part of it that may be shown.
+    pub id: &'a str,
+    /// What it is checked against.
+    pub verifier: [u8; 32],
+    /// What it was checked against before, and how long that is good.
+    pub previous: Option<([u8; 32], Timestamp)>,
+    /// Whose it is.
+    pub user: Option<&'a str>,
+    /// The organisation that it belongs to.
+    pub tenant: Option<&'a str>,
+    /// The plan.
+    pub tier: Option<&'a str>,
+    /// What its holder may do; the library does not look at it.
+    pub scopes: u16,
+    /// Numbers of its own.
+    pub numbers: Numbers,
+    /// From then on it is good no more.
+    pub expires_at: Option<Timestamp>,
+    /// Whether it was withdrawn.
+    pub is_revoked: bool,
+}
+
+impl<'a> NewKey<'a> {
+    /// A key of nobody in particular, for good.
+    pub fn new(id: &'a str, verifier: [u8; 32]) -> Self {
+        NewKey {
+            id,
+            verifier,
+            previous: None,
+            user: None,
+            tenant: None,
+            tier: None,
+            scopes: 0,
+            numbers: Numbers::default(),
+            expires_at: None,
+            is_revoked: false,
+        }
+    }
+}
+
+impl fmt::Debug for NewKey<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("NewKey").field(&self.id).finish()
+    }
+}
+
+/// The next generation of accounts under way. What fails changes nothing.
+#[derive(Debug)]
+pub struct Editor {
+    accounts: Accounts,
+}
+
+impl Editor {
+    pub(super) fn new(accounts: Accounts) -> Self {
+        Editor { accounts }
+    }
+
+    /// Adds a user or replaces it.
+    ///
+    /// # Errors
+    /// When the id or the plan is no identifier, or the numbers make no limits.
+    pub fn put_user(&mut self, id: &str, tier: Option<&str>, numbers: Numbers) -> Result<(), AccountError> {
+        check_id("user_id", Some(id))?;
+        check_id("tier", tier)?;
+        let accounts = &mut self.accounts;
+        let numbers = intern_numbers(&mut accounts.quotas, QUOTA_NAMESPACE, numbers)?;
+        let record = UserRecord { tier: intern_tier(&mut accounts.tiers, tier)?, numbers };
+        self.put_user_hashed(hash_of(self.accounts.seed, tag::USER, id.as_bytes()), record);
+        Ok(())
+    }
+
+    pub(super) fn put_user_hashed(&mut self, hash: u128, record: UserRecord) {
+        self.accounts.users.change(hash, |shard| (isize::from(shard.put(hash, record).is_none()), ()));
+    }
+
+    /// Forgets a user.
+    pub fn remove_user(&mut self, id: &str) {
+        let hash = hash_of(self.accounts.seed, tag::USER, id.as_bytes());
+        // Looked for first: what is not there copies nothing.
+        if self.accounts.user_by_hash(hash).is_some() {
+            self.accounts.users.change(hash, |shard| (-isize::from(shard.remove(hash).is_some()), ()));
+        }
+    }
+
+    /// Adds a key or replaces it.
+    ///
+    /// # Errors
+    /// When one of the texts is no identifier, or the numbers make no limits.
+    pub fn put_key(&mut self, key: &NewKey<'_>) -> Result<(), AccountError> {
+        check_id("id", Some(key.id))?;
+        for (field, text) in [("user_id", key.user), ("tenant", key.tenant), ("tier", key.tier)] {
+            check_id(field, text)?;
+        }
+        let accounts = &mut self.accounts;
+        let numbers = intern_numbers(&mut accounts.key_numbers, KEY_NAMESPACE, key.numbers)?;
+        let tier = intern_tier(&mut accounts.tiers, key.tier)?;
+        let fields = Fields {
+            id: key.id,
+            verifier: &key.verifier,
+            previous: key.previous.as_ref().map(|(verifier, until)| (verifier, *until)),
+            user: key.user,
+            tenant: key.tenant,
+            tier,
+            numbers,
+            scopes: key.scopes,
+            expires_at: key.expires_at,
+            is_revoked: key.is_revoked,
+        };
+        self.put_key_fields(&fields)
+    }
+
+    pub(super) fn put_key_fields(&mut self, fields: &Fields<'_>) -> Result<(), AccountError> {
+        let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, fields.id.as_bytes());
+        let more = self.accounts.keys.change(hash, |shard| {
+            let more = shard.put(hash, fields);
+            (more.unwrap_or(0), more)
+        });
+        more.map(|_| ()).ok_or(AccountError::TooMany)
+    }
+
+    /// Forgets a key.
+    pub fn remove_key(&mut self, id: &str) {
+        if self.accounts.key(id).is_some() {
+            let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, id.as_bytes());
+            self.accounts.keys.change(hash, |shard| (shard.remove(hash, id), ()));
+        }
+    }
+
+    /// Keeps somebody out, until then or for good. An earlier block of the same one is replaced.
+    pub fn put_block(&mut self, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
+        let seed = self.accounts.seed;
+        self.accounts.blocks.put(seed, who, reason, until);
+    }
+
+    pub(super) fn put_block_hashed(&mut self, hash: u128, block: BlockRecord) {
+        self.accounts.blocks.put_hashed(hash, block);
+    }
+
+    /// Lets somebody in again.
+    pub fn remove_block(&mut self, who: Blocked<'_>) {
+        let seed = self.accounts.seed;
+        self.accounts.blocks.remove(seed, who);
+    }
+
+    /// As it stands so far.
+    pub fn accounts(&self) -> &Accounts {
+        &self.accounts
+    }
+
+    /// The next generation.
+    pub fn finish(mut self) -> Accounts {
+        self.sweep_pools();
+        self.accounts.users.shrink();
+        self.accounts.keys.shrink();
+        self.accounts.blocks.table.shrink();
+        self.accounts
+    }
+
+    /// Drops plans and numbers that nobody has any more, if there may be many.
+    fn sweep_pools(&mut self) {
+        let Accounts { users, keys, tiers, quotas, key_numbers, .. } = &mut self.accounts;
+        if !tiers.should_sweep() && !quotas.should_sweep() && !key_numbers.should_sweep() {
+            return;
+        }
+        let mut used = [tiers.slots().len(), quotas.slots().len(), key_numbers.slots().len()]
+            .map(|slots| vec![false; slots]);
+        let mut note = |pool: usize, id: Option<PoolId>| {
+            if let Some(used) = id.and_then(|id| used[pool].get_mut(id.slot())) {
+                *used = true;
+            }
+        };
+        for (_, user) in users.iter().flat_map(super::Table::iter) {
+            note(0, user.tier);
+            note(1, user.numbers);
+        }
+        for key in keys.iter().flat_map(super::KeyShard::iter) {
+            note(0, key.tier);
+            note(2, key.numbers);
+        }
+        Pool::sweep(tiers, &used[0]);
+        Pool::sweep(quotas, &used[1]);
+        Pool::sweep(key_numbers, &used[2]);
+    }
+}
+
+fn check_id(field: &'static str, text: Option<&str>) -> Result<(), AccountError> {
+    match text.map(Id::parse) {
+        Some(Err(reason)) => Err(AccountError::Id { field, reason }),
+        _ => Ok(()),
+    }
+}
+
+fn intern_tier(tiers: &mut Arc<Pool<Box<str>>>, tier: Option<&str>) -> Result<Option<PoolId>, AccountError> {
+    let Some(tier) = tier else { return Ok(None) };
+    let known = tiers.find(tier, |known| **known == *tier);
+    known.or_else(|| Pool::add(tiers, tier.into())).map(Some).ok_or(AccountError::TooMany)
+}
+
+fn intern_numbers(
+    pool: &mut Arc<Pool<OwnNumbers>>,
+    namespace: &str,
+    numbers: Numbers,
+) -> Result<Option<PoolId>, AccountError> {
+    if numbers.is_empty() {
+        return Ok(None);
+    }
+    // Looked for before they are compiled: most have been before.
+    if let Some(known) = pool.find(&numbers, |own| own.are(numbers)) {
+        return Ok(Some(known));
+    }
+    let own = OwnNumbers::new(namespace, numbers)?;
+    Pool::add(pool, own).map(Some).ok_or(AccountError::TooMany)
+}

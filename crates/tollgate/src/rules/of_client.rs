@@ -1,0 +1,74 @@
+//! Every counter of one client, whichever rule would apply to its next request: what is cleared and looked at.
+
+use super::rule::Rule;
+use super::set::RuleSet;
+use super::walk::{Plan, Walk};
+use crate::accounts::Resolved;
+use crate::counters::{Charges, Effect};
+use crate::identity::{Dimension, Request, Seed, SubjectHasher};
+use crate::inspect::Endpoints;
+
+impl RuleSet {
+    /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
+    ///
+    /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
+    /// address. Counters shared with others (global, by endpoint alone) stay. Rules that count by something the request
+    /// does not say are named.
+    pub(crate) fn charges_of_client<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        seed: Seed,
+    ) -> (Charges<'a>, Vec<&'a str>) {
+        self.own_charges(&self.resolve(request), seed, Endpoints::Asked, |_| true)
+    }
+
+    /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
+    pub(crate) fn charges_to_inspect<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        seed: Seed,
+        endpoints: Endpoints,
+    ) -> (Charges<'a>, Vec<&'a str>) {
+        let resolved = self.resolve(request);
+        let tier = resolved.request.tier;
+        let of_plan = |rule: &Rule| {
+            let tiers = &rule.when.tiers;
+            tier.is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
+        };
+        self.own_charges(&resolved, seed, endpoints, |rule| rule.enabled && of_plan(rule))
+    }
+
+    fn own_charges<'a>(
+        &'a self,
+        resolved: &Resolved<'a>,
+        seed: Seed,
+        endpoints: Endpoints,
+        wanted: impl Fn(&Rule) -> bool,
+    ) -> (Charges<'a>, Vec<&'a str>) {
+        let request = &resolved.request;
+        let mut plan = Plan::default();
+        let mut walk = Walk::new(self, request, seed, &mut plan);
+        let mut skipped = Vec::new();
+        let said = |dimension: &Dimension| endpoints == Endpoints::Asked || *dimension != Dimension::Endpoint;
+        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
+            let patterns = &rule.when.endpoints;
+            let elsewhere = endpoints == Endpoints::Asked
+                && !patterns.is_empty()
+                && !patterns.iter().any(|pattern| pattern.matches(&request.endpoint));
+            if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) || !wanted(rule) {
+                continue;
+            }
+            let mut values = SubjectHasher::new(seed);
+            let mut push = |dimension| said(dimension) && values.push(dimension, request, self.ipv6_prefix);
+            if rule.per.iter().all(&mut push) {
+                walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
+            } else {
+                skipped.push(&*rule.name);
+            }
+        }
+        // Whichever of them applies to the next request.
+        resolved.own().for_each(|own| walk.charge_own(None, &own));
+        walk.finish();
+        (plan.charges, skipped)
+    }
+}

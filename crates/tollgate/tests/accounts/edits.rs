@@ -1,0 +1,274 @@
+//! Any edits, against plain maps.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+use tollgate::accounts::{Blocked, Editor, NewKey, Numbers};
+use tollgate::{Accounts, Span, Timestamp};
+
+use crate::{NOW, per_hour};
+
+#[derive(Clone, Debug, PartialEq)]
+struct ModelKey {
+    verifier: [u8; 32],
+    previous: Option<([u8; 32], Timestamp)>,
+    user: Option<String>,
+    tenant: Option<String>,
+    tier: Option<String>,
+    scopes: u16,
+    numbers: Numbers,
+    expires_at: Option<Timestamp>,
+    is_revoked: bool,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Edit {
+    PutUser(u8, Option<String>, Numbers),
+    RemoveUser(u8),
+    PutKey(u8, Box<ModelKey>),
+    RemoveKey(u8),
+    PutBlock(u8, String, Option<u64>),
+    RemoveBlock(u8),
+    /// A new generation; the old one is kept.
+    Finish,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Model {
+    users: HashMap<u8, (Option<String>, Numbers)>,
+    keys: HashMap<u8, ModelKey>,
+    blocks: HashMap<u8, (String, Option<u64>)>,
+}
+
+fn name(number: u8) -> String {
+    format!("{number}-{}", "é".repeat(usize::from(number % 7)))
+}
+
+/// Every kind, networks of several lengths among them.
+fn who(number: u8, name: &str) -> Blocked<'_> {
+    match number % 5 {
+        0 => Blocked::User(name),
+        1 => Blocked::ApiKey(name),
+        2 => Blocked::Tenant(name),
+        3 => Blocked::Login(name),
+        _ if number.is_multiple_of(2) => {
+            Blocked::Ip(format!("10.{number}.0.0/{}", 16 + number % 9).parse().unwrap())
+        }
+        _ => Blocked::Ip(format!("2001:db8:{number:x}::/{}", 48 + number % 9).parse().unwrap()),
+    }
+}
+
+fn tier() -> impl Strategy<Value = Option<String>> {
+    prop::option::of(prop::sample::select(vec!["free", "pro", "vip"]).prop_map(str::to_owned))
+}
+
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let few = || prop::option::of(0_u32..4);
+    (few(), few(), few(), prop::option::of(1_u32..3)).prop_map(|(per_second, per_hour, per_day, burst)| {
+        let some = per_second.or(per_hour).or(per_day);
+        Numbers { per_second, per_hour, per_day, burst: burst.filter(|_| some.is_some()) }
+    })
+}
+
+fn instant() -> impl Strategy<Value = Option<Timestamp>> {
+    prop::option::of((0_u64..=1 << 53).prop_map(Timestamp::from_micros))
+}
+
+fn key() -> impl Strategy<Value = Box<ModelKey>> {
+    let text = || prop::option::of("\\PC{1,20}");
+    let secrets = (any::<[u8; 32]>(), any::<[u8; 32]>(), instant(), instant());
+    (secrets, (text(), text(), tier()), any::<u16>(), numbers(), any::<bool>()).prop_map(
+        |((verifier, previous, until, expires_at), (user, tenant, tier), scopes, numbers, is_revoked)| {
+            let previous = until.map(|until| (previous, until));
+            Box::new(ModelKey {
+                verifier,
+                previous,
+                user,
+                tenant,
+                tier,
+                scopes,
+                numbers,
+                expires_at,
+                is_revoked,
+            })
+        },
+    )
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let number = 0_u8..40;
+    prop_oneof![
+        4 => (number.clone(), tier(), numbers()).prop_map(|(id, tier, own)| Edit::PutUser(id, tier, own)),
+        2 => number.clone().prop_map(Edit::RemoveUser),
+        4 => (number.clone(), key()).prop_map(|(id, key)| Edit::PutKey(id, key)),
+        2 => number.clone().prop_map(Edit::RemoveKey),
+        4 => (number.clone(), "\\PC{0,20}", prop::option::of(0_u64..4))
+            .prop_map(|(id, reason, until)| Edit::PutBlock(id, reason, until)),
+        2 => number.prop_map(Edit::RemoveBlock),
+        1 => Just(Edit::Finish),
+    ]
+}
+
+fn instant_of(step: u64) -> Timestamp {
+    NOW + Span::from_secs(step)
+}
+
+fn apply(editor: &mut Editor, model: &mut Model, edit: &Edit) {
+    match edit {
+        Edit::PutUser(id, tier, numbers) => {
+            editor.put_user(&name(*id), tier.as_deref(), *numbers).unwrap();
+            model.users.insert(*id, (tier.clone(), *numbers));
+        }
+        Edit::RemoveUser(id) => {
+            editor.remove_user(&name(*id));
+            model.users.remove(id);
+        }
+        Edit::PutKey(id, key) => {
+            put_key(editor, &name(*id), key);
+            model.keys.insert(*id, (**key).clone());
+        }
+        Edit::RemoveKey(id) => {
+            editor.remove_key(&name(*id));
+            model.keys.remove(id);
+        }
+        Edit::PutBlock(id, reason, until) => {
+            editor.put_block(who(*id, &name(*id)), reason, until.map(instant_of));
+            model.blocks.insert(*id, (reason.clone(), *until));
+        }
+        Edit::RemoveBlock(id) => {
+            editor.remove_block(who(*id, &name(*id)));
+            model.blocks.remove(id);
+        }
+        Edit::Finish => {}
+    }
+}
+
+fn put_key(editor: &mut Editor, id: &str, key: &ModelKey) {
+    let ModelKey { verifier, previous, scopes, numbers, expires_at, is_revoked, .. } = *key;
+    let [user, tenant, tier] = [&key.user, &key.tenant, &key.tier].map(|text| text.as_deref());
+    let key = NewKey { id, verifier, previous, user, tenant, tier, scopes, numbers, expires_at, is_revoked };
+    editor.put_key(&key).unwrap();
+}
+
+/// Every id there could be is found as the model has it, or not at all.
+fn assert_same(accounts: &Accounts, model: &Model) {
+    assert_eq!(accounts.users(), model.users.len());
+    assert_eq!(accounts.keys(), model.keys.len());
+    assert_eq!(accounts.blocks(), model.blocks.len());
+    assert_eq!(
+        accounts.is_empty(),
+        model.users.is_empty() && model.keys.is_empty() && model.blocks.is_empty()
+    );
+    for number in 0..42 {
+        let name = name(number);
+        let user = accounts.user(&name).map(|user| (user.tier().map(str::to_owned), user.numbers()));
+        assert_eq!(user, model.users.get(&number).cloned());
+        let key = accounts.key(&name).map(|key| {
+            assert_eq!(key.id(), name);
+            let expected = &model.keys[&number];
+            let previous = expected.previous.filter(|(verifier, until)| {
+                key.previous(*until - Span::from_micros(1))
+                    == Some(verifier).filter(|_| until.as_micros() > 0)
+                    && key.previous(*until).is_none()
+            });
+            ModelKey {
+                verifier: *key.verifier(),
+                previous,
+                user: key.user().map(str::to_owned),
+                tenant: key.tenant().map(str::to_owned),
+                tier: key.tier().map(str::to_owned),
+                scopes: key.scopes(),
+                numbers: key.numbers(),
+                expires_at: key.expires_at(),
+                is_revoked: key.is_revoked(),
+            }
+        });
+        assert_eq!(key, model.keys.get(&number).cloned());
+        for step in 0..5 {
+            let block = accounts.block(who(number, &name), instant_of(step));
+            let expected =
+                model.blocks.get(&number).filter(|(_, until)| until.is_none_or(|until| step < until));
+            assert_eq!(
+                block.map(|block| (block.reason, block.until)),
+                expected.map(|(reason, until)| (&**reason, until.map(instant_of)))
+            );
+        }
+    }
+}
+
+fn round_trip(accounts: &Accounts) -> Accounts {
+    let mut bytes = Vec::new();
+    accounts.write_to(&mut bytes).unwrap();
+    Accounts::read_from(bytes.as_slice()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn accounts_hold_what_was_put_and_not_removed_in_every_generation(
+        edits in prop::collection::vec(edit(), 0..80),
+    ) {
+        let (mut editor, mut model) = (Accounts::default().edit(), Model::default());
+        let mut generations = Vec::new();
+        for edit in &edits {
+            apply(&mut editor, &mut model, edit);
+            if *edit == Edit::Finish {
+                let accounts = editor.finish();
+                editor = accounts.edit();
+                generations.push((accounts, model.clone()));
+            }
+        }
+        generations.push((editor.finish(), model));
+        for (accounts, model) in &generations {
+            assert_same(accounts, model);
+        }
+        let (last, model) = generations.last().unwrap();
+        let read = round_trip(last);
+        assert_same(&read, model);
+        // What was read is as good to edit as what was written.
+        let (mut editor, mut model) = (read.edit(), model.clone());
+        for edit in edits.iter().rev() {
+            apply(&mut editor, &mut model, edit);
+        }
+        assert_same(&editor.finish(), &model);
+    }
+}
+
+#[test]
+fn values_that_nobody_has_any_more_are_forgotten() {
+    let mut accounts = Accounts::default();
+    let mut largest = 0;
+    for number in 0..5_000 {
+        let mut editor = accounts.edit();
+        let tier = format!("tier-{number}");
+        editor.put_user("alice", Some(&tier), per_hour(number)).unwrap();
+        editor
+            .put_key(&NewKey { tier: Some(&tier), numbers: per_hour(number), ..crate::new_key("k") })
+            .unwrap();
+        accounts = editor.finish();
+        largest = largest.max(accounts.heap_bytes());
+        assert_eq!(accounts.user("alice").unwrap().tier(), Some(&*tier));
+        assert_eq!(accounts.key("k").unwrap().numbers(), per_hour(number));
+    }
+    assert!(largest < 600_000, "{largest} bytes for one user and one key");
+}
+
+#[test]
+fn an_edit_that_changes_nothing_shares_all_memory_and_one_that_does_most_of_it() {
+    let mut editor = Accounts::default().edit();
+    for number in 0..20_000 {
+        editor.put_user(&format!("user-{number}"), Some("free"), per_hour(number % 10)).unwrap();
+    }
+    let first = editor.finish();
+    let second = crate::edited(&first, |editor| editor.put_user("user-7", Some("pro"), per_hour(1)).unwrap());
+    assert_eq!(first.user("user-7").unwrap().tier(), Some("free"));
+    assert_eq!(second.user("user-7").unwrap().tier(), Some("pro"));
+    assert_eq!((first.users(), second.users()), (20_000, 20_000));
+    let third = crate::edited(&second, |editor| {
+        editor.remove_user("nobody");
+        editor.remove_key("nobody");
+        editor.remove_block(Blocked::User("nobody"));
+    });
+    assert_eq!(third.heap_bytes(), second.heap_bytes());
+}

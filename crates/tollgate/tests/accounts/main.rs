@@ -1,0 +1,83 @@
+//! What is known of users and keys, who is blocked, and what that does to a request.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod blocks;
+mod disk;
+mod edits;
+mod own_numbers;
+mod resolution;
+mod size;
+
+use tollgate::accounts::{Editor, NewKey, Numbers};
+use tollgate::counters::conformance::block_on;
+use tollgate::{
+    Accounts, ApiKey, Client, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp,
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
+
+fn limiter(toml: &str) -> Limiter<MemoryCounters> {
+    let rules = RuleSet::from_toml(toml).unwrap_or_else(|problems| panic!("{problems}\n{toml}"));
+    Limiter::new(rules, MemoryCounters::default())
+}
+
+/// Changes the accounts of a limiter.
+fn edit(limiter: &Limiter<MemoryCounters>, change: impl Fn(&mut Editor)) {
+    limiter.update_accounts(|accounts| edited(accounts, &change));
+}
+
+fn edited(accounts: &Accounts, change: impl Fn(&mut Editor)) -> Accounts {
+    let mut editor = accounts.edit();
+    change(&mut editor);
+    editor.finish()
+}
+
+fn id(text: &str) -> Option<Id<'_>> {
+    Id::parse(text).ok()
+}
+
+fn at(path: &str) -> Request<'_> {
+    Request::new(Endpoint::parse(path).unwrap())
+}
+
+fn by_user(user: &str) -> Request<'_> {
+    Request { user: id(user), ..at("/") }
+}
+
+/// A key that is known, whether or not there is one.
+fn known(client: &str) -> Option<ApiKey<'_>> {
+    match Client::parse(client) {
+        Some(Client::ApiKey(key)) => Some(key),
+        _ => None,
+    }
+}
+
+fn by_key(client: &str) -> Request<'_> {
+    Request { api_key: known(client), ..at("/") }
+}
+
+fn new_key(id: &str) -> NewKey<'_> {
+    NewKey::new(id, [7; 32])
+}
+
+fn per_hour(requests: u32) -> Numbers {
+    Numbers { per_hour: Some(requests), ..Numbers::default() }
+}
+
+fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
+    (0..1_000).take_while(|_| limiter.check_now(request, NOW).admits()).count()
+}
+
+/// What a look at the request tells, by the index and by the full walk, which must agree.
+fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
+    let peeked = block_on(limiter.peek(request, NOW));
+    let explained = block_on(limiter.explain(request, NOW)).decision;
+    assert_eq!((peeked.answer, &peeked.reports), (explained.answer, &explained.reports));
+    assert_eq!((peeked.rule_name(), peeked.block()), (explained.rule_name(), explained.block()));
+    peeked
+}
+
+/// The rules whose limits were asked, in their order.
+fn asked(decision: &Decision) -> Vec<&str> {
+    decision.reports.iter().map(|report| decision.rule_of(report)).collect()
+}
