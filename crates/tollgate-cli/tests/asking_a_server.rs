@@ -66,7 +66,12 @@ fn an_error_is_told_with_its_code_field_and_reason_and_exits_with_2() {
     for command in [&["status"][..], &["reset"], &["explain"]] {
         let (ran, _) =
             ask("401 Unauthorized", &envelope("UNAUTHORIZED", "null"), &[command, &CHECK[1..]].concat());
-        assert_eq!((ran.code, &*ran.stderr), (2, "error: it is wrong (UNAUTHORIZED)\n"));
+        let (told, hint) = ran.stderr.split_once('\n').unwrap();
+        assert_eq!((ran.code, told), (2, "error: it is wrong (UNAUTHORIZED)"));
+        assert!(
+            hint.starts_with("hint: put it into TOLLGATE_KEY"),
+            "who has no key is told where it goes: {hint}"
+        );
     }
     let (ran, _) = ask("503 Service Unavailable", &envelope("SERVICE_UNAVAILABLE", "{}"), &CHECK);
     assert_eq!(ran.code, 2, "an outage is no refusal");

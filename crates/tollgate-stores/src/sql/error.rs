@@ -24,8 +24,8 @@ pub enum DatabaseError {
         /// Why not.
         cause: sqlx::Error,
     },
-    /// The server answers, and does not let us in: login or name of the database are wrong.
-    #[error("{place} does not let us in: {cause}")]
+    /// The server answers, and does not let us in: login or name of the database are wrong. Or the file is no database.
+    #[error("{place} cannot be used: {cause}")]
     Denied {
         /// Which database, without login.
         place: String,
@@ -126,7 +126,7 @@ pub enum DatabaseError {
         what: &'static str,
     },
     /// A query failed, or no connection was free in time. Nothing has changed.
-    #[error("the database cannot be asked: {cause}")]
+    #[error("the database cannot be asked: {}", in_words(.cause))]
     Query {
         /// What the driver says.
         cause: sqlx::Error,
@@ -178,6 +178,17 @@ impl From<sqlx::Error> for DatabaseError {
             }
             _ => DatabaseError::Query { cause },
         }
+    }
+}
+
+/// A driver that waits for a server that is down tells only that it has waited.
+fn in_words(cause: &sqlx::Error) -> String {
+    match cause {
+        sqlx::Error::PoolTimedOut => {
+            "no connection was to be had in time: the server is down or silent, or all connections are busy"
+                .to_owned()
+        }
+        cause => cause.to_string(),
     }
 }
 

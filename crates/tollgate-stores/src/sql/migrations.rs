@@ -63,8 +63,9 @@ impl Database {
     /// # Errors
     /// When the schema is newer than this program, another node takes too long, or a step fails.
     pub async fn migrate(&self) -> Result<Vec<Migration>, DatabaseError> {
-        // Whoever may not change the schema may still start where there is nothing to change.
-        if self.pending().await?.is_empty() {
+        // Whoever may not change the schema may still start where there is nothing to change. While others change it the answer
+        // may be an error; with the lock in hand it is asked again.
+        if self.pending().await.is_ok_and(|missing| missing.is_empty()) {
             return Ok(Vec::new());
         }
         let mut transaction = self.pool.begin_write().await.map_err(|error| self.locked(error))?;

@@ -120,11 +120,13 @@ pub(super) async fn create(call: &Call, item: Item) -> Result<Response, ApiError
 /// Adds an item or replaces it.
 pub(super) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
     let id = item.id();
-    let edit = Edit { write: Write::Put(item), expect: conditions::expected(&call.parts.headers)? };
+    let expect = conditions::expected(&call.parts.headers)?;
+    let refused: Refused = if expect == Expect::Absent { is_there } else { differs };
+    let edit = Edit { write: Write::Put(item), expect };
     if call.is_dry_run()? {
-        return dry_run(call, &[edit], differs).await;
+        return dry_run(call, &[edit], refused).await;
     }
-    let made = make(call, &[edit], differs).await?;
+    let made = make(call, &[edit], refused).await?;
     let is_new = made.changed.differences.iter().any(|difference| difference.before.is_none());
     answer_with(call, &id, &made, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
@@ -244,6 +246,11 @@ fn exists(id: &ItemId, _: Option<u64>) -> ApiError {
     ApiError::new(Code::Conflict, format!("the {} is there already: PUT it to replace it", name(id)))
 }
 
+/// The same where the caller's condition says that it must not be.
+fn is_there(id: &ItemId, _: Option<u64>) -> ApiError {
+    conditions::failed(format!("the {} is there already", name(id)))
+}
+
 pub(super) fn missing(id: &ItemId, _: Option<u64>) -> ApiError {
     ApiError::new(Code::NotFound, format!("there is no {}", name(id)))
 }
@@ -293,7 +300,7 @@ pub(super) async fn write(
     // The audit trail tells every item; of a large import the log need not.
     for difference in changed.differences.iter().take(LOGGED_MAX) {
         let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
-        tracing::info!(by, kind, ?id, version, "configuration changed");
+        tracing::info!(by, kind, id = %id.escape_debug(), version, "configuration changed");
     }
     if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
         tracing::info!(by, more, version = changed.version, "configuration changed");
