@@ -1,5 +1,7 @@
 //! The command line as it is written: global flags and commands.
 
+use std::ffi::OsString;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::commands::audit::Audit;
@@ -41,7 +43,9 @@ Examples:
   tollgate users block alice --reason scraping --for 24h  keep someone out
 
 The server and the key come from --url and --key, else from TOLLGATE_URL and TOLLGATE_KEY, else from
-~/.config/tollgate/config.toml (`url`, and `key` or `key_file`; nobody else may read it).
+~/.config/tollgate/config.toml (`url`, and `key` or `key_file`; nobody else may read it). For https:// the files of
+--ca-file, --cert-file and --cert-key-file come from there too (`ca_file`, `cert_file`, `cert_key_file`), or from
+TOLLGATE_CA_FILE, TOLLGATE_CERT_FILE and TOLLGATE_CERT_KEY_FILE.
 
 Exit codes: 0 admitted or done, 1 refused, 2 error.";
 
@@ -69,6 +73,36 @@ pub(crate) struct Global {
         help_heading = "Global options"
     )]
     pub(crate) key: Option<Secret>,
+    /// For https://: certificates (PEM) of authorities that are trusted beside the system's
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TOLLGATE_CA_FILE",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) ca_file: Option<OsString>,
+    /// For https://: the certificate (PEM) that is shown to a server that asks for one
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TOLLGATE_CERT_FILE",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) cert_file: Option<OsString>,
+    /// The private key (PEM) of that certificate, if it is not in the same file
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "TOLLGATE_CERT_KEY_FILE",
+        hide_env_values = true,
+        help_heading = "Global options"
+    )]
+    pub(crate) cert_key_file: Option<OsString>,
     /// When to use colours; auto: on a terminal, unless `NO_COLOR` is set
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", help_heading = "Global options")]
     pub(crate) color: Color,

@@ -4,20 +4,28 @@
 //! request, and one deadline over all of it.
 
 mod error;
+mod handshake;
+mod tls;
 
 use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::HeaderName;
+use http::response::Parts;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
 
 pub(crate) use self::error::{ApiError, ClientError};
+use self::handshake::HandshakeError;
+pub(crate) use self::tls::TlsFiles;
 use crate::secret::Secret;
 use crate::url::Target;
 
@@ -34,10 +42,15 @@ const ANSWER_BYTES_MAX_BULK: usize = 256 << 20;
 const NO_KEY: &str =
     "hint: put it into TOLLGATE_KEY or ~/.config/tollgate/config.toml; see `tollgate --help`";
 
+/// What nginx, Go and Apache say to somebody who speaks HTTP where they expect TLS.
+const WANTS_TLS: [&str; 3] = ["HTTPS port", "HTTPS server", "SSL-enabled server port"];
+
 /// A server to ask.
 pub(crate) struct Client {
     target: Target,
     key: Option<HeaderValue>,
+    /// How `https://` is spoken; with `http://` nobody needs it.
+    tls: Option<TlsConnector>,
     /// What to say when the server wants a key and we had one that is for another server.
     hint: Option<String>,
 }
@@ -83,9 +96,9 @@ impl Question {
 }
 
 impl Client {
-    /// A client for the server at `url`. An empty key is none.
-    pub(crate) fn new(url: &str, key: Option<Secret>) -> Result<Self, ClientError> {
-        let target = Target::parse(url)?;
+    /// A client for a server. An empty key is none. The files are looked at only if the server is asked through TLS.
+    pub(crate) fn new(target: Target, key: Option<Secret>, files: &TlsFiles) -> Result<Self, ClientError> {
+        let tls = target.is_tls().then(|| files.connector()).transpose()?;
         let key = key.filter(|key| !key.reveal().is_empty());
         let bearer = |key: Secret| {
             let mut value = HeaderValue::try_from(format!("Bearer {}", key.reveal().trim_end()))?;
@@ -94,12 +107,23 @@ impl Client {
         };
         let key =
             key.map(bearer).transpose().map_err(|_: http::header::InvalidHeaderValue| ClientError::Key)?;
-        Ok(Client { target, key, hint: None })
+        Ok(Client { target, key, tls, hint: None })
     }
 
     /// The same, with what to say if it turns out that a key was needed.
     pub(crate) fn with_hint(self, hint: Option<String>) -> Self {
         Client { hint, ..self }
+    }
+
+    /// What should be known before anything is asked.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let heard = self.key.is_some() && !self.target.is_tls() && !self.target.is_loopback();
+        heard.then(|| {
+            format!(
+                "the key goes to {} unencrypted, and who is on the way can read it: use https://",
+                self.target
+            )
+        })
     }
 
     /// Asks with `GET`.
@@ -159,15 +183,14 @@ impl Client {
         let exchange = async { tokio::time::timeout(waited, self.exchange(request, bytes_max)).await };
         let timeout = |_| ClientError::Timeout { target: self.target.clone(), waited };
         let (head, body) = runtime.block_on(exchange).map_err(timeout)??.into_parts();
-        let etag = head.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok()).map(str::to_owned);
-        self.read(head.status, etag, String::from_utf8_lossy(&body).into_owned())
+        self.read(&head, String::from_utf8_lossy(&body).into_owned())
     }
 
     fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
             .method(&question.method)
             .uri(self.target.path(&question.path))
-            .header(header::HOST, &self.target.authority)
+            .header(header::HOST, self.target.host())
             .header(header::ACCEPT, "application/json")
             .header(header::USER_AGENT, concat!("tollgate-cli/", env!("CARGO_PKG_VERSION")));
         if !question.body.is_empty() {
@@ -191,18 +214,37 @@ impl Client {
     ) -> Result<Response<Bytes>, ClientError> {
         let stream =
             TcpStream::connect(&self.target.authority).await.map_err(|error| self.unreachable(error))?;
+        let (Some(tls), Some(name)) = (&self.tls, &self.target.certified) else {
+            return self.converse(stream, request, bytes_max).await;
+        };
+        let stream = tls.connect(name.clone(), stream).await;
+        let stream = stream.map_err(|error| match HandshakeError::of(&error) {
+            Some(source) => ClientError::Handshake { target: self.target.clone(), source },
+            None => self.unreachable(error),
+        })?;
+        self.converse(stream, request, bytes_max).await
+    }
+
+    async fn converse(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        request: Request<Full<Bytes>>,
+        bytes_max: usize,
+    ) -> Result<Response<Bytes>, ClientError> {
         let handshake = http1::handshake(TokioIo::new(stream)).await;
         let (mut sender, connection) = handshake.map_err(|error| self.broken(error))?;
         // Ends with the exchange: the runtime is dropped right after it.
         tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| self.broken(error))?;
+        let response = sender.send_request(request).await.map_err(|error| self.interrupted(error))?;
         let (head, body) = response.into_parts();
         let body = Limited::new(body, bytes_max).collect().await;
         let body = body.map_err(|source| self.broken(io::Error::other(source)))?;
         Ok(Response::from_parts(head, body.to_bytes()))
     }
 
-    fn read(&self, status: StatusCode, etag: Option<String>, text: String) -> Result<Answer, ClientError> {
+    fn read(&self, head: &Parts, text: String) -> Result<Answer, ClientError> {
+        let status = head.status;
+        let etag = word(head, &header::ETAG);
         if status == StatusCode::NO_CONTENT {
             return Ok(Answer { status, etag, text: String::new(), body: Value::Null });
         }
@@ -213,7 +255,21 @@ impl Client {
                 Err(ClientError::Api(Box::new(ApiError::read(text, status, &body["error"], hint))))
             }
             Ok(body) if body.is_object() => Ok(Answer { status, etag, text, body }),
-            _ => Err(self.stranger(status)),
+            _ => Err(self.gate(head, &text).unwrap_or_else(|| self.stranger(status))),
+        }
+    }
+
+    /// What stands between us and tollgate and answers in its place, if that can be told.
+    fn gate(&self, head: &Parts, text: &str) -> Option<ClientError> {
+        let target = self.target.clone();
+        match word(head, &header::LOCATION) {
+            Some(to) if head.status.is_redirection() => Some(ClientError::Redirected { target, to }),
+            _ if head.status != StatusCode::BAD_REQUEST => None,
+            _ if self.target.is_tls() => {
+                let source = HandshakeError::told_in(text)?;
+                Some(ClientError::Handshake { target, source })
+            }
+            _ => WANTS_TLS.iter().any(|part| text.contains(part)).then_some(ClientError::WantsTls(target)),
         }
     }
 
@@ -235,7 +291,21 @@ impl Client {
         }
     }
 
+    /// A connection that ended before the answer. Of TLS 1.3, the server may tell only now that it does not want us.
+    fn interrupted(&self, error: hyper::Error) -> ClientError {
+        let target = self.target.clone();
+        match HandshakeError::of(&error) {
+            Some(source) => ClientError::Handshake { target, source },
+            None if error.is_parse() && !self.target.is_tls() => ClientError::WantsTls(target),
+            None => self.broken(error),
+        }
+    }
+
     fn broken<E: Into<Box<dyn std::error::Error + Send + Sync>>>(&self, error: E) -> ClientError {
         ClientError::Connection { target: self.target.clone(), source: io::Error::other(error) }
     }
+}
+
+fn word(head: &Parts, name: &HeaderName) -> Option<String> {
+    head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

@@ -93,6 +93,7 @@ impl Failure {
             | Failure::Settings(_)
             | Failure::Unconfirmed { .. }
             | Failure::OpenToOthers { .. }
+            | Failure::Client(ClientError::Tls(_))
             | Failure::Arguments(_) => "INVALID_INPUT",
             Failure::Overtaken => "PRECONDITION_FAILED",
             Failure::Write(_) | Failure::Unread { .. } | Failure::Serve(_) | Failure::Runtime(_) => {

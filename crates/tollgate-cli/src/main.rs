@@ -35,7 +35,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     let Cli { global, command } = Cli::parse();
     let output = Output::new(global.json, global.color);
-    let client = || connection::client(&global);
+    let client = || {
+        let client = connection::client(&global)?;
+        if let Some(warning) = client.warning() {
+            output.warning(&warning);
+        }
+        Ok(client)
+    };
     let exit = run(&command, &output, client).unwrap_or_else(|failure| output.failure(&failure));
     exit.into()
 }

@@ -91,6 +91,12 @@ impl Output {
         let _ = writeln!(stderr, "{}", paint(self.colors_on_error, Style::Faint, &escape_lines(text)));
     }
 
+    /// Says what somebody should think about, on the error stream.
+    pub(crate) fn warning(&self, text: &str) {
+        let label = paint(self.colors_on_error, Style::Warning, "warning:");
+        let _ = writeln!(io::stderr().lock(), "{label} {}", escape_lines(text));
+    }
+
     /// Says what went wrong: in words for people, and where JSON is wanted also as JSON for the program that reads.
     pub(crate) fn failure(&self, failure: &Failure) -> Exit {
         let label = paint(self.colors_on_error, Style::Bad, "error:");

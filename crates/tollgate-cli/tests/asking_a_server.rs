@@ -154,7 +154,7 @@ fn a_server_that_hangs_up_is_an_error() {
 #[test]
 fn a_url_that_cannot_be_used_says_why() {
     for (url, reason) in [
-        ("https://a", "https:// is not supported yet"),
+        ("ftp://a", "must look like http://127.0.0.1:8080 or https://limits.example"),
         ("http://me:hunter2@a", "pass the key with --key or TOLLGATE_KEY"),
         ("127.0.0.1:8080", "must look like http://127.0.0.1:8080"),
     ] {

@@ -20,12 +20,36 @@ basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1, IP:::1
+[alone]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = DNS:localhost
+[authority_alone]
+basicConstraints = critical, CA:TRUE
+subjectAltName = DNS:localhost
+[elsewhere]
+basicConstraints = critical, CA:FALSE
+keyUsage = critical, digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = DNS:elsewhere.test
 [client]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = clientAuth
 subjectAltName = DNS:client.test
+[ca]
+default_ca = register
+[register]
+database = register.txt
+new_certs_dir = .
+rand_serial = yes
+default_md = sha256
+policy = any_name
+[any_name]
+commonName = supplied
 ";
+const BY_THE_AUTHORITY: [&str; 4] = ["-CA", "authority.pem", "-CAkey", "authority.key"];
 
 /// PEM files of an authority and of what it signed: a server (`localhost`, `127.0.0.1`, `::1`) and a client.
 ///
@@ -50,7 +74,7 @@ impl Certificates {
         fs::write(folder.join("openssl.cnf"), CONFIG).expect("the folder can be written to");
         sign(folder, "authority", &[]);
         for name in ["server", "client"] {
-            sign(folder, name, &["-CA", "authority.pem", "-CAkey", "authority.key"]);
+            sign(folder, name, &BY_THE_AUTHORITY);
         }
         let file = |name: &str| folder.join(name);
         Self {
@@ -61,25 +85,70 @@ impl Certificates {
             client_key: file("client.key"),
         }
     }
+
+    /// The same authority and client with a server that is called `elsewhere.test`.
+    #[must_use]
+    pub fn elsewhere(&self) -> Self {
+        sign(self.folder(), "elsewhere", &BY_THE_AUTHORITY);
+        self.with_server("elsewhere")
+    }
+
+    /// The same with a server that signed for itself, and that has to be trusted in place of the authority.
+    #[must_use]
+    pub fn self_signed(&self) -> Self {
+        self.signed_by_itself("alone")
+    }
+
+    /// The same, but its certificate may sign others, as `openssl req -x509` makes them if nobody says otherwise.
+    #[must_use]
+    pub fn self_signed_authority(&self) -> Self {
+        self.signed_by_itself("authority_alone")
+    }
+
+    fn signed_by_itself(&self, name: &str) -> Self {
+        sign(self.folder(), name, &[]);
+        let alone = self.with_server(name);
+        Self { authority: alone.server.clone(), ..alone }
+    }
+
+    /// The same with a server whose certificate was good on the first of January 2020 only.
+    #[must_use]
+    pub fn expired(&self) -> Self {
+        let folder = self.folder();
+        fs::write(folder.join("register.txt"), "").expect("the folder can be written to");
+        let named = ["-subj", "/CN=tollgate test expired"];
+        let request = ["req", "-new", "-key", "server.key", "-config", "openssl.cnf", "-out", "expired.csr"];
+        openssl(folder, &[&request[..], &named].concat());
+        let sign = ["ca", "-batch", "-notext", "-config", "openssl.cnf", "-extensions", "server"];
+        let by = ["-cert", "authority.pem", "-keyfile", "authority.key"];
+        let dates = ["-startdate", "20200101000000Z", "-enddate", "20200102000000Z"];
+        let files = ["-in", "expired.csr", "-out", "expired.pem"];
+        openssl(folder, &[&sign[..], &by, &dates, &files].concat());
+        fs::copy(&self.server_key, folder.join("expired.key")).expect("the folder can be written to");
+        self.with_server("expired")
+    }
+
+    fn with_server(&self, name: &str) -> Self {
+        let file = |end: &str| self.folder().join(format!("{name}.{end}"));
+        Self { server: file("pem"), server_key: file("key"), ..self.clone() }
+    }
+
+    fn folder(&self) -> &Path {
+        self.authority.parent().expect("it was made in a folder")
+    }
 }
 
 fn sign(folder: &Path, name: &str, authority: &[&str]) {
-    let output = Command::new("openssl")
-        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"])
-        .args([
-            "-config",
-            "openssl.cnf",
-            "-extensions",
-            name,
-            "-days",
-            "2",
-            "-subj",
-            &format!("/CN=tollgate test {name}"),
-        ])
-        .args(["-keyout", &format!("{name}.key"), "-out", &format!("{name}.pem")])
-        .args(authority)
-        .current_dir(folder)
-        .output()
-        .expect("openssl is installed");
+    let subject = format!("/CN=tollgate test {name}");
+    let (key, certificate) = (format!("{name}.key"), format!("{name}.pem"));
+    let new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+    let kind = ["-config", "openssl.cnf", "-extensions", name, "-days", "2", "-subj", &subject];
+    let files = ["-keyout", &key, "-out", &certificate];
+    openssl(folder, &[&new[..], &kind, &files, authority].concat());
+}
+
+fn openssl(folder: &Path, args: &[&str]) {
+    let output = Command::new("openssl").args(args).current_dir(folder).output();
+    let output = output.expect("openssl is installed");
     assert!(output.status.success(), "openssl: {}", String::from_utf8_lossy(&output.stderr));
 }

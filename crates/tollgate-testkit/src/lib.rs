@@ -7,6 +7,7 @@
 //! - [`SentinelFleet`]: a master, two replicas and three sentinels, for failovers.
 //! - [`RedisCluster`]: three masters with a replica each, for redirections and moving slots.
 //! - [`PostgresServer`], [`MariaDbServer`]: one server each, with as many empty databases as there are tests.
+//! - [`TlsProxy`]: nginx that speaks TLS in front of a server that does not.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
 //! - [`free_port`], [`listen`], [`Certificates`], [`Client`]: what the above are made of.
 //!
@@ -54,6 +55,7 @@ mod redis;
 mod resp;
 mod sentinel;
 mod sql_server;
+mod tls_proxy;
 
 pub use certificates::Certificates;
 pub use cluster::{HalfMigrated, RedisCluster, key_slot};
@@ -65,3 +67,4 @@ pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Client, Reply};
 pub use sentinel::SentinelFleet;
+pub use tls_proxy::TlsProxy;

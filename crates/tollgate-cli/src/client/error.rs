@@ -6,6 +6,8 @@ use std::time::Duration;
 use http::StatusCode;
 use serde_json::Value;
 
+use super::handshake::HandshakeError;
+use super::tls::TlsError;
 use crate::url::{Target, UrlError};
 
 /// Why there is no answer.
@@ -17,6 +19,30 @@ pub(crate) enum ClientError {
     /// The key cannot be sent; it is not repeated here.
     #[error("the key contains characters that cannot be sent in a header")]
     Key,
+    /// The files with certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// TLS was not agreed on: we do not trust the server, or it does not trust us.
+    #[error("{target}: {source}")]
+    Handshake {
+        /// Whom we asked.
+        target: Target,
+        /// Why not.
+        source: HandshakeError,
+    },
+    /// `http://` was asked for where TLS is spoken.
+    #[error("{0} does not speak plain HTTP: use https:// if that is a port for TLS")]
+    WantsTls(Target),
+    /// Somebody says that the server is elsewhere.
+    #[error(
+        "{target} sends us to {to}, and no key follows a redirect: give the URL of the server itself, with https:// if it starts so"
+    )]
+    Redirected {
+        /// Whom we asked.
+        target: Target,
+        /// Where we should have asked.
+        to: String,
+    },
     /// Nobody listens there.
     #[error("nothing answers at {0}: is tollgate running? start it with `tollgate serve`")]
     NothingAnswers(Target),

@@ -13,6 +13,11 @@ pub fn tollgate() -> Command {
     for name in ["TOLLGATE_URL", "TOLLGATE_KEY", "NO_COLOR", "XDG_CONFIG_HOME", "HOME"] {
         command.env_remove(name);
     }
+    for name in
+        ["TOLLGATE_CA_FILE", "TOLLGATE_CERT_FILE", "TOLLGATE_CERT_KEY_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR"]
+    {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null());
     command
 }

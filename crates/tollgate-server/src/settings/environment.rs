@@ -5,7 +5,14 @@ use tollgate::wire::{Document, Origin, Problems, Value};
 
 const PREFIX: &str = "TOLLGATE_";
 /// Read by the command line, not here.
-const OF_THE_CLI: [&str; 3] = ["TOLLGATE_URL", "TOLLGATE_KEY", "TOLLGATE_CONFIG"];
+const OF_THE_CLI: [&str; 6] = [
+    "TOLLGATE_URL",
+    "TOLLGATE_KEY",
+    "TOLLGATE_CA_FILE",
+    "TOLLGATE_CERT_FILE",
+    "TOLLGATE_CERT_KEY_FILE",
+    "TOLLGATE_CONFIG",
+];
 /// Where data goes by default.
 const PLACES: [&str; 2] = ["HOME", "XDG_DATA_HOME"];
 

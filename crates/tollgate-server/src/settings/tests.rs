@@ -147,6 +147,9 @@ fn variables_of_the_cli_and_of_kubernetes_are_no_settings() {
     let environment = [
         ("TOLLGATE_URL", "http://localhost"),
         ("TOLLGATE_KEY", "secret"),
+        ("TOLLGATE_CA_FILE", "ca.pem"),
+        ("TOLLGATE_CERT_FILE", "client.pem"),
+        ("TOLLGATE_CERT_KEY_FILE", "client.key"),
         ("TOLLGATE_CONFIG", "x.toml"),
         ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
         ("TOLLGATE_SERVICE_PORT_HTTP", "8080"),
