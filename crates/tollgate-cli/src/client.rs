@@ -219,7 +219,7 @@ impl Client {
         };
         let stream = tls.connect(name.clone(), stream).await;
         let stream = stream.map_err(|error| match HandshakeError::of(&error) {
-            Some(source) => ClientError::Handshake { target: self.target.clone(), source },
+            Some(why) => self.untrusted(why),
             None => self.unreachable(error),
         })?;
         self.converse(stream, request, bytes_max).await
@@ -265,10 +265,7 @@ impl Client {
         match word(head, &header::LOCATION) {
             Some(to) if head.status.is_redirection() => Some(ClientError::Redirected { target, to }),
             _ if head.status != StatusCode::BAD_REQUEST => None,
-            _ if self.target.is_tls() => {
-                let source = HandshakeError::told_in(text)?;
-                Some(ClientError::Handshake { target, source })
-            }
+            _ if self.target.is_tls() => HandshakeError::told_in(text).map(|why| self.untrusted(why)),
             _ => WANTS_TLS.iter().any(|part| text.contains(part)).then_some(ClientError::WantsTls(target)),
         }
     }
@@ -295,10 +292,14 @@ impl Client {
     fn interrupted(&self, error: hyper::Error) -> ClientError {
         let target = self.target.clone();
         match HandshakeError::of(&error) {
-            Some(source) => ClientError::Handshake { target, source },
+            Some(why) => self.untrusted(why),
             None if error.is_parse() && !self.target.is_tls() => ClientError::WantsTls(target),
             None => self.broken(error),
         }
+    }
+
+    fn untrusted(&self, why: HandshakeError) -> ClientError {
+        ClientError::Handshake { target: self.target.clone(), source: Box::new(why) }
     }
 
     fn broken<E: Into<Box<dyn std::error::Error + Send + Sync>>>(&self, error: E) -> ClientError {

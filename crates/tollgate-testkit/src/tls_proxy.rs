@@ -18,9 +18,8 @@ const PORT_ATTEMPTS: usize = 20;
 
 /// A running `nginx` on a loopback port, killed on drop.
 ///
-/// What is below `/` goes to the server behind it as it came; `/ratelimit/…` goes there without `/ratelimit`, byte
-/// for byte; and what is below `/decoded` goes there too, but decoded and normalised, as `proxy_pass` with a
-/// path does it.
+/// What is asked goes to the server behind it as it came, and `/ratelimit/…` without the `/ratelimit`, byte for byte:
+/// `proxy_pass` with a path would decode `%2F` on the way.
 pub struct TlsProxy {
     port: u16,
     redirecting_port: u16,
@@ -124,7 +123,6 @@ http {{
         {more}
         location / {{ proxy_pass http://{server}; }}
         location /ratelimit/ {{ proxy_pass http://{server}$tail; }}
-        location /decoded/ {{ proxy_pass http://{server}/; }}
     }}
 }}
 "

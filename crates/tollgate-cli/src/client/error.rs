@@ -28,7 +28,7 @@ pub(crate) enum ClientError {
         /// Whom we asked.
         target: Target,
         /// Why not.
-        source: HandshakeError,
+        source: Box<HandshakeError>,
     },
     /// `http://` was asked for where TLS is spoken.
     #[error("{0} does not speak plain HTTP: use https:// if that is a port for TLS")]
