@@ -7,6 +7,7 @@ mod error;
 mod handshake;
 mod tls;
 
+use std::error::Error;
 use std::io;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 pub(crate) use self::error::{ApiError, ClientError};
-use self::handshake::HandshakeError;
+use self::handshake::{HandshakeError, hangs_up};
 pub(crate) use self::tls::TlsFiles;
 use crate::secret::Secret;
 use crate::url::Target;
@@ -293,7 +294,9 @@ impl Client {
         let target = self.target.clone();
         match HandshakeError::of(&error) {
             Some(why) => self.untrusted(why),
-            None if error.is_parse() && !self.target.is_tls() => ClientError::WantsTls(target),
+            None if self.target.is_tls() => self.broken(error),
+            None if error.is_parse() => ClientError::WantsTls(target),
+            None if hung_up(&error) => ClientError::HungUp(target),
             None => self.broken(error),
         }
     }
@@ -309,4 +312,10 @@ impl Client {
 
 fn word(head: &Parts, name: &HeaderName) -> Option<String> {
     head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+}
+
+/// Whether the other side ended the connection without an answer: before, while or after it was asked.
+fn hung_up(error: &hyper::Error) -> bool {
+    let cause = error.source().and_then(|cause| cause.downcast_ref());
+    error.is_incomplete_message() || error.is_canceled() || error.is_closed() || cause.is_some_and(hangs_up)
 }

@@ -147,8 +147,10 @@ fn a_server_that_hangs_up_is_an_error() {
     let server = std::thread::spawn(move || drop(listener.accept().unwrap()));
     let ran = run(&[&CHECK[..], &["--url", &url]].concat());
     server.join().unwrap();
-    assert_eq!(ran.code, 2);
-    assert!(ran.stderr.starts_with(&format!("error: {url}: ")), "{}", ran.stderr);
+    let expected = format!(
+        "error: {url}: the server hung up without an answer: use https:// if that is a port for TLS\n"
+    );
+    assert_eq!((ran.code, ran.stderr), (2, expected));
 }
 
 #[test]

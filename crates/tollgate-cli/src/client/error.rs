@@ -33,6 +33,9 @@ pub(crate) enum ClientError {
     /// `http://` was asked for where TLS is spoken.
     #[error("{0} does not speak plain HTTP: use https:// if that is a port for TLS")]
     WantsTls(Target),
+    /// `http://` was asked for, perhaps where TLS is spoken, or the server fell.
+    #[error("{0}: the server hung up without an answer: use https:// if that is a port for TLS")]
+    HungUp(Target),
     /// Somebody says that the server is elsewhere.
     #[error(
         "{target} sends us to {to}, and no key follows a redirect: give the URL of the server itself, with https:// if it starts so"

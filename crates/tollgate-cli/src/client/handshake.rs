@@ -57,6 +57,11 @@ pub(crate) enum HandshakeError {
     /// Who answers ends the connection before TLS was agreed on.
     #[error("the server hung up before TLS was agreed on: use http:// if that is a port for plain HTTP")]
     HungUp,
+    /// We have nothing in common, or the server keeps to itself what it misses: before TLS 1.3, a client certificate.
+    #[error(
+        "the server refused the TLS handshake ({0:?}): it may want a client certificate (--cert-file), or an older TLS than 1.2"
+    )]
+    Refused(AlertDescription),
     /// Anything else.
     #[error("TLS failed: {0}")]
     Other(rustls::Error),
@@ -68,8 +73,7 @@ impl HandshakeError {
         if let Some(error) = cause(error) {
             return Some(Self::read(error));
         }
-        let kind = error.downcast_ref::<io::Error>()?.kind();
-        matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset).then_some(Self::HungUp)
+        error.downcast_ref().is_some_and(hangs_up).then_some(Self::HungUp)
     }
 
     /// What nginx says about certificates, in a page: it agrees to TLS first.
@@ -94,6 +98,9 @@ impl HandshakeError {
                 | AlertDescription::UnknownCA
                 | AlertDescription::AccessDenied,
             ) => Self::RefusesCertificate,
+            rustls::Error::AlertReceived(
+                alert @ (AlertDescription::HandshakeFailure | AlertDescription::ProtocolVersion),
+            ) => Self::Refused(*alert),
             other => Self::Other(other.clone()),
         }
     }
@@ -114,6 +121,12 @@ impl HandshakeError {
             other => Self::Certificate(other.clone()),
         }
     }
+}
+
+/// Whether the other side has ended the connection.
+pub(super) fn hangs_up(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 /// The error of rustls within one of a connection. What an `io::Error` carries is not its source.
