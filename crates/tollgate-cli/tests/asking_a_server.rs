@@ -91,10 +91,11 @@ fn an_answer_without_a_decision_admits_and_refuses_nothing() {
 }
 
 #[test]
-fn values_in_a_path_are_escaped() {
+fn values_in_a_query_are_escaped() {
     let body = r#"{"user_id":"a/b","endpoint":"/x","limit":1000,"remaining":750,"reset_at":1,"strategy":"gcra","usage_percentage":25.0}"#;
     let (ran, sent) = ask("200 OK", body, &["status", "--user", "a/b c", "--endpoint", "/x?y=é"]);
-    assert!(sent.starts_with("GET /v1/rate-limit/status/a%2Fb%20c/%2Fx%3Fy%3D%C3%A9 HTTP/1.1\r\n"), "{sent}");
+    let asked = "GET /v1/rate-limit/status?user_id=a%2Fb%20c&endpoint=%2Fx%3Fy%3D%C3%A9 HTTP/1.1\r\n";
+    assert!(sent.starts_with(asked), "{sent}");
     assert_eq!(ran.stdout, "a/b c on /x?y=é: 750 of 1000 left, 25.0 % used, full again now, gcra\n");
     assert_eq!(ran.code, 0);
 }

@@ -18,8 +18,8 @@ const PORT_ATTEMPTS: usize = 20;
 
 /// A running `nginx` on a loopback port, killed on drop.
 ///
-/// What is asked goes to the server behind it as it came, and `/ratelimit/…` without the `/ratelimit`, byte for byte:
-/// `proxy_pass` with a path would decode `%2F` on the way.
+/// What is asked goes to the server behind it as it came, and `/ratelimit/…` without the `/ratelimit`, byte for byte. From
+/// `/decoded/…` the path goes there decoded and normalised, as it does wherever `proxy_pass` has a path of its own.
 pub struct TlsProxy {
     port: u16,
     redirecting_port: u16,
@@ -122,6 +122,7 @@ http {{
         ssl_certificate {certificate}; ssl_certificate_key {key};
         {more}
         location / {{ proxy_pass http://{server}; }}
+        location /decoded/ {{ proxy_pass http://{server}/; }}
         location /ratelimit/ {{ proxy_pass http://{server}$tail; }}
     }}
 }}

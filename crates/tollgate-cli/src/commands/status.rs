@@ -8,11 +8,12 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Output, Style, escape};
 use crate::render;
-use crate::url::segment;
+use crate::url::query;
 
 pub(crate) fn run(place: &Place, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let path = format!("/v1/rate-limit/status/{}/{}", segment(&place.user), segment(&place.endpoint));
-    let answer = client.get(&path)?;
+    // Not in the path: a proxy that decodes `%2F` there would have us ask about somebody else.
+    let asked = query(&[("user_id", Some(&place.user)), ("endpoint", Some(&place.endpoint))]);
+    let answer = client.get(&format!("/v1/rate-limit/status{asked}"))?;
     if output.json() {
         output.text(&format!("{}\n", answer.text.trim_end()))?;
         return Ok(Exit::Ok);

@@ -76,12 +76,17 @@ fn a_key_that_leaves_the_machine_in_the_clear_is_warned_of_once() {
 #[test]
 fn a_service_below_a_path_is_asked_there() {
     let ingress = Ingress::start();
-    let place = ["--user", "a/b", "--endpoint", "/api//v1/users"];
-    for slash in ["", "/"] {
-        let url = format!("{}/ratelimit{slash}", ingress.proxy.url());
+    for path in ["ratelimit", "ratelimit/", "decoded"] {
+        let url = format!("{}/{path}", ingress.proxy.url());
+        let place = ["--user", &format!("{path}/b"), "--endpoint", "/api//v1/users"];
         done(ingress.trusting(&[&["check"], &place[..]].concat()).env("TOLLGATE_URL", &url));
+        // Also where a proxy would decode names in a path, the answer is about whom was asked for.
         let status = done(ingress.trusting(&[&["status"], &place[..]].concat()).env("TOLLGATE_URL", &url));
-        assert!(status.starts_with("a/b on /api//v1/users: "), "{status}");
+        assert!(status.contains("9 of 10 left"), "{path}: {status}");
         done(ingress.trusting(&["tiers", "list"]).env("TOLLGATE_URL", &url));
     }
+    let put = ["quotas", "set", "a/b", "--requests-per-hour", "5"];
+    let url = format!("{}/ratelimit", ingress.proxy.url());
+    done(ingress.trusting(&put).env("TOLLGATE_URL", &url));
+    assert!(done(ingress.trusting(&["quotas", "get", "a/b"]).env("TOLLGATE_URL", &url)).contains("a/b"));
 }
