@@ -38,7 +38,7 @@ pub(crate) enum ClientError {
     HungUp(Target),
     /// Somebody says that the server is elsewhere.
     #[error(
-        "{target} sends us to {to}, and no key follows a redirect: give the URL of the server itself, with https:// if it starts so"
+        "{target} redirects to {to}, which is not followed lest a key go astray: name that server, with its https:// or http://, in --url"
     )]
     Redirected {
         /// Whom we asked.

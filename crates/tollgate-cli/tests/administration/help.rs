@@ -68,7 +68,9 @@ fn every_command_has_a_manual_page_of_its_own() {
 fn completions_know_every_command_and_flag() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell]).stdout;
-        for word in ["quotas", "unblock", "rotate", "prune", "overlap", "audit", "migrate", "dry-run"] {
+        for word in
+            ["quotas", "unblock", "rotate", "prune", "overlap", "audit", "migrate", "dry-run", "ca-file"]
+        {
             assert!(script.contains(word), "{shell} does not know {word}");
         }
     }

@@ -45,7 +45,7 @@ fn a_redirect_to_https_is_told_and_not_followed() {
     let url = format!("http://localhost:{}", ingress.proxy.redirecting_port());
     let told = error(ingress.trusting(&CHECK).env("TOLLGATE_URL", &url));
     let to = format!("{}/v1/rate-limit/check", ingress.proxy.url());
-    assert!(told.starts_with(&format!("error: {url} sends us to {to}, and no key follows")), "{told}");
+    assert!(told.starts_with(&format!("error: {url} redirects to {to}, which is not followed")), "{told}");
 }
 
 #[test]
