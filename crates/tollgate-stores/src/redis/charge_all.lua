@@ -1,7 +1,7 @@
 -- Charges every limit of one decision, or none of them: tollgate's algorithms a second time, where the counters are.
 --
--- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the name
---          its counter had in the version before.
+-- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the key
+--          its counter was under in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
 -- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
 -- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
@@ -19,21 +19,54 @@ local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
 local flags = unpack('>B', arg)
 
+-- Counters of one limit share hashes, a field each: a key and an end of its own would cost each of them more than its
+-- state. A value begins with the second from which it says nothing; the field '' is the second at which the hash ends.
+local ends = {}
+
+local function find(key, field)
+  local found = redis.call('HMGET', key, '', field)
+  ends[key] = found[1] and (unpack('>I5', found[1])) or 0
+  local value = found[2]
+  -- Whether a stale one was tidied away already must not matter.
+  return value and unpack('>I5', value) * 1000000 > now and value
+end
+
+-- Writes what `find` looked for. The hash ends after the last of its counters, and a while later, so that not every
+-- write has to move its end.
+local function keep(key, field, is_new, state, ttl)
+  local stale = floor((now + ttl) / 1000000) + 1
+  if ends[key] >= stale then
+    redis.call('HSET', key, field, pack('>I5', stale) .. state)
+  else
+    local later = stale + (ttl > 60000000 and floor(ttl / 4000000) or 15)
+    ends[key] = later
+    redis.call('HSET', key, '', pack('>I5', later), field, pack('>I5', stale) .. state)
+    redis.call('EXPIREAT', key, later)
+  end
+  -- One newcomer in eight looks at 32 counters: where a quarter of them are stale, as many go as come.
+  if is_new and time[2] % 8 == 0 then
+    local some, second = redis.call('HRANDFIELD', key, 32, 'WITHVALUES'), floor(now / 1000000)
+    for index = 1, #some, 2 do
+      if unpack('>I5', some[index + 1]) <= second then redis.call('HDEL', key, some[index]) end
+    end
+  end
+end
+
 -- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
 -- without what the other kinds of charges need.
 if flags == 0 then
   local position, plain, admitted = 2, true, true
-  local answer, debts, costs, ticks = { now, -1, 0 }, {}, {}, {}
+  local answer, fields, values, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
   for index = 1, #KEYS do
-    local kind, bits, tick, cost, rate, window, most
-    kind, bits, tick, cost, rate, window, most, position = unpack('>BBI3I4I4I7I7', arg, position)
+    local kind, bits, tick, cost, rate, window, most, field
+    kind, bits, tick, cost, rate, window, most, field, position = unpack('>BBI3I4I4I7I7c16', arg, position)
     if kind ~= 1 or bits ~= 0 then plain = false break end
-    local value = redis.call('GET', KEYS[index])
+    local value = find(KEYS[index], field)
     local at, debt = floor(now / tick), 0
     if value then
       local unit, written
-      unit, debt, written = unpack('>I3I7I7', value)
-      if #value ~= 17 or unit ~= tick or written > at then plain = false break end
+      unit, debt, written = unpack('>I3I7I7', value, 6)
+      if #value ~= 22 or unit ~= tick or written > at then plain = false break end
       -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
       if debt > most then debt = most end
       debt = debt - (at - written) * rate
@@ -49,15 +82,15 @@ if flags == 0 then
     local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
     local n = 4 * index
     answer[n], answer[n + 1], answer[n + 2], answer[n + 3] = outcome, floor((most - debt) / window), wait, reset < 0 and 0 or reset
-    debts[index], costs[index], ticks[index] = debt, cost, tick
+    debts[index], fields[index], values[index], ticks[index] = cost > 0 and debt, field, value, tick
   end
   if plain then
     if admitted then
       for index = 1, #KEYS do
-        if costs[index] > 0 then
-          local tick = ticks[index]
-          redis.call('SET', KEYS[index], pack('>I3I7I7', tick, debts[index], floor(now / tick)), 'PX',
-            floor(answer[4 * index + 3] / 1000) + 1)
+        local debt, tick = debts[index], ticks[index]
+        if debt then
+          keep(KEYS[index], fields[index], not values[index], pack('>I3I7I7', tick, debt, floor(now / tick)),
+            answer[4 * index + 3])
         end
       end
     end
@@ -131,20 +164,21 @@ local function pay_back(c, debt, at, ticks)
 end
 
 local function judge_bucket(c, key)
-  local value = redis.call('GET', key)
+  local value = find(key, c.field)
+  c.is_new = not value
   local ticks, epoch = floor(now / c.tick), floor(now / LEASE)
   local debt, at = 0, ticks
   c.epoch, c.earlier, c.current = epoch, 0, 0
   if value then
     local unit
-    unit, debt, at = unpack('>I3I7I7', value)
+    unit, debt, at = unpack('>I3I7I7', value, 6)
     if unit ~= c.tick then
       debt = unit > c.tick and debt * (unit / c.tick) or ceil(debt / (c.tick / unit))
       at = floor(at * unit / c.tick)
     end
     if too_far(at * c.tick, c.length) then at, c.healed = ticks, true end
-    if #value > 17 then
-      c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 18)
+    if #value > 22 then
+      c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 23)
       if c.healed then c.epoch, c.earlier, c.current = epoch, 0, c.earlier + c.current end
     end
   end
@@ -185,26 +219,27 @@ end
 local function write_bucket(c, key, taken, extra)
   local debt = c.debt + (taken + extra) * c.window
   if debt > c.most then debt = c.most end
-  local value = pack('>I3I7I7', c.tick, debt, c.at)
+  local state = pack('>I3I7I7', c.tick, debt, c.at)
   local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then
     local current = c.current + extra
-    value = value .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
+    state = state .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
     -- Slices that nobody settles are paid back from when they lapse.
     local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
     if ttl < lapsed then ttl = lapsed end
   end
   c.given_mark, c.valid = c.epoch, LEASE
-  redis.call('SET', key, value, 'PX', floor(ttl / 1000) + 1)
+  keep(key, c.field, c.is_new, state, ttl)
 end
 
 local function judge_fixed(c, key)
-  local value = redis.call('GET', key)
+  local value = find(key, c.field)
+  c.is_new = not value
   local used, at = 0, nil
   if value then
-    used, at = unpack('>I4I7', value)
-    c.born = #value > 11 and (unpack('>I7', value, 12)) or 0
+    used, at = unpack('>I4I7', value, 6)
+    c.born = #value > 16 and (unpack('>I7', value, 17)) or 0
     if too_far(at, c.length) then
       at, c.healed = c.bounds(now), true
     end
@@ -232,23 +267,24 @@ end
 local function write_fixed(c, key, taken, extra)
   local used = c.used + taken + extra
   if used > 4294967295 then used = 4294967295 end
-  local value = pack('>I4I7', used, c.start)
+  local state = pack('>I4I7', used, c.start)
   if extra > 0 and c.born == 0 then c.born = now end
-  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until(c.stop)
-  redis.call('SET', key, value, 'PX', floor(wait_until(c.stop) / 1000) + 1)
+  keep(key, c.field, c.is_new, state, wait_until(c.stop))
 end
 
 local function judge_sliding(c, key)
-  local value = redis.call('GET', key)
+  local value = find(key, c.field)
+  c.is_new = not value
   local ticks = floor(now / c.tick)
   local elapsed = ticks % c.window
   local start, current, previous = ticks - elapsed, 0, 0
   c.born = 0
   if value then
     local at
-    current, previous, at = unpack('>I4I4I7', value)
-    c.born = #value > 15 and (unpack('>I7', value, 16)) or 0
+    current, previous, at = unpack('>I4I4I7', value, 6)
+    c.born = #value > 20 and (unpack('>I7', value, 21)) or 0
     if too_far(at, c.length) then at, c.healed = start * c.tick, true end
     local stored = floor(at / c.tick)
     if stored > start then start, elapsed = stored, 0
@@ -281,11 +317,11 @@ end
 local function write_sliding(c, key, taken, extra)
   local current = c.current + taken + extra
   if current > 4294967295 then current = 4294967295 end
-  local value = pack('>I4I4I7', current, c.previous, c.start * c.tick)
+  local state = pack('>I4I4I7', current, c.previous, c.start * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
-  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until((c.start + c.window) * c.tick)
-  redis.call('SET', key, value, 'PX', floor(wait_until((c.start + 2 * c.window) * c.tick) / 1000) + 1)
+  keep(key, c.field, c.is_new, state, wait_until((c.start + 2 * c.window) * c.tick))
 end
 
 -- A log is a list, oldest first. An entry says when, how much was taken before it in the life of the log, and how
@@ -414,7 +450,8 @@ end
 
 local function read_charge(position)
   local c = { unspent = 0, granted = 0, want = 0, born = 0 }
-  c.kind, c.bits, c.tick, c.cost, c.rate, c.window, c.most, position = unpack('>BBI3I4I4I7I7', arg, position)
+  c.kind, c.bits, c.tick, c.cost, c.rate, c.window, c.most, c.field, position =
+    unpack('>BBI3I4I4I7I7c16', arg, position)
   c.length = c.window * c.tick
   if c.kind == 2 then c.at_once, position = unpack('>I7', arg, position) end
   if c.kind == 4 then c.bounds = aligned(c.length) end
@@ -433,12 +470,23 @@ local function read_charge(position)
   return c, position
 end
 
--- Until the fleet changes over, by this clock, the counter has the name of the version before. It may still have it then:
--- it is renamed, once, or only read there.
+-- Until the fleet changes over, by this clock, the counter is where the version before has it. It may still be there
+-- then: it is moved, once, or only read there.
 local function take_over(c, old)
-  if now < c.renamed_at then c.key = old
-  elseif redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
-    if dry then c.key = old else redis.call('RENAME', old, c.key) end
+  if now < c.renamed_at then
+    c.key = old
+  elseif c.kind == 7 then
+    if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
+      if dry then c.key = old else redis.call('RENAME', old, c.key) end
+    end
+  elseif not find(c.key, c.field) then
+    local value = find(old, c.field)
+    if value and dry then
+      c.key = old
+    elseif value then
+      redis.call('HDEL', old, c.field)
+      keep(c.key, c.field, true, value:sub(6), wait_until(unpack('>I5', value) * 1000000))
+    end
   end
 end
 
