@@ -4,14 +4,12 @@
 
 mod harness;
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
-use tollgate::counters::CounterAdmin;
+use tollgate::counters::{Charges, CounterAdmin};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Span};
 use tollgate_stores::redis::RedisCounters;
-use tollgate_testkit::{RedisServer, wait_until};
+use tollgate_testkit::RedisServer;
 
 use self::harness::limits::{Gauge, charges, limit, unique};
 use self::harness::{exact, now, open, runtime, single};
@@ -67,7 +65,7 @@ fn counters_in_one_hash_are_counted_and_reset_each_for_itself() {
             assert_eq!(remaining(&store, &[&one], 30).await, [70], "{algorithm}");
             assert_eq!(remaining(&store, &[&other], 10).await, [90], "{algorithm}");
             assert_eq!(remaining(&store, &[&one, &other], 5).await, [65, 85], "{algorithm}");
-            assert_eq!(number(&server, &["HLEN", &only_key(&server)]), 3, "{algorithm}");
+            assert_eq!(number(&server, &["HLEN", &only_key(&server)]), 2, "{algorithm}");
             assert_eq!(store.reset(&charges([&one], 1)).await, Ok(1));
             assert_eq!(store.reset(&charges([&one], 1)).await, Ok(0), "it is gone");
             assert_eq!(remaining(&store, &[&one, &other], 0).await, [100, 85], "{algorithm}");
@@ -92,55 +90,76 @@ fn a_hash_outlives_each_of_its_counters() {
         assert!(left() >= needed - 60, "{}", left());
         assert!(left() <= needed * 5 / 4 + 60, "{}", left());
 
-        // Both by one call, and nobody has said yet when the hash ends.
-        for both in [[&heavy, &light], [&light, &heavy]] {
-            assert_eq!(number(&server, &["HDEL", &key, ""]), 1);
-            assert_eq!(number(&server, &["EXPIRE", &key, "100"]), 1);
-            remaining(&store, &both, 1).await;
+        // Two newcomers by one call, whichever is written first.
+        for light_first in [false, true] {
+            server.flush_all();
+            let (heavy, light) = (roommate(&heavy), roommate(&light));
+            let mut charges = Charges::default();
+            charges.charges.extend([heavy.charge(900), light.charge(1)]);
+            charges.charges.rotate_left(usize::from(light_first));
+            assert!(store.charge_all_timed(&charges, now()).await.unwrap().0.admitted(&charges));
             assert!(left() >= needed - 60, "{}", left());
         }
     });
 }
 
-#[test]
-fn counters_that_say_nothing_any_more_make_room_for_newcomers() {
-    let server = RedisServer::start();
-    runtime().block_on(async {
-        let store = open(&exact(single(server.address()))).await;
-        let first = Gauge::new(limit(Algorithm::FixedWindow, 5, Span::from_secs(1)));
-        let deadline = std::time::Instant::now() + Duration::from_secs(30);
-        let (mut come, mut most) = (0, 0);
-        // As many again and again as live within two seconds, which is as long as one of them may say something.
-        while come < 20_000 && std::time::Instant::now() < deadline {
-            let crowd: Vec<Gauge> = (0..100).map(|_| roommate(&first)).collect();
-            all_once(&store, &crowd).await;
-            come += crowd.len();
-            most = most.max(number(&server, &["HLEN", &only_key(&server)]));
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        eprintln!("{come} came, {most} were there at most");
-        let there = number(&server, &["HLEN", &only_key(&server)]);
-        assert!(there * 3 < i64::try_from(come).unwrap() * 2, "{there} of {come} are still there");
-    });
-    let gone = wait_until(Duration::from_secs(60), || server.cli(&["KEYS", "rl:1*"]).is_empty());
-    assert!(gone, "a hash that nobody writes to ends");
+/// Makes every counter in a hash one that was over a second ago.
+fn age(server: &RedisServer, key: &str) {
+    let age = "local over = struct.pack('>I5', redis.call('TIME')[1] - 1)
+        for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+            redis.call('HSET', KEYS[1], field, over .. redis.call('HGET', KEYS[1], field):sub(6))
+        end
+        return redis.call('HLEN', KEYS[1])";
+    assert!(number(server, &["EVAL", age, "1", key]) > 0);
 }
 
-/// A counter that is stale is none, whether it was tidied away or not: what a client may do is no matter of chance.
 #[test]
-fn a_stale_counter_is_none_whatever_the_numbers_are_by_now() {
+fn counters_that_are_over_make_room_for_newcomers() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
-        let window = Span::from_secs(100);
-        let quick = Gauge::new(limit(Algorithm::TokenBucket, 1_000_000, window));
-        // A name has the window in it: numbers change, and it stays the same counter.
-        let slow = Gauge { limit: limit(Algorithm::TokenBucket, 10, window), ..quick.clone() };
-        assert_eq!(remaining(&store, &[&quick], 1_000).await, [999_000]);
-        assert_eq!(remaining(&store, &[&slow], 0).await, [0], "what is owed is owed under the new numbers");
-        tokio::time::sleep(Duration::from_millis(2_100)).await;
-        assert_eq!(number(&server, &["HLEN", &only_key(&server)]), 2, "it is still there");
-        assert_eq!(remaining(&store, &[&slow], 0).await, [10]);
+        let first = Gauge::a_day(Algorithm::TokenBucket, 5);
+        let crowd = || (0..500).map(|_| roommate(&first)).collect::<Vec<_>>();
+        all_once(&store, &crowd()).await;
+        let key = only_key(&server);
+        age(&server, &key);
+        let mut come = 0;
+        while number(&server, &["HLEN", &key]) > come + 50 {
+            assert!(come < 50_000, "those that are over stay");
+            all_once(&store, &crowd()).await;
+            come += 500;
+        }
+        eprintln!("nearly all of 500 that are over are gone when {come} have come");
+    });
+}
+
+#[test]
+fn a_hash_that_nobody_writes_to_ends() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        remaining(&store, &[&Gauge::new(limit(Algorithm::FixedWindow, 5, Span::from_secs(1)))], 1).await;
+    });
+    let left = number(&server, &["TTL", &only_key(&server)]);
+    assert!((0..=17).contains(&left), "{left}");
+}
+
+/// What a client may do is no matter of chance: a counter that is over is none, whether it was tidied away or not.
+#[test]
+fn a_counter_that_is_over_is_none_whatever_the_numbers_are_by_now() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        for algorithm in SHARED {
+            server.flush_all();
+            let gauge = Gauge::a_day(algorithm, 10);
+            remaining(&store, &[&gauge], 5).await;
+            assert_eq!(remaining(&store, &[&gauge], 0).await, [5], "{algorithm}");
+            age(&server, &only_key(&server));
+            assert_eq!(remaining(&store, &[&gauge], 0).await, [10], "{algorithm}");
+            assert_eq!(remaining(&store, &[&gauge], 1).await, [9], "{algorithm}");
+            assert_eq!(remaining(&store, &[&gauge], 1).await, [8], "{algorithm}");
+        }
     });
 }
 

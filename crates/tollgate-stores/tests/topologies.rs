@@ -176,8 +176,8 @@ fn time_passes_alike_on_every_topology() {
 /// The rights of the user that tollgate logs in as: all of them, and no more. `docs/redis.md` repeats this line.
 /// A cluster needs `+cluster|slots` and `+asking` besides, another database than 0 `+select`.
 const RIGHTS: &str = "resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set +del +exists \
-                      +rename +pexpire +expireat +incr +llen +lindex +lset +ltrim +rpush +zadd +zrem +zcard \
-                      +zrange +zremrangebyscore +hset +hdel +hmget +hgetall +hrandfield +publish +subscribe";
+                      +rename +pttl +pexpire +expireat +incr +llen +lindex +lset +ltrim +rpush +zadd +zrem +zcard \
+                      +zrange +zremrangebyscore +hset +hdel +hget +hgetall +hrandfield +publish +subscribe";
 
 fn with_user(rights: &str) -> RedisServer {
     let users = vec![format!("tollgate on >secret {rights}")];

@@ -20,53 +20,40 @@ local arg = ARGV[1]
 local flags = unpack('>B', arg)
 
 -- Counters of one limit share hashes, a field each: a key and an end of its own would cost each of them more than its
--- state. A value begins with the second from which it says nothing; the field '' is the second at which the hash ends.
-local ends = {}
-
-local function find(key, field)
-  local found = redis.call('HMGET', key, '', field)
-  ends[key] = found[1] and (unpack('>I5', found[1])) or 0
-  local value = found[2]
-  -- Whether a stale one was tidied away already must not matter.
-  return value and unpack('>I5', value) * 1000000 > now and value
-end
-
--- Writes what `find` looked for. The hash ends after the last of its counters, and a while later, so that not every
--- write has to move its end.
-local function keep(key, field, is_new, state, ttl)
-  local stale = floor((now + ttl) / 1000000) + 1
-  if ends[key] >= stale then
-    redis.call('HSET', key, field, pack('>I5', stale) .. state)
-  else
-    local later = stale + (ttl > 60000000 and floor(ttl / 4000000) or 15)
-    ends[key] = later
-    redis.call('HSET', key, '', pack('>I5', later), field, pack('>I5', stale) .. state)
-    redis.call('EXPIREAT', key, later)
-  end
-  -- One newcomer in eight looks at 32 counters: where a quarter of them are stale, as many go as come.
+-- state. A value begins with the second from which it is none; it lasts somewhat longer than it says anything, so that
+-- not every write has to look at the end of the hash, which is not before.
+local function outlast(key, lasts, is_new)
+  local left, second = redis.call('PTTL', key), floor(now / 1000000)
+  if left < 0 or left < (lasts - second) * 1000 then redis.call('EXPIREAT', key, lasts) end
+  -- One newcomer in eight looks at 32 counters: where a quarter of them are over, as many go as come.
   if is_new and time[2] % 8 == 0 then
-    local some, second = redis.call('HRANDFIELD', key, 32, 'WITHVALUES'), floor(now / 1000000)
+    local some = redis.call('HRANDFIELD', key, 32, 'WITHVALUES')
     for index = 1, #some, 2 do
       if unpack('>I5', some[index + 1]) <= second then redis.call('HDEL', key, some[index]) end
     end
   end
 end
 
+-- From when on a counter is to be none that says something for so long.
+local function lasting(ttl)
+  return floor((now + ttl) / 1000000) + (ttl > 60000000 and floor(ttl / 4000000) or 15) + 1
+end
+
 -- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
 -- without what the other kinds of charges need.
 if flags == 0 then
   local position, plain, admitted = 2, true, true
-  local answer, fields, values, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
+  local answer, fields, lasts, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
   for index = 1, #KEYS do
     local kind, bits, tick, cost, rate, window, most, field
     kind, bits, tick, cost, rate, window, most, field, position = unpack('>BBI3I4I4I7I7c16', arg, position)
     if kind ~= 1 or bits ~= 0 then plain = false break end
-    local value = find(KEYS[index], field)
-    local at, debt = floor(now / tick), 0
+    local value = redis.call('HGET', KEYS[index], field)
+    local at, last, debt = floor(now / tick), 0, 0
     if value then
       local unit, written
-      unit, debt, written = unpack('>I3I7I7', value, 6)
-      if #value ~= 22 or unit ~= tick or written > at then plain = false break end
+      last, unit, debt, written = unpack('>I5I3I7I7', value)
+      if #value ~= 22 or unit ~= tick or written > at or last * 1000000 <= now then plain = false break end
       -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
       if debt > most then debt = most end
       debt = debt - (at - written) * rate
@@ -82,15 +69,17 @@ if flags == 0 then
     local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
     local n = 4 * index
     answer[n], answer[n + 1], answer[n + 2], answer[n + 3] = outcome, floor((most - debt) / window), wait, reset < 0 and 0 or reset
-    debts[index], fields[index], values[index], ticks[index] = cost > 0 and debt, field, value, tick
+    debts[index], fields[index], lasts[index], ticks[index] = cost > 0 and debt, field, last, tick
   end
   if plain then
     if admitted then
       for index = 1, #KEYS do
         local debt, tick = debts[index], ticks[index]
         if debt then
-          keep(KEYS[index], fields[index], not values[index], pack('>I3I7I7', tick, debt, floor(now / tick)),
-            answer[4 * index + 3])
+          local key, before, ttl = KEYS[index], lasts[index], answer[4 * index + 3]
+          local last = before * 1000000 > now + ttl and before or lasting(ttl)
+          redis.call('HSET', key, fields[index], pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
+          if last ~= before then outlast(key, last, before == 0) end
         end
       end
     end
@@ -131,6 +120,22 @@ local function share(part, whole, length)
   return rest > 0 and quotient + 1 or quotient
 end
 
+local function find(c, key)
+  local value, last = redis.call('HGET', key, c.field), 0
+  c.is_new = not value
+  if value then last = unpack('>I5', value) end
+  -- Whether one that is over was tidied away already must not matter.
+  if last * 1000000 <= now then value = false end
+  c.lasts = last
+  return value
+end
+
+local function keep(c, key, state, ttl)
+  local last = c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
+  redis.call('HSET', key, c.field, pack('>I5', last) .. state)
+  if last ~= c.lasts then outlast(key, last, c.is_new) end
+end
+
 -- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
 -- needs. Each write_* stores it; `extra` is what a lease takes beyond the charge itself.
 
@@ -164,8 +169,7 @@ local function pay_back(c, debt, at, ticks)
 end
 
 local function judge_bucket(c, key)
-  local value = find(key, c.field)
-  c.is_new = not value
+  local value = find(c, key)
   local ticks, epoch = floor(now / c.tick), floor(now / LEASE)
   local debt, at = 0, ticks
   c.epoch, c.earlier, c.current = epoch, 0, 0
@@ -230,12 +234,11 @@ local function write_bucket(c, key, taken, extra)
     if ttl < lapsed then ttl = lapsed end
   end
   c.given_mark, c.valid = c.epoch, LEASE
-  keep(key, c.field, c.is_new, state, ttl)
+  keep(c, key, state, ttl)
 end
 
 local function judge_fixed(c, key)
-  local value = find(key, c.field)
-  c.is_new = not value
+  local value = find(c, key)
   local used, at = 0, nil
   if value then
     used, at = unpack('>I4I7', value, 6)
@@ -271,12 +274,11 @@ local function write_fixed(c, key, taken, extra)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until(c.stop)
-  keep(key, c.field, c.is_new, state, wait_until(c.stop))
+  keep(c, key, state, wait_until(c.stop))
 end
 
 local function judge_sliding(c, key)
-  local value = find(key, c.field)
-  c.is_new = not value
+  local value = find(c, key)
   local ticks = floor(now / c.tick)
   local elapsed = ticks % c.window
   local start, current, previous = ticks - elapsed, 0, 0
@@ -321,7 +323,7 @@ local function write_sliding(c, key, taken, extra)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until((c.start + c.window) * c.tick)
-  keep(key, c.field, c.is_new, state, wait_until((c.start + 2 * c.window) * c.tick))
+  keep(c, key, state, wait_until((c.start + 2 * c.window) * c.tick))
 end
 
 -- A log is a list, oldest first. An entry says when, how much was taken before it in the life of the log, and how
@@ -479,13 +481,14 @@ local function take_over(c, old)
     if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
       if dry then c.key = old else redis.call('RENAME', old, c.key) end
     end
-  elseif not find(c.key, c.field) then
-    local value = find(old, c.field)
+  elseif not find(c, c.key) then
+    local value = find(c, old)
     if value and dry then
       c.key = old
     elseif value then
       redis.call('HDEL', old, c.field)
-      keep(c.key, c.field, true, value:sub(6), wait_until(unpack('>I5', value) * 1000000))
+      redis.call('HSET', c.key, c.field, value)
+      outlast(c.key, c.lasts, true)
     end
   end
 end
