@@ -34,12 +34,13 @@ use std::time::{Duration, Instant, SystemTime};
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+use tollgate::identity::Subject;
 
 pub use self::claims::Claim;
 use self::error::Fault;
 use self::fleet::Fleet;
+use self::keys::Counter;
 pub use self::keys::SCHEMA;
-use self::keys::Tag;
 use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
@@ -230,17 +231,17 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
-    /// The name of a charge's counter in the version that the fleet speaks; and while it changes over, the name of before
-    /// and until when it is the one.
-    fn counter_names(
+    /// Where a charge's counter is in the version that the fleet speaks; and while it changes over, where it was before and
+    /// until when.
+    fn counter(
         &self,
         charge: &Charge<'_>,
         now: Timestamp,
-    ) -> Result<(String, Option<(String, Timestamp)>), Fault> {
+    ) -> Result<(Counter, Option<(Counter, Timestamp)>), Fault> {
         let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
-        let name = |version| keys::counter(version, &Tag::new(charge.subject), charge);
-        let before = self.schema.before(charge, now).map(|(before, at)| (name(before), at));
-        Ok((name(version), before))
+        let counter = |version| keys::counter(version, charge);
+        let before = self.schema.before(charge, now).map(|(before, at)| (counter(before), at));
+        Ok((counter(version), before))
     }
 
     /// Why a server refuses us, if one does.
@@ -257,12 +258,13 @@ impl Store {
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
         let mut forgotten = 0;
         for charge in &charges.charges {
-            let tag = Tag::new(charge.subject);
-            let mut command = redis::cmd("DEL");
-            let (name, before) = self.counter_names(charge, Timestamp::from(SystemTime::now()))?;
-            command.arg(name).arg(before.map(|(before, _)| before));
-            let answer = self.admin(self.router.place(&tag), command).await?;
-            forgotten += usize::from(matches!(answer, Value::Int(count) if count > 0));
+            let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
+            let mut found = false;
+            for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
+                let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
+                found |= matches!(answer, Value::Int(count) if count > 0);
+            }
+            forgotten += usize::from(found);
         }
         if let Some(penalty) = &charges.penalty {
             self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
@@ -272,4 +274,16 @@ impl Store {
         self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
         Ok(forgotten)
     }
+}
+
+/// The command that forgets a counter.
+fn delete(counter: &Counter, subject: Subject) -> Cmd {
+    if counter.shared {
+        let mut delete = redis::cmd("HDEL");
+        delete.arg(&counter.key).arg(keys::field(subject).as_slice());
+        return delete;
+    }
+    let mut delete = redis::cmd("DEL");
+    delete.arg(&counter.key);
+    delete
 }

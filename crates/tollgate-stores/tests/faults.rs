@@ -350,7 +350,7 @@ fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
     let keys = rig.server.cli(&["KEYS", "rl:1t*"]);
     assert_eq!(keys.lines().count(), 1);
     rig.server.cli(&["DEL", &keys]);
-    rig.server.cli(&["HSET", &keys, "somebody", "else"]);
+    rig.server.cli(&["SET", &keys, "somebody else's"]);
     let told = wait_until(RECOVERY_MAX, || rig.charge(&gauge, 1).0 == Err(StoreError::Misconfigured));
     assert!(told);
     assert!(wait_until(RECOVERY_MAX, || rig.charge(&other, 1).0.is_ok()));
@@ -490,9 +490,9 @@ fn connections_killed_under_load_are_made_again() {
 fn a_new_connection_ends_the_doubts_at_once() {
     let rig = Rig::new();
     let back = (0..9).map(|_| {
+        let dials = rig.link().dials;
         rig.proxy.set(Fault::Drop);
         rig.fails_until_the_breaker_opens(store_down);
-        let dials = rig.link().dials;
         rig.proxy.set(Fault::None);
         assert!(wait_until(RECOVERY_MAX, || rig.link().connected && rig.link().dials > dials));
         let connected = Instant::now();

@@ -1,7 +1,7 @@
 -- Charges every limit of one decision, or none of them: tollgate's algorithms a second time, where the counters are.
 --
--- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the name
---          its counter had in the version before.
+-- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the key
+--          its counter was under in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
 -- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
 -- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
@@ -19,21 +19,41 @@ local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
 local flags = unpack('>B', arg)
 
+-- Counters of one limit share hashes, a field each: a key and an end of its own would cost each of them more than its
+-- state. A value begins with the second from which it is none; it lasts somewhat longer than it says anything, so that
+-- not every write has to look at the end of the hash, which is not before.
+local function outlast(key, lasts, is_new)
+  local left, second = redis.call('PTTL', key), floor(now / 1000000)
+  if left < 0 or left < (lasts - second) * 1000 then redis.call('EXPIREAT', key, lasts) end
+  -- One newcomer in eight looks at 32 counters: where a quarter of them are over, as many go as come.
+  if is_new and time[2] % 8 == 0 then
+    local some = redis.call('HRANDFIELD', key, 32, 'WITHVALUES')
+    for index = 1, #some, 2 do
+      if unpack('>I5', some[index + 1]) <= second then redis.call('HDEL', key, some[index]) end
+    end
+  end
+end
+
+-- From when on a counter is to be none that says something for so long.
+local function lasting(ttl)
+  return floor((now + ttl) / 1000000) + (ttl > 60000000 and floor(ttl / 4000000) or 15) + 1
+end
+
 -- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
 -- without what the other kinds of charges need.
 if flags == 0 then
   local position, plain, admitted = 2, true, true
-  local answer, debts, costs, ticks = { now, -1, 0 }, {}, {}, {}
+  local answer, fields, lasts, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
   for index = 1, #KEYS do
-    local kind, bits, tick, cost, rate, window, most
-    kind, bits, tick, cost, rate, window, most, position = unpack('>BBI3I4I4I7I7', arg, position)
+    local kind, bits, tick, cost, rate, window, most, field
+    kind, bits, tick, cost, rate, window, most, field, position = unpack('>BBI3I4I4I7I7c16', arg, position)
     if kind ~= 1 or bits ~= 0 then plain = false break end
-    local value = redis.call('GET', KEYS[index])
-    local at, debt = floor(now / tick), 0
+    local value = redis.call('HGET', KEYS[index], field)
+    local at, last, debt = floor(now / tick), 0, 0
     if value then
       local unit, written
-      unit, debt, written = unpack('>I3I7I7', value)
-      if #value ~= 17 or unit ~= tick or written > at then plain = false break end
+      last, unit, debt, written = unpack('>I5I3I7I7', value)
+      if #value ~= 22 or unit ~= tick or written > at or last * 1000000 <= now then plain = false break end
       -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
       if debt > most then debt = most end
       debt = debt - (at - written) * rate
@@ -49,15 +69,17 @@ if flags == 0 then
     local reset = rate > 0 and ceil(debt / rate) * tick - before or 0
     local n = 4 * index
     answer[n], answer[n + 1], answer[n + 2], answer[n + 3] = outcome, floor((most - debt) / window), wait, reset < 0 and 0 or reset
-    debts[index], costs[index], ticks[index] = debt, cost, tick
+    debts[index], fields[index], lasts[index], ticks[index] = cost > 0 and debt, field, last, tick
   end
   if plain then
     if admitted then
       for index = 1, #KEYS do
-        if costs[index] > 0 then
-          local tick = ticks[index]
-          redis.call('SET', KEYS[index], pack('>I3I7I7', tick, debts[index], floor(now / tick)), 'PX',
-            floor(answer[4 * index + 3] / 1000) + 1)
+        local debt, tick = debts[index], ticks[index]
+        if debt then
+          local key, before, ttl = KEYS[index], lasts[index], answer[4 * index + 3]
+          local last = before * 1000000 > now + ttl and before or lasting(ttl)
+          redis.call('HSET', key, fields[index], pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
+          if last ~= before then outlast(key, last, before == 0) end
         end
       end
     end
@@ -98,6 +120,22 @@ local function share(part, whole, length)
   return rest > 0 and quotient + 1 or quotient
 end
 
+local function find(c, key)
+  local value, last = redis.call('HGET', key, c.field), 0
+  c.is_new = not value
+  if value then last = unpack('>I5', value) end
+  -- Whether one that is over was tidied away already must not matter.
+  if last * 1000000 <= now then value = false end
+  c.lasts = last
+  return value
+end
+
+local function keep(c, key, state, ttl)
+  local last = c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
+  redis.call('HSET', key, c.field, pack('>I5', last) .. state)
+  if last ~= c.lasts then outlast(key, last, c.is_new) end
+end
+
 -- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
 -- needs. Each write_* stores it; `extra` is what a lease takes beyond the charge itself.
 
@@ -131,20 +169,20 @@ local function pay_back(c, debt, at, ticks)
 end
 
 local function judge_bucket(c, key)
-  local value = redis.call('GET', key)
+  local value = find(c, key)
   local ticks, epoch = floor(now / c.tick), floor(now / LEASE)
   local debt, at = 0, ticks
   c.epoch, c.earlier, c.current = epoch, 0, 0
   if value then
     local unit
-    unit, debt, at = unpack('>I3I7I7', value)
+    unit, debt, at = unpack('>I3I7I7', value, 6)
     if unit ~= c.tick then
       debt = unit > c.tick and debt * (unit / c.tick) or ceil(debt / (c.tick / unit))
       at = floor(at * unit / c.tick)
     end
     if too_far(at * c.tick, c.length) then at, c.healed = ticks, true end
-    if #value > 17 then
-      c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 18)
+    if #value > 22 then
+      c.born, c.epoch, c.earlier, c.current = unpack('>I7I6I4I4', value, 23)
       if c.healed then c.epoch, c.earlier, c.current = epoch, 0, c.earlier + c.current end
     end
   end
@@ -185,26 +223,26 @@ end
 local function write_bucket(c, key, taken, extra)
   local debt = c.debt + (taken + extra) * c.window
   if debt > c.most then debt = c.most end
-  local value = pack('>I3I7I7', c.tick, debt, c.at)
+  local state = pack('>I3I7I7', c.tick, debt, c.at)
   local ttl = wait_until((c.at + ceil(debt / (c.rate > 0 and c.rate or 1))) * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then
     local current = c.current + extra
-    value = value .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
+    state = state .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
     -- Slices that nobody settles are paid back from when they lapse.
     local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
     if ttl < lapsed then ttl = lapsed end
   end
   c.given_mark, c.valid = c.epoch, LEASE
-  redis.call('SET', key, value, 'PX', floor(ttl / 1000) + 1)
+  keep(c, key, state, ttl)
 end
 
 local function judge_fixed(c, key)
-  local value = redis.call('GET', key)
+  local value = find(c, key)
   local used, at = 0, nil
   if value then
-    used, at = unpack('>I4I7', value)
-    c.born = #value > 11 and (unpack('>I7', value, 12)) or 0
+    used, at = unpack('>I4I7', value, 6)
+    c.born = #value > 16 and (unpack('>I7', value, 17)) or 0
     if too_far(at, c.length) then
       at, c.healed = c.bounds(now), true
     end
@@ -232,23 +270,23 @@ end
 local function write_fixed(c, key, taken, extra)
   local used = c.used + taken + extra
   if used > 4294967295 then used = 4294967295 end
-  local value = pack('>I4I7', used, c.start)
+  local state = pack('>I4I7', used, c.start)
   if extra > 0 and c.born == 0 then c.born = now end
-  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until(c.stop)
-  redis.call('SET', key, value, 'PX', floor(wait_until(c.stop) / 1000) + 1)
+  keep(c, key, state, wait_until(c.stop))
 end
 
 local function judge_sliding(c, key)
-  local value = redis.call('GET', key)
+  local value = find(c, key)
   local ticks = floor(now / c.tick)
   local elapsed = ticks % c.window
   local start, current, previous = ticks - elapsed, 0, 0
   c.born = 0
   if value then
     local at
-    current, previous, at = unpack('>I4I4I7', value)
-    c.born = #value > 15 and (unpack('>I7', value, 16)) or 0
+    current, previous, at = unpack('>I4I4I7', value, 6)
+    c.born = #value > 20 and (unpack('>I7', value, 21)) or 0
     if too_far(at, c.length) then at, c.healed = start * c.tick, true end
     local stored = floor(at / c.tick)
     if stored > start then start, elapsed = stored, 0
@@ -281,11 +319,11 @@ end
 local function write_sliding(c, key, taken, extra)
   local current = c.current + taken + extra
   if current > 4294967295 then current = 4294967295 end
-  local value = pack('>I4I4I7', current, c.previous, c.start * c.tick)
+  local state = pack('>I4I4I7', current, c.previous, c.start * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
-  if c.born > 0 then value = value .. pack('>I7', c.born) end
+  if c.born > 0 then state = state .. pack('>I7', c.born) end
   c.given_mark, c.valid = c.start, valid_until((c.start + c.window) * c.tick)
-  redis.call('SET', key, value, 'PX', floor(wait_until((c.start + 2 * c.window) * c.tick) / 1000) + 1)
+  keep(c, key, state, wait_until((c.start + 2 * c.window) * c.tick))
 end
 
 -- A log is a list, oldest first. An entry says when, how much was taken before it in the life of the log, and how
@@ -414,7 +452,8 @@ end
 
 local function read_charge(position)
   local c = { unspent = 0, granted = 0, want = 0, born = 0 }
-  c.kind, c.bits, c.tick, c.cost, c.rate, c.window, c.most, position = unpack('>BBI3I4I4I7I7', arg, position)
+  c.kind, c.bits, c.tick, c.cost, c.rate, c.window, c.most, c.field, position =
+    unpack('>BBI3I4I4I7I7c16', arg, position)
   c.length = c.window * c.tick
   if c.kind == 2 then c.at_once, position = unpack('>I7', arg, position) end
   if c.kind == 4 then c.bounds = aligned(c.length) end
@@ -433,12 +472,24 @@ local function read_charge(position)
   return c, position
 end
 
--- Until the fleet changes over, by this clock, the counter has the name of the version before. It may still have it then:
--- it is renamed, once, or only read there.
+-- Until the fleet changes over, by this clock, the counter is where the version before has it. It may still be there
+-- then: it is moved, once, or only read there.
 local function take_over(c, old)
-  if now < c.renamed_at then c.key = old
-  elseif redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
-    if dry then c.key = old else redis.call('RENAME', old, c.key) end
+  if now < c.renamed_at then
+    c.key = old
+  elseif c.kind == 7 then
+    if redis.call('EXISTS', c.key) == 0 and redis.call('EXISTS', old) == 1 then
+      if dry then c.key = old else redis.call('RENAME', old, c.key) end
+    end
+  elseif not find(c, c.key) then
+    local value = find(c, old)
+    if value and dry then
+      c.key = old
+    elseif value then
+      redis.call('HDEL', old, c.field)
+      redis.call('HSET', c.key, c.field, value)
+      outlast(c.key, c.lasts, true)
+    end
   end
 end
 

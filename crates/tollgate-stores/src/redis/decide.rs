@@ -168,7 +168,7 @@ impl Store {
         Ok(answer)
     }
 
-    /// Adds a charge to a call, with every name its counter may have.
+    /// Adds a charge to a call, with every key its counter may be under.
     pub(super) fn add(
         &self,
         charge: &Charge<'_>,
@@ -178,10 +178,10 @@ impl Store {
         keys: &mut SmallVec<[String; 4]>,
         arguments: &mut Arguments,
     ) -> Result<(), Fault> {
-        let (name, before) = self.counter_names(charge, now)?;
-        keys.push(name);
+        let (counter, before) = self.counter(charge, now)?;
+        keys.push(counter.key);
         let renamed = before.map(|(before, at)| {
-            keys.push(before);
+            keys.push(before.key);
             at
         });
         arguments.push(charge, Bits { blamed, renamed }, extra, now);

@@ -1,7 +1,7 @@
-//! The names of counters: `rl:<version><algorithm>{<subject>}:<rule>:<window>`.
+//! The names of counters: `rl:<version><algorithm>{<group>}:<rule>:<window>`, and in it a field for each subject.
 //!
-//! The subject is a hash in a fixed alphabet, so no byte of a client reaches a name, and it stands in braces, so that
-//! all counters of one subject share a cluster slot. What follows it is the operator's own words.
+//! The group is the beginning of the subject, which is a hash in a fixed alphabet, so no byte of a client reaches a name;
+//! it stands in braces, so that all counters of one subject share a cluster slot. What follows is the operator's own words.
 
 use std::fmt::Write as _;
 
@@ -17,8 +17,11 @@ pub const SCHEMA: u8 = 1;
 /// Letters and digits that nobody mistakes for each other.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const TAG_BYTES: usize = 26;
+/// Letters of a group: 32,768 groups. A hash of Redis is as small as can be with a few to a hundred counters in it, and
+/// still half of what keys of their own would take with more.
+const GROUP_BYTES: usize = 3;
 
-/// A subject as it stands in names.
+/// A subject as it stands in names: its bits five by five, the highest first.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tag([u8; TAG_BYTES]);
 
@@ -26,46 +29,75 @@ impl Tag {
     pub(super) fn new(subject: Subject) -> Self {
         let mut tag = [0; TAG_BYTES];
         let mut rest = subject.0;
-        for place in tag.iter_mut().rev() {
-            *place = ALPHABET[(rest & 31) as usize];
-            rest >>= 5;
+        for place in &mut tag {
+            *place = ALPHABET[(rest >> 123) as usize];
+            rest <<= 5;
         }
         Tag(tag)
     }
 
-    /// The subject that a tag stands for.
-    pub(super) fn parse(tag: &str) -> Option<u128> {
-        let digit = |byte| ALPHABET.iter().position(|letter| *letter == byte);
-        tag.bytes().try_fold(0_u128, |subject, byte| Some(subject << 5 | digit(byte)? as u128))
+    /// The tag that a text is, if it is one.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let tag = Tag(text.as_bytes().try_into().ok()?);
+        (Tag::new(tag.subject()) == tag).then_some(tag)
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// The subject that it stands for.
+    pub(super) fn subject(&self) -> Subject {
+        let digit = |byte: u8| ALPHABET.iter().position(|letter| *letter == byte).unwrap_or(0) as u128;
+        // The last letter has three bits left to say.
+        let [first @ .., last] = self.0;
+        let first = first.into_iter().fold(0, |subject, letter| subject << 5 | digit(letter));
+        Subject(first << 3 | digit(last) >> 2)
     }
 
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
+
+    /// What all counters of the subject have in braces.
+    pub(super) fn group(&self) -> &[u8] {
+        &self.0[..GROUP_BYTES]
+    }
+
+    /// Group and rest, as they stand in the name of something that is the subject's alone.
+    fn parts(&self) -> (&str, &str) {
+        self.as_str().split_at(GROUP_BYTES)
+    }
+}
+
+/// Where the counter of a charge is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Counter {
+    pub(super) key: String,
+    /// Whether it shares the key with the counters of other subjects, in a hash.
+    pub(super) shared: bool,
 }
 
 /// The name of a counter.
-pub(super) fn counter(schema: u8, tag: &Tag, charge: &Charge<'_>) -> String {
+pub(super) fn counter(schema: u8, charge: &Charge<'_>) -> Counter {
+    let tag = Tag::new(charge.subject);
+    let (group, rest) = tag.parts();
+    let algorithm = charge.limit.algorithm();
+    // A log is a list of its own.
+    let shared = algorithm != Algorithm::SlidingWindowLog;
+    let rest = if shared { "" } else { rest };
     let mut key = String::with_capacity(48);
-    let letter = letter(charge.limit.algorithm());
+    let (letter, rule, window) = (letter(algorithm), charge.rule, charge.limit.window());
     // Writing to a string does not fail.
-    let _ =
-        write!(key, "{PREFIX}{schema}{letter}{{{}}}:{}:{}", tag.as_str(), charge.rule, charge.limit.window());
-    key
+    let _ = write!(key, "{PREFIX}{schema}{letter}{{{group}}}{rest}:{rule}:{window}");
+    Counter { key, shared }
+}
+
+/// The field of a subject in the hashes of its group.
+pub(super) fn field(subject: Subject) -> [u8; 16] {
+    subject.0.to_be_bytes()
 }
 
 /// The name of a client's record.
 pub(super) fn record(tag: &Tag) -> String {
-    record_of(tag.as_str())
-}
-
-/// The same, from a tag that was read.
-pub(super) fn record_of(tag: &str) -> String {
-    format!("{PREFIX}{SCHEMA}p{{{tag}}}")
+    let (group, rest) = tag.parts();
+    format!("{PREFIX}{SCHEMA}p{{{group}}}{rest}")
 }
 
 /// The hash tag of what the nodes of a fleet share: no subject has so short a one.
@@ -78,7 +110,8 @@ pub(super) fn shared(name: &str) -> String {
 
 /// The name of a claim on a batch.
 pub(super) fn claim(tag: &Tag) -> String {
-    format!("{PREFIX}{SCHEMA}i{{{}}}", tag.as_str())
+    let (group, rest) = tag.parts();
+    format!("{PREFIX}{SCHEMA}i{{{group}}}{rest}")
 }
 
 /// A change of the algorithm is a new counter: their states have nothing in common.
@@ -128,7 +161,21 @@ mod tests {
         for subject in [0, 1, u128::MAX, 0x7b7d_3a0d_0a00] {
             let tag = Tag::new(Subject(subject));
             assert!(tag.as_str().bytes().all(|byte| ALPHABET.contains(&byte)), "{}", tag.as_str());
+            assert_eq!(Tag::parse(tag.as_str()).map(|tag| tag.subject()), Some(Subject(subject)));
         }
         assert_ne!(Tag::new(Subject(u128::MAX)), Tag::new(Subject(u128::MAX >> 1)));
+    }
+
+    #[test]
+    fn a_text_that_is_no_tag_is_not_taken_for_one() {
+        for text in [
+            "",
+            "abc",
+            "aaaaaaaaaaaaaaaaaaaaaaaaab",
+            "aaaaaaaaaaaaaaaaaaaaaaaaa:",
+            "ÿaaaaaaaaaaaaaaaaaaaaaaaa",
+        ] {
+            assert_eq!(Tag::parse(text), None, "{text}");
+        }
     }
 }

@@ -18,22 +18,20 @@ use super::keys::{self, Tag};
 /// The list of clients on record.
 const LIST: &str = "penalised";
 
-/// A member of the list: the tag of the record, and the client as people know it.
+/// A member of the list: whose record it is, and the client as people know it.
 struct Member {
-    text: String,
+    tag: Tag,
+    client: String,
 }
 
 impl Member {
-    fn new(tag: &Tag, client: &str) -> Self {
-        Member { text: format!("{}:{client}", tag.as_str()) }
+    fn parse(text: &str) -> Option<Self> {
+        let (tag, client) = text.split_once(':')?;
+        Some(Member { tag: Tag::parse(tag)?, client: client.to_owned() })
     }
 
-    fn tag(&self) -> &str {
-        self.text.split_once(':').map_or("", |(tag, _)| tag)
-    }
-
-    fn client(&self) -> &str {
-        self.text.split_once(':').map_or("", |(_, client)| client)
+    fn text(&self) -> String {
+        format!("{}:{}", self.tag.as_str(), self.client)
     }
 }
 
@@ -43,11 +41,11 @@ impl Store {
     pub(super) async fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
         let policy = penalty.policy;
         let forgotten = now + policy.detection_window + policy.cooldown_max;
-        let member = Member::new(&Tag::new(penalty.subject), &penalty.client.to_string());
+        let member = Member { tag: Tag::new(penalty.subject), client: penalty.client.to_string() };
         let list = keys::shared(LIST);
         let place = self.home();
         let mut add = redis::cmd("ZADD");
-        add.arg(&list).arg(forgotten.as_micros()).arg(&member.text);
+        add.arg(&list).arg(forgotten.as_micros()).arg(member.text());
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
         tidy.arg(&list).arg("-inf").arg(now.as_micros());
         let deadline = Instant::now() + self.timeout;
@@ -56,17 +54,16 @@ impl Store {
 
     /// Forgets a client's record.
     pub(super) async fn forget_record(&self, subject: Subject, client: &str) -> Result<bool, Fault> {
-        let tag = Tag::new(subject);
-        self.forget_member(&Member::new(&tag, client)).await
+        self.forget_member(&Member { tag: Tag::new(subject), client: client.to_owned() }).await
     }
 
     async fn forget_member(&self, member: &Member) -> Result<bool, Fault> {
         let mut delete = redis::cmd("DEL");
-        delete.arg(keys::record_of(member.tag()));
-        let gone = self.admin(self.router.place_of(member.tag().as_bytes()), delete).await?;
+        delete.arg(keys::record(&member.tag));
+        let gone = self.admin(self.router.place(&member.tag), delete).await?;
         let list = keys::shared(LIST);
         let mut strike = redis::cmd("ZREM");
-        strike.arg(&list).arg(&member.text);
+        strike.arg(&list).arg(member.text());
         self.admin(self.home(), strike).await?;
         Ok(gone == Value::Int(1))
     }
@@ -74,9 +71,9 @@ impl Store {
     /// Clears the record of the client that prints so.
     pub(super) async fn pardon(&self, client: &str) -> Result<bool, Fault> {
         let mut pardoned = false;
-        for member in self.members().await?.iter().filter(|member| member.client() == client) {
+        for member in self.members().await?.iter().filter(|member| member.client == client) {
             pardoned |= self.forget_member(member).await?;
-            self.forget_everywhere(Tag::parse(member.tag()).as_slice()).await;
+            self.forget_everywhere(&[member.tag.subject().0]).await;
         }
         Ok(pardoned)
     }
@@ -86,12 +83,12 @@ impl Store {
         let mut found = Vec::new();
         for member in self.members().await? {
             let mut get = redis::cmd("GET");
-            get.arg(keys::record_of(member.tag()));
-            let value = self.admin(self.router.place_of(member.tag().as_bytes()), get).await?;
+            get.arg(keys::record(&member.tag));
+            let value = self.admin(self.router.place(&member.tag), get).await?;
             if let Some(record) = Record::read(&value) {
                 let kept_out = record.cooldown_until > now;
                 found.push(Penalised {
-                    client: member.client().to_owned(),
+                    client: member.client,
                     violations: record.violations,
                     cooldown_until: kept_out.then_some(record.cooldown_until),
                 });
@@ -110,7 +107,7 @@ impl Store {
         range.arg(&list).arg(0).arg(-1);
         let value = self.admin(self.home(), range).await?;
         let texts = Vec::<String>::from_redis_value(value).unwrap_or_default();
-        Ok(texts.into_iter().map(|text| Member { text }).collect())
+        Ok(texts.iter().filter_map(|text| Member::parse(text)).collect())
     }
 }
 

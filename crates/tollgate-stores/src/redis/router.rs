@@ -76,7 +76,7 @@ impl Router {
 
     /// Where the counters of a subject are.
     pub(super) fn place(&self, tag: &Tag) -> Place {
-        self.place_of(tag.as_bytes())
+        self.place_of(tag.group())
     }
 
     /// Where a name with this hash tag, or without one, is.

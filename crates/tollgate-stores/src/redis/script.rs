@@ -10,6 +10,7 @@ use tollgate::limit::{Algorithm, Limit, Window};
 use tollgate::{Span, Timestamp};
 
 use super::error::Fault;
+use super::keys;
 
 /// How long a lease is valid, unless its window ends before. The script says the same.
 pub(super) const LEASE: Span = Span::from_secs(2);
@@ -62,8 +63,8 @@ pub(super) struct Mode {
 pub(super) struct Bits {
     /// A refusal is held against the client.
     pub(super) blamed: bool,
-    /// The counter has the name it had in the version before, which is the next of the keys, until this instant, and
-    /// may have it after.
+    /// The counter is where the version before has it, which is the next of the keys, until this instant, and may be
+    /// there after.
     pub(super) renamed: Option<Timestamp>,
 }
 
@@ -175,6 +176,7 @@ impl Arguments {
         self.number::<4>(u64::from(limit.requests()));
         self.number::<7>(window);
         self.number::<7>(limit.debt_units_max());
+        self.packed.extend_from_slice(&keys::field(charge.subject));
         match kind {
             Kind::DelayingBucket => self.number::<7>(limit.capacity_units()),
             Kind::Calendar => boundaries(limit, now).into_iter().for_each(|at| self.number::<7>(at)),

@@ -1,0 +1,183 @@
+//! Counters of one limit share hashes on the server, and none knows of the others.
+
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
+
+mod harness;
+
+use futures_util::future::join_all;
+use tollgate::counters::{Charges, CounterAdmin};
+use tollgate::identity::Subject;
+use tollgate::{Algorithm, Span};
+use tollgate_stores::redis::RedisCounters;
+use tollgate_testkit::RedisServer;
+
+use self::harness::limits::{Gauge, charges, limit, unique};
+use self::harness::{exact, now, open, runtime, single};
+
+/// Another client of the same limit.
+fn neighbour(gauge: &Gauge, subject: u128) -> Gauge {
+    Gauge { subject: Subject(subject), ..gauge.clone() }
+}
+
+/// One whose counter is in the same hash: the first 15 bits of the subject say which.
+fn roommate(gauge: &Gauge) -> Gauge {
+    let own = unique() >> 15;
+    neighbour(gauge, gauge.subject.0 >> 113 << 113 | own)
+}
+
+async fn remaining(store: &RedisCounters, gauges: &[&Gauge], cost: u32) -> Vec<u32> {
+    let charges = charges(gauges.iter().copied(), cost);
+    let verdicts = store.charge_all_timed(&charges, now()).await.unwrap().0.verdicts;
+    verdicts.iter().map(|verdict| verdict.remaining).collect()
+}
+
+async fn all_once(store: &RedisCounters, crowd: &[Gauge]) {
+    join_all(crowd.iter().map(async |gauge| remaining(store, &[gauge], 1).await)).await;
+}
+
+fn number(server: &RedisServer, command: &[&str]) -> i64 {
+    server.cli(command).parse().unwrap()
+}
+
+fn only_key(server: &RedisServer) -> String {
+    let keys = server.cli(&["KEYS", "rl:1*"]);
+    assert_eq!(keys.lines().count(), 1, "{keys}");
+    keys
+}
+
+/// All that share a hash.
+const SHARED: [Algorithm; 5] = [
+    Algorithm::TokenBucket,
+    Algorithm::Gcra,
+    Algorithm::LeakyBucket,
+    Algorithm::FixedWindow,
+    Algorithm::SlidingWindowCounter,
+];
+
+#[test]
+fn counters_in_one_hash_are_counted_and_reset_each_for_itself() {
+    for algorithm in SHARED {
+        let server = RedisServer::start();
+        runtime().block_on(async {
+            let store = open(&exact(single(server.address()))).await;
+            let one = Gauge::a_day(algorithm, 100);
+            let other = roommate(&one);
+            assert_eq!(remaining(&store, &[&one], 30).await, [70], "{algorithm}");
+            assert_eq!(remaining(&store, &[&other], 10).await, [90], "{algorithm}");
+            assert_eq!(remaining(&store, &[&one, &other], 5).await, [65, 85], "{algorithm}");
+            assert_eq!(number(&server, &["HLEN", &only_key(&server)]), 2, "{algorithm}");
+            assert_eq!(store.reset(&charges([&one], 1)).await, Ok(1));
+            assert_eq!(store.reset(&charges([&one], 1)).await, Ok(0), "it is gone");
+            assert_eq!(remaining(&store, &[&one, &other], 0).await, [100, 85], "{algorithm}");
+        });
+    }
+}
+
+/// Of two that are written by one call, whichever is written last: the one that is needed longer decides.
+#[test]
+fn a_hash_outlives_each_of_its_counters() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let heavy = Gauge::a_day(Algorithm::TokenBucket, 1_000);
+        let light = roommate(&heavy);
+        remaining(&store, &[&heavy], 900).await; // a counter of 21 hours and a half
+        let key = only_key(&server);
+        let needed = 86_400 * 9 / 10;
+        let left = || number(&server, &["TTL", &key]);
+        assert!(left() >= needed - 60, "{}", left());
+        remaining(&store, &[&light], 1).await;
+        assert!(left() >= needed - 60, "{}", left());
+        assert!(left() <= needed * 5 / 4 + 60, "{}", left());
+
+        // Two newcomers by one call, whichever is written first.
+        for light_first in [false, true] {
+            server.flush_all();
+            let (heavy, light) = (roommate(&heavy), roommate(&light));
+            let mut charges = Charges::default();
+            charges.charges.extend([heavy.charge(900), light.charge(1)]);
+            charges.charges.rotate_left(usize::from(light_first));
+            assert!(store.charge_all_timed(&charges, now()).await.unwrap().0.admitted(&charges));
+            assert!(left() >= needed - 60, "{}", left());
+        }
+    });
+}
+
+/// Makes every counter in a hash one that was over a second ago.
+fn age(server: &RedisServer, key: &str) {
+    let age = "local over = struct.pack('>I5', redis.call('TIME')[1] - 1)
+        for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+            redis.call('HSET', KEYS[1], field, over .. redis.call('HGET', KEYS[1], field):sub(6))
+        end
+        return redis.call('HLEN', KEYS[1])";
+    assert!(number(server, &["EVAL", age, "1", key]) > 0);
+}
+
+#[test]
+fn counters_that_are_over_make_room_for_newcomers() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let first = Gauge::a_day(Algorithm::TokenBucket, 5);
+        let crowd = || (0..500).map(|_| roommate(&first)).collect::<Vec<_>>();
+        all_once(&store, &crowd()).await;
+        let key = only_key(&server);
+        age(&server, &key);
+        let mut come = 0;
+        while number(&server, &["HLEN", &key]) > come + 50 {
+            assert!(come < 50_000, "those that are over stay");
+            all_once(&store, &crowd()).await;
+            come += 500;
+        }
+        eprintln!("nearly all of 500 that are over are gone when {come} have come");
+    });
+}
+
+#[test]
+fn a_hash_that_nobody_writes_to_ends() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        remaining(&store, &[&Gauge::new(limit(Algorithm::FixedWindow, 5, Span::from_secs(1)))], 1).await;
+    });
+    let left = number(&server, &["TTL", &only_key(&server)]);
+    assert!((0..=17).contains(&left), "{left}");
+}
+
+/// What a client may do is no matter of chance: a counter that is over is none, whether it was tidied away or not.
+#[test]
+fn a_counter_that_is_over_is_none_whatever_the_numbers_are_by_now() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        for algorithm in SHARED {
+            server.flush_all();
+            let gauge = Gauge::a_day(algorithm, 10);
+            remaining(&store, &[&gauge], 5).await;
+            assert_eq!(remaining(&store, &[&gauge], 0).await, [5], "{algorithm}");
+            age(&server, &only_key(&server));
+            assert_eq!(remaining(&store, &[&gauge], 0).await, [10], "{algorithm}");
+            assert_eq!(remaining(&store, &[&gauge], 1).await, [9], "{algorithm}");
+            assert_eq!(remaining(&store, &[&gauge], 1).await, [8], "{algorithm}");
+        }
+    });
+}
+
+#[test]
+fn a_bucket_takes_no_more_than_120_bytes_of_the_server() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let gauge = Gauge::a_day(Algorithm::TokenBucket, 100);
+        remaining(&store, &[&gauge], 1).await;
+        let before = server.memory_used();
+        let count = 200_000;
+        let crowd: Vec<Gauge> = (0..count).map(|_| neighbour(&gauge, unique())).collect();
+        for some in crowd.chunks(2_000) {
+            all_once(&store, some).await;
+        }
+        let each = (server.memory_used() - before) / count;
+        eprintln!("{each} bytes for each of {count} buckets");
+        assert!(each <= 120, "{each}");
+    });
+}
