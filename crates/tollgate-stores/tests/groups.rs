@@ -5,7 +5,7 @@
 mod harness;
 
 use futures_util::future::join_all;
-use tollgate::counters::{Charges, CounterAdmin};
+use tollgate::counters::{Charges, CounterAdmin, StoreError};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Span};
 use tollgate_stores::redis::RedisCounters;
@@ -32,11 +32,20 @@ async fn remaining(store: &RedisCounters, gauges: &[&Gauge], cost: u32) -> Vec<u
 }
 
 async fn all_once(store: &RedisCounters, crowd: &[Gauge]) {
-    join_all(crowd.iter().map(async |gauge| remaining(store, &[gauge], 1).await)).await;
+    for some in crowd.chunks(200) {
+        join_all(some.iter().map(async |gauge| remaining(store, &[gauge], 1).await)).await;
+    }
 }
 
 fn number(server: &RedisServer, command: &[&str]) -> i64 {
     server.cli(command).parse().unwrap()
+}
+
+/// The hash of a gauge whose rule nobody else has.
+fn key_of(server: &RedisServer, gauge: &Gauge) -> String {
+    let keys = server.cli(&["KEYS", &format!("rl:1*:{}:*", gauge.rule)]);
+    assert_eq!(keys.lines().count(), 1, "{keys}");
+    keys
 }
 
 fn only_key(server: &RedisServer) -> String {
@@ -113,6 +122,82 @@ fn age(server: &RedisServer, key: &str) {
     assert!(number(server, &["EVAL", age, "1", key]) > 0);
 }
 
+/// A counter that is used up is needed for longer than when it was new.
+#[test]
+fn a_hash_outlives_a_counter_that_comes_to_say_more() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        for algorithm in SHARED {
+            let gauge = Gauge::a_day(algorithm, 1_000);
+            // A window of a day ends at midnight, and a counter of it with that.
+            for (cost, again) in [(1, false), (900, true)] {
+                let charges = charges([&gauge], cost);
+                let told = store.charge_all_timed(&charges, now()).await.unwrap().0.verdicts[0];
+                let needed = i64::try_from(told.reset_after.as_secs_ceil()).unwrap();
+                let left = number(&server, &["TTL", &key_of(&server, &gauge)]);
+                assert!(left >= needed - 60, "{algorithm}, again: {again}: {left} of {needed}");
+            }
+        }
+    });
+}
+
+/// A hash would otherwise be as large for ever as on the day on which it was largest.
+#[test]
+fn counters_that_are_over_go_though_nobody_new_comes() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let regular = Gauge::a_day(Algorithm::TokenBucket, 1_000_000);
+        all_once(&store, &(0..500).map(|_| roommate(&regular)).collect::<Vec<_>>()).await;
+        let key = only_key(&server);
+        age(&server, &key);
+        for _ in 0..5_000 {
+            // Its last request is long ago each time.
+            assert_eq!(remaining(&store, &[&regular], 1).await, [999_999]);
+            if number(&server, &["HLEN", &key]) <= 50 {
+                return;
+            }
+            age(&server, &key);
+        }
+        panic!("those that are over stay");
+    });
+}
+
+#[test]
+fn t17_a_full_server_makes_room_of_counters_that_are_over() {
+    let server = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        for algorithm in SHARED {
+            server.flush_all();
+            let first = Gauge::a_day(algorithm, 1_000);
+            all_once(&store, &(0..300).map(|_| roommate(&first)).collect::<Vec<_>>()).await;
+            let full = charges([&first], 1);
+            let charge =
+                async || store.charge_all_timed(&full, now()).await.map(|told| told.0.admitted(&full));
+            let full = (server.memory_used() / 2).to_string();
+            assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", &full]), "OK");
+            assert_eq!(charge().await, Err(StoreError::Unreachable), "{algorithm}");
+            // Ageing them is a write like any other.
+            assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+            age(&server, &only_key(&server));
+            assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", &full]), "OK");
+            // The breaker may be open for a moment.
+            let mut told = charge().await;
+            for _ in 0..500 {
+                if told.is_ok() {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+                told = charge().await;
+            }
+            assert_eq!(told, Ok(true), "{algorithm}");
+            assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
+        }
+    });
+}
+
 #[test]
 fn counters_that_are_over_make_room_for_newcomers() {
     let server = RedisServer::start();
@@ -173,9 +258,7 @@ fn a_bucket_takes_no_more_than_120_bytes_of_the_server() {
         let before = server.memory_used();
         let count = 200_000;
         let crowd: Vec<Gauge> = (0..count).map(|_| neighbour(&gauge, unique())).collect();
-        for some in crowd.chunks(2_000) {
-            all_once(&store, some).await;
-        }
+        all_once(&store, &crowd).await;
         let each = (server.memory_used() - before) / count;
         eprintln!("{each} bytes for each of {count} buckets");
         assert!(each <= 120, "{each}");

@@ -67,6 +67,10 @@ fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
             assert_eq!(left, 40, "{:?}", gauge.limit.algorithm());
         }
 
+        for key in server.cli(&["KEYS", &format!("rl:{}?{{*", SCHEMA + 1)]).lines() {
+            assert!(server.cli(&["TTL", key]).parse::<i64>().unwrap() > 0, "{key} has no end");
+        }
+
         let late = node(&server, SCHEMA).await;
         let refused = async {
             while admitted(&late, &gauges[0], 1).await != Err(StoreError::Misconfigured) {

@@ -10,10 +10,11 @@
 -- Every number is an integer of at most 2^53, so doubles are exact: limits are refused at load time if their products
 -- are larger. For such a and b, floor(a / b) and ceil(a / b) are exact too. State is binary and short, because the
 -- bytes of a counter times the number of clients is what a server needs: see docs/redis.md for the layout.
--- The clock is this server's: callers' clocks differ. Nothing is written for a refused request, and nothing after a
--- step that can fail, because Redis does not take back what a failing script wrote.
+-- The clock is this server's: callers' clocks differ. Nothing is written for a refused request, and no charge after a
+-- step that can fail on a server that is set up as documented, because Redis does not take back what a failing script
+-- wrote: a full one refuses the first write or none.
 
-local unpack, pack, floor, ceil = struct.unpack, struct.pack, math.floor, math.ceil
+local spread, unpack, pack, floor, ceil = unpack, struct.unpack, struct.pack, math.floor, math.ceil
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
@@ -22,16 +23,34 @@ local flags = unpack('>B', arg)
 -- Counters of one limit share hashes, a field each: a key and an end of its own would cost each of them more than its
 -- state. A value begins with the second from which it is none; it lasts somewhat longer than it says anything, so that
 -- not every write has to look at the end of the hash, which is not before.
-local function outlast(key, lasts, is_new)
-  local left, second = redis.call('PTTL', key), floor(now / 1000000)
-  if left < 0 or left < (lasts - second) * 1000 then redis.call('EXPIREAT', key, lasts) end
-  -- One newcomer in eight looks at 32 counters: where a quarter of them are over, as many go as come.
-  if is_new and time[2] % 8 == 0 then
-    local some = redis.call('HRANDFIELD', key, 32, 'WITHVALUES')
-    for index = 1, #some, 2 do
-      if unpack('>I5', some[index + 1]) <= second then redis.call('HDEL', key, some[index]) end
-    end
+
+-- Removes counters that are over, of as many as are looked at; how many. That it cannot must not fail a decision.
+local function tidy(key, looks)
+  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
+  for index = 1, #some, 2 do
+    local value = some[index + 1]
+    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
   end
+  if #over > 0 then redis.call('HDEL', key, spread(over)) end
+  return #over
+end
+
+-- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
+-- none did, it is asked again, so that it says itself what is wrong.
+local function put(key, field, value)
+  local told = redis.pcall('HSET', key, field, value)
+  if type(told) == 'table' then
+    if told.err:find('OOM', 1, true) then tidy(key, 512) end
+    redis.call('HSET', key, field, value)
+  end
+end
+
+-- The hash is to end after this one of its counters too. One in eight of those who say so looks at 32 others: where a
+-- quarter of them are over, as many go as come.
+local function outlast(key, field, lasts)
+  local left = redis.call('PTTL', key)
+  if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
+  if (time[2] + field:byte(16)) % 8 == 0 then tidy(key, 32) end
 end
 
 -- From when on a counter is to be none that says something for so long.
@@ -78,8 +97,9 @@ if flags == 0 then
         if debt then
           local key, before, ttl = KEYS[index], lasts[index], answer[4 * index + 3]
           local last = before * 1000000 > now + ttl and before or lasting(ttl)
-          redis.call('HSET', key, fields[index], pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
-          if last ~= before then outlast(key, last, before == 0) end
+          local field = fields[index]
+          put(key, field, pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
+          if last ~= before then outlast(key, field, last) end
         end
       end
     end
@@ -122,7 +142,6 @@ end
 
 local function find(c, key)
   local value, last = redis.call('HGET', key, c.field), 0
-  c.is_new = not value
   if value then last = unpack('>I5', value) end
   -- Whether one that is over was tidied away already must not matter.
   if last * 1000000 <= now then value = false end
@@ -131,9 +150,10 @@ local function find(c, key)
 end
 
 local function keep(c, key, state, ttl)
-  local last = c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
-  redis.call('HSET', key, c.field, pack('>I5', last) .. state)
-  if last ~= c.lasts then outlast(key, last, c.is_new) end
+  -- A clock that was wrong has said wrongly how long it lasts, too.
+  local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
+  put(key, c.field, pack('>I5', last) .. state)
+  if last ~= c.lasts then outlast(key, c.field, last) end
 end
 
 -- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
@@ -486,9 +506,9 @@ local function take_over(c, old)
     if value and dry then
       c.key = old
     elseif value then
+      put(c.key, c.field, value)
+      outlast(c.key, c.field, c.lasts)
       redis.call('HDEL', old, c.field)
-      redis.call('HSET', c.key, c.field, value)
-      outlast(c.key, c.lasts, true)
     end
   end
 end

@@ -100,7 +100,7 @@ pub(super) fn record(tag: &Tag) -> String {
     format!("{PREFIX}{SCHEMA}p{{{group}}}{rest}")
 }
 
-/// The hash tag of what the nodes of a fleet share: no subject has so short a one.
+/// The hash tag of what the nodes of a fleet share: no group has so long a one.
 pub(super) const FLEET: &str = "fleet";
 
 /// The name of something a fleet has one of.
