@@ -8,6 +8,7 @@
 mod caps;
 mod connection;
 mod service;
+mod socket;
 
 use std::future::Future;
 use std::io;

@@ -7,7 +7,6 @@
 //! request costs one reading of the clock.
 
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +16,6 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -26,6 +24,7 @@ use tracing::debug;
 
 use super::ConnectionStats;
 use super::service::{ConnectionService, Surface};
+use super::socket::Watched;
 use crate::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -193,7 +192,7 @@ impl Pulse {
         InFlight(Arc::clone(self))
     }
 
-    fn read(&self, bytes: &[u8]) {
+    pub(super) fn read(&self, bytes: &[u8]) {
         if !self.reading.load(Ordering::Relaxed) && !bytes.is_empty() {
             self.reading.store(true, Ordering::Relaxed);
             // An HTTP/2 connection may be opened ahead of its first request.
@@ -343,50 +342,5 @@ impl<'c> Watch<'c> {
         if (phase, requests) != (self.phase, self.requests) {
             (self.phase, self.requests, self.since) = (phase, requests, Instant::now());
         }
-    }
-}
-
-/// The socket; leaves a mark when something is read.
-struct Watched {
-    stream: TcpStream,
-    pulse: Arc<Pulse>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.pulse.read(&buf.filled()[before..]);
-        result
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
