@@ -4,6 +4,7 @@
 //! decision is in the snapshot. A second signal ends the process at once: whoever sends it has waited long enough.
 
 mod banner;
+mod descriptors;
 mod signals;
 mod store;
 
@@ -12,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
 use tollgate_stores::redis::SettingsRefused;
@@ -106,6 +106,7 @@ async fn serve_until(
     ready: impl FnOnce(Ready),
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    descriptors::raise(settings.server.connections_max);
     let data_dir = Arc::new(DataDir::open(&settings.data_dir)?);
     let admin_key = data_dir.admin_key()?;
     let key_secret = match &settings.auth.key_secret {
@@ -113,8 +114,7 @@ async fn serve_until(
         None => KeySecret::new(&data_dir.key_secret()?),
     };
     let listen = settings.listen;
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener.map_err(|source| ServeError::Listen { listen, source })?;
+    let listener = transport::listen(listen).map_err(|source| ServeError::Listen { listen, source })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { listen, source })?;
 
     let (counters, seed) = store::open(&settings.counters, &data_dir).await?;

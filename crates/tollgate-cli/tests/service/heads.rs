@@ -1,0 +1,62 @@
+//! Heads of requests at the bounds of what is read, and beyond.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use crate::harness::{Service, read_answer, wait_for};
+
+/// A head of exactly so many bytes.
+fn head_of(bytes: usize) -> Vec<u8> {
+    let (before, after) = ("GET /healthz HTTP/1.1\r\nhost: a\r\nx: ", "\r\n\r\n");
+    format!("{before}{}{after}", "x".repeat(bytes - before.len() - after.len())).into_bytes()
+}
+
+#[test]
+fn a_head_of_64_kib_is_read_and_a_larger_one_is_answered_431() {
+    let service = Service::unconfigured();
+    assert_eq!(service.raw(&head_of(64 * 1024)).status, 200);
+    // Buffers are rounded up: where exactly the bound is, between these two, is not promised.
+    for bytes in [160 * 1024, 200 * 1024, 900 * 1024] {
+        for _ in 0..20 {
+            let answer = service.raw(&head_of(bytes));
+            assert_eq!((answer.status, &*answer.text), (431, ""), "{bytes} bytes");
+            assert_eq!(answer.header("connection"), Some("close"));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
+    let service = Service::unconfigured();
+    let with = |fields: usize| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(fields));
+    assert_eq!(service.raw(with(100).as_bytes()).status, 200);
+    assert_eq!(service.raw(with(101).as_bytes()).status, 431);
+}
+
+#[test]
+fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending() {
+    let service = Service::unconfigured();
+    let body = "x".repeat(700 * 1024);
+    for _ in 0..20 {
+        assert_eq!(service.post("/v1/rate-limit/check", &body).status, 413);
+    }
+}
+
+#[test]
+fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
+    let service = Service::unconfigured();
+    let mut endless = service.connect();
+    let chunk = vec![b'x'; 64 * 1024];
+    let mut sent = 0;
+    while endless.write_all(&chunk).is_ok() {
+        sent += chunk.len();
+        assert!(sent < 64 * 1024 * 1024, "{sent} bytes were taken");
+    }
+    // And who has been answered, and neither sends nor goes, is not waited for.
+    let mut silent = service.connect();
+    silent.write_all(&head_of(200 * 1024)).unwrap();
+    assert_eq!(read_answer(&mut silent).status, 431);
+    wait_for("both to be gone", || (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(()));
+    assert_eq!(silent.read(&mut [0; 16]).unwrap_or(0), 0);
+    let _ = silent.shutdown(Shutdown::Both);
+}
