@@ -34,6 +34,24 @@ fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
 }
 
 #[test]
+fn what_is_no_request_is_answered_400_and_not_by_silence() {
+    let service = Service::unconfigured();
+    for bytes in ["GET\r\n\r\n", "GET /a b c HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nno colon\r\n\r\n"] {
+        assert_eq!(service.raw(bytes.as_bytes()).status, 400, "{bytes:?}");
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_rest_of_the_next_request() {
+    let service = Service::unconfigured();
+    let mut stream = service.connect();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /readyz HT").unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+    stream.write_all(b"TP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+}
+
+#[test]
 fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending() {
     let service = Service::unconfigured();
     let body = "x".repeat(700 * 1024);

@@ -160,7 +160,9 @@ fn builder() -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(None) // see above
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
-        .pipeline_flush(true);
+        // Head and body in one piece. Not by `pipeline_flush`, which also keeps back every answer as long as something that
+        // was read is no whole request: that of a head that is no request, or too large, is then never sent.
+        .writev(false);
     builder
         .http2()
         .timer(TokioTimer::new())
