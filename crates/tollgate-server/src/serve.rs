@@ -21,6 +21,7 @@ use tracing::info;
 pub use self::banner::banner;
 use self::signals::Signals;
 use crate::app::{App, Secrets};
+use crate::brake;
 use crate::catalog;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
@@ -142,6 +143,7 @@ async fn serve_until(
     tasks.0.push(tokio::spawn(fleet::heed_resets(Arc::clone(&app))));
     tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), Arc::clone(&data_dir))));
     tasks.0.push(tokio::spawn(catalog::follow(Arc::clone(&app), Arc::clone(&data_dir))));
+    tasks.0.push(tokio::spawn(brake::tell(Arc::clone(&app))));
     tasks.0.push(tokio::spawn(catalog::flush_usage(Arc::clone(&app), Arc::clone(&data_dir))));
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;

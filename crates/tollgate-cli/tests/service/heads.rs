@@ -61,6 +61,26 @@ fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending()
 }
 
 #[test]
+fn a_client_that_is_answered_while_it_sends_is_not_cut_off_by_a_reset() {
+    let service = Service::unconfigured();
+    let body = format!(
+        "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}",
+        700 * 1024,
+        "x".repeat(700 * 1024)
+    );
+    for (bytes, status) in [(head_of(900 * 1024), "431"), (body.into_bytes(), "413")] {
+        for _ in 0..20 {
+            let mut stream = service.connect();
+            stream.write_all(&bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+    }
+}
+
+#[test]
 fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
     let service = Service::unconfigured();
     let mut endless = service.connect();
