@@ -4,6 +4,9 @@
 //! kept is HMAC-SHA-256 of the whole text under a secret of the service, so that whoever reads the database can neither
 //! use a key nor test a guess. A random secret of that length needs no slow hash.
 
+#[cfg(test)]
+mod timing;
+
 use std::fmt;
 use std::io;
 
@@ -248,9 +251,9 @@ mod tests {
 
     use super::*;
 
-    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+    pub(super) const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn secret() -> KeySecret {
+    pub(super) fn secret() -> KeySecret {
         KeySecret::new("0123456789abcdef0123456789abcdef")
     }
 

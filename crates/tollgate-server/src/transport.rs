@@ -30,7 +30,7 @@ use crate::settings::ServerSettings;
 /// How long to wait when no connection can be accepted, for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How often the log is told that none can be.
-const WARN_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_mins(1);
 /// How long connections get to notice that they are to end at once.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 

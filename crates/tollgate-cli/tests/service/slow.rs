@@ -16,7 +16,7 @@ use crate::http2::{PREFACE, frame, headers};
 const SLOW: usize = 5_000;
 /// Each opens fewer connections than one address may have.
 const ADDRESSES: usize = 10;
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// What a slow client says at once, and then again and again.
 type Manner = (Vec<u8>, Vec<u8>);
@@ -160,7 +160,10 @@ fn t40_running_out_of_descriptors_neither_spins_nor_ends_the_accepting() {
     let (errors, spent, started) = (accept_errors(&mut kept), service.processor_time(), Instant::now());
     wait_for("more attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
     let (tried, took) = (accept_errors(&mut kept) - errors, started.elapsed());
-    println!("{tried} attempts in {took:?}, {:?} of a processor", service.processor_time() - spent);
+    println!(
+        "{tried} attempts in {took:?}, {:?} of a processor",
+        service.processor_time().saturating_sub(spent)
+    );
     // Each failure is followed by a pause of 50 ms, which no load makes shorter.
     assert!(u128::from(tried) <= took.as_millis() / 50 + 2, "{tried} attempts in {took:?}: no pause between");
     assert_eq!(ask(&mut kept, "/healthz").status, 200, "who is connected is served");
