@@ -24,6 +24,9 @@ const END_HEADERS: u8 = 4;
 
 /// No attack may make the process larger than this; what it keeps for one connection is far less.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
+/// Whoever is cut off comes back: so often, unless that takes longer than [`ENOUGH`].
+const CONNECTIONS: u32 = 50;
+const ENOUGH: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_mins(1);
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -63,17 +66,20 @@ fn stream(turn: u32) -> u32 {
 }
 
 /// How an attack went.
+#[derive(Default)]
 struct Outcome {
+    /// How often it came back, and was cut off.
+    connections: u32,
     /// How often it was repeated. The system takes much that the server has not read: this is no bound of the server's.
     turns: u32,
-    /// What the connection was closed with, if a word was heard.
+    /// What a connection was closed with last, if a word was heard.
     goaway: Option<u32>,
     /// Streams that the server reset.
     resets: u32,
 }
 
-/// Connects, repeats what `turn` says until the server closes the connection, and looks that another client is answered
-/// all the while and that the process does not grow. Every attack must end with the connection closed.
+/// Connects, repeats what `turn` says until the server closes the connection, comes back, and looks that another client is
+/// answered all the while and that the process does not grow. Every connection must end by being closed.
 fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> + Sync) {
     let service = Service::with_config(&format!("default_limit = 100000000\n[server]\n{config}"));
     assert_eq!(service.check("healthy", "/x").status, 200);
@@ -83,7 +89,10 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
     let spent = service.processor_time();
     let outcome = std::thread::scope(|scope| {
         let attacking = scope.spawn(|| {
-            let outcome = run(&service, reads, &turn);
+            let mut outcome = Outcome::default();
+            while outcome.connections < CONNECTIONS && started.elapsed() < ENOUGH {
+                run(&service, reads, &turn, &mut outcome);
+            }
             over.store(true, Ordering::Relaxed);
             outcome
         });
@@ -97,8 +106,8 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
     });
     let (took, spent) = (started.elapsed(), service.processor_time().saturating_sub(spent));
     println!(
-        "{name}: closed after {} turns (GOAWAY {:?}, {} resets) in {took:?}, {spent:?} of a processor; {answered} others answered; {before} to {peak} KiB",
-        outcome.turns, outcome.goaway, outcome.resets,
+        "{name}: {} connections closed after {} turns in all (GOAWAY {:?}, {} resets) in {took:?}, {spent:?} of a processor; {answered} others answered; {before} to {peak} KiB",
+        outcome.connections, outcome.turns, outcome.goaway, outcome.resets,
     );
     assert!(peak <= before + GROWTH_KIB_MAX, "{name}: grew from {before} to {peak} KiB");
     wait_for("the connection to be gone", || {
@@ -107,7 +116,7 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
     assert_eq!(service.check("healthy", "/x").status, 200);
 }
 
-fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>) -> Outcome {
+fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: &mut Outcome) {
     let mut writing = service.connect();
     writing.set_write_timeout(Some(PATIENCE)).unwrap();
     writing.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -129,8 +138,11 @@ fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>) -> Outcom
         assert_ne!(ended, std::io::ErrorKind::WouldBlock, "the server neither reads nor closes");
         let _ = writing.shutdown(Shutdown::Both);
         let (goaway, resets) = listening.map(|thread| thread.join().unwrap()).unwrap_or_default();
-        Outcome { turns, goaway, resets }
-    })
+        outcome.connections += 1;
+        outcome.turns += turns;
+        outcome.goaway = goaway.or(outcome.goaway);
+        outcome.resets += resets;
+    });
 }
 
 /// Reads until the end: the reason the server gave for it, and how many streams it reset before.
