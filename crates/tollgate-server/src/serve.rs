@@ -140,11 +140,7 @@ async fn serve_until(
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
-    tasks.0.push(tokio::spawn(fleet::heed_resets(Arc::clone(&app))));
-    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), Arc::clone(&data_dir))));
-    tasks.0.push(tokio::spawn(catalog::follow(Arc::clone(&app), Arc::clone(&data_dir))));
-    tasks.0.push(tokio::spawn(brake::tell(Arc::clone(&app))));
-    tasks.0.push(tokio::spawn(catalog::flush_usage(Arc::clone(&app), Arc::clone(&data_dir))));
+    tasks.0.extend(company(&app, &data_dir));
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
@@ -172,6 +168,17 @@ async fn serve_until(
     }
     info!("ended");
     Ok(())
+}
+
+/// What keeps in touch with other nodes and with the database.
+fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 5] {
+    [
+        tokio::spawn(fleet::heed_resets(Arc::clone(app))),
+        tokio::spawn(fleet::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(catalog::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(catalog::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(brake::tell(Arc::clone(app))),
+    ]
 }
 
 /// Drops counters that are as good as new, a shard at a time, and looks whether the shared ones are there.
