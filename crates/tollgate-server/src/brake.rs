@@ -6,6 +6,8 @@
 //! An address that has not failed is never held up, and a key that was right from an address still is looked at when others
 //! from there fail: nobody can lock out the others, though they share a gateway or a NAT.
 
+mod alarms;
+
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -16,6 +18,9 @@ use tollgate::identity::counted_ip;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::{Span, Timestamp};
 use tracing::warn;
+
+use self::alarms::Alarms;
+pub(crate) use self::alarms::tell;
 
 /// Failures of an address that cost nothing.
 const FREE: u32 = 64;
@@ -42,6 +47,7 @@ pub(crate) struct Brake {
     /// Addresses in `state`. As long as there are none, nobody takes the lock.
     addresses: AtomicUsize,
     regulars: Regulars,
+    alarms: Alarms,
     failures: AtomicU64,
     held_up: AtomicU64,
     episodes: AtomicU64,
@@ -140,13 +146,15 @@ impl Brake {
         drop(state);
         if alarmed {
             self.episodes.fetch_add(1, Ordering::Relaxed);
+            self.alarms.raise(None, ALARM_FAILURES, now);
             warn!(
                 failures = ALARM_FAILURES,
                 "keys are being tried from many addresses: each may try only a few"
             );
         }
-        if began {
+        if let Some(failures) = began {
             self.episodes.fetch_add(1, Ordering::Relaxed);
+            self.alarms.raise(Some(peer), failures, now);
             warn!(address = %peer, "keys are being tried: this address has to wait longer after each wrong one");
         }
     }
@@ -176,8 +184,8 @@ impl State {
         began
     }
 
-    /// Whether the address begins to be held up with this failure.
-    fn note_by_address(&mut self, peer: IpAddr, now: Timestamp) -> bool {
+    /// How often the address failed, if it begins to be held up with this failure.
+    fn note_by_address(&mut self, peer: IpAddr, now: Timestamp) -> Option<u32> {
         let free = if now < self.alarm_until { FREE_IN_ALARM } else { FREE };
         if self.by_address.len() >= ADDRESSES_MAX && !self.by_address.contains_key(&peer) {
             self.make_room(now);
@@ -189,10 +197,10 @@ impl State {
         }
         failures.count = failures.count.saturating_add(1);
         failures.last = now;
-        let Some(beyond) = failures.count.checked_sub(free + 1) else { return false };
+        let beyond = failures.count.checked_sub(free + 1)?;
         let doubled = WAIT_FIRST.as_micros().saturating_mul(1 << beyond.min(20));
         failures.wait_until = now + Span::from_micros(doubled).min(WAIT_MAX);
-        beyond == 0
+        (beyond == 0).then_some(failures.count)
     }
 
     /// Drops who was quiet for long; if there is none, whoever has the least time left to wait.

@@ -4,12 +4,15 @@
 //! kept is HMAC-SHA-256 of the whole text under a secret of the service, so that whoever reads the database can neither
 //! use a key nor test a guess. A random secret of that length needs no slow hash.
 
+#[cfg(test)]
+mod timing;
+
 use std::fmt;
 use std::io;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
-use subtle::ConstantTimeEq;
+use subtle::{Choice, ConstantTimeEq};
 use tollgate::accounts::{Accounts, Key};
 use tollgate::identity::IdError;
 use tollgate::rules::Snapshot;
@@ -211,8 +214,8 @@ impl<'a> KeyRing<'a> {
 
 /// The key with this text and id.
 ///
-/// Of an id that is not known a verifier is compared too, one that no text has: how long it takes tells nothing about
-/// which ids there are. Only who has the secret learns that a key has expired or was revoked.
+/// For an id that is not known the verifier of another key is looked up and compared in its place, to no avail: how long it takes
+/// tells nothing about which ids there are (`timing.rs` measures it). Only who has the secret learns that a key has expired or was revoked.
 pub(crate) fn verify<'a>(
     accounts: &'a Accounts,
     secret: &KeySecret,
@@ -222,14 +225,10 @@ pub(crate) fn verify<'a>(
 ) -> Result<Key<'a>, KeyRefusal> {
     const NOBODY: Verifier = [0; 32];
     let presented = secret.verifier(text);
-    let found = accounts.key(id);
-    let current = found.as_ref().map_or(&NOBODY, Key::verifier);
-    let previous = found.as_ref().and_then(|key| key.previous(now)).unwrap_or(&NOBODY);
-    let fits = presented.ct_eq(current) | presented.ct_eq(previous);
-    match found {
-        Some(key) if bool::from(fits) => judge(key, now),
-        _ => Err(KeyRefusal::Unknown),
-    }
+    let (key, is_it) = accounts.key_or_other(id);
+    let previous = key.previous(now).unwrap_or(&NOBODY);
+    let fits = presented.ct_eq(key.verifier()) | presented.ct_eq(previous);
+    if bool::from(fits & Choice::from(u8::from(is_it))) { judge(key, now) } else { Err(KeyRefusal::Unknown) }
 }
 
 fn judge(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {
@@ -248,9 +247,9 @@ mod tests {
 
     use super::*;
 
-    const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+    pub(super) const NOW: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn secret() -> KeySecret {
+    pub(super) fn secret() -> KeySecret {
         KeySecret::new("0123456789abcdef0123456789abcdef")
     }
 

@@ -4,6 +4,7 @@
 //! decision is in the snapshot. A second signal ends the process at once: whoever sends it has waited long enough.
 
 mod banner;
+mod descriptors;
 mod signals;
 mod store;
 
@@ -12,7 +13,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
 use tollgate_stores::redis::SettingsRefused;
@@ -21,6 +21,7 @@ use tracing::info;
 pub use self::banner::banner;
 use self::signals::Signals;
 use crate::app::{App, Secrets};
+use crate::brake;
 use crate::catalog;
 use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
@@ -106,6 +107,7 @@ async fn serve_until(
     ready: impl FnOnce(Ready),
     end: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
+    descriptors::raise(settings.server.connections_max);
     let data_dir = Arc::new(DataDir::open(&settings.data_dir)?);
     let admin_key = data_dir.admin_key()?;
     let key_secret = match &settings.auth.key_secret {
@@ -113,8 +115,7 @@ async fn serve_until(
         None => KeySecret::new(&data_dir.key_secret()?),
     };
     let listen = settings.listen;
-    let listener = TcpListener::bind(listen).await;
-    let listener = listener.map_err(|source| ServeError::Listen { listen, source })?;
+    let listener = transport::listen(listen).map_err(|source| ServeError::Listen { listen, source })?;
     let address = listener.local_addr().map_err(|source| ServeError::Listen { listen, source })?;
 
     let (counters, seed) = store::open(&settings.counters, &data_dir).await?;
@@ -139,10 +140,7 @@ async fn serve_until(
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
-    tasks.0.push(tokio::spawn(fleet::heed_resets(Arc::clone(&app))));
-    tasks.0.push(tokio::spawn(fleet::follow(Arc::clone(&app), Arc::clone(&data_dir))));
-    tasks.0.push(tokio::spawn(catalog::follow(Arc::clone(&app), Arc::clone(&data_dir))));
-    tasks.0.push(tokio::spawn(catalog::flush_usage(Arc::clone(&app), Arc::clone(&data_dir))));
+    tasks.0.extend(company(&app, &data_dir));
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
@@ -170,6 +168,17 @@ async fn serve_until(
     }
     info!("ended");
     Ok(())
+}
+
+/// What keeps in touch with other nodes and with the database.
+fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 5] {
+    [
+        tokio::spawn(fleet::heed_resets(Arc::clone(app))),
+        tokio::spawn(fleet::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(catalog::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(catalog::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(brake::tell(Arc::clone(app))),
+    ]
 }
 
 /// Drops counters that are as good as new, a shard at a time, and looks whether the shared ones are there.

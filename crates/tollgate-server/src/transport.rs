@@ -8,6 +8,7 @@
 mod caps;
 mod connection;
 mod service;
+mod socket;
 
 use std::future::Future;
 use std::io;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
@@ -28,11 +29,14 @@ use crate::settings::ServerSettings;
 
 /// How long to wait when no connection can be accepted, for lack of file descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// How often the log is told that none can be.
+const WARN_EVERY: Duration = Duration::from_mins(1);
 /// How long connections get to notice that they are to end at once.
 const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// The queue of the listener is no longer than this.
-const QUEUE_MAX: usize = 1_024;
+/// The queue of the listener is no longer than this. Whoever finds it full tries again a second later, so that a crowd that
+/// comes at once would slow down everybody; the system may allow less.
+const QUEUE_MAX: u32 = 4_096;
 
 /// What happened to connections, for metrics.
 #[derive(Debug, Default)]
@@ -72,6 +76,18 @@ pub struct DrainReport {
     pub took: Duration,
 }
 
+/// Listens on an address.
+///
+/// # Errors
+/// When it is taken, or not one of this machine.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // Connections of a process that has just ended are not in the way.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(QUEUE_MAX)
+}
+
 /// Serves `surface` on `listener` until `shutdown` completes, then lets requests in flight finish.
 ///
 /// The surface itself gives up on a body that comes too slowly: only it can answer that.
@@ -87,6 +103,7 @@ pub async fn run(
     // Every connection holds a sender: when the last is gone, all are.
     let (alive, gone) = mpsc::channel(1);
     let mut shutdown = pin!(shutdown);
+    let mut warned = None;
     loop {
         let accepted = tokio::select! {
             biased;
@@ -98,7 +115,7 @@ pub async fn run(
             Err(error) => {
                 stats.accept_errors.fetch_add(1, Ordering::Relaxed);
                 if !is_of_one_connection(&error) {
-                    warn!(%error, "cannot accept connections");
+                    tell_of(&error, &mut warned);
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -122,6 +139,14 @@ async fn accept_the_waiting(
             Ok(Ok((stream, peer))) => open(connections, caps, stream, peer, alive.clone()),
             _ => return,
         }
+    }
+}
+
+/// A shortage lasts as long as whoever causes it likes: the log must not be as long.
+fn tell_of(error: &io::Error, warned: &mut Option<Instant>) {
+    if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
+        *warned = Some(Instant::now());
+        warn!(%error, "cannot accept connections");
     }
 }
 

@@ -130,6 +130,15 @@ impl Accounts {
         Some(Key { accounts: self, fields: self.keys.of(hash)?.get(hash, id)? })
     }
 
+    /// The key with this id, or else some other in its place, and whether it is the one: to look at a key that is there and at
+    /// one that is not takes the same steps and as much memory, so that the time tells nothing. Which other one it is does not
+    /// change as long as the keys do not; if there is none at all, it is one that nobody has.
+    pub fn key_or_other(&self, id: &str) -> (Key<'_>, bool) {
+        let hash = hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes());
+        let (fields, is_it) = KeyShard::get_or_other(self.keys.of(hash), hash, id);
+        (Key { accounts: self, fields }, is_it)
+    }
+
     /// The user with this id.
     pub fn user(&self, id: &str) -> Option<User<'_>> {
         self.user_by_hash(hash_of(self.seed, tag::USER, id.as_bytes()))

@@ -6,9 +6,12 @@ use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tollgate_stores::sql::Item;
+use tollgate_testkit::PostgresServer;
 
-use crate::database::{alone, key, wait_for_version};
-use crate::harness::{Service, read_answer};
+use crate::database::{alone, key, node, wait_for_version};
+use crate::harness::{Service, read_answer, wait_for};
+
+const TRAIL: &str = "/v1/admin/audit?kind=key_attempts";
 
 /// One request from another address of this machine.
 fn from(source: &str, service: &Service, key: &str) -> u16 {
@@ -70,4 +73,50 @@ fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewher
     assert_eq!(from("127.0.0.2", &service, &newcomer.text), 200, "others do not wait");
     assert_eq!(from("127.0.0.2", &service, "wrong"), 401);
     assert_eq!(service.check("a", "/x").status, 200, "checks without a key are none of it");
+}
+
+/// What the audit trail tells of keys that are tried: of whom, and how many there were.
+fn alarms(service: &Service) -> Vec<(String, u64)> {
+    let answer = service.admin("GET", TRAIL, "").json();
+    let entries = answer["entries"].as_array().unwrap();
+    let told = entries.iter().map(|entry| {
+        assert_eq!((&entry["by"], &entry["action"]), (&"tollgate".into(), &"alarm".into()), "{entry}");
+        (entry["subject"].as_str().unwrap().to_owned(), entry["after"]["wrong_keys"].as_u64().unwrap())
+    });
+    told.collect()
+}
+
+#[test]
+fn t30_the_audit_trail_tells_once_of_each_address_that_tries_keys() {
+    let (service, _store) = alone("");
+    assert_eq!(alarms(&service), [], "and the admin key is known from here");
+    for source in ["127.0.0.2", "127.0.0.3"] {
+        for _ in 0..100 {
+            from(source, &service, "wrong");
+        }
+        let told = (source.to_owned(), 65);
+        wait_for("the alarm in the trail", || (alarms(&service).last() == Some(&told)).then_some(()));
+    }
+    let told = alarms(&service);
+    assert_eq!(told.len(), 2, "{told:?}");
+    let trail = service.admin("GET", "/v1/admin/audit", "").text;
+    assert!(!trail.contains("wrong\""), "what was tried is not told: {trail}");
+}
+
+#[test]
+fn t30_an_alarm_during_an_outage_of_the_database_is_told_afterwards_and_holds_up_nobody() {
+    let postgres = PostgresServer::start();
+    let service = node(&postgres.create_database(), "");
+    assert_eq!(alarms(&service), []);
+    postgres.kill9();
+    for _ in 0..80 {
+        assert!([401, 429].contains(&from("127.0.0.2", &service, "wrong")));
+    }
+    assert_eq!(service.check("a", "/x").status, 200);
+    postgres.restart();
+    wait_for("the alarm in the trail", || {
+        let answer = service.admin("GET", TRAIL, "");
+        (answer.status == 200 && answer.json()["entries"][0]["subject"] == "127.0.0.2").then_some(())
+    });
+    assert_eq!(alarms(&service), [("127.0.0.2".to_owned(), 65)]);
 }

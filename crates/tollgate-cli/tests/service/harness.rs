@@ -41,9 +41,28 @@ impl Service {
         Self::start(folder, Some(&file), &[])
     }
 
+    /// With this configuration file, and no more file descriptors than `ulimit` is told to allow (`-n 64`).
+    pub(crate) fn with_descriptors(ulimit: &str, config: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("tollgate.toml");
+        fs::write(&file, config).unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("ulimit {ulimit}; exec \"$0\" \"$@\"")]);
+        command.arg(env!("CARGO_BIN_EXE_tollgate"));
+        Self::run(command, folder, Some(&file), &[])
+    }
+
     /// In a folder that may have been used before.
     pub(crate) fn start(folder: TempDir, config: Option<&Path>, environment: &[(&str, &str)]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        Self::run(Command::new(env!("CARGO_BIN_EXE_tollgate")), folder, config, environment)
+    }
+
+    fn run(
+        mut command: Command,
+        folder: TempDir,
+        config: Option<&Path>,
+        environment: &[(&str, &str)],
+    ) -> Self {
         command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path().join("data"));
         if let Some(file) = config {
             command.arg("--config").arg(file);
@@ -121,6 +140,21 @@ impl Service {
     pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").arg(signal).arg(self.child.id().to_string()).status().unwrap();
         assert!(sent.success());
+    }
+
+    /// Memory of the process that is in use now, in KiB.
+    pub(crate) fn resident_kib(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    /// Time that the process spent on processors so far.
+    pub(crate) fn processor_time(&self) -> Duration {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
     }
 
     /// Waits for the process to end, and gives the folder back for the next one.

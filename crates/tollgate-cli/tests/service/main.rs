@@ -1,5 +1,5 @@
 //! The whole service, as its users meet it: the real binary, real sockets.
-#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
 
 mod admin;
 mod attacks;
@@ -9,9 +9,12 @@ mod checks;
 mod commands;
 mod errors;
 mod harness;
+mod heads;
+mod http2;
 mod keys;
 mod lifecycle;
 mod management;
 mod matrix;
 mod pages;
+mod slow;
 mod transfer;

@@ -93,7 +93,7 @@ async fn a_changed_file_is_in_force_without_a_restart() {
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let taken = transport::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let mut settings = settings(dir.path(), None);
     settings.listen = taken.local_addr().unwrap();
     let error = serve_until(settings, |_| {}, async {}).await.unwrap_err();

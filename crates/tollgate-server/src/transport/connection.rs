@@ -7,7 +7,6 @@
 //! request costs one reading of the clock.
 
 use std::future::Future;
-use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -17,7 +16,6 @@ use std::time::Duration;
 
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -26,6 +24,7 @@ use tracing::debug;
 
 use super::ConnectionStats;
 use super::service::{ConnectionService, Surface};
+use super::socket::Watched;
 use crate::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
@@ -33,12 +32,19 @@ const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 256;
 /// Streams that a client may open and reset before they were looked at ("rapid reset").
 const HTTP2_RESETS_MAX: usize = 20;
+/// Streams that a client may make us reset by what it sends on them ("made you reset").
+const HTTP2_FAULTS_MAX: usize = 256;
+/// What a client may send while it asks nothing: pings, settings, the rest of a body that was refused. More than the window of
+/// a connection (1 MiB), less than would keep a core busy.
+const HTTP2_UNASKED_BYTES_MAX: u32 = 2 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long an idle HTTP/1 connection is kept when the service drains. A request that is on its way already is still
 /// answered (and told that the connection closes); closing at once would lose it. HTTP/2 has GOAWAY for this.
 const DRAIN_LINGER: Duration = Duration::from_millis(300);
+/// How long a client gets to take the last answer while it still sends.
+const CLOSE_LINGER: Duration = Duration::from_secs(2);
 
 /// What serves all connections.
 pub(super) struct Connections<S> {
@@ -100,7 +106,7 @@ impl<S: Surface> Connections<S> {
     /// Serves one connection to its end.
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
         let pulse = Arc::new(Pulse { stage: Arc::clone(&self.terms.stage), ..Pulse::default() });
-        let io = TokioIo::new(Watched { stream, pulse: Arc::clone(&pulse) });
+        let io = TokioIo::new(Watched::new(stream, Arc::clone(&pulse)));
         let service =
             ConnectionService { surface: Arc::clone(&self.surface), peer, pulse: Arc::clone(&pulse) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
@@ -136,6 +142,10 @@ impl Terms {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
                 debug!(%peer, ?phase, "closed a connection that took too long");
             }
+            End::Flooded => {
+                self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
+                debug!(%peer, "closed a connection that sent much and asked nothing");
+            }
             End::Closed(Some(error)) => debug!(%peer, ?error, "a connection ended badly"),
             End::Closed(None) | End::Aborted => {}
         }
@@ -150,13 +160,16 @@ fn builder() -> Builder<TokioExecutor> {
         .timer(TokioTimer::new())
         .header_read_timeout(None) // see above
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
-        .pipeline_flush(true);
+        // Head and body in one piece. Not by `pipeline_flush`, which also keeps back every answer as long as something that
+        // was read is no whole request: that of a head that is no request, or too large, is then never sent.
+        .writev(false);
     builder
         .http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(HTTP2_STREAMS_MAX)
         .max_header_list_size(HTTP2_HEADER_BYTES_MAX)
         .max_pending_accept_reset_streams(HTTP2_RESETS_MAX)
+        .max_local_error_reset_streams(HTTP2_FAULTS_MAX)
         .keep_alive_interval(HTTP2_PING_EVERY)
         .keep_alive_timeout(HTTP2_PING_TIMEOUT);
     builder
@@ -165,6 +178,7 @@ fn builder() -> Builder<TokioExecutor> {
 enum End {
     Closed(Option<Box<dyn std::error::Error + Send + Sync>>),
     TimedOut(Phase),
+    Flooded,
     Aborted,
 }
 
@@ -178,22 +192,28 @@ pub(super) struct Pulse {
     /// Whether bytes came since the last request began.
     reading: AtomicBool,
     http2: AtomicBool,
+    /// Bytes that came on HTTP/2 while no request was in flight, since the last one.
+    unasked: AtomicU32,
+    /// Whether the last answer is sent, and only the client is yet to stop.
+    closing: AtomicBool,
     stage: Arc<CurrentStage>,
 }
 
 impl Pulse {
-    /// A request began; it lasts until the last of its answer is handed over.
+    /// A request began; it lasts until there is an answer. To take that is up to the client: it has no longer for it than to
+    /// ask again.
     pub(super) fn begin(self: &Arc<Self>, http2: bool) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.reading.store(false, Ordering::Relaxed);
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
+            self.unasked.store(0, Ordering::Relaxed);
         }
         InFlight(Arc::clone(self))
     }
 
-    fn read(&self, bytes: &[u8]) {
+    pub(super) fn read(&self, bytes: &[u8]) {
         if !self.reading.load(Ordering::Relaxed) && !bytes.is_empty() {
             self.reading.store(true, Ordering::Relaxed);
             // An HTTP/2 connection may be opened ahead of its first request.
@@ -201,9 +221,31 @@ impl Pulse {
                 self.http2.store(true, Ordering::Relaxed);
             }
         }
+        if self.http2.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0 {
+            let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            self.unasked.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the client may still be sending what is not going to be read: to close then would take the answer from it.
+    pub(super) fn closes_early(&self) -> bool {
+        let early = self.reading.load(Ordering::Relaxed)
+            && !self.http2.load(Ordering::Relaxed)
+            && self.stage.get() == Stage::Running;
+        if early {
+            self.closing.store(true, Ordering::Relaxed);
+        }
+        early
+    }
+
+    fn is_flooded(&self) -> bool {
+        self.unasked.load(Ordering::Relaxed) > HTTP2_UNASKED_BYTES_MAX
     }
 
     fn phase(&self) -> Phase {
+        if self.closing.load(Ordering::Relaxed) {
+            return Phase::Closing;
+        }
         let begun = self.reading.load(Ordering::Relaxed) || self.requests.load(Ordering::Relaxed) == 0;
         if self.in_flight.load(Ordering::Relaxed) > 0 {
             Phase::Serving
@@ -215,7 +257,7 @@ impl Pulse {
     }
 }
 
-/// A request in flight, until dropped.
+/// A request that waits for its answer, until dropped.
 pub(super) struct InFlight(Arc<Pulse>);
 
 impl InFlight {
@@ -240,6 +282,8 @@ enum Phase {
     Serving,
     /// For another request. On HTTP/2, where pings come all the time, whatever is read.
     Idle,
+    /// For the client to have taken the last answer.
+    Closing,
 }
 
 /// What is to be done with a connection that hyper can do nothing more about now.
@@ -283,6 +327,7 @@ impl<'c> Watch<'c> {
         let patience = match self.phase {
             Phase::Reading => self.since + self.terms.header_timeout,
             Phase::Serving | Phase::Idle => self.since + self.terms.idle_timeout,
+            Phase::Closing => self.since + CLOSE_LINGER,
         };
         self.finish_at.map_or(patience, |finish_at| finish_at.min(patience))
     }
@@ -297,6 +342,9 @@ impl<'c> Watch<'c> {
         if self.stage == Stage::Aborting {
             return Step::End(End::Aborted);
         }
+        if self.pulse.is_flooded() {
+            return Step::End(End::Flooded);
+        }
         self.follow_phase();
         if self.deadline() < timer.deadline() {
             timer.as_mut().reset(self.deadline());
@@ -310,7 +358,8 @@ impl<'c> Watch<'c> {
             if self.phase == Phase::Serving {
                 self.since = now; // a request may take its time: that is not the client's doing
             } else if self.deadline() <= now {
-                return Step::End(End::TimedOut(self.phase));
+                let closing = self.phase == Phase::Closing;
+                return Step::End(if closing { End::Closed(None) } else { End::TimedOut(self.phase) });
             }
             timer.as_mut().reset(self.deadline());
         }
@@ -343,50 +392,5 @@ impl<'c> Watch<'c> {
         if (phase, requests) != (self.phase, self.requests) {
             (self.phase, self.requests, self.since) = (phase, requests, Instant::now());
         }
-    }
-}
-
-/// The socket; leaves a mark when something is read.
-struct Watched {
-    stream: TcpStream,
-    pulse: Arc<Pulse>,
-}
-
-impl AsyncRead for Watched {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.pulse.read(&buf.filled()[before..]);
-        result
-    }
-}
-
-impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, HeaderValue};
 use http::{Request, Response, Version};
 use http_body_util::Full;
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 
 use super::connection::{InFlight, Pulse};
 
@@ -47,7 +47,7 @@ pub(super) struct ConnectionService<S> {
 }
 
 impl<S: Surface> hyper::service::Service<Request<Incoming>> for ConnectionService<S> {
-    type Response = Response<Answer>;
+    type Response = Response<Full<Bytes>>;
     type Error = Infallible;
     type Future = Answering<S::Answering>;
 
@@ -64,7 +64,7 @@ pub(super) struct Answering<F> {
 }
 
 impl<F: Future<Output = Response<Full<Bytes>>> + Unpin> Future for Answering<F> {
-    type Output = Result<Response<Answer>, Infallible>;
+    type Output = Result<Response<Full<Bytes>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut response = ready!(Pin::new(&mut self.answer).poll(cx));
@@ -72,33 +72,7 @@ impl<F: Future<Output = Response<Full<Bytes>>> + Unpin> Future for Answering<F> 
         if self.in_flight.as_ref().is_some_and(InFlight::is_the_last) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        let in_flight = self.in_flight.take();
-        Poll::Ready(Ok(response.map(|body| Answer { body, _in_flight: in_flight })))
-    }
-}
-
-/// The body of an answer. The request is in flight until it is sent.
-pub(super) struct Answer {
-    body: Full<Bytes>,
-    _in_flight: Option<InFlight>,
-}
-
-impl Body for Answer {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        self.in_flight = None;
+        Poll::Ready(Ok(response))
     }
 }

@@ -3,6 +3,8 @@
 //! A key is some hundred bytes of which most are of its own, so they stand in one piece of memory per shard, and an index
 //! of eight bytes each says where: half a hash and an offset. Two keys may share the half; the id in the record decides.
 
+use std::sync::LazyLock;
+
 use super::pool::PoolId;
 use super::shards::{SHARD_BITS, Shard, guess, lower_bound};
 use crate::time::Timestamp;
@@ -122,9 +124,46 @@ pub(super) struct KeyShard {
     records: Vec<u8>,
 }
 
+/// A key that nobody has, with a verifier that no text has.
+const NOBODYS: Fields<'static> = Fields {
+    id: "................",
+    verifier: &[0; 32],
+    previous: None,
+    user: None,
+    tenant: None,
+    tier: None,
+    numbers: None,
+    scopes: 0,
+    expires_at: None,
+    is_revoked: true,
+};
+
+/// What stands in for a shard without keys.
+static NOBODY: LazyLock<KeyShard> = LazyLock::new(|| {
+    let mut shard = KeyShard::default();
+    shard.put(0, &NOBODYS);
+    shard
+});
+
 impl KeyShard {
     pub(super) fn get(&self, hash: u128, id: &str) -> Option<Fields<'_>> {
         self.find(hash, id).map(|(_, fields, _)| fields)
+    }
+
+    /// The key with this id, or else the one that stands where it would, and whether it is the one. Without a shard, or in an
+    /// empty one, one that nobody has stands there.
+    pub(super) fn get_or_other<'a>(shard: Option<&'a Self>, hash: u128, id: &str) -> (Fields<'a>, bool) {
+        let shard = shard.filter(|shard| !shard.index.is_empty()).unwrap_or(&NOBODY);
+        let half = half(hash);
+        let at = shard.place(half).min(shard.index.len().saturating_sub(1));
+        let entry = shard.index.get(at).copied().unwrap_or(0);
+        let fields = shard.record(entry).map_or(NOBODYS, |(fields, _)| fields);
+        let is_it = fields.id == id;
+        if !is_it && entry & HALF == half {
+            // Another key shares the half: one in four thousand millions.
+            return shard.get(hash, id).map_or((fields, false), |fields| (fields, true));
+        }
+        (fields, is_it)
     }
 
     /// Every key, in the order of the hashes.
@@ -265,6 +304,21 @@ mod tests {
             let bytes: usize = shard.index.iter().map(|entry| shard.record(*entry).unwrap().1).sum();
             prop_assert_eq!(bytes, shard.records.len(), "nothing is left of what is gone");
             prop_assert!(shard.index.is_sorted());
+        }
+
+        #[test]
+        fn whoever_is_looked_for_somebody_is_found_and_told_from_others(
+            put in prop::collection::vec("[a-f]{1,5}", 0..30),
+            wanted in "[a-f]{1,5}",
+        ) {
+            let mut shard = KeyShard::default();
+            for id in &put {
+                shard.put(hash(id), &fields(id, &[7; 32], ""));
+            }
+            let (found, is_it) = KeyShard::get_or_other(Some(&shard), hash(&wanted), &wanted);
+            prop_assert_eq!(is_it, put.contains(&wanted));
+            prop_assert_eq!(found.id == wanted, is_it);
+            prop_assert_eq!(found.verifier, if put.is_empty() { &[0; 32] } else { &[7; 32] });
         }
 
         #[test]

@@ -22,7 +22,8 @@ pub(crate) struct AuditQuery {
     limit: Option<String>,
     /// Behind the entry with this id, in the order asked for: `next` of an earlier answer.
     after: Option<String>,
-    /// About this kind of thing: `rule`, `tier`, `quota`, `key`, `block`, `user_endpoint_limit`, `counters`, `penalty`, `settings`.
+    /// About this kind of thing: `rule`, `tier`, `quota`, `key`, `block`, `user_endpoint_limit`, `counters`, `penalty`, `settings`,
+    /// `key_attempts`.
     kind: Option<String>,
     /// Made by this caller.
     by: Option<String>,
@@ -50,9 +51,9 @@ pub(crate) struct AuditBody {
     version: u64,
     /// When.
     at: String,
-    /// Who: the name of a caller, `key:<id>` for an API key.
+    /// Who: the name of a caller, `key:<id>` for an API key, `tollgate` for what nobody asked for.
     by: String,
-    /// `create`, `update`, `delete`, `reset`, `pardon` or `reload`.
+    /// `create`, `update`, `delete`, `reset`, `pardon`, `reload` or `alarm`.
     action: String,
     /// What kind of thing.
     kind: String,

@@ -1,0 +1,100 @@
+//! Heads of requests at the bounds of what is read, and beyond.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+
+use crate::harness::{Service, read_answer, wait_for};
+
+/// A head of exactly so many bytes.
+fn head_of(bytes: usize) -> Vec<u8> {
+    let (before, after) = ("GET /healthz HTTP/1.1\r\nhost: a\r\nx: ", "\r\n\r\n");
+    format!("{before}{}{after}", "x".repeat(bytes - before.len() - after.len())).into_bytes()
+}
+
+#[test]
+fn a_head_of_64_kib_is_read_and_a_larger_one_is_answered_431() {
+    let service = Service::unconfigured();
+    assert_eq!(service.raw(&head_of(64 * 1024)).status, 200);
+    // Buffers are rounded up: where exactly the bound is, between these two, is not promised.
+    for bytes in [160 * 1024, 200 * 1024, 900 * 1024] {
+        for _ in 0..20 {
+            let answer = service.raw(&head_of(bytes));
+            assert_eq!((answer.status, &*answer.text), (431, ""), "{bytes} bytes");
+            assert_eq!(answer.header("connection"), Some("close"));
+        }
+    }
+}
+
+#[test]
+fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
+    let service = Service::unconfigured();
+    let with = |fields: usize| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(fields));
+    assert_eq!(service.raw(with(100).as_bytes()).status, 200);
+    assert_eq!(service.raw(with(101).as_bytes()).status, 431);
+}
+
+#[test]
+fn what_is_no_request_is_answered_400_and_not_by_silence() {
+    let service = Service::unconfigured();
+    for bytes in ["GET\r\n\r\n", "GET /a b c HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nno colon\r\n\r\n"] {
+        assert_eq!(service.raw(bytes.as_bytes()).status, 400, "{bytes:?}");
+    }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_rest_of_the_next_request() {
+    let service = Service::unconfigured();
+    let mut stream = service.connect();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /readyz HT").unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+    stream.write_all(b"TP/1.1\r\nhost: a\r\n\r\n").unwrap();
+    assert_eq!(read_answer(&mut stream).status, 200);
+}
+
+#[test]
+fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending() {
+    let service = Service::unconfigured();
+    let body = "x".repeat(700 * 1024);
+    for _ in 0..20 {
+        assert_eq!(service.post("/v1/rate-limit/check", &body).status, 413);
+    }
+}
+
+#[test]
+fn a_client_that_is_answered_while_it_sends_is_not_cut_off_by_a_reset() {
+    let service = Service::unconfigured();
+    let body = format!(
+        "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}",
+        700 * 1024,
+        "x".repeat(700 * 1024)
+    );
+    for (bytes, status) in [(head_of(900 * 1024), "431"), (body.into_bytes(), "413")] {
+        for _ in 0..20 {
+            let mut stream = service.connect();
+            stream.write_all(&bytes).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+    }
+}
+
+#[test]
+fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
+    let service = Service::unconfigured();
+    let mut endless = service.connect();
+    let chunk = vec![b'x'; 64 * 1024];
+    let mut sent = 0;
+    while endless.write_all(&chunk).is_ok() {
+        sent += chunk.len();
+        assert!(sent < 64 * 1024 * 1024, "{sent} bytes were taken");
+    }
+    // And who has been answered, and neither sends nor goes, is not waited for.
+    let mut silent = service.connect();
+    silent.write_all(&head_of(200 * 1024)).unwrap();
+    assert_eq!(read_answer(&mut silent).status, 431);
+    wait_for("both to be gone", || (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(()));
+    assert_eq!(silent.read(&mut [0; 16]).unwrap_or(0), 0);
+    let _ = silent.shutdown(Shutdown::Both);
+}

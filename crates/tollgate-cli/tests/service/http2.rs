@@ -1,0 +1,282 @@
+//! HTTP/2 as attackers speak it: frames written by hand.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::harness::{Service, wait_for};
+
+pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PING: u8 = 6;
+const GOAWAY: u8 = 7;
+const WINDOW_UPDATE: u8 = 8;
+const CONTINUATION: u8 = 9;
+
+const ACK: u8 = 1;
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+
+/// No attack may make the process larger than this; what it keeps for one connection is far less.
+const GROWTH_KIB_MAX: u64 = 96 * 1024;
+/// Whoever is cut off comes back: so often, unless that takes longer than [`ENOUGH`].
+const CONNECTIONS: u32 = 50;
+const ENOUGH: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    let mut bytes = vec![length[1], length[2], length[3], kind, flags];
+    bytes.extend_from_slice(&stream.to_be_bytes());
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+/// The head of a request, compressed without the use of a table.
+pub(crate) fn headers(method: &str, path: &str) -> Vec<u8> {
+    let mut block = vec![if method == "GET" { 0x82 } else { 0x83 }, 0x86];
+    for (name, value) in [(0x01, "a"), (0x04, path)] {
+        block.extend([name, u8::try_from(value.len()).unwrap()]);
+        block.extend_from_slice(value.as_bytes());
+    }
+    block
+}
+
+fn get(stream: u32) -> Vec<u8> {
+    frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers("GET", "/healthz"))
+}
+
+/// A request whose body is to come.
+fn post(stream: u32) -> Vec<u8> {
+    let mut block = headers("POST", "/v1/rate-limit/check");
+    // content-type: application/json
+    block.extend([0x0f, 0x10, 16]);
+    block.extend_from_slice(b"application/json");
+    frame(HEADERS, END_HEADERS, stream, &block)
+}
+
+/// The number of the stream that is opened as the `turn`th.
+fn stream(turn: u32) -> u32 {
+    2 * turn + 1
+}
+
+/// How an attack went.
+#[derive(Default)]
+struct Outcome {
+    /// How often it came back, and was cut off.
+    connections: u32,
+    /// How often it was repeated. The system takes much that the server has not read: this is no bound of the server's.
+    turns: u32,
+    /// What a connection was closed with last, if a word was heard.
+    goaway: Option<u32>,
+    /// Streams that the server reset.
+    resets: u32,
+}
+
+/// Connects, repeats what `turn` says until the server closes the connection, comes back, and looks that another client is
+/// answered all the while and that the process does not grow. Every connection must end by being closed.
+fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> + Sync) {
+    let service = Service::with_config(&format!("default_limit = 100000000\n[server]\n{config}"));
+    assert_eq!(service.check("healthy", "/x").status, 200);
+    let (before, over) = (service.resident_kib(), AtomicBool::new(false));
+    let (mut peak, mut answered) = (before, 0);
+    let started = Instant::now();
+    let spent = service.processor_time();
+    let outcome = std::thread::scope(|scope| {
+        let attacking = scope.spawn(|| {
+            let mut outcome = Outcome::default();
+            while outcome.connections < CONNECTIONS && started.elapsed() < ENOUGH {
+                run(&service, reads, &turn, &mut outcome);
+            }
+            over.store(true, Ordering::Relaxed);
+            outcome
+        });
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(service.check("healthy", "/x").status, 200, "request {answered} during {name}");
+            answered += 1;
+            peak = peak.max(service.resident_kib());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        attacking.join().unwrap()
+    });
+    let (took, spent) = (started.elapsed(), service.processor_time().saturating_sub(spent));
+    println!(
+        "{name}: {} connections closed after {} turns in all (GOAWAY {:?}, {} resets) in {took:?}, {spent:?} of a processor; {answered} others answered; {before} to {peak} KiB",
+        outcome.connections, outcome.turns, outcome.goaway, outcome.resets,
+    );
+    assert!(peak <= before + GROWTH_KIB_MAX, "{name}: grew from {before} to {peak} KiB");
+    wait_for("the connection to be gone", || {
+        (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(())
+    });
+    assert_eq!(service.check("healthy", "/x").status, 200);
+}
+
+fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: &mut Outcome) {
+    let mut writing = service.connect();
+    writing.set_write_timeout(Some(PATIENCE)).unwrap();
+    writing.set_read_timeout(Some(PATIENCE)).unwrap();
+    let reading = writing.try_clone().unwrap();
+    std::thread::scope(|scope| {
+        let listening = reads.then(|| scope.spawn(|| listen(reading)));
+        writing.write_all(PREFACE).unwrap();
+        let _ = writing.write_all(&frame(SETTINGS, 0, 0, &[]));
+        let (mut turns, started) = (0, Instant::now());
+        let ended = loop {
+            // Some turns in one write, as whoever means it would.
+            let bytes: Vec<u8> = (turns..turns + 50).flat_map(turn).collect();
+            match writing.write_all(&bytes) {
+                Err(error) => break error.kind(),
+                Ok(()) => turns += 50,
+            }
+            assert!(started.elapsed() < PATIENCE, "after {turns} turns the connection is still open");
+        };
+        assert_ne!(ended, std::io::ErrorKind::WouldBlock, "the server neither reads nor closes");
+        let _ = writing.shutdown(Shutdown::Both);
+        let (goaway, resets) = listening.map(|thread| thread.join().unwrap()).unwrap_or_default();
+        outcome.connections += 1;
+        outcome.turns += turns;
+        outcome.goaway = goaway.or(outcome.goaway);
+        outcome.resets += resets;
+    });
+}
+
+/// Reads until the end: the reason the server gave for it, and how many streams it reset before.
+fn listen(mut stream: TcpStream) -> (Option<u32>, u32) {
+    let (mut goaway, mut resets) = (None, 0);
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).is_ok() {
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        if stream.read_exact(&mut payload).is_err() {
+            break;
+        }
+        resets += u32::from(head[3] == RST_STREAM);
+        if head[3] == GOAWAY {
+            goaway = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+    }
+    (goaway, resets)
+}
+
+const SOON: &str = "idle_timeout = \"3s\"\nbody_timeout = \"3s\"";
+
+#[test]
+fn t41_rapid_reset_ends_the_connection() {
+    let cancelled =
+        |turn| [get(stream(turn)), frame(RST_STREAM, 0, stream(turn), &8_u32.to_be_bytes())].concat();
+    attack("rapid reset", SOON, true, cancelled);
+}
+
+#[test]
+fn t41_making_the_server_reset_streams_ends_the_connection() {
+    let no_window = |turn| [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4])].concat();
+    attack("window update of nothing", SOON, true, no_window);
+    let overflow = |turn| {
+        let most = 0x7fff_ffff_u32.to_be_bytes();
+        [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &most)].concat()
+    };
+    attack("window that is too large", SOON, true, overflow);
+    let more = |turn| [get(stream(turn)), frame(DATA, 0, stream(turn), b"more")].concat();
+    attack("data after the end", SOON, true, more);
+    let itself = |turn| {
+        let block = frame(2, 0, stream(turn), &[stream(turn).to_be_bytes().as_slice(), &[0]].concat());
+        [post(stream(turn)), block].concat()
+    };
+    attack("a stream that depends on itself", SOON, true, itself);
+}
+
+#[test]
+fn t41_a_head_that_never_ends_ends_the_connection() {
+    let piece = frame(CONTINUATION, 0, 1, &[&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat());
+    let endless = |turn| if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { piece.clone() };
+    attack("continuation flood", SOON, true, endless);
+    let empty = |turn| {
+        if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { frame(CONTINUATION, 0, 1, &[]) }
+    };
+    attack("empty continuation flood", SOON, true, empty);
+}
+
+#[test]
+fn t41_settings_and_pings_without_end_end_the_connection_in_time() {
+    // SETTINGS_HEADER_TABLE_SIZE, another at each turn.
+    let settings = |turn: u32| {
+        let value = (turn % 4096).to_be_bytes();
+        frame(SETTINGS, 0, 0, &[&[0, 1][..], &value].concat())
+    };
+    attack("settings flood", SOON, true, settings);
+    attack("settings flood, nothing read", SOON, false, settings);
+    let ping = |turn: u32| frame(PING, 0, 0, &u64::from(turn).to_be_bytes());
+    attack("ping flood", SOON, true, ping);
+    attack("ping flood, nothing read", SOON, false, ping);
+}
+
+#[test]
+fn t41_a_small_head_that_unpacks_to_a_huge_one_ends_the_connection() {
+    // A field of 4,000 bytes goes into the table once, and is named again by one byte each time.
+    let mut planted = headers("GET", "/");
+    planted.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
+    planted.extend([b'y'; 4_000]);
+    let bomb = [headers("GET", "/"), vec![0xbe; 16_000]].concat();
+    attack("hpack bomb", SOON, true, |turn| {
+        let block = if turn == 0 { &planted } else { &bomb };
+        frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), block)
+    });
+}
+
+#[test]
+fn t41_data_without_a_byte_ends_the_connection() {
+    let empty = |turn| if turn == 0 { post(1) } else { frame(DATA, 0, 1, &[]) };
+    attack("empty data flood", SOON, true, empty);
+}
+
+#[test]
+fn t41_an_answer_that_is_never_taken_ends_the_connection() {
+    // SETTINGS_INITIAL_WINDOW_SIZE of nothing: the server may not send a byte of any body.
+    let refusing = |turn| match turn {
+        0 => frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
+        turn if turn <= 100 => get(stream(turn)),
+        // Pings of the server are answered all the while.
+        _ => {
+            std::thread::sleep(Duration::from_millis(2));
+            frame(PING, ACK, 0, &[0x3b, 0x7c, 0xdb, 0x7a, 0x0b, 0x87, 0x16, 0xb4])
+        }
+    };
+    attack("answers that are not taken", SOON, true, refusing);
+}
+
+#[test]
+fn t41_a_head_of_more_than_16_kib_is_answered_431_and_the_connection_goes_on() {
+    let service = Service::unconfigured();
+    let mut stream = service.connect();
+    let field = [&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat();
+    // 32 bytes are reckoned for each field besides its own.
+    let large = [headers("GET", "/healthz"), field.repeat(20_000 / 133)].concat();
+    let frames = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS | END_STREAM, 1, &large), get(3)];
+    stream.write_all(&[PREFACE, &frames.concat()].concat()).unwrap();
+    let answers = [answer_of(&mut stream), answer_of(&mut stream)];
+    // `:status` with the value 431, as it is or packed.
+    let is_431 =
+        |block: &[u8]| block.starts_with(b"\x48\x03431") || block.starts_with(b"\x48\x83\x69\x90\xff");
+    let of = |stream| answers.iter().find(|(of, _)| *of == stream).map(|(_, block)| &**block).unwrap();
+    assert!(is_431(of(1)), "{answers:x?}");
+    assert_eq!(of(3)[0], 0x88, "200: {answers:x?}");
+}
+
+/// The stream and the head of the next answer.
+fn answer_of(stream: &mut TcpStream) -> (u32, Vec<u8>) {
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; usize::try_from(length).unwrap()];
+        stream.read_exact(&mut payload).unwrap();
+        if head[3] == HEADERS {
+            return (u32::from_be_bytes([head[5], head[6], head[7], head[8]]), payload);
+        }
+    }
+}

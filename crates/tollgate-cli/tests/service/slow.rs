@@ -1,0 +1,185 @@
+//! Thousands of clients that hold connections for nothing, and a service that runs out of file descriptors.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpSocket;
+use tokio::task::JoinSet;
+
+use crate::harness::{Service, read_answer, wait_for};
+use crate::http2::{PREFACE, frame, headers};
+
+const SLOW: usize = 5_000;
+/// Each opens fewer connections than one address may have.
+const ADDRESSES: usize = 10;
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// What a slow client says at once, and then again and again.
+type Manner = (Vec<u8>, Vec<u8>);
+
+/// How long a silent client is silent. A busy system may take a connection for made that the server's side dropped; only who
+/// says something learns of it.
+const SILENCE: Duration = Duration::from_secs(25);
+
+fn manners() -> [Manner; 5] {
+    let head = |rest: &str| format!("POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\n{rest}").into_bytes();
+    let begun = |frames: &[Vec<u8>]| [PREFACE.to_vec(), frames.concat()].concat();
+    let settings = frame(4, 0, 0, &[]);
+    let ping = frame(6, 0, 0, &[7; 8]);
+    [
+        (Vec::new(), b"x".to_vec()),
+        (head("x: "), b"x".to_vec()),
+        (head("content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"), b" ".to_vec()),
+        (begun(std::slice::from_ref(&settings)), ping),
+        // A head that goes on in other frames, and never ends.
+        (begun(&[settings, frame(1, 0, 1, &headers("POST", "/v1/rate-limit/check"))]), frame(9, 0, 1, &[])),
+    ]
+}
+
+/// This process and those it starts may have as many descriptors as the machine lets them: 5,000 sockets and some.
+fn allow_descriptors() {
+    let own = std::process::id().to_string();
+    let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
+    let hard = String::from_utf8(limit.stdout).unwrap().trim().to_owned();
+    let raised = Command::new("prlimit").args(["--pid", &own, &format!("--nofile={hard}:{hard}")]).status();
+    assert!(raised.unwrap().success(), "the limit of descriptors can be raised to {hard}");
+    let enough = hard == "unlimited" || hard.parse::<usize>().unwrap() > SLOW + 200;
+    assert!(enough, "{SLOW} sockets need a higher hard limit of descriptors than {hard}");
+}
+
+/// Holds a connection until the server ends it; the manner in which it was held for too long.
+async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Result<(), usize> {
+    let socket = TcpSocket::new_v4().unwrap();
+    let last = u8::try_from(2 + number % ADDRESSES).unwrap();
+    socket.bind(SocketAddr::new(Ipv4Addr::new(127, 0, 0, last).into(), 0)).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
+    if stream.write_all(&first).await.is_err() {
+        return Ok(());
+    }
+    let (mut reading, mut writing) = stream.split();
+    let pause = if first.is_empty() { SILENCE } else { Duration::from_secs(1) };
+    let mut turns = tokio::time::interval_at(tokio::time::Instant::now() + pause, pause);
+    let mut heard = [0; 256];
+    let ended = async {
+        loop {
+            tokio::select! {
+                read = reading.read(&mut heard) => if matches!(read, Ok(0) | Err(_)) { return },
+                _ = turns.tick() => if writing.write_all(&again).await.is_err() { return },
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.map_err(|_| number % manners().len())
+}
+
+/// Asks on new connections until told to stop: every request must be answered. How long each took.
+fn healthy(service: &Service, stop: impl Fn(usize) -> bool) -> Vec<Duration> {
+    let mut took = Vec::new();
+    while !stop(took.len()) {
+        let started = Instant::now();
+        assert_eq!(service.check("healthy", "/x").status, 200, "request {}", took.len());
+        took.push(started.elapsed());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    took.sort_unstable();
+    took
+}
+
+fn tell(what: &str, took: &[Duration]) {
+    let at = |part: usize| took[(took.len() * part / 100).min(took.len() - 1)];
+    println!("{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}", took.len(), at(50), at(99), at(100));
+}
+
+#[test]
+fn t40_five_thousand_slow_sockets_are_closed_while_every_healthy_request_is_answered() {
+    allow_descriptors();
+    let service = Service::with_config(
+        "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
+    );
+    tell("without slow sockets", &healthy(&service, |asked| asked == 500));
+    let over = AtomicBool::new(false);
+    let (peak, ended) = std::thread::scope(|scope| {
+        let asking = scope.spawn(|| healthy(&service, |asked| asked > 0 && over.load(Ordering::Relaxed)));
+        let watching = scope.spawn(|| {
+            let mut peak = 0.0_f64;
+            while !over.load(Ordering::Relaxed) {
+                peak = peak.max(service.metric("tollgate_connections").unwrap());
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            peak
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(async {
+            let manners = manners();
+            let held: JoinSet<_> = (0..SLOW)
+                .map(|number| hold(service.address, number, manners[number % manners.len()].clone()))
+                .collect();
+            held.join_all().await
+        });
+        over.store(true, Ordering::Relaxed);
+        tell("with slow sockets", &asking.join().unwrap());
+        (watching.join().unwrap(), ended)
+    });
+    println!("{peak} connections were open at once; {} KiB in use", service.resident_kib());
+    let mut left = [0; 5];
+    ended.iter().filter_map(|ended| ended.err()).for_each(|manner| left[manner] += 1);
+    assert_eq!(
+        (ended.len(), left),
+        (SLOW, [0; 5]),
+        "the server closes every slow socket, whatever its manner"
+    );
+    assert_eq!(service.metric("tollgate_connections_refused"), Some(0.0), "all of them were let in");
+    wait_for("the connections to be gone", || {
+        (service.metric("tollgate_connections").unwrap() <= 2.0).then_some(())
+    });
+}
+
+/// One request on a connection that is kept.
+fn ask(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
+    read_answer(stream)
+}
+
+fn accept_errors(stream: &mut TcpStream) -> u32 {
+    let text = ask(stream, "/metrics").text;
+    let line = text.lines().find_map(|line| line.strip_prefix("tollgate_accept_errors "));
+    line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
+}
+
+#[test]
+fn t40_running_out_of_descriptors_neither_spins_nor_ends_the_accepting() {
+    let service = Service::with_descriptors("-n 96", "[server]\nheader_timeout = \"10m\"");
+    let mut kept = service.connect();
+    assert_eq!(ask(&mut kept, "/healthz").status, 200);
+    // More than there are descriptors for: the rest wait in the queue of the listener.
+    let held: Vec<TcpStream> = (0..200).map(|_| service.connect()).collect();
+    wait_for("descriptors to run out", || (accept_errors(&mut kept) > 0).then_some(()));
+    let (errors, spent, started) = (accept_errors(&mut kept), service.processor_time(), Instant::now());
+    wait_for("more attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
+    let (tried, took) = (accept_errors(&mut kept) - errors, started.elapsed());
+    println!(
+        "{tried} attempts in {took:?}, {:?} of a processor",
+        service.processor_time().saturating_sub(spent)
+    );
+    // Each failure is followed by a pause of 50 ms, which no load makes shorter.
+    assert!(u128::from(tried) <= took.as_millis() / 50 + 2, "{tried} attempts in {took:?}: no pause between");
+    assert_eq!(ask(&mut kept, "/healthz").status, 200, "who is connected is served");
+    let lines = service.log().lines().filter(|line| line.contains("cannot accept connections")).count();
+    assert!(lines <= 3, "one line for an outage and not one for each attempt: {lines}");
+    drop(held);
+    assert_eq!(service.check("a", "/x").status, 200, "and everybody once descriptors are free");
+}
+
+#[test]
+fn t40_the_service_takes_all_the_descriptors_that_it_may_have() {
+    allow_descriptors();
+    let service = Service::with_descriptors("-Sn 96", "");
+    let mut held: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
+    for stream in &mut held {
+        assert_eq!(ask(stream, "/healthz").status, 200);
+    }
+    assert_eq!(accept_errors(&mut held[0]), 0);
+}
