@@ -1,27 +1,39 @@
 //! Bytes that a counter takes in Redis: with its key, its end and its share of the tables.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets};
 use tollgate_testkit::{Client, RedisServer};
 
 use crate::Plan;
-use crate::host;
-use crate::load::{Limits, TASKS};
+use crate::host::{self, Used};
+use crate::load::{Limits, TASKS, closed_loop};
+
+/// How long decisions on counters that are there are measured.
+const LASTING: Duration = Duration::from_secs(2);
 
 pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let server = host::start_server()?;
     let counts = if plan.quick { vec![100_000] } else { vec![100_000, 1_000_000, 6_000_000] };
     let alone = alone(&server)?;
-    let mut table = Table::new(["token buckets", "bytes each", "÷ a key of its own", "in a hash", "its key"]);
+    let mut table = Table::new([
+        "token buckets",
+        "bytes each",
+        "÷ a key of its own",
+        "in a hash",
+        "Redis µs per decision",
+        "a key",
+    ]);
     for count in counts {
-        let Filled { each, hashes, key } = fill(&server, count)?;
+        let Filled { each, hashes, micros, key } = fill(&server, count)?;
         table.row([
             count.to_string(),
             format!("{each:.1}"),
             format!("{:.2}", each / alone),
             format!("{:.1}", count as f64 / hashes),
+            format!("{micros:.1}"),
             key,
         ]);
         targets.at_most(format!("bytes per token bucket, used_memory over {count}"), each, 120.0);
@@ -38,6 +50,8 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
 struct Filled {
     each: f64,
     hashes: f64,
+    /// CPU time of Redis for a decision on one of them.
+    micros: f64,
     key: String,
 }
 
@@ -47,7 +61,7 @@ fn fill(server: &RedisServer, count: usize) -> Result<Filled> {
     let runtime = host::runtime()?;
     runtime.block_on(async {
         let store = host::open(&host::patient(server)).await?;
-        let limits = Arc::new(Limits::one(crate::load::limit(tollgate::Algorithm::TokenBucket, 1, 86_400)?));
+        let limits = Arc::new(Limits::one(crate::load::limit(tollgate::Algorithm::TokenBucket, 10, 86_400)?));
         limits.decide(&store, count).await?; // the script and the buffers are not the counters'
         let before = server.memory_used();
         let callers = (0..TASKS).map(|caller| {
@@ -67,7 +81,14 @@ fn fill(server: &RedisServer, count: usize) -> Result<Filled> {
         let (hashes, counters) = keys.split_once(' ').context("two numbers")?;
         anyhow::ensure!(counters.parse::<usize>()? > count, "{counters} counters of {count} are there");
         let key = server.command(&[b"RANDOMKEY"]).to_string();
-        Ok(Filled { each: grown / count as f64, hashes: hashes.parse()?, key })
+        let before = Used::so_far(server)?;
+        let ask = move |client| {
+            let (store, limits) = (store.clone(), Arc::clone(&limits));
+            async move { limits.decide(&store, client).await }
+        };
+        let decided = closed_loop(TASKS, count, LASTING, ask).await? as f64;
+        let micros = Used::so_far(server)?.since(&before).redis_us / decided;
+        Ok(Filled { each: grown / count as f64, hashes: hashes.parse()?, micros, key })
     })
 }
 
@@ -81,7 +102,7 @@ const ALONE: usize = 100_000;
 /// What a counter with a key of its own would take: the name as long as it would be, the state the same.
 fn alone(server: &RedisServer) -> Result<f64> {
     server.flush_all();
-    let mut client = Client::connect(server.address(), std::time::Duration::from_secs(10))?;
+    let mut client = Client::connect(server.address(), Duration::from_secs(10))?;
     client.command(&[b"PING"])?;
     let before = server.memory_used();
     for number in 0..ALONE {

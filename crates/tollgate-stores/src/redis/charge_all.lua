@@ -24,45 +24,13 @@ local flags = unpack('>B', arg)
 -- state. A value begins with the second from which it is none; it lasts somewhat longer than it says anything, so that
 -- not every write has to look at the end of the hash, which is not before.
 
--- Removes counters that are over, of as many as are looked at; how many. That it cannot must not fail a decision.
-local function tidy(key, looks)
-  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
-  for index = 1, #some, 2 do
-    local value = some[index + 1]
-    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
-  end
-  if #over > 0 then redis.call('HDEL', key, spread(over)) end
-  return #over
-end
-
--- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
--- none did, it is asked again, so that it says itself what is wrong.
-local function put(key, field, value)
-  local told = redis.pcall('HSET', key, field, value)
-  if type(told) == 'table' then
-    if told.err:find('OOM', 1, true) then tidy(key, 512) end
-    redis.call('HSET', key, field, value)
-  end
-end
-
--- The hash is to end after this one of its counters too. One in eight of those who say so looks at 32 others: where a
--- quarter of them are over, as many go as come.
-local function outlast(key, field, lasts)
-  local left = redis.call('PTTL', key)
-  if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
-  if (time[2] + field:byte(16)) % 8 == 0 then tidy(key, 32) end
-end
-
--- From when on a counter is to be none that says something for so long.
-local function lasting(ttl)
-  return floor((now + ttl) / 1000000) + (ttl > 60000000 and floor(ttl / 4000000) or 15) + 1
-end
-
 -- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
--- without what the other kinds of charges need.
+-- without what the other kinds of charges need. What is to last longer than before, and what is not written for want of
+-- memory, is left for `keep`.
+local unwritten, answer, fields, lasts, debts, ticks
 if flags == 0 then
   local position, plain, admitted = 2, true, true
-  local answer, fields, lasts, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
+  answer, fields, lasts, debts, ticks = { now, -1, 0 }, {}, {}, {}, {}
   for index = 1, #KEYS do
     local kind, bits, tick, cost, rate, window, most, field
     kind, bits, tick, cost, rate, window, most, field, position = unpack('>BBI3I4I4I7I7c16', arg, position)
@@ -93,17 +61,18 @@ if flags == 0 then
   if plain then
     if admitted then
       for index = 1, #KEYS do
-        local debt, tick = debts[index], ticks[index]
+        local debt, tick, last = debts[index], ticks[index], lasts[index]
         if debt then
-          local key, before, ttl = KEYS[index], lasts[index], answer[4 * index + 3]
-          local last = before * 1000000 > now + ttl and before or lasting(ttl)
-          local field = fields[index]
-          put(key, field, pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
-          if last ~= before then outlast(key, field, last) end
+          local told = last * 1000000 > now + answer[4 * index + 3]
+            and redis.pcall('HSET', KEYS[index], fields[index], pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
+          if type(told) ~= 'number' then
+            unwritten = unwritten or {}
+            unwritten[#unwritten + 1] = index
+          end
         end
       end
     end
-    return answer
+    if not unwritten then return answer end
   end
 end
 
@@ -140,6 +109,42 @@ local function share(part, whole, length)
   return rest > 0 and quotient + 1 or quotient
 end
 
+-- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
+local function tidy(key, looks)
+  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
+  for index = 1, #some, 2 do
+    local value = some[index + 1]
+    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
+  end
+  if #over > 0 then redis.call('HDEL', key, spread(over)) end
+end
+
+-- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
+-- none did, it is asked again, so that it says itself what is wrong.
+local function put(key, field, value)
+  local told = redis.pcall('HSET', key, field, value)
+  if type(told) == 'table' then
+    if told.err:find('OOM', 1, true) then tidy(key, 512) end
+    redis.call('HSET', key, field, value)
+  end
+end
+
+-- The hash is to end after this one of its counters too. One in eight of those who say so looks at 32 others: where a
+-- quarter of them are over, as many go as come.
+local function outlast(key, field, lasts)
+  local left = redis.call('PTTL', key)
+  if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
+  if (time[2] + field:byte(16)) % 8 == 0 then tidy(key, 32) end
+end
+
+-- From when on a counter is to be none that says something for so long: as long again, half a minute at least and five
+-- at most, or a quarter where that is more.
+local function lasting(ttl)
+  local longer = floor(ttl / (ttl > 1200000000 and 4000000 or 1000000))
+  if longer > 300 and ttl <= 1200000000 then longer = 300 elseif longer < 30 then longer = 30 end
+  return floor((now + ttl) / 1000000) + longer + 1
+end
+
 local function find(c, key)
   local value, last = redis.call('HGET', key, c.field), 0
   if value then last = unpack('>I5', value) end
@@ -154,6 +159,14 @@ local function keep(c, key, state, ttl)
   local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
   put(key, c.field, pack('>I5', last) .. state)
   if last ~= c.lasts then outlast(key, c.field, last) end
+end
+
+if unwritten then
+  for _, index in ipairs(unwritten) do
+    local state = pack('>I3I7I7', ticks[index], debts[index], floor(now / ticks[index]))
+    keep({ field = fields[index], lasts = lasts[index] }, KEYS[index], state, answer[4 * index + 3])
+  end
+  return answer
 end
 
 -- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`

@@ -21,7 +21,7 @@ pub struct ServerFacts {
     pub maxmemory: u64,
     /// Bytes it uses.
     pub used_memory: u64,
-    /// Keys it has thrown away since it started: counters lost.
+    /// Keys it has thrown away since it started: each is a hash full of lost counters.
     pub evicted_keys: u64,
 }
 
