@@ -136,7 +136,10 @@ impl Stage {
             let mut admissions = admissions.lock().clone();
             admissions.sort_unstable_by_key(|admission| admission.to);
             let broken = match gauge.limit.algorithm() {
-                Algorithm::FixedWindow | Algorithm::SlidingWindowCounter => fuller_window(gauge, &admissions),
+                Algorithm::FixedWindow => fuller_window(gauge, &admissions),
+                Algorithm::SlidingWindowCounter => {
+                    fuller_window(gauge, &admissions).or_else(|| fuller_slide(gauge, &admissions))
+                }
                 _ => fuller_bucket(gauge, &admissions),
             };
             broken.map(|what| format!("{}: {what}", gauge.limit))
@@ -171,6 +174,25 @@ fn fuller_window(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
         }
         if let Some(over) = waiting.remove(&window).filter(|over| *over > 0) {
             return Some(format!("{over} beyond {most} in window {window}"));
+        }
+    }
+    None
+}
+
+/// A moment by which more was admitted in its window than the fading window before leaves room for. Whatever had been
+/// admitted by a moment was charged by then, when the window before had faded less.
+fn fuller_slide(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
+    let (length, most) = (gauge.limit.window_length().as_micros(), u64::from(gauge.limit.requests()));
+    let mut by_window: BTreeMap<u64, u64> = BTreeMap::new();
+    for admission in admissions.iter().filter(|admission| admission.from / length == admission.to / length) {
+        let window = admission.to / length;
+        let previous = window.checked_sub(1).and_then(|before| by_window.get(&before)).copied().unwrap_or(0);
+        let current = by_window.entry(window).or_default();
+        *current += admission.cost;
+        let fading = u128::from(previous) * u128::from(length - admission.to % length);
+        if fading + u128::from(*current) * u128::from(length) > u128::from(most) * u128::from(length) {
+            let at = admission.to % length;
+            return Some(format!("{current} and {previous} before, {at} us into window {window} of {most}"));
         }
     }
     None

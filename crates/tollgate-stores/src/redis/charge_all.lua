@@ -266,7 +266,7 @@ local function write_bucket(c, key, taken, extra)
     local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
     if ttl < lapsed then ttl = lapsed end
   end
-  c.given_mark, c.valid = c.epoch, LEASE
+  c.given_mark = c.epoch
   keep(c, key, state, ttl)
 end
 
@@ -306,8 +306,21 @@ local function write_fixed(c, key, taken, extra)
   local state = pack('>I4I7', used, c.start)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
-  c.given_mark, c.valid = c.start, valid_until(c.stop)
+  c.given_mark = c.start
   keep(c, key, state, wait_until(c.stop))
+end
+
+-- What is used in this window and in the one before, without what a slice of either did not spend. What was granted in
+-- the window before still counts, and the node that gives it back cannot use it any more. Slices of before a reset are
+-- told by their birth. A charge that is taken back has none, so only the window of the moment takes it.
+local function settle_sliding(c, start, current, previous)
+  if c.unspent == 0 or (c.leased and c.given_born ~= c.born) then return current, previous end
+  if c.mark == start then
+    current, c.settled = current - c.unspent, true
+  elseif c.leased and c.mark == start - c.window then
+    previous, c.settled = previous - c.unspent, true
+  end
+  return current > 0 and current or 0, previous > 0 and previous or 0
 end
 
 local function judge_sliding(c, key)
@@ -320,17 +333,15 @@ local function judge_sliding(c, key)
     local at
     current, previous, at = unpack('>I4I4I7', value, 6)
     c.born = #value > 20 and (unpack('>I7', value, 21)) or 0
-    if too_far(at, c.length) then at, c.healed = start * c.tick, true end
+    -- What a wrong clock counted is put into windows that it was not granted in: no slice is given back to them.
+    if too_far(at, c.length) then at, c.healed, c.born = start * c.tick, true, 0 end
     local stored = floor(at / c.tick)
     if stored > start then start, elapsed = stored, 0
-    elseif stored + c.window == start then previous, current, c.born = current, 0, 0
+    elseif stored + c.window == start then previous, current = current, 0
     elseif stored ~= start then current, previous, c.born = 0, 0, 0 end
   end
-  if c.unspent > 0 and c.mark == start and (not c.leased or c.given_born == c.born) then
-    current, c.settled = current - c.unspent, true
-    if current < 0 then current = 0 end
-  end
-  c.start, c.current, c.previous = start, current, previous
+  current, previous = settle_sliding(c, start, current, previous)
+  c.start, c.current, c.previous, c.stop = start, current, previous, (start + c.window) * c.tick
   local fading, wanted = previous * (c.window - elapsed), c.cost == 0 and 1 or c.cost
   local left = current < c.rate and (c.rate - current) * c.window - fading or 0
   c.remaining, c.wait = left > 0 and floor(left / c.window) or 0, 0
@@ -355,7 +366,7 @@ local function write_sliding(c, key, taken, extra)
   local state = pack('>I4I4I7', current, c.previous, c.start * c.tick)
   if extra > 0 and c.born == 0 then c.born = now end
   if c.born > 0 then state = state .. pack('>I7', c.born) end
-  c.given_mark, c.valid = c.start, valid_until((c.start + c.window) * c.tick)
+  c.given_mark = c.start
   keep(c, key, state, wait_until((c.start + 2 * c.window) * c.tick))
 end
 
@@ -607,8 +618,12 @@ if not dry then
       local taken = admitted and c.outcome == 1 and c.cost or 0
       local extra = 0
       if taken > 0 and c.want > 0 and c.kind ~= 7 then
+        -- What is wanted is for the whole life of a lease. Of a slice that ends with its window no more can be used
+        -- than in that part of it.
+        c.valid = c.stop and valid_until(c.stop) or LEASE
+        local usable = floor(c.want * c.valid / LEASE)
         extra = floor(c.remaining / (2 * c.nodes))
-        if extra > c.want then extra = c.want end
+        if extra > usable then extra = usable end
       end
       if taken > 0 or c.settled or (c.healed and c.cost > 0) then
         writes[c.kind](c, key, taken, extra)

@@ -12,6 +12,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 pub(super) const BUSY: u32 = 50;
 /// A pace is known from this many units on: each of them was a call, and fewer may be a page that loads.
 const SAMPLE: u32 = 20;
+/// A burst within a few milliseconds says little about a second: no pace is told from less time than this.
+pub(super) const PACE_FROM: Duration = Duration::from_millis(50);
 const PLACES: usize = 256;
 
 /// The table.
@@ -61,8 +63,7 @@ fn place_of(key: u128) -> usize {
 
 /// Units in a second at the pace of `units` in `time`.
 pub(super) fn per_second(units: u32, time: Duration) -> u32 {
-    // A burst within a few milliseconds says little about a second.
-    let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX).max(50);
+    let millis = u64::try_from(time.max(PACE_FROM).as_millis()).unwrap_or(u64::MAX);
     u32::try_from(u64::from(units) * 1_000 / millis).unwrap_or(u32::MAX)
 }
 

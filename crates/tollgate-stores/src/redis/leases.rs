@@ -2,7 +2,9 @@
 //!
 //! A slice is charged on the server before any of it is used, so what all nodes admit together is never more than the
 //! limit: whatever becomes of a node, its slice was counted. A slice is valid for two seconds, or until its window ends,
-//! reckoned from before it was asked for; what is left of it goes back with the next call. A bucket counts what is out as
+//! reckoned from before it was asked for; what is left of it goes back with the next call, to a sliding window in the next
+//! window too, since what is counted of the one before weighs on it. Nothing is taken from a slice that is being given
+//! back, and none is given back twice, so what goes back was certainly not used. A bucket counts what is out as
 //! taken, so that it does not refill behind a slice's back. What comes in while nothing is known to be used is lost to it,
 //! so the first slice of a bucket is small and soon told of.
 //!
@@ -362,6 +364,22 @@ mod tests {
         assert_eq!(ask(Algorithm::TokenBucket), (200, 1_600));
         assert_eq!(ask(Algorithm::Gcra).0, 200);
         assert_eq!(ask(Algorithm::FixedWindow).0, 800);
+    }
+
+    #[test]
+    fn the_last_slices_of_a_window_do_not_make_a_counter_seem_idle() {
+        let (limit, now) = (limit(), Instant::now());
+        let (leases, charge) = (Leases::new(1, now), charge(&limit));
+        let (mut asked, millisecond) = (wish(&leases, &charge, now), SECOND / 1_000);
+        let at_first = asked.0.want;
+        // Two are granted for the last ten milliseconds; one is used, or both are.
+        for used in [1, 2, 1] {
+            let grant = Grant { granted: 2, valid: Span::from_millis(10), born: 1, mark: 1 };
+            leases.granted(&charge, (&asked.0, asked.1), admitted(500), grant, now);
+            (0..used).for_each(|_| _ = take(&leases, &charge, now + millisecond));
+            asked = wish(&leases, &charge, now + 10 * millisecond);
+            assert_eq!(asked.0.want, at_first);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Effect};
 use tollgate::limit::Limit;
 
-use super::super::hot::{BUSY, per_second};
+use super::super::hot::{BUSY, PACE_FROM, per_second};
 use super::super::script::{LEASE, LeaseRequest, Settle};
 use super::{Owner, Serving, Ticket, is_bucket, less};
 
@@ -96,13 +96,21 @@ impl Held {
 
     /// How busy the counter is, by how fast the slice went.
     fn learn_rate(&mut self) {
-        let Slice { granted, left, since, used_at, .. } = self.slice;
+        let Slice { granted, left, since, until, used_at, .. } = self.slice;
         if granted == 0 {
             return;
         }
         let seen = per_second(granted - left, used_at.saturating_duration_since(since));
-        // A slice that is used up says only how much there was, not how much was asked for.
-        self.rate = if left == 0 { seen.max(self.rate / 2) } else { seen };
+        let told_in = if left == 0 { used_at } else { until }.saturating_duration_since(since);
+        self.rate = if told_in < PACE_FROM {
+            // A small one, because little remains or the window is about to end: a pace told from it is too slow.
+            seen.max(self.rate)
+        } else if left == 0 {
+            // A slice that is used up says only how much there was, not how much was asked for.
+            seen.max(self.rate / 2)
+        } else {
+            seen
+        };
     }
 
     /// What is to be given back; afterwards nothing is held.
