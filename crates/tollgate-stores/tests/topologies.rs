@@ -217,8 +217,8 @@ async fn exercise(settings: &RedisSettings) -> String {
         let answer = store.charge_all_timed(&charges, now()).await;
         told.push(answer.map(|(verdicts, _)| verdicts.admitted(&charges)));
     }
-    // One newcomer in eight tidies up.
-    for _ in 0..150 {
+    // One newcomer in sixteen tidies up.
+    for _ in 0..300 {
         let _ = store.charge_all_timed(&charges([&Gauge::a_day(Algorithm::TokenBucket, 2)], 1), now()).await;
     }
     let penalised = store.penalised(9, now()).await.map(|list| list.len());

@@ -76,6 +76,57 @@ if flags == 0 then
   end
 end
 
+-- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
+local function tidy(key, looks)
+  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
+  for index = 1, #some, 2 do
+    local value = some[index + 1]
+    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
+  end
+  if #over > 0 then redis.call('HDEL', key, spread(over)) end
+end
+
+-- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
+-- none did, it is asked again, so that it says itself what is wrong.
+local function put(key, field, value)
+  local told = redis.pcall('HSET', key, field, value)
+  if type(told) == 'table' then
+    if told.err:find('OOM', 1, true) then tidy(key, 512) end
+    redis.call('HSET', key, field, value)
+  end
+end
+
+-- The hash is to end after this one of its counters too. One in sixteen of those who say so looks at 32 others: where
+-- half of them are over, as many go as come.
+local function outlast(key, field, lasts)
+  local left = redis.call('PTTL', key)
+  if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
+  if (time[2] + field:byte(16)) % 16 == 0 then tidy(key, 32) end
+end
+
+-- From when on a counter is to be none that says something for so long: as long again, half a minute at least and five
+-- at most, or a quarter where that is more.
+local function lasting(ttl)
+  local longer = floor(ttl / (ttl > 1200000000 and 4000000 or 1000000))
+  if longer > 300 and ttl <= 1200000000 then longer = 300 elseif longer < 30 then longer = 30 end
+  return floor((now + ttl) / 1000000) + longer + 1
+end
+
+local function keep(c, key, state, ttl)
+  -- A clock that was wrong has said wrongly how long it lasts, too.
+  local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
+  put(key, c.field, pack('>I5', last) .. state)
+  if last ~= c.lasts then outlast(key, c.field, last) end
+end
+
+if unwritten then
+  for _, index in ipairs(unwritten) do
+    local state = pack('>I3I7I7', ticks[index], debts[index], floor(now / ticks[index]))
+    keep({ field = fields[index], lasts = lasts[index] }, KEYS[index], state, answer[4 * index + 3])
+  end
+  return answer
+end
+
 local has = function(number, bit) return floor(number / bit) % 2 == 1 end
 -- How long a lease is valid, unless its window ends before.
 local LEASE = 2000000
@@ -109,42 +160,6 @@ local function share(part, whole, length)
   return rest > 0 and quotient + 1 or quotient
 end
 
--- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
-local function tidy(key, looks)
-  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
-  for index = 1, #some, 2 do
-    local value = some[index + 1]
-    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
-  end
-  if #over > 0 then redis.call('HDEL', key, spread(over)) end
-end
-
--- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
--- none did, it is asked again, so that it says itself what is wrong.
-local function put(key, field, value)
-  local told = redis.pcall('HSET', key, field, value)
-  if type(told) == 'table' then
-    if told.err:find('OOM', 1, true) then tidy(key, 512) end
-    redis.call('HSET', key, field, value)
-  end
-end
-
--- The hash is to end after this one of its counters too. One in eight of those who say so looks at 32 others: where a
--- quarter of them are over, as many go as come.
-local function outlast(key, field, lasts)
-  local left = redis.call('PTTL', key)
-  if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
-  if (time[2] + field:byte(16)) % 8 == 0 then tidy(key, 32) end
-end
-
--- From when on a counter is to be none that says something for so long: as long again, half a minute at least and five
--- at most, or a quarter where that is more.
-local function lasting(ttl)
-  local longer = floor(ttl / (ttl > 1200000000 and 4000000 or 1000000))
-  if longer > 300 and ttl <= 1200000000 then longer = 300 elseif longer < 30 then longer = 30 end
-  return floor((now + ttl) / 1000000) + longer + 1
-end
-
 local function find(c, key)
   local value, last = redis.call('HGET', key, c.field), 0
   if value then last = unpack('>I5', value) end
@@ -152,21 +167,6 @@ local function find(c, key)
   if last * 1000000 <= now then value = false end
   c.lasts = last
   return value
-end
-
-local function keep(c, key, state, ttl)
-  -- A clock that was wrong has said wrongly how long it lasts, too.
-  local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
-  put(key, c.field, pack('>I5', last) .. state)
-  if last ~= c.lasts then outlast(key, c.field, last) end
-end
-
-if unwritten then
-  for _, index in ipairs(unwritten) do
-    local state = pack('>I3I7I7', ticks[index], debts[index], floor(now / ticks[index]))
-    keep({ field = fields[index], lasts = lasts[index] }, KEYS[index], state, answer[4 * index + 3])
-  end
-  return answer
 end
 
 -- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
