@@ -58,7 +58,9 @@ fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewher
         last = Some(answer);
     }
     println!("ten thousand wrong keys took {:?}", started.elapsed());
-    assert_eq!(statuses[401] + statuses[429], 10_000);
+    let others =
+        statuses.iter().enumerate().filter(|(status, count)| **count > 0 && ![401, 429].contains(status));
+    assert_eq!(others.collect::<Vec<_>>(), [], "(status, how often)");
     let last = last.unwrap();
     assert_eq!((last.status, last.error().1), (429, "TOO_MANY_ATTEMPTS".to_owned()));
     assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);

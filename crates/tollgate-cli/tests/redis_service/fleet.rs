@@ -1,6 +1,6 @@
 //! Several nodes, one limit.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use std::thread;
 
 use tollgate_testkit::RedisServer;
 
-use crate::harness::Service;
+use crate::harness::{Service, read_some};
 use crate::{admitted, service};
 
 const NODES: usize = 3;
@@ -72,7 +72,7 @@ fn burst(stream: &mut TcpStream, round: usize, requests: usize) -> usize {
     let mut statuses = Statuses::default();
     let mut chunk = [0; 16 << 10];
     while statuses.admitted + statuses.others < requests {
-        let count = stream.read(&mut chunk).unwrap();
+        let count = read_some(stream, &mut chunk).unwrap();
         assert!(count > 0, "the node hung up");
         statuses.read(&chunk[..count]);
     }

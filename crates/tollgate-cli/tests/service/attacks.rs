@@ -1,10 +1,9 @@
 //! What attackers send.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
 
-use crate::harness::{Service, read_answer};
+use crate::harness::{Service, read_answer, read_some};
 
 #[test]
 fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
@@ -14,18 +13,14 @@ fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
         stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost:").unwrap();
     }
     assert_eq!(service.check("a", "/x").status, 200);
-    let started = Instant::now();
     for stream in &mut slow {
-        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        let mut rest = Vec::new();
-        // Closed, with or without a word.
-        let _ = stream.read_to_end(&mut rest);
+        let end = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "closed, with or without a word");
     }
-    assert!(started.elapsed() < Duration::from_secs(5));
     let mut idle = service.connect();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
     assert_eq!(read_answer(&mut idle).status, 200);
-    assert_eq!(idle.read(&mut [0; 16]).unwrap(), 0, "an idle connection is closed");
+    assert_eq!(read_some(&mut idle, &mut [0; 16]).unwrap(), 0, "an idle connection is closed");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -233,12 +233,23 @@ pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
         if let Some(answer) = parse_answer(&bytes) {
             return answer;
         }
-        match stream.read(&mut chunk) {
+        match read_some(stream, &mut chunk) {
             Ok(0) | Err(_) => break,
             Ok(count) => bytes.extend_from_slice(&chunk[..count]),
         }
     }
     Answer { status: 0, headers: Vec::new(), text: String::from_utf8_lossy(&bytes).into_owned() }
+}
+
+/// What has come, once something has. A process that is stopped and goes on (a machine that is moved, say) finds a read with a
+/// time-out interrupted, though no signal was for it.
+pub(crate) fn read_some(stream: &mut TcpStream, chunk: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(chunk) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
 }
 
 fn parse_answer(bytes: &[u8]) -> Option<Answer> {
