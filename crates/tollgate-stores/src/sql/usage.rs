@@ -18,7 +18,7 @@ const ID_MAX: usize = tollgate::identity::ID_BYTES_MAX;
 const REMEMBERED: u64 = 100;
 /// How long the numbers of a node that is gone are remembered.
 const FORGOTTEN_AFTER_MICROS: u64 = 30 * 86_400 * 1_000_000;
-/// How often a batch is begun anew when somebody removes a user or key that it is about to count, or waits for it.
+/// How often a batch is begun anew when somebody waits for it who it waits for, or adds it at the same time.
 const ATTEMPTS: usize = 3;
 
 /// What a node has counted since its last batch.
@@ -112,7 +112,7 @@ impl Database {
         let mut attempt = 1;
         loop {
             match self.try_add_usage(batch).await {
-                // A user or key went away between our look and our write.
+                // It was added in the meantime, then it is known now.
                 Err(DatabaseError::Constraint { .. }) if attempt < ATTEMPTS => attempt += 1,
                 Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
                 done => return done,
@@ -197,7 +197,7 @@ impl Database {
         read: impl Fn(&Row) -> Result<T, DatabaseError>,
     ) -> Result<Vec<T>, DatabaseError> {
         let mut transaction = self.pool.begin_snapshot().await?;
-        let rows = transaction.rows_of(select, ids).await?;
+        let rows = transaction.rows_of(select, ids, ")").await?;
         transaction.end().await?;
         rows.iter().map(read).collect()
     }
@@ -293,17 +293,29 @@ impl Transaction {
         Ok(())
     }
 
+    /// Those of these ids that are there, and are kept from going away until this transaction ends: as a row of theirs would
+    /// do, only before it is written.
     async fn known(&mut self, select: &'static str, ids: &[&str]) -> Result<HashSet<String>, DatabaseError> {
-        let rows = self.rows_of(select, ids).await?;
+        let keep = match self.engine() {
+            Engine::Postgres => ") ORDER BY 1 FOR KEY SHARE",
+            Engine::MySql => ") ORDER BY 1 LOCK IN SHARE MODE",
+            Engine::Sqlite => ")", // one writes at a time
+        };
+        let rows = self.rows_of(select, ids, keep).await?;
         rows.iter().map(|row| row.text(0, "usage")).collect()
     }
 
     /// The rows that a query ending in `IN (` finds for these ids.
-    async fn rows_of(&mut self, select: &'static str, ids: &[&str]) -> Result<Vec<Row>, DatabaseError> {
+    async fn rows_of(
+        &mut self,
+        select: &'static str,
+        ids: &[&str],
+        end: &'static str,
+    ) -> Result<Vec<Row>, DatabaseError> {
         let mut rows = Vec::new();
         for piece in ids.chunks(CHUNK_ROWS) {
             let mut query = Query::new(select);
-            query.bind_all(piece.iter().map(|id| Value::Text(id))).push(")");
+            query.bind_all(piece.iter().map(|id| Value::Text(id))).push(end);
             rows.extend(self.rows(&query).await?);
         }
         Ok(rows)
