@@ -58,7 +58,7 @@ impl Load {
             effect: Effect::Enforce,
             leases: true,
         };
-        Charges { charges: [charge].into_iter().collect(), penalty: None, dry_run: false }
+        Charges { charges: [charge].into_iter().collect(), ..Charges::default() }
     }
 
     /// The share of each node, in parts of all.

@@ -163,7 +163,7 @@ impl Trace {
         let charges = charges.collect();
         let own_charges = if dice.one_in(2) { u32::MAX } else { dice.below(16) };
         let penalty = self.watched.as_ref().map(|watched| watched.penalty(own_charges));
-        Charges { charges, penalty, dry_run: dice.one_in(10) }
+        Charges { charges, penalty, dry_run: dice.one_in(10), tenant: None }
     }
 
     /// Gives one limit other numbers. Never another window or algorithm: those make another counter.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::algorithms::Verdict;
-use crate::identity::{Client, Subject};
+use crate::identity::{Client, Subject, Tenant};
 use crate::limit::Limit;
 use crate::penalties::PenaltyPolicy;
 use crate::time::{Span, Timestamp};
@@ -64,6 +64,8 @@ pub struct Charges<'a> {
     pub penalty: Option<PenaltyCharge<'a>>,
     /// Only look: answer as usual, write nothing.
     pub dry_run: bool,
+    /// The organisation that asks, if one is named: a store that is bounded leaves room for the others.
+    pub tenant: Option<Tenant<'a>>,
 }
 
 /// The client whose refusals are noted.

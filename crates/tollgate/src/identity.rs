@@ -251,6 +251,27 @@ impl Seed {
     }
 }
 
+/// The organisation of a request, for stores: hashed only when one needs to tell it from others.
+#[derive(Copy, Clone, Debug)]
+pub struct Tenant<'a> {
+    id: Id<'a>,
+    seed: Seed,
+}
+
+impl<'a> Tenant<'a> {
+    /// The organisation by this name.
+    pub fn new(id: Id<'a>, seed: Seed) -> Self {
+        Tenant { id, seed }
+    }
+
+    /// What tells it from others.
+    pub fn subject(self) -> Subject {
+        let mut values = SubjectHasher::new(self.seed);
+        values.push_bytes(tag::TENANT, self.id.as_str().as_bytes());
+        values.subject()
+    }
+}
+
 /// The hash of a subject's values, under way: each goes in with its kind and length before it, so that no two lists
 /// look alike.
 #[derive(Copy, Clone)]

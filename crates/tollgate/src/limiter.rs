@@ -198,7 +198,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let looks = of_client.charges.chunks(CHARGES_MAX).map(|some| (SmallVec::from_slice(some), None));
         let record = of_client.penalty.map(|penalty| (SmallVec::new(), Some(penalty)));
         for (charges, penalty) in looks.chain(record) {
-            let look = Charges { charges, penalty, dry_run: true };
+            let look = Charges { charges, penalty, dry_run: true, tenant: of_client.tenant };
             match self.counters.charge_all(&look, now).await {
                 Ok(seen) => inspection.note(&look, &seen),
                 Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),

@@ -38,7 +38,7 @@ fn charges<'a>(limit: &'a Limit, subjects: &[Subject], cost: u32) -> Charges<'a>
         effect: Effect::Enforce,
         leases: true,
     };
-    Charges { charges: subjects.iter().map(one).collect(), penalty: None, dry_run: false }
+    Charges { charges: subjects.iter().map(one).collect(), ..Charges::default() }
 }
 
 fn admits(store: &MemoryCounters, limit: &Limit, subjects: &[Subject]) -> bool {

@@ -45,7 +45,7 @@ impl Limits {
             effect: Effect::Enforce,
             leases: true,
         };
-        Charges { charges: self.0.iter().enumerate().map(charge).collect(), penalty: None, dry_run: false }
+        Charges { charges: self.0.iter().enumerate().map(charge).collect(), ..Charges::default() }
     }
 
     /// Whether a request of a client is admitted.

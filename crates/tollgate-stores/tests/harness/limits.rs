@@ -54,7 +54,7 @@ pub(crate) fn limit(algorithm: Algorithm, requests: u32, window: Span) -> Limit 
 /// All limits of one request, charged together.
 pub(crate) fn charges<'a>(gauges: impl IntoIterator<Item = &'a Gauge>, cost: u32) -> Charges<'a> {
     let charges = gauges.into_iter().map(|gauge| gauge.charge(cost)).collect();
-    Charges { charges, penalty: None, dry_run: false }
+    Charges { charges, ..Charges::default() }
 }
 
 /// A client whose conduct is watched.

@@ -203,7 +203,7 @@ fn random() -> u128 {
 /// All limits of one request, charged together.
 fn charges<'a>(gauges: &[&'a Gauge], cost: u32) -> Charges<'a> {
     let charges: SmallVec<[Charge<'a>; 4]> = gauges.iter().map(|gauge| gauge.charge(cost)).collect();
-    Charges { charges, penalty: None, dry_run: false }
+    Charges { charges, ..Charges::default() }
 }
 
 fn ask<H: Harness>(harness: &H, charges: &Charges<'_>) -> Verdicts {

@@ -69,6 +69,7 @@ impl Fallback {
             // Over its share is not over its limit: that is nobody's misconduct.
             penalty: None,
             dry_run: charges.dry_run,
+            tenant: charges.tenant,
         };
         self.counters.charge_all_now(&shares, now)
     }
@@ -80,8 +81,8 @@ impl Fallback {
             effect: Effect::Enforce,
             ..*charge
         });
-        let charges = held.filter(|charge| charge.cost > 0).collect();
-        Charges { charges, penalty: None, dry_run: false }
+        let held = held.filter(|charge| charge.cost > 0).collect();
+        Charges { charges: held, tenant: charges.tenant, ..Charges::default() }
     }
 
     /// Counts again what was taken out and could not be brought anywhere, beside what was counted meanwhile. More than
@@ -92,6 +93,7 @@ impl Fallback {
             let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
             let alone = Charges {
                 charges: SmallVec::from_slice(&[Charge { cost, ..*charge }]),
+                tenant: taken.tenant,
                 ..Charges::default()
             };
             self.counters.charge_all_now(&alone, now);

@@ -6,9 +6,14 @@
 //!
 //! **When a shard is full**, counters that are as good as new are dropped first; that loses nothing. If every
 //! counter still holds consumption, none of them is pushed out: newcomers of that shard share one overflow counter
-//! per limit until there is room. So filling the table with invented clients frees nobody from a limit.
+//! per limit until there is room. So filling the table with invented clients frees nobody from a limit. Full it is for
+//! each tenant on its own: one that invents clients leaves room for those of the others, and shares its overflow counters
+//! with nobody else as long as there is room for them.
 
+mod holders;
 mod packed;
+mod records;
+mod room;
 mod shard;
 mod snapshot;
 mod table;
@@ -18,13 +23,14 @@ use std::num::NonZeroUsize;
 
 use smallvec::{SmallVec, smallvec};
 
+use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
     Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
 };
 use crate::algorithms::Outcome;
-use crate::identity::Subject;
+use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
@@ -58,7 +64,7 @@ impl Default for MemoryBounds {
 /// assert_eq!(counters.len(), 0);
 /// ```
 pub struct MemoryCounters {
-    /// One lock per shard; all logic is in [`Shard`].
+    /// One lock per shard; all logic is in [`Shard`], and in `room` and `records` what is not about charges.
     shards: Box<[Padded]>,
 }
 
@@ -75,7 +81,13 @@ impl Key {
     /// halves were just stored cannot be: the processor waits until they have reached the cache.
     #[inline(never)]
     fn new(subject: Subject, counter: CounterId) -> Self {
-        Key(subject.0 ^ counter.0)
+        Key::of(subject.0 ^ counter.0)
+    }
+
+    /// One bit is always set: a place that is empty has none that is.
+    #[inline]
+    fn of(hash: u128) -> Self {
+        Key(hash | 1 << 64)
     }
 
     #[inline]
@@ -149,7 +161,7 @@ impl MemoryCounters {
     /// [`CounterStore::charge_all`] without a future: memory never waits.
     pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
-            return self.charge_alone(charge, now);
+            return self.charge_alone(charge, charges.tenant, now);
         }
         self.charge_several(charges, now)
     }
@@ -162,20 +174,20 @@ impl MemoryCounters {
 
     /// Forgets a counter or a record by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.
     pub(super) fn forget(&self, name: u128) {
-        let key = Key(name);
+        let key = Key::of(name);
         let mut shard = lock(&self.shards[key.shard()].0);
         shard.forget(key);
         shard.pardon(key);
     }
 
     #[inline]
-    fn charge_alone(&self, charge: &Charge<'_>, now: Timestamp) -> Verdicts {
+    fn charge_alone(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
         let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
         match shard.charge_known_bucket(key, charge, now) {
             Some(verdict) => alone(verdict),
-            None => alone(shard.charge(key, charge, now)),
+            None => alone(shard.charge(key, tenant, charge, now)),
         }
     }
 
@@ -184,16 +196,17 @@ impl MemoryCounters {
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
         if let Some(penalty) = charges.penalty {
-            let key = Key(penalty.subject.0);
+            let key = Key::of(penalty.subject.0);
             let cooldown = locked.shard(key).cooldown_left(key, &penalty, now);
             if cooldown.is_some() {
                 return Verdicts { verdicts: SmallVec::new(), cooldown };
             }
         }
+        let holder = Holder::of(charges.tenant);
         let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
             .map(|charge| {
                 let key = Key::new(charge.subject, charge.counter);
-                locked.shard(key).judge(key, charge, now)
+                locked.shard(key).judge(key, holder, charge, now)
             })
             .collect();
         let verdicts =
@@ -214,7 +227,7 @@ impl MemoryCounters {
     /// deadlock.
     fn lock_ascending(&self, charges: &Charges<'_>) -> Locked<'_> {
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
-        let penalty = charges.penalty.map(|penalty| Key(penalty.subject.0));
+        let penalty = charges.penalty.map(|penalty| Key::of(penalty.subject.0));
         let mut numbers: SmallVec<[usize; 8]> = keys.chain(penalty).map(Key::shard).collect();
         numbers.sort_unstable();
         numbers.dedup();
@@ -247,8 +260,8 @@ impl Locked<'_> {
             .filter(refusing)
             .map(|(_, (charge, _))| charge.limit.window_length())
             .max();
-        let key = Key(penalty.subject.0);
-        self.shard(key).note_refusal(key, &penalty, window?, now)
+        let key = Key::of(penalty.subject.0);
+        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, window?, now)
     }
 }
 
@@ -268,7 +281,7 @@ impl CounterAdmin for MemoryCounters {
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
         let forgotten = keys.filter(|key| locked.shard(*key).forget(*key)).count();
         if let Some(penalty) = charges.penalty {
-            locked.shard(Key(penalty.subject.0)).pardon(Key(penalty.subject.0));
+            locked.shard(Key::of(penalty.subject.0)).pardon(Key::of(penalty.subject.0));
         }
         ready(Ok(forgotten))
     }

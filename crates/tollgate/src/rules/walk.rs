@@ -15,7 +15,7 @@ use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
 use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, tag};
+use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, Tenant, tag};
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -327,6 +327,7 @@ impl<'a, 'r> Walk<'a, 'r> {
     }
 
     pub(super) fn finish(&mut self) {
+        self.plan.charges.tenant = self.request.tenant.map(|id| Tenant::new(id, self.seed));
         if let Some(client) = self.client {
             self.charge_without_rule(client);
         }

@@ -90,7 +90,7 @@ impl Trace {
 
     fn charge(&self, cost: u32, now: i128, dry_run: bool) -> SmallVec<[Verdict; 4]> {
         let charges = self.gauges.iter().map(|gauge| gauge.charge(cost)).collect();
-        let charges = Charges { charges, penalty: None, dry_run };
+        let charges = Charges { charges, dry_run, ..Charges::default() };
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts
     }
 

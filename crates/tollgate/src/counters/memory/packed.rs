@@ -4,7 +4,8 @@
 //! small floating-point number rounded up (at most 1.6 % late). So a sweep needs neither the limit nor the
 //! algorithm to know what it may drop.
 
-use super::Key;
+use super::holders::Holder;
+use super::{Key, SHARDS};
 use crate::algorithms::{Cell, Next};
 use crate::time::{Span, Timestamp};
 
@@ -15,6 +16,7 @@ const AT_MASK: u64 = (1 << AT_BITS) - 1;
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 #[repr(align(32))]
 pub(super) struct Entry {
+    /// The counter's key; where it would say which shard it is in, it says who holds it.
     key: [u64; 2],
     word: u64,
     value: u64,
@@ -23,7 +25,7 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32);
 
 impl Entry {
-    /// A place without a counter. Its key is that of one counter in 2^128, whose loss is borne.
+    /// A place without a counter. No key is like it.
     pub(super) const EMPTY: Entry = Entry { key: [0, 0], word: 0, value: 0 };
 
     #[inline]
@@ -31,8 +33,10 @@ impl Entry {
         self.key == [0, 0]
     }
 
-    pub(super) fn new(key: Key, next: &Next) -> Self {
-        let mut entry = Entry { key: key.halves(), word: 0, value: 0 };
+    pub(super) fn new(key: Key, holder: Holder, next: &Next) -> Self {
+        let [low, high] = key.halves();
+        let low = low / SHARDS as u64 * SHARDS as u64 + holder.number();
+        let mut entry = Entry { key: [low, high], word: 0, value: 0 };
         entry.set(next);
         entry
     }
@@ -50,13 +54,19 @@ impl Entry {
         self.value = cell.value;
     }
 
+    /// The key, but for the shard.
     pub(super) fn key(&self) -> Key {
         Key::from_halves(self.key)
     }
 
+    pub(super) fn holder(&self) -> Holder {
+        Holder::numbered(self.key[0])
+    }
+
     #[inline]
     pub(super) fn is(&self, key: Key) -> bool {
-        self.key == key.halves()
+        let [low, high] = key.halves();
+        (self.key[0] ^ low) < SHARDS as u64 && self.key[1] == high
     }
 
     #[inline]

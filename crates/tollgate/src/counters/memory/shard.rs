@@ -1,19 +1,18 @@
-//! One shard: all the logic of the memory store, with the lock already held.
+//! One shard, with the lock already held: what a charge is told, and what it writes.
 
 use hashbrown::HashTable;
 
+use super::holders::{Holder, Holdings};
 use super::packed::Entry;
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
 use crate::algorithms::{self, Cell, Next, Verdict, bucket};
-use crate::counters::{Charge, Penalised, PenaltyCharge};
+use crate::counters::Charge;
+use crate::identity::Tenant;
 use crate::limit::Algorithm;
 use crate::penalties::Conduct;
-use crate::time::{Span, Timestamp};
-
-/// The subject that newcomers share when there is no room for them.
-const OVERFLOW: u128 = 0x6f76_6572_666c_6f77_6f76_6572_666c_6f77;
+use crate::time::Timestamp;
 
 /// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte, in a table that has
 /// just doubled.
@@ -23,6 +22,7 @@ const LOG_ENTRY_BYTES: usize = size_of::<(Timestamp, u32)>();
 
 pub(super) struct LogEntry {
     pub(super) key: Key,
+    pub(super) holder: Holder,
     pub(super) log: Log,
     /// Bytes set aside so that the log can grow to its limit.
     pub(super) reserved: usize,
@@ -31,6 +31,7 @@ pub(super) struct LogEntry {
 
 pub(super) struct PenaltyEntry {
     pub(super) key: Key,
+    pub(super) holder: Holder,
     pub(super) client: Box<str>,
     pub(super) conduct: Conduct,
     pub(super) forgotten_at: Timestamp,
@@ -41,6 +42,8 @@ pub(super) struct Judged {
     pub(super) verdict: Verdict,
     /// The counter, or the one that newcomers share.
     key: Key,
+    /// Whose it is, if it is new.
+    holder: Holder,
     /// Whether its state lay in an impossible future and was judged as if it did not.
     healed: bool,
     next: Write,
@@ -60,14 +63,25 @@ pub(super) struct Shard {
     pub(super) cells: Table,
     /// Nothing is restored before this instant, so looking for room before it is in vain. Beside the table, because
     /// every charge looks at both.
-    next_restored_at: Timestamp,
+    pub(super) next_restored_at: Timestamp,
     pub(super) logs: HashTable<LogEntry>,
     pub(super) penalties: HashTable<PenaltyEntry>,
-    keys_max: usize,
-    log_bytes_max: usize,
-    penalties_max: usize,
-    log_bytes: usize,
-    overflows: u64,
+    pub(super) keys_max: usize,
+    pub(super) log_bytes_max: usize,
+    pub(super) penalties_max: usize,
+    pub(super) log_bytes: usize,
+    pub(super) held: Held,
+    /// Who came since the shard was last looked through for room, with or without finding some.
+    pub(super) newcomers: usize,
+    pub(super) overflows: u64,
+}
+
+/// What tenants hold: counters, bytes of logs, clients on record.
+#[derive(Default)]
+pub(super) struct Held {
+    pub(super) cells: Holdings,
+    pub(super) log_bytes: Holdings,
+    pub(super) penalties: Holdings,
 }
 
 impl Shard {
@@ -81,6 +95,8 @@ impl Shard {
             log_bytes_max: bounds.log_bytes_max.div_ceil(shards),
             penalties_max: bounds.penalties_max.div_ceil(shards),
             log_bytes: 0,
+            held: Held::default(),
+            newcomers: 0,
             overflows: 0,
         }
     }
@@ -92,7 +108,8 @@ impl Shard {
     pub(super) fn bytes(&self) -> usize {
         let outside = |entry: &PenaltyEntry| entry.client.len() + entry.conduct.violations.capacity() * 8;
         let penalties: usize = self.penalties.iter().map(outside).sum();
-        self.cells.bytes() + self.log_bytes + self.penalties.allocation_size() + penalties
+        let held = self.held.cells.bytes() + self.held.log_bytes.bytes() + self.held.penalties.bytes();
+        self.cells.bytes() + self.log_bytes + self.penalties.allocation_size() + penalties + held
     }
 
     pub(super) fn overflows(&self) -> u64 {
@@ -121,7 +138,13 @@ impl Shard {
 
     /// Judges and, if admitted, commits a charge that stands alone: one lookup instead of two.
     #[inline(never)]
-    pub(super) fn charge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Verdict {
+    pub(super) fn charge(
+        &mut self,
+        key: Key,
+        tenant: Option<Tenant<'_>>,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Verdict {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
             && let Some(entry) = self.cells.find_mut(key)
         {
@@ -135,7 +158,7 @@ impl Shard {
             }
             return judgement.verdict;
         }
-        let judged = self.judge(key, charge, now);
+        let judged = self.judge(key, Holder::of(tenant), charge, now);
         if judged.verdict.admits() {
             self.commit(&judged, charge, now);
         } else {
@@ -145,24 +168,25 @@ impl Shard {
     }
 
     /// What the charge is told, and what to write if the whole decision admits. Writes nothing.
-    pub(super) fn judge(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
+    pub(super) fn judge(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
         if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
-            return self.judge_log(key, charge, now);
+            return self.judge_log(key, holder, charge, now);
         }
-        let key = self.key_with_room(key, charge, now);
+        let key = self.key_with_room(key, holder, charge, now);
         let found = self.cells.find(key);
         let seen = found.map(|entry| healed(entry.cell(), charge, now));
         let judgement = algorithms::judge(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
         Judged {
             verdict: judgement.verdict,
             key,
+            holder,
             healed: seen.is_some_and(|(_, healed)| healed),
             next: judgement.next.map_or(Write::Nothing, Write::Cell),
         }
     }
 
-    fn judge_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Judged {
-        let key = self.log_key_with_room(key, charge, now);
+    fn judge_log(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
+        let key = self.log_key_with_room(key, holder, charge, now);
         let found = self.logs.find(key.hash(), |entry| entry.key == key);
         let healed = found.and_then(|entry| entry.log.heal(charge.limit, now));
         let verdict = match healed.as_ref().or(found.map(|entry| &entry.log)) {
@@ -171,7 +195,7 @@ impl Shard {
         };
         let writes = verdict.admits() && charge.cost > 0;
         let next = if writes { Write::Entry } else { Write::Nothing };
-        Judged { verdict, key, healed: healed.is_some(), next }
+        Judged { verdict, key, holder, healed: healed.is_some(), next }
     }
 
     /// Writes what [`Shard::judge`] found.
@@ -183,10 +207,10 @@ impl Shard {
                 self.expect_restored(next.restored_at);
                 match self.cells.find_mut(key) {
                     Some(entry) => entry.set(next),
-                    None => self.cells.insert(Entry::new(key, next)),
+                    None => self.adopt_cell(Entry::new(key, judged.holder, next)),
                 }
             }
-            Write::Entry => self.commit_log(key, charge, now),
+            Write::Entry => self.commit_log(key, judged.holder, charge, now),
         }
     }
 
@@ -220,7 +244,7 @@ impl Shard {
         }
     }
 
-    fn commit_log(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) {
+    fn commit_log(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) {
         let reserved = log_bytes(charge);
         let mut added = 0;
         let mut slot = self
@@ -228,7 +252,7 @@ impl Shard {
             .entry(key.hash(), |entry| entry.key == key, |entry| entry.key.hash())
             .or_insert_with(|| {
                 added = reserved;
-                LogEntry { key, log: Log::default(), reserved, restored_at: now }
+                LogEntry { key, holder, log: Log::default(), reserved, restored_at: now }
             });
         let entry = slot.get_mut();
         if let Some(healed) = entry.log.heal(charge.limit, now) {
@@ -239,33 +263,15 @@ impl Shard {
         // A raised limit needs a larger reservation than the one the log began with.
         added += reserved.saturating_sub(entry.reserved);
         entry.reserved = entry.reserved.max(reserved);
-        let at = entry.restored_at;
+        let (at, holder) = (entry.restored_at, entry.holder);
         self.expect_restored(at);
-        self.log_bytes += added;
+        self.reserve_log_bytes(holder, added);
     }
 
-    /// The key itself if it is known or there is room for it, else the key that newcomers share.
-    fn key_with_room(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Key {
-        let full = |shard: &Self| shard.cells.len() >= shard.keys_max;
-        if !full(self) || self.cells.contains(key) {
-            return key;
-        }
-        self.make_room(now);
-        if full(self) { self.overflow_key(charge) } else { key }
-    }
-
-    fn log_key_with_room(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> Key {
-        let full = |shard: &Self| shard.log_bytes + log_bytes(charge) > shard.log_bytes_max;
-        if !full(self) || self.logs.find(key.hash(), |entry| entry.key == key).is_some() {
-            return key;
-        }
-        self.make_room(now);
-        if full(self) { self.overflow_key(charge) } else { key }
-    }
-
-    fn overflow_key(&mut self, charge: &Charge<'_>) -> Key {
-        self.overflows += 1;
-        Key(OVERFLOW ^ charge.counter.0)
+    fn reserve_log_bytes(&mut self, holder: Holder, bytes: usize) {
+        self.log_bytes += bytes;
+        self.held.log_bytes.take(holder, bytes);
+        self.newcomers += 1;
     }
 
     /// Notes when a counter is restored. Written only when it is news: a line of the cache that every charge writes is
@@ -277,49 +283,16 @@ impl Shard {
         }
     }
 
-    fn make_room(&mut self, now: Timestamp) {
-        if now >= self.next_restored_at {
-            self.drop_restored(now);
-        }
-    }
-
-    /// Drops what is as good as new and gives back memory that is no longer needed.
-    pub(super) fn sweep(&mut self, now: Timestamp) {
-        self.drop_restored(now);
-        self.penalties.retain(|entry| entry.forgotten_at > now);
-        self.cells.shrink();
-        if self.logs.len() < self.logs.capacity() / 4 {
-            self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
-        }
-    }
-
-    fn drop_restored(&mut self, now: Timestamp) {
-        let mut next = Timestamp::MAX;
-        let mut keep = |restored_at: Timestamp| {
-            if restored_at > now {
-                next = next.min(restored_at);
-            }
-            restored_at > now
-        };
-        self.cells.retain(|entry| keep(entry.restored_at()));
-        let mut freed = 0;
-        self.logs.retain(|entry| {
-            let kept = keep(entry.restored_at);
-            freed += if kept { 0 } else { entry.reserved };
-            kept
-        });
-        self.log_bytes -= freed;
-        self.next_restored_at = next;
-    }
-
     /// Forgets a counter. Whether it held anything.
     pub(super) fn forget(&mut self, key: Key) -> bool {
-        if self.cells.remove(key) {
+        if let Some(entry) = self.cells.remove(key) {
+            self.held.cells.give_back(entry.holder(), 1);
             return true;
         }
         if let Ok(found) = self.logs.find_entry(key.hash(), |entry| entry.key == key) {
             let (entry, _) = found.remove();
             self.log_bytes -= entry.reserved;
+            self.held.log_bytes.give_back(entry.holder, entry.reserved);
             return true;
         }
         false
@@ -327,92 +300,25 @@ impl Shard {
 
     /// Forgets a counter, and says how much of the charge's limit it held at `now`.
     pub(super) fn take(&mut self, key: Key, charge: &Charge<'_>, now: Timestamp) -> u32 {
-        let known =
-            self.cells.contains(key) || self.logs.find(key.hash(), |entry| entry.key == key).is_some();
-        if !known {
+        if !self.cells.contains(key) && !self.has_log(key) {
             return 0;
         }
-        let looked = self.judge(key, &Charge { cost: 0, ..*charge }, now);
+        let looked = self.judge(key, Holder::COMMON, &Charge { cost: 0, ..*charge }, now);
         self.forget(key);
         charge.limit.capacity().saturating_sub(looked.verdict.remaining)
     }
 
-    pub(super) fn cooldown_left(
-        &self,
-        key: Key,
-        penalty: &PenaltyCharge<'_>,
-        now: Timestamp,
-    ) -> Option<Span> {
-        let entry = self.penalties.find(key.hash(), |entry| entry.key == key)?;
-        entry.conduct.cooldown_left(penalty.policy, now)
-    }
-
-    /// Notes a refusal; how long the client is kept out for it, if it is.
-    pub(super) fn note_refusal(
-        &mut self,
-        key: Key,
-        penalty: &PenaltyCharge<'_>,
-        window: Span,
-        now: Timestamp,
-    ) -> Option<Span> {
-        if let Some(entry) = self.penalties.find_mut(key.hash(), |entry| entry.key == key) {
-            entry.conduct.refused(penalty.policy, window, now);
-            entry.forgotten_at = entry.conduct.forgotten_at(penalty.policy);
-            return entry.conduct.cooldown_left(penalty.policy, now);
-        }
-        if self.penalties.len() >= self.penalties_max {
-            self.penalties.retain(|entry| entry.forgotten_at > now);
-        }
-        if self.penalties.len() >= self.penalties_max {
-            return None;
-        }
-        let mut conduct = Conduct::default();
-        conduct.refused(penalty.policy, window, now);
-        let cooldown = conduct.cooldown_left(penalty.policy, now);
-        let forgotten_at = conduct.forgotten_at(penalty.policy);
-        let client = penalty.client.to_string().into_boxed_str();
-        let entry = PenaltyEntry { key, client, conduct, forgotten_at };
-        self.penalties.insert_unique(key.hash(), entry, |entry| entry.key.hash());
-        cooldown
-    }
-
-    pub(super) fn pardon(&mut self, key: Key) {
-        if let Ok(found) = self.penalties.find_entry(key.hash(), |entry| entry.key == key) {
-            found.remove();
-        }
-    }
-
-    pub(super) fn pardon_by_name(&mut self, client: &str) -> bool {
-        let before = self.penalties.len();
-        self.penalties.retain(|entry| *entry.client != *client);
-        self.penalties.len() < before
-    }
-
-    pub(super) fn penalised(&self, now: Timestamp) -> Vec<Penalised> {
-        let on_record = self.penalties.iter().filter(|entry| entry.forgotten_at > now);
-        on_record
-            .map(|entry| Penalised {
-                client: entry.client.to_string(),
-                violations: entry.conduct.violations.len(),
-                cooldown_until: (entry.conduct.cooldown_until > now).then_some(entry.conduct.cooldown_until),
-            })
-            .collect()
-    }
-
     /// Takes a saved log in, with its reservation.
     pub(super) fn adopt_log(&mut self, entry: LogEntry) {
-        self.log_bytes += entry.reserved;
+        self.reserve_log_bytes(entry.holder, entry.reserved);
         self.logs.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
     }
 
-    /// Takes a saved counter in.
+    /// Takes a counter in that is new here, or saved.
     pub(super) fn adopt_cell(&mut self, entry: Entry) {
+        self.held.cells.take(entry.holder(), 1);
+        self.newcomers += 1;
         self.cells.insert(entry);
-    }
-
-    /// Takes a saved record in.
-    pub(super) fn adopt_penalty(&mut self, entry: PenaltyEntry) {
-        self.penalties.insert_unique(entry.key.hash(), entry, |entry| entry.key.hash());
     }
 }
 
@@ -425,6 +331,6 @@ fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
 }
 
 /// What a log may grow to under the limit in force.
-fn log_bytes(charge: &Charge<'_>) -> usize {
+pub(super) fn log_bytes(charge: &Charge<'_>) -> usize {
     LOG_BYTES + charge.limit.requests() as usize * LOG_ENTRY_BYTES
 }

@@ -9,6 +9,7 @@ use std::io::{self, Read, Write};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
+use super::holders::Holder;
 use super::packed::Entry;
 use super::shard::{LogEntry, PenaltyEntry, Shard};
 use super::{Key, MemoryCounters};
@@ -18,7 +19,7 @@ use crate::penalties::{Conduct, VIOLATIONS_MAX};
 use crate::sync::lock;
 use crate::time::Timestamp;
 
-const MAGIC: [u8; 8] = *b"tollgat1";
+const MAGIC: [u8; 8] = *b"tollgat2";
 /// No list is longer: a length beyond it is damage, not data.
 const LENGTH_MAX: u64 = 1 << 32;
 
@@ -99,6 +100,7 @@ fn restore_cells(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(),
 fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
+        let holder = Holder::numbered(input.word()?);
         let restored_at = Timestamp::from_micros(input.word()?);
         let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Damaged)?;
         let mut entries = Vec::new();
@@ -107,7 +109,7 @@ fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), 
             entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Damaged)?));
         }
         let log = Log::from_entries(entries);
-        shard.adopt_log(LogEntry { key, log, reserved, restored_at });
+        shard.adopt_log(LogEntry { key, holder, log, reserved, restored_at });
     }
     Ok(())
 }
@@ -115,6 +117,7 @@ fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), 
 fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
+        let holder = Holder::numbered(input.word()?);
         let mut instants = [Timestamp::default(); 3];
         for instant in &mut instants {
             *instant = Timestamp::from_micros(input.word()?);
@@ -125,7 +128,7 @@ fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result
         let violations = violations.collect::<Result<_, _>>()?;
         let client = input.text()?.into_boxed_str();
         let conduct = Conduct { violations, episode_until, cooldown_until };
-        let entry = PenaltyEntry { key, client, conduct, forgotten_at };
+        let entry = PenaltyEntry { key, holder, client, conduct, forgotten_at };
         shard.adopt_penalty(entry);
     }
     Ok(())
@@ -156,7 +159,7 @@ fn put_cells<'a>(bytes: &mut Vec<u8>, cells: impl Iterator<Item = &'a Entry>) {
 fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
     put_list(bytes, logs, |bytes, entry| {
         put(bytes, entry.key.halves());
-        put(bytes, [entry.restored_at.as_micros(), entry.reserved as u64]);
+        put(bytes, [entry.holder.number(), entry.restored_at.as_micros(), entry.reserved as u64]);
         put_list(bytes, entry.log.entries(), |bytes, (at, cost)| {
             put(bytes, [at.as_micros(), u64::from(cost)]);
         });
@@ -167,6 +170,7 @@ fn put_penalties<'a>(bytes: &mut Vec<u8>, penalties: impl Iterator<Item = &'a Pe
     put_list(bytes, penalties, |bytes, entry| {
         let conduct = &entry.conduct;
         put(bytes, entry.key.halves());
+        put(bytes, [entry.holder.number()]);
         put(
             bytes,
             [entry.forgotten_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros),

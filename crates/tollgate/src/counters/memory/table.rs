@@ -6,8 +6,8 @@
 //! itself. It lies in memory in pieces of one size, because the pieces that one table leaves are just what
 //! the next one needs; tables in one piece leave holes that fit nobody. A counter takes at most 51 bytes in all.
 
-use super::Key;
 use super::packed::Entry;
+use super::{Key, SHARDS};
 
 /// Slots of a piece: four kilobytes.
 const PIECE: usize = 128;
@@ -54,17 +54,17 @@ impl Table {
         self.len += 1;
     }
 
-    /// Takes an entry out. Whether it was there.
-    pub(super) fn remove(&mut self, key: Key) -> bool {
-        let Some(mut position) = self.position(key) else { return false };
-        *self.slot(position) = Entry::EMPTY;
+    /// Takes an entry out, if it is there.
+    pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
+        let mut position = self.position(key)?;
+        let removed = std::mem::take(self.slot(position));
         self.len -= 1;
         // Those behind it may have been pushed there by it, and must be found from their homes again.
         loop {
             position = self.behind(position);
             let entry = std::mem::take(self.slot(position));
             if entry.is_empty() {
-                return true;
+                return Some(removed);
             }
             self.place(entry);
         }
@@ -138,11 +138,12 @@ impl Table {
     }
 
     /// By the half of the key that a hash has first, so that the search need not wait for the other. Its lowest bits have
-    /// chosen the shard; the highest say where in it.
+    /// chosen the shard, and in an entry are something else; the highest say where in it.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
     fn home(&self, key: Key) -> usize {
-        ((u128::from(key.halves()[0]) * self.slots() as u128) >> 64) as usize
+        let place = key.halves()[0] & !(SHARDS as u64 - 1);
+        ((u128::from(place) * self.slots() as u128) >> 64) as usize
     }
 
     #[inline]
@@ -159,11 +160,12 @@ mod tests {
 
     use super::*;
     use crate::algorithms::{Cell, Next};
+    use crate::counters::memory::holders::Holder;
     use crate::time::Timestamp;
 
     fn entry(key: Key, value: u64) -> Entry {
         let cell = Cell { at: Timestamp::from_micros(1), value };
-        Entry::new(key, &Next { cell, restored_at: Timestamp::from_micros(2) })
+        Entry::new(key, Holder::COMMON, &Next { cell, restored_at: Timestamp::from_micros(2) })
     }
 
     /// Keys that crowd: few homes, at the end of the table too, where a search goes around.
@@ -198,7 +200,7 @@ mod tests {
                 }
             }
             Step::Remove(key) => {
-                assert_eq!(table.remove(key), model.remove(&key.halves()).is_some());
+                assert_eq!(table.remove(key).is_some(), model.remove(&key.halves()).is_some());
             }
             Step::RetainAbove(least) => {
                 model.retain(|_, value| *value > least);

@@ -1,6 +1,9 @@
 //! The memory store: bounded against invented clients (threat 16), exact among threads (G), and back after a restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+mod room;
+mod tenants;
+
 use std::num::NonZeroUsize;
 use std::sync::Barrier;
 use std::thread;
@@ -53,7 +56,7 @@ fn one(limit: &Limit, subject: Subject, cost: u32) -> Charge<'_> {
 }
 
 fn charges<'a>(all: impl IntoIterator<Item = Charge<'a>>) -> Charges<'a> {
-    Charges { charges: all.into_iter().collect(), penalty: None, dry_run: false }
+    Charges { charges: all.into_iter().collect(), ..Charges::default() }
 }
 
 fn charge(store: &MemoryCounters, limit: &Limit, subject: Subject, cost: u32, now: Timestamp) -> Verdict {
@@ -63,115 +66,6 @@ fn charge(store: &MemoryCounters, limit: &Limit, subject: Subject, cost: u32, no
 fn bounded(keys_max: usize) -> MemoryCounters {
     let keys_max = NonZeroUsize::new(keys_max).unwrap();
     MemoryCounters::new(MemoryBounds { keys_max, log_bytes_max: 4 << 20, penalties_max: 1_000 })
-}
-
-/// What a table of so many counters may take: hash tables are filled to 7/8, have a power of two of places, and may
-/// double once more to get rid of graves. An overflow counter for each of `limits` comes on top.
-fn bytes_max(keys_max: usize, limits: usize) -> usize {
-    let keys = keys_max.div_ceil(SHARDS) + limits;
-    let places = (keys * 8).div_ceil(7).next_power_of_two() * 2;
-    SHARDS * (places * 33 + 64)
-}
-
-#[test]
-fn t16_two_million_invented_clients_neither_grow_the_table_nor_free_a_victim() {
-    const KEYS_MAX: usize = 20_000;
-    let store = bounded(KEYS_MAX);
-    let limits: Vec<Limit> = Algorithm::ALL.into_iter().map(|algorithm| limit(algorithm, 5, DAY)).collect();
-    let victim = subject(u64::MAX / 2);
-    for limit in &limits {
-        assert!(charge(&store, limit, victim, 5, NOW).admits());
-    }
-    let mut most = 0;
-    for number in 0..2_000_000_u64 {
-        let limit = &limits[usize::try_from(number % 6).unwrap()];
-        let now = NOW + Span::from_micros(number);
-        charge(&store, limit, subject(number), 1, now);
-        if number % 10_000 == 0 {
-            most = most.max(store.bytes());
-            for limit in &limits {
-                assert!(!charge(&store, limit, victim, 1, now).admits(), "{} let go", limit.algorithm());
-            }
-        }
-    }
-    let bound = bytes_max(KEYS_MAX, limits.len()) + (4 << 20) + SHARDS * 1_024;
-    assert!(most <= bound, "{most} bytes, the bound is {bound}");
-    assert!(store.overflows() > 1_000_000);
-}
-
-#[test]
-fn t16_newcomers_of_a_full_table_share_one_counter_per_shard() {
-    let store = bounded(SHARDS);
-    let day = limit(Algorithm::FixedWindow, 3, DAY);
-    let admitted =
-        (0..100_000).filter(|number| charge(&store, &day, subject(*number), 1, NOW).admits()).count();
-    assert!(store.len() <= 2 * SHARDS, "{} counters", store.len());
-    // Each shard has one counter of its own and the shared one: far from an allowance for each invented client.
-    assert_eq!(admitted, SHARDS + 3 * SHARDS);
-}
-
-#[test]
-fn t16_restored_counters_make_room_and_used_ones_stay() {
-    let store = bounded(40_000);
-    let (second, day) =
-        (limit(Algorithm::FixedWindow, 1, Span::from_secs(1)), limit(Algorithm::TokenBucket, 1, DAY));
-    let (passing, mut staying, mut newcomers) = (0..16_000, 20_000..28_000, 30_000..46_000);
-    assert!(passing.into_iter().all(|number| charge(&store, &second, subject(number), 1, NOW).admits()));
-    assert!(staying.clone().all(|number| charge(&store, &day, subject(number), 1, NOW).admits()));
-    assert_eq!((store.len(), store.overflows()), (24_000, 0));
-
-    let later = NOW + Span::from_secs(5);
-    assert!(newcomers.all(|number| charge(&store, &day, subject(number), 1, later).admits()));
-    assert_eq!(store.overflows(), 0, "each has a counter of its own");
-    assert!(store.len() < 40_000, "those that were as good as new are gone");
-    assert!(staying.all(|number| !charge(&store, &day, subject(number), 1, later).admits()));
-}
-
-#[test]
-fn t16_a_repaired_counter_can_make_room_as_soon_as_it_is_restored() {
-    // Written by a clock a year ahead, repaired on the next charge: from then on its time runs as it should.
-    let store = bounded(SHARDS);
-    let second = limit(Algorithm::TokenBucket, 1, Span::from_secs(1));
-    let ahead = NOW + Span::from_secs(365 * 86_400);
-    let same_shard = |number: u64| Subject(subject(number).0 << 8);
-    assert!(charge(&store, &second, same_shard(1), 1, ahead).admits());
-    assert!(
-        charge(&store, &second, same_shard(2), 0, ahead).admits(),
-        "a look finds no room, for a year to come"
-    );
-    assert!(!charge(&store, &second, same_shard(1), 1, NOW).admits());
-    let overflows = store.overflows();
-    assert!(charge(&store, &second, same_shard(3), 1, NOW + Span::from_secs(2)).admits());
-    assert_eq!(store.overflows(), overflows, "the repaired one was dropped for the newcomer");
-}
-
-#[test]
-fn t16_logs_stay_within_the_bytes_set_aside_for_them() {
-    let log_bytes_max = 2 << 20;
-    let store = MemoryCounters::new(MemoryBounds { log_bytes_max, ..MemoryBounds::default() });
-    let wide = limit(Algorithm::SlidingWindowLog, 100, DAY);
-    for number in 0..5_000 {
-        for step in 0..20 {
-            charge(&store, &wide, subject(number), 1, NOW + Span::from_micros(step));
-        }
-    }
-    // One log may be shared per shard beyond the bound, which is divided among them.
-    assert!(store.bytes() <= log_bytes_max + SHARDS * 8_192, "{} bytes", store.bytes());
-    assert!(store.overflows() > 0);
-}
-
-#[test]
-fn t16_logs_that_are_restored_make_room_for_others() {
-    let store = MemoryCounters::new(MemoryBounds { log_bytes_max: 1 << 20, ..MemoryBounds::default() });
-    let second = limit(Algorithm::SlidingWindowLog, 10, Span::from_secs(1));
-    let mut now = NOW;
-    for round in 0..20 {
-        for number in 0..500 {
-            assert!(charge(&store, &second, subject(round * 1_000 + number), 10, now).admits());
-        }
-        now = now + Span::from_secs(2);
-    }
-    assert_eq!(store.overflows(), 0, "there was always room for those of one second");
 }
 
 #[test]
@@ -189,20 +83,6 @@ fn dropping_what_is_restored_changes_no_verdict() {
             assert_eq!(verdicts[0], verdicts[1], "{algorithm} at step {step}");
         }
     }
-}
-
-#[test]
-fn t16_sweeping_gives_memory_back() {
-    let store = MemoryCounters::default();
-    let second = limit(Algorithm::SlidingWindowCounter, 5, Span::from_secs(1));
-    for number in 0..100_000 {
-        charge(&store, &second, subject(number), 1, NOW);
-    }
-    let full = store.bytes();
-    store.sweep(NOW);
-    assert_eq!(store.len(), 100_000, "nothing is restored yet");
-    store.sweep(NOW + Span::from_secs(3));
-    assert!(store.is_empty() && store.bytes() < full / 10, "{} of {full} bytes kept", store.bytes());
 }
 
 #[test]
@@ -376,7 +256,7 @@ fn a_snapshot_with_any_bit_turned_is_refused() {
 
 #[test]
 fn a_file_that_is_no_snapshot_is_called_foreign() {
-    for foreign in [b"tollgat2aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
+    for foreign in [b"tollgat1aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
         assert!(matches!(MemoryCounters::default().restore(foreign), Err(SnapshotError::Foreign)));
     }
     assert!(matches!(MemoryCounters::default().restore([].as_slice()), Err(SnapshotError::Io(_))));

@@ -1,0 +1,182 @@
+//! A tenant that invents clients leaves room for those of the others (threat 16).
+
+use std::num::NonZeroUsize;
+
+use tollgate::counters::memory::{MemoryBounds, MemoryCounters};
+use tollgate::counters::{Charges, PenaltyCharge};
+use tollgate::identity::Tenant;
+use tollgate::penalties::PenaltyPolicy;
+use tollgate::record::NoRecords;
+use tollgate::{Algorithm, Client, Endpoint, Id, Limit, Limiter, Request, RuleSet, Seed, Span, Timestamp};
+
+use crate::{DAY, NOW, SHARDS, bounded, charges, limit, one, subject};
+
+const SEED: Seed = Seed([3; 16]);
+const LOUD: Option<&str> = Some("loud");
+const QUIET: Option<&str> = Some("quiet");
+
+/// Room for 400 counters in each shard, and about as many logs.
+fn roomy() -> MemoryCounters {
+    let keys_max = NonZeroUsize::new(SHARDS * 400).unwrap();
+    MemoryCounters::new(MemoryBounds { keys_max, log_bytes_max: 20 << 20, ..MemoryBounds::default() })
+}
+
+/// Whether the client with this number is admitted, on behalf of a tenant or of nobody.
+fn admits(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, client: u64) -> bool {
+    let tenant = tenant.map(|name| Tenant::new(Id::parse(name).unwrap(), SEED));
+    let charges = Charges { tenant, ..charges([one(limit, subject(client), 1)]) };
+    store.charge_all_now(&charges, NOW).admitted(&charges)
+}
+
+/// How many of so many clients that nobody has heard of are admitted.
+fn flood(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, clients: u64) -> usize {
+    (1_000_000..1_000_000 + clients).filter(|client| admits(store, limit, tenant, *client)).count()
+}
+
+/// Whether each of these clients is admitted as often as its limit says, which it is only by a counter of its own.
+fn each_has_its_own(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, clients: u64) -> bool {
+    let own = |client| {
+        let times = (0..=limit.requests()).filter(|_| admits(store, limit, tenant, client)).count();
+        times == limit.requests() as usize
+    };
+    (0..clients).all(own)
+}
+
+#[test]
+fn t16_a_tenant_that_invents_clients_leaves_room_for_those_of_others() {
+    for algorithm in Algorithm::ALL {
+        for (loud, quiet) in [(LOUD, QUIET), (LOUD, None), (None, QUIET)] {
+            let store = roomy();
+            let day = limit(algorithm, 2, DAY);
+            flood(&store, &day, loud, 400_000);
+            let overflows = store.overflows();
+            assert!(overflows > 200_000, "{algorithm}: the flood does not fit");
+            assert!(each_has_its_own(&store, &day, quiet, 1_000), "{algorithm}: {quiet:?} beside {loud:?}");
+            assert_eq!(store.overflows(), overflows, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn a_tenant_that_is_alone_has_nearly_the_whole_table() {
+    for tenant in [LOUD, None] {
+        let store = bounded(SHARDS * 1_000);
+        flood(&store, &limit(Algorithm::FixedWindow, 2, DAY), tenant, 1_000_000);
+        assert!((900..=1_000).contains(&(store.len() / SHARDS)), "{} of 1,000", store.len() / SHARDS);
+    }
+}
+
+#[test]
+fn t16_tenants_that_have_no_room_do_not_share_their_overflow_counters() {
+    let store = bounded(SHARDS * 64);
+    let day = limit(Algorithm::FixedWindow, 5, DAY);
+    flood(&store, &day, LOUD, 200_000);
+    flood(&store, &day, QUIET, 4_000);
+    assert!((0..5_000).all(|client| !admits(&store, &day, LOUD, client)), "it has used up what it shares");
+    let admitted = (0..5_000).filter(|client| admits(&store, &day, QUIET, *client)).count();
+    assert!(admitted > 0, "and nobody else's");
+}
+
+#[test]
+fn t16_invented_tenants_take_no_more_than_the_table_may() {
+    let store = bounded(SHARDS * 64);
+    // Logs have bounds of their own.
+    let cells = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::SlidingWindowLog);
+    let limits: Vec<Limit> = cells.map(|algorithm| limit(algorithm, 2, DAY)).collect();
+    for number in 0..300_000_u64 {
+        let name = format!("tenant {}", number % 1_000);
+        admits(&store, &limits[usize::try_from(number % 5).unwrap()], Some(&name), number);
+    }
+    // Beyond what it may hold there is one counter for each limit that newcomers of all tenants share.
+    assert!(store.len() <= SHARDS * (64 + limits.len()), "{} counters", store.len());
+}
+
+#[test]
+fn who_holds_what_comes_back_from_a_snapshot() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowLog] {
+        let (store, restored) = (roomy(), roomy());
+        let day = limit(algorithm, 2, DAY);
+        flood(&store, &day, LOUD, 400_000);
+        let mut bytes = Vec::new();
+        store.save(SEED, NOW, &mut bytes).unwrap();
+        restored.restore(bytes.as_slice()).unwrap();
+        let (held, overflows) = (restored.len(), restored.overflows());
+        assert_eq!(flood(&restored, &day, LOUD, 400_000), flood(&store, &day, LOUD, 400_000));
+        assert!(restored.overflows() > overflows && restored.len() == held, "{algorithm}");
+        assert!(each_has_its_own(&restored, &day, QUIET, 1_000), "{algorithm}");
+    }
+}
+
+#[test]
+fn what_a_tenant_gives_back_it_may_have_again() {
+    for algorithm in Algorithm::ALL {
+        let store = roomy();
+        let second = limit(algorithm, 2, Span::from_secs(1));
+        let later = |round: u32| NOW + Span::from_secs(5 * u64::from(round));
+        let mut held = Vec::new();
+        for round in 0..5 {
+            store.sweep(later(round));
+            assert!(store.is_empty(), "{algorithm}");
+            flood_at(&store, &second, later(round));
+            held.push(store.len());
+        }
+        assert!(held.iter().all(|len| *len == held[0]), "{algorithm}: {held:?}");
+    }
+}
+
+fn flood_at(store: &MemoryCounters, limit: &Limit, now: Timestamp) {
+    let tenant = LOUD.map(|name| Tenant::new(Id::parse(name).unwrap(), SEED));
+    for client in 0..200_000 {
+        let charges = Charges { tenant, ..charges([one(limit, subject(client), 1)]) };
+        store.charge_all_now(&charges, now);
+    }
+}
+
+#[test]
+fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
+    let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
+    let bounds = MemoryBounds { penalties_max: SHARDS * 200, ..MemoryBounds::default() };
+    let store = MemoryCounters::new(bounds);
+    let never = limit(Algorithm::FixedWindow, 1, DAY);
+    let is_kept_out = |tenant: &'static str, number: u64| {
+        let name = format!("client {number}");
+        let (subject, tenant) = (subject(number), Tenant::new(Id::parse(tenant).unwrap(), SEED));
+        let penalty = PenaltyCharge {
+            subject,
+            client: Client::User(Id::parse(&name).unwrap()),
+            policy: &policy,
+            own_charges: u32::MAX,
+        };
+        // More than the limit holds is no refusal: the first takes it all, the second is refused.
+        (0..2).any(|_| {
+            let charges = Charges {
+                tenant: Some(tenant),
+                penalty: Some(penalty),
+                ..charges([one(&never, subject, 1)])
+            };
+            store.charge_all_now(&charges, NOW).cooldown.is_some()
+        })
+    };
+    let kept_out = (0..100_000).filter(|number| is_kept_out("loud", *number)).count();
+    assert!(kept_out < SHARDS * 200, "{kept_out}: there is no room for all of them");
+    assert!((200_000..200_100).all(|number| is_kept_out("quiet", number)));
+}
+
+#[test]
+fn t16_the_tenant_of_a_request_is_the_one_that_its_counters_count_for() {
+    let rules = RuleSet::from_toml("default_limit = 1\ndefault_window = 86400").unwrap();
+    let limiter = Limiter::with_records(rules, bounded(SHARDS * 64), NoRecords, SEED);
+    let admits = |tenant: &str, user: u64| {
+        let user = format!("user {user}");
+        let request = Request {
+            user: Some(Id::parse(&user).unwrap()),
+            tenant: Some(Id::parse(tenant).unwrap()),
+            ..Request::new(Endpoint::parse("/x").unwrap())
+        };
+        limiter.check_now(&request, NOW).admits()
+    };
+    let loud = (1_000..60_000).filter(|user| admits("loud", *user)).count();
+    assert!(loud < 20_000, "{loud}: newcomers share what there is no room for");
+    assert!((0..200).all(|user| admits("quiet", user)));
+    assert!((0..200).all(|user| !admits("quiet", user)));
+}
