@@ -129,7 +129,7 @@ impl App {
     }
 
     /// The counters in this process: all of them, or those that stand in for shared ones.
-    fn local_counters(&self) -> &MemoryCounters {
+    pub(crate) fn local_counters(&self) -> &MemoryCounters {
         self.counters().memory().unwrap_or_else(|| self.limiter.local_counters())
     }
 
@@ -187,6 +187,11 @@ impl App {
         self.clock.now()
     }
 
+    /// The wall clock's lead over the clock of decisions, in seconds.
+    pub(crate) fn wall_offset(&self) -> f64 {
+        self.clock.wall_offset()
+    }
+
     pub(crate) fn live(&self) -> arc_swap::Guard<Arc<Live>> {
         self.live.load()
     }
@@ -228,35 +233,24 @@ impl App {
         self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Snapshots of the counters that could not be written.
+    pub(crate) fn snapshot_failures(&self) -> u64 {
+        self.snapshot_failures.load(Ordering::Relaxed)
+    }
+
+    /// What happened to connections.
+    pub(crate) fn connections(&self) -> &ConnectionStats {
+        &self.connections
+    }
+
     /// Whether checks may bring their own numbers without a key: they are open to everyone on a loopback address.
     pub(crate) fn open_on_loopback(&self) -> bool {
         self.listen.ip().is_loopback() && self.live().gate.open_checks()
     }
 
-    /// Reads the figures that are only read when somebody asks, and writes everything out.
+    /// Everything that is measured, as of now.
     pub(crate) fn metrics_text(&self) -> String {
-        let gauges = &self.metrics().gauges;
-        let count = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-        gauges.counters.set(count(self.local_counters().len() as u64));
-        gauges.counter_bytes.set(count(self.local_counters().bytes() as u64));
-        gauges.counter_overflows.set(count(self.local_counters().overflows()));
-        if let Some(redis) = self.counters().redis() {
-            self.metrics().store.read(redis);
-        }
-        gauges.idempotency_evictions.set(count(self.idempotency.evicted()));
-        gauges.connections.set(count(self.connections.open()));
-        gauges.connections_refused.set(count(self.connections.refused()));
-        gauges.connections_timed_out.set(count(self.connections.timed_out.load(Ordering::Relaxed)));
-        gauges.accept_errors.set(count(self.connections.accept_errors.load(Ordering::Relaxed)));
-        gauges.snapshot_failures.set(count(self.snapshot_failures.load(Ordering::Relaxed)));
-        gauges.clock_offset_seconds.set(self.clock.wall_offset());
-        self.metrics().catalog.read(self);
-        let status = self.reload().map(ReloadHandle::status);
-        gauges.config_generation.set(count(status.as_ref().map_or(1, |status| status.generation)));
-        gauges
-            .config_last_reload_success
-            .set(i64::from(status.is_none_or(|status| status.last_error.is_none())));
-        self.metrics().text()
+        self.metrics().text(self)
     }
 }
 

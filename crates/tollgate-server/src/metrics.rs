@@ -1,6 +1,8 @@
 //! Metrics for Prometheus. Labels come from the configuration and from fixed lists, never from a client.
 
 mod catalog;
+mod figures;
+mod service;
 mod store;
 
 use std::fmt;
@@ -8,11 +10,10 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tollgate::counters::Effect;
 use tollgate::decision::Report;
@@ -20,8 +21,12 @@ use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet};
 
-use self::catalog::CatalogGauges;
-use self::store::StoreGauges;
+use self::figures::Figures;
+use crate::app::App;
+use crate::keys::KeyRefusal;
+
+/// What every name begins with.
+const PREFIX: &str = "tollgate";
 
 /// What is measured.
 pub(crate) struct Metrics {
@@ -32,32 +37,11 @@ pub(crate) struct Metrics {
     /// What rules that only log would have refused: how a rule is tried before it is enforced.
     shadow_refusals: Family<RuleLabel, Counter>,
     responses: Family<ResponseLabels, Counter>,
+    /// Checks of clients whose key is none.
+    keys_refused: Family<ReasonLabel, Counter>,
     /// The counters of each rule by its position, so that a decision looks up no label.
     by_rule: ArcSwap<Vec<RuleCounters>>,
     unruled: RuleCounters,
-    /// Read when somebody asks.
-    pub(crate) gauges: Gauges,
-    /// The same, of shared counters.
-    pub(crate) store: StoreGauges,
-    /// The same, of the configuration.
-    pub(crate) catalog: CatalogGauges,
-}
-
-/// Figures that are read when somebody asks.
-#[derive(Default)]
-pub(crate) struct Gauges {
-    pub(crate) counters: Gauge,
-    pub(crate) counter_bytes: Gauge,
-    pub(crate) counter_overflows: Gauge,
-    pub(crate) idempotency_evictions: Gauge,
-    pub(crate) connections: Gauge,
-    pub(crate) connections_refused: Gauge,
-    pub(crate) connections_timed_out: Gauge,
-    pub(crate) accept_errors: Gauge,
-    pub(crate) snapshot_failures: Gauge,
-    pub(crate) config_generation: Gauge,
-    pub(crate) config_last_reload_success: Gauge,
-    pub(crate) clock_offset_seconds: Gauge<f64, AtomicU64>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -95,6 +79,11 @@ struct RuleLabel {
 struct ResponseLabels {
     route: &'static str,
     status: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabel {
+    reason: &'static str,
 }
 
 /// How a decision ended.
@@ -167,10 +156,11 @@ impl RuleCounters {
 
 impl Metrics {
     pub(crate) fn new(rules: &RuleSet) -> Self {
-        let mut registry = Registry::with_prefix("tollgate");
+        let mut registry = Registry::with_prefix(PREFIX);
         let decisions = Family::<DecisionLabels, Counter>::default();
         let responses = Family::<ResponseLabels, Counter>::default();
         let shadow_refusals = Family::<RuleLabel, Counter>::default();
+        let keys_refused = Family::<ReasonLabel, Counter>::default();
         let degraded = Family::<DegradedLabels, Counter>::default();
         let degraded_seconds = Counter::<f64, AtomicU64>::default();
         registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
@@ -184,12 +174,8 @@ impl Metrics {
         let help = "What rules that only log would have refused";
         registry.register("shadow_refusals", help, shadow_refusals.clone());
         registry.register("http_responses", "Answers by route and status", responses.clone());
-        let gauges = Gauges::default();
-        gauges.register(&mut registry);
-        let store = StoreGauges::default();
-        store.register(&mut registry);
-        let catalog = CatalogGauges::default();
-        catalog.register(&mut registry);
+        let help = "Checks of clients whose key is none";
+        registry.register("keys_refused", help, keys_refused.clone());
         let unruled = RuleCounters::new("", &decisions);
         let metrics = Metrics {
             registry,
@@ -198,11 +184,9 @@ impl Metrics {
             degraded_seconds,
             shadow_refusals,
             responses,
+            keys_refused,
             by_rule: ArcSwap::default(),
             unruled,
-            gauges,
-            store,
-            catalog,
         };
         metrics.follow(rules);
         metrics
@@ -222,51 +206,24 @@ impl Metrics {
         self.degraded_seconds.inc_by(passed.as_secs_f64());
     }
 
-    /// Everything, as OpenMetrics text.
-    pub(crate) fn text(&self) -> String {
+    pub(crate) fn count_refused_key(&self, refusal: KeyRefusal) {
+        self.keys_refused.get_or_create(&ReasonLabel { reason: refusal.as_str() }).inc();
+    }
+
+    /// Everything, as OpenMetrics text: what is counted here, and the figures that the service keeps elsewhere.
+    pub(crate) fn text(&self, app: &App) -> String {
+        let mut figures = Figures::new();
+        service::read(app, &mut figures);
+        catalog::read(app, &mut figures);
+        if let Some(redis) = app.counters().redis() {
+            store::read(redis, &mut figures);
+        }
         let mut text = String::new();
         // Writing to a string does not fail.
-        let _ = encode(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, &self.registry);
+        let _ = encode_registry(&mut text, figures.registry());
+        let _ = encode_eof(&mut text);
         text
-    }
-}
-
-impl Gauges {
-    fn register(&self, registry: &mut Registry) {
-        let gauges = [
-            ("counters", "Counters held in memory", &self.counters),
-            ("counter_bytes", "Bytes of the counters held in memory", &self.counter_bytes),
-            (
-                "counter_overflows",
-                "Decisions that shared a counter because memory was full",
-                &self.counter_overflows,
-            ),
-            ("idempotency_evictions", "Batch answers dropped before their time", &self.idempotency_evictions),
-            ("connections", "Open connections", &self.connections),
-            ("connections_refused", "Connections closed because of a cap", &self.connections_refused),
-            (
-                "connections_timed_out",
-                "Connections closed because of a time-out",
-                &self.connections_timed_out,
-            ),
-            ("accept_errors", "Connections that could not be accepted", &self.accept_errors),
-            ("snapshot_failures", "Counter snapshots that could not be written", &self.snapshot_failures),
-            ("config_generation", "Configurations that have been in force", &self.config_generation),
-            (
-                "config_last_reload_success",
-                "Whether the last configuration that was read is in force",
-                &self.config_last_reload_success,
-            ),
-        ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
-        let offset = self.clock_offset_seconds.clone();
-        registry.register(
-            "clock_offset_seconds",
-            "The wall clock's lead over the clock of decisions",
-            offset,
-        );
     }
 }
 

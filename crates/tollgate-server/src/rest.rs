@@ -120,7 +120,7 @@ impl Future for Answering {
         };
         let response = outcome.unwrap_or_else(|error| {
             if let Some(refusal) = error.key_refusal() {
-                self.app.metrics().catalog.count_refused(refusal);
+                self.app.metrics().count_refused_key(refusal);
             }
             error.into_response(self.request_id.as_str())
         });

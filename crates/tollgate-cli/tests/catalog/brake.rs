@@ -64,9 +64,9 @@ fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewher
     let last = last.unwrap();
     assert_eq!((last.status, last.error().1), (429, "TOO_MANY_ATTEMPTS".to_owned()));
     assert!(last.header("retry-after").unwrap().parse::<u64>().unwrap() >= 1);
-    let compared = service.metric("tollgate_key_failures").unwrap();
+    let compared = service.metric("tollgate_key_failures_total").unwrap();
     assert!(compared <= 100.0, "{compared} were compared");
-    assert!(service.metric("tollgate_key_alarms").unwrap() >= 1.0, "an alarm is raised");
+    assert!(service.metric("tollgate_key_alarms_total").unwrap() >= 1.0, "an alarm is raised");
     let lines = service.log().lines().filter(|line| line.contains("keys are being tried")).count();
     assert!((1..=2).contains(&lines), "{lines} lines in the log");
 

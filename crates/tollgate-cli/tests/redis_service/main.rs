@@ -5,6 +5,7 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod harness;
 
+mod figures;
 mod fleet;
 mod outages;
 mod propagation;

@@ -14,10 +14,10 @@ fn servers_calls_and_refusals_from_memory_are_measured() {
     let figure = |name: &str| service.metric(&format!("tollgate_store_{name}{{server=\"{server}\"}}"));
     assert_eq!(figure("connected"), Some(1.0));
     assert_eq!(figure("breaker_open"), Some(0.0));
-    assert_eq!(figure("breaker_openings"), Some(0.0));
-    assert_eq!(figure("dials"), Some(1.0));
-    let calls = figure("calls").unwrap();
-    let from_memory = service.metric("tollgate_store_refusals_from_memory").unwrap();
+    assert_eq!(figure("breaker_openings_total"), Some(0.0));
+    assert_eq!(figure("dials_total"), Some(1.0));
+    let calls = figure("calls_total").unwrap();
+    let from_memory = service.metric("tollgate_store_refusals_from_memory_total").unwrap();
     assert!(calls >= 4.0 && calls + from_memory >= 50.0, "{calls} {from_memory}");
     assert!(service.metric("tollgate_store_clock_offset_seconds").is_some_and(|offset| offset.abs() < 5.0));
     assert_eq!(service.metric("tollgate_store_nodes"), Some(1.0));

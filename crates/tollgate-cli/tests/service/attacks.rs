@@ -32,7 +32,7 @@ fn t40_one_address_cannot_take_every_connection() {
     assert_eq!(read_answer(&mut sixth).status, 0);
     drop(held);
     crate::harness::wait_for("a place to be free", || (service.get("/healthz").status == 200).then_some(()));
-    assert!(service.metric("tollgate_connections_refused").unwrap() >= 1.0);
+    assert!(service.metric("tollgate_connections_refused_total").unwrap() >= 1.0);
 }
 
 #[test]

@@ -218,7 +218,7 @@ fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_counted() {
     let file = folder.path().join("tollgate.toml");
     fs::write(&file, "[counters]\nsave_every = \"1s\"").unwrap();
     let service = Service::start(folder, Some(&file), &[]);
-    let failures = || service.metric("tollgate_snapshot_failures").unwrap();
+    let failures = || service.metric("tollgate_snapshot_failures_total").unwrap();
     wait_for("a failed save", || (failures() >= 1.0).then_some(()));
     assert_eq!(service.check("a", "/x").status, 200);
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();

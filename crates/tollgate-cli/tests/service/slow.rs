@@ -136,7 +136,7 @@ fn t40_five_thousand_slow_sockets_are_closed_while_every_healthy_request_is_answ
         (SLOW, [0; 5]),
         "the server closes every slow socket, whatever its manner"
     );
-    assert_eq!(service.metric("tollgate_connections_refused"), Some(0.0), "all of them were let in");
+    assert_eq!(service.metric("tollgate_connections_refused_total"), Some(0.0), "all of them were let in");
     wait_for("the connections to be gone", || {
         (service.metric("tollgate_connections").unwrap() <= 2.0).then_some(())
     });
@@ -150,7 +150,7 @@ fn ask(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
 
 fn accept_errors(stream: &mut TcpStream) -> u32 {
     let text = ask(stream, "/metrics").text;
-    let line = text.lines().find_map(|line| line.strip_prefix("tollgate_accept_errors "));
+    let line = text.lines().find_map(|line| line.strip_prefix("tollgate_accept_errors_total "));
     line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
 

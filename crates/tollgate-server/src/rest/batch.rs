@@ -140,7 +140,7 @@ async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outco
     // A batch answers 200 whatever its items say, so an item that got no decision is an error of its own.
     match &decision {
         Ok(decision) => drop(answer::status(decision)?),
-        Err(refusal) => call.app.metrics().catalog.count_refused(*refusal),
+        Err(refusal) => call.app.metrics().count_refused_key(*refusal),
     }
     Ok((check, decision))
 }

@@ -1,0 +1,146 @@
+//! What `/metrics` tells: counters for what only grows, gauges for what goes up and down, and all of it in the docs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use tollgate_testkit::RedisServer;
+
+use crate::harness::{Service, wait_for};
+use crate::{admitted, check, service};
+
+/// All that can fall. What is not here only grows, and has to be a counter.
+const GAUGES: [&str; 22] = [
+    "tollgate_catalog_blocks",
+    "tollgate_catalog_database_reached",
+    "tollgate_catalog_from_snapshot",
+    "tollgate_catalog_keys",
+    "tollgate_catalog_rules_refused",
+    "tollgate_catalog_secret_differs",
+    "tollgate_catalog_users",
+    // Falls when a backup of the database is restored.
+    "tollgate_catalog_version",
+    "tollgate_clock_offset_seconds",
+    "tollgate_config_last_reload_success",
+    "tollgate_connections",
+    "tollgate_counter_bytes",
+    "tollgate_counters",
+    "tollgate_store_breaker_open",
+    "tollgate_store_clock_offset_seconds",
+    "tollgate_store_connected",
+    "tollgate_store_leases",
+    "tollgate_store_memory_bytes",
+    "tollgate_store_memory_bytes_max",
+    "tollgate_store_nodes",
+    "tollgate_store_over_admission_bound",
+    "tollgate_usage_waiting",
+];
+
+/// Names in the docs that begin like a metric: a table of the database, and what the metrics of the store begin with.
+const NO_METRICS: [&str; 2] = ["tollgate_migrations", "tollgate_store_"];
+
+/// What is told under one name.
+#[derive(Default)]
+struct Family {
+    help: String,
+    kind: String,
+    /// The names of its samples, without labels.
+    samples: BTreeSet<String>,
+}
+
+/// Everything that is told, by the name in the lines that describe it.
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families = BTreeMap::<String, Family>::new();
+    let mut latest = String::new();
+    let lines = text.strip_suffix("# EOF\n").expect("the text is whole").lines();
+    for line in lines {
+        if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            let family = Family { help: help.to_owned(), ..Family::default() };
+            assert!(families.insert(name.to_owned(), family).is_none(), "{name} is described twice");
+            name.clone_into(&mut latest);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' '))
+        {
+            assert_eq!(name, latest, "a type without help");
+            kind.clone_into(&mut families.get_mut(name).unwrap().kind);
+        } else {
+            let name = line.split(['{', ' ']).next().unwrap_or_default();
+            let family = families.get_mut(&latest).unwrap_or_else(|| panic!("{line} is not described"));
+            family.samples.insert(name.to_owned());
+        }
+    }
+    families
+}
+
+/// Everything that a node on Redis tells: before an outage, and what an outage adds.
+fn told() -> BTreeMap<String, Family> {
+    let redis = RedisServer::start();
+    let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
+    let service = service(3, &counters, "action = \"log_only\"");
+    wait_for("what the server says of itself, and what the rule would refuse", || {
+        check(&service, "alice");
+        let text = service.get("/metrics").text;
+        let is_told = |start: &&str| text.contains(*start);
+        ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"].iter().all(is_told).then_some(())
+    });
+    let mut told = families(&service.get("/metrics").text);
+    redis.kill9();
+    wait_for("the outage to be noticed", || check(&service, "bob").1.then_some(()));
+    told.extend(families(&service.get("/metrics").text));
+    told
+}
+
+/// The names by which Prometheus knows what is told.
+fn names(told: &BTreeMap<String, Family>) -> BTreeSet<&str> {
+    told.values().flat_map(|family| &family.samples).map(String::as_str).collect()
+}
+
+#[test]
+fn what_only_grows_is_a_counter_and_what_can_fall_is_a_gauge() {
+    let told = told();
+    for (name, family) in &told {
+        assert!(family.help.len() > 1, "{name} has no help");
+        // OpenMetrics describes a counter without the suffix that its samples have.
+        let sample = match &*family.kind {
+            "counter" => format!("{name}_total"),
+            "gauge" => name.clone(),
+            other => panic!("{name} is a {other}"),
+        };
+        assert!(!name.ends_with("_total"), "{name}");
+        assert_eq!(family.samples, BTreeSet::from([sample]), "{name} is a {}", family.kind);
+    }
+    let gauges = told.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
+    assert_eq!(gauges.collect::<BTreeSet<_>>(), BTreeSet::from(GAUGES));
+}
+
+#[test]
+fn asking_counts_nothing_a_second_time() {
+    let redis = RedisServer::start();
+    let service = service(3, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), "");
+    assert_eq!(admitted(&service, "alice", 3), 3);
+    let charges = |service: &Service| service.metric("tollgate_store_charges_total");
+    assert_eq!([charges(&service), charges(&service), charges(&service)], [Some(3.0); 3]);
+}
+
+#[test]
+fn the_docs_name_every_metric_and_no_other() {
+    let told = told();
+    let told = names(&told);
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
+    let operations = read("docs/operations.md");
+    let undocumented: Vec<_> = told.iter().filter(|name| !named(&operations).contains(**name)).collect();
+    assert!(undocumented.is_empty(), "not in docs/operations.md: {undocumented:?}");
+    for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "ARCHITECTURE.md"] {
+        let text = read(file);
+        // Told only once a client has come with a key that is none.
+        let known = |name: &&str| told.contains(name) || *name == "tollgate_keys_refused_total";
+        let unknown = named(&text).into_iter().filter(|name| !known(name) && !NO_METRICS.contains(name));
+        assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{file}");
+    }
+}
+
+/// What begins like a metric in a text.
+fn named(text: &str) -> BTreeSet<&str> {
+    let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    words.filter(|word| word.starts_with("tollgate_")).collect()
+}
