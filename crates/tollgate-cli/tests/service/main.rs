@@ -4,9 +4,11 @@
 mod admin;
 mod attacks;
 mod batch;
+mod browser;
 mod callers;
 mod checks;
 mod commands;
+mod docs;
 mod errors;
 mod harness;
 mod heads;

@@ -16,6 +16,12 @@ function make(tag, className, text) {
   return element;
 }
 
+// Descriptions come with `names` in backticks.
+function prose(element, text) {
+  text.split("`").forEach((part, index) => element.append(index % 2 ? make("code", "", part) : part));
+  return element;
+}
+
 function resolve(schema, api) {
   if (schema && schema.$ref) return api.components.schemas[schema.$ref.split("/").pop()] || {};
   return schema || {};
@@ -31,7 +37,7 @@ function kind(schema) {
 function rows(table, entries) {
   for (const cells of entries) {
     const row = table.insertRow();
-    for (const cell of cells) row.insertCell().textContent = cell;
+    for (const cell of cells) prose(row.insertCell(), cell);
   }
 }
 
@@ -55,6 +61,7 @@ function tryIt(verb, path, hasBody) {
   const form = make("div");
   const key = make("input");
   key.type = "password";
+  key.autocomplete = "off";
   key.placeholder = "key, for routes that need one";
   key.setAttribute("aria-label", "key");
   const address = make("input");
@@ -88,8 +95,9 @@ function route(verb, path, operation, api) {
   const box = make("details");
   const summary = make("summary");
   summary.append(make("span", "verb", verb.toUpperCase()), make("span", "path", path));
-  summary.append(make("div", "about", (operation.description || operation.summary || "").split("\n")[0]));
+  summary.append(prose(make("div", "about"), operation.summary || ""));
   const inside = make("div", "inside");
+  if (operation.description) inside.append(prose(make("p"), operation.description));
   const body = operation.requestBody && operation.requestBody.content["application/json"];
   if (operation.parameters && operation.parameters.length) {
     inside.append(make("h3", "", "Parameters"), table(["name", "in", "about"],

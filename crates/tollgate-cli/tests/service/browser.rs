@@ -1,0 +1,246 @@
+//! A real browser that is told what to do.
+//!
+//! Chromium takes commands of the `DevTools` protocol on descriptor 3 and answers on 4, JSON with a zero byte after it: that
+//! takes no port and no WebSocket, and a browser whose pipe breaks ends, so it does not outlive a test that is killed.
+//! Rejected: `--dump-dom` and `--screenshot`, which can neither click nor be as narrow as a phone.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// For a machine that has a lot to do besides.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+const FLAGS: [&str; 12] = [
+    "--headless",
+    "--no-sandbox", // containers often allow none, and the pages are our own
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-breakpad",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", // nothing but this machine
+    "--remote-debugging-pipe",
+    "about:blank",
+];
+
+/// One browser with one page. Closed when it goes out of scope.
+pub(crate) struct Browser {
+    child: Child,
+    commands: ChildStdin,
+    messages: Receiver<Value>,
+    /// What the page did by itself, in the order in which it was told.
+    events: Vec<Value>,
+    session: Option<String>,
+    last_id: u64,
+    folder: TempDir,
+}
+
+impl Browser {
+    /// With an empty page and an empty profile.
+    pub(crate) fn start() -> Self {
+        let found = std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("chromium").is_file()));
+        assert!(found, "there is no chromium on the path: scripts/install-tools test installs it");
+        let folder = TempDir::new().unwrap();
+        let mut child = command(folder.path()).spawn().unwrap();
+        let (tell, messages) = channel();
+        let answers = child.stdout.take().unwrap();
+        std::thread::spawn(move || read_messages(answers, &tell));
+        let commands = child.stdin.take().unwrap();
+        let mut browser =
+            Browser { child, commands, messages, events: Vec::new(), session: None, last_id: 0, folder };
+        browser.attach();
+        browser
+    }
+
+    /// Makes a page, and has it tell what it loads and what it complains about.
+    fn attach(&mut self) {
+        let target = self.call("Target.createTarget", &json!({"url": "about:blank"}));
+        let attached =
+            self.call("Target.attachToTarget", &json!({"targetId": target["targetId"], "flatten": true}));
+        self.session = Some(attached["sessionId"].as_str().unwrap().to_owned());
+        for domain in ["Page", "Runtime", "Log", "Network"] {
+            self.call(&format!("{domain}.enable"), &json!({}));
+        }
+    }
+
+    /// A phone has a narrow window, and fits a page that is wider into it by making everything small.
+    pub(crate) fn set_window(&mut self, width: u32, height: u32, is_phone: bool) {
+        let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone});
+        self.call("Emulation.setDeviceMetricsOverride", &metrics);
+    }
+
+    /// `light` or `dark`, as the user has told the system.
+    pub(crate) fn prefer_colours(&mut self, scheme: &str) {
+        let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
+        self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
+    }
+
+    /// Returns when the page before is gone, so that nothing is asked of that one.
+    pub(crate) fn open(&mut self, url: &str) {
+        let answer = self.call("Page.navigate", &json!({"url": url}));
+        assert_eq!(answer["errorText"], Value::Null, "{url}");
+        let is_there = |event: &Value| {
+            event["method"] == "Page.frameNavigated"
+                && event["params"]["frame"]["loaderId"] == answer["loaderId"]
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !self.events.iter().any(is_there) {
+            let event = self.receive(url, deadline);
+            self.events.push(event);
+        }
+    }
+
+    /// The value of an expression; of a promise, what it comes to.
+    pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
+        let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let answer = self.call("Runtime.evaluate", &parameters);
+        assert_eq!(answer["exceptionDetails"], Value::Null, "{expression}");
+        answer["result"]["value"].clone()
+    }
+
+    /// Asks until an expression is neither false nor null nor empty.
+    pub(crate) fn wait_for(&mut self, expression: &str) -> Value {
+        let started = Instant::now();
+        loop {
+            let value = self.evaluate(expression);
+            if ![json!(null), json!(false), json!("")].contains(&value) {
+                return value;
+            }
+            assert!(started.elapsed() < PATIENCE, "waited in vain for {expression}; {}", self.log());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Clicks with the mouse on what the expression gives: whatever covers it is hit in its place.
+    pub(crate) fn click(&mut self, element: &str) {
+        let middle = self.evaluate(&format!(
+            "(() => {{
+                const element = {element};
+                element.scrollIntoView({{ block: 'center', behavior: 'instant' }});
+                const box = element.getBoundingClientRect();
+                return [box.x + box.width / 2, box.y + box.height / 2];
+            }})()"
+        ));
+        for kind in ["mousePressed", "mouseReleased"] {
+            let event =
+                json!({"type": kind, "x": middle[0], "y": middle[1], "button": "left", "clickCount": 1});
+            self.call("Input.dispatchMouseEvent", &event);
+        }
+    }
+
+    /// Types where the cursor stands.
+    pub(crate) fn type_text(&mut self, text: &str) {
+        self.call("Input.insertText", &json!({"text": text}));
+    }
+
+    /// Addresses that the page asked for so far, with the status of the answer or why there was none.
+    pub(crate) fn requests(&mut self) -> Vec<(String, String)> {
+        self.evaluate("0"); // everything that happened before is told before the answer
+        let of = |event: &Value, id: &Value| event["params"]["requestId"] == *id;
+        let outcome = |id: &Value| {
+            self.events.iter().filter(|event| of(event, id)).find_map(|event| {
+                match event["method"].as_str()? {
+                    "Network.responseReceived" => Some(event["params"]["response"]["status"].to_string()),
+                    "Network.loadingFailed" => {
+                        Some(format!("{} {}", event["params"]["errorText"], event["params"]["blockedReason"]))
+                    }
+                    _ => None,
+                }
+            })
+        };
+        let sent = self.events.iter().filter(|event| event["method"] == "Network.requestWillBeSent");
+        sent.map(|event| {
+            let url = event["params"]["request"]["url"].as_str().unwrap().to_owned();
+            (url, outcome(&event["params"]["requestId"]).unwrap_or_default())
+        })
+        .collect()
+    }
+
+    /// What the page or the browser said on the console: errors of scripts and what a policy forbids are among it.
+    pub(crate) fn complaints(&mut self) -> Vec<String> {
+        self.evaluate("0");
+        let told = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
+        let told = self.events.iter().filter(|event| told.iter().any(|method| event["method"] == *method));
+        // Advice is none: fields for keys are in no form, lest the browser offers to keep the key.
+        let told = told.filter(|event| event["params"]["entry"]["level"] != "verbose");
+        told.map(|event| event["params"].to_string()).collect()
+    }
+
+    /// One command and its answer; what is told in between is kept.
+    fn call(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last_id += 1;
+        let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            message["sessionId"] = json!(session);
+        }
+        if let Err(error) = self.commands.write_all(format!("{message}\0").as_bytes()) {
+            panic!("chromium takes no commands: {error}; {}", self.log());
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let mut message = self.receive(method, deadline);
+            if message["id"] == self.last_id {
+                assert_eq!(message["error"], Value::Null, "{method}");
+                return message["result"].take();
+            }
+            self.events.push(message);
+        }
+    }
+
+    fn receive(&self, what: &str, deadline: Instant) -> Value {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let message = self.messages.recv_timeout(left);
+        message.unwrap_or_else(|error| panic!("chromium says nothing to {what}: {error}; {}", self.log()))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        // Asked to, it ends its helpers first; else they might still write into the folder that is being removed.
+        let _ = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
+        let started = Instant::now();
+        while started.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Chromium with its pipes where it looks for them, and with nothing of its own outside of the folder.
+fn command(folder: &Path) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >&2"#, "chromium"]);
+    command.arg(format!("--user-data-dir={}", folder.join("profile").display())).args(FLAGS);
+    command.env("HOME", folder).env("TMPDIR", folder).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // An interrupt is for the test; the browser ends when its pipe does.
+    command.stderr(fs::File::create(folder.join("log")).unwrap()).process_group(0);
+    command
+}
+
+fn read_messages(answers: ChildStdout, tell: &Sender<Value>) {
+    let mut answers = BufReader::new(answers);
+    let mut bytes = Vec::new();
+    while answers.read_until(0, &mut bytes).is_ok_and(|count| count > 0) {
+        let message = serde_json::from_slice(bytes.strip_suffix(b"\0").unwrap_or(&bytes));
+        if message.is_ok_and(|message| tell.send(message).is_err()) {
+            return;
+        }
+        bytes.clear();
+    }
+}
