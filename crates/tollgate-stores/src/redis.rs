@@ -25,6 +25,7 @@ mod servers;
 mod settings;
 mod slices;
 mod spanning;
+mod url;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -48,9 +49,8 @@ use self::router::{Place, Router};
 use self::schema::Schema;
 use self::script::ChargeAll;
 pub use self::servers::ServerFacts;
-pub use self::settings::{
-    Address, Login, RedisSettings, Secret, Tls, Topology, UrlError, VIRTUAL_NODES_DEFAULT,
-};
+pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
+pub use self::url::{ServerUrl, UrlError};
 
 /// How long what no request waits for may take.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);

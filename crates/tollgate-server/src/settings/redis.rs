@@ -1,7 +1,7 @@
 //! `[counters]` with `store = "redis"`: from what was written to how the servers are reached.
 //!
-//! A server can be said as one `url` or as its parts; what is said twice, or contradicts itself, is a mistake. Messages
-//! repeat neither URLs nor passwords.
+//! Servers can be said as one `url`, whose parameters are called as the keys here, or as their parts; what is said twice, or
+//! contradicts itself, is a mistake. Messages repeat neither URLs nor passwords.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use tollgate::wire::values::{boolean, integer, text, word};
 use tollgate::wire::{Fields, Value};
-use tollgate_stores::redis::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
+use tollgate_stores::redis::{
+    Address, Login, RedisSettings, Secret, ServerUrl, Tls, Topology, VIRTUAL_NODES_DEFAULT,
+};
 
 use super::read::{duration, repeated};
 
@@ -31,6 +33,20 @@ pub(super) const KEYS: [&str; 16] = [
     "leases",
     "refusal_cache",
     "tls",
+];
+
+/// Those that a URL may say as parameters.
+const PARAMETERS: [&str; 10] = [
+    "topology",
+    "connections",
+    "timeout",
+    "connect_timeout",
+    "sentinel_master",
+    "sentinel_user",
+    "sentinel_password",
+    "virtual_nodes",
+    "leases",
+    "refusal_cache",
 ];
 
 const CONNECTIONS_MAX: usize = 256;
@@ -82,18 +98,19 @@ pub(super) fn word_for(topology: &Topology) -> &'static str {
 /// Reads the keys of [`KEYS`]. Nothing if the servers are not known; whether more is wrong, the fields know.
 pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<(RedisSettings, TlsFiles)> {
     let url = fields.read("url", url);
-    let kind = fields.read("topology", word(&KINDS));
-    let servers = read_servers(fields, url.as_ref(), kind.unwrap_or(Kind::Single));
-    let login = read_login(fields, url.as_ref());
-    let database = read_database(fields, url.as_ref(), kind);
-    let (tls, files) = read_tls(fields, url.as_ref());
-    let topology = read_topology(fields, kind.unwrap_or(Kind::Single), servers);
+    let url = url.as_ref();
+    let kind = setting(fields, url, "topology", word(&KINDS));
+    let servers = read_servers(fields, url, kind.unwrap_or(Kind::Single));
+    let login = read_login(fields, url);
+    let database = read_database(fields, url, kind);
+    let (tls, files) = read_tls(fields, url);
+    let topology = read_topology(fields, url, kind.unwrap_or(Kind::Single), servers);
     let moment = Duration::from_millis(1);
-    let count = fields.read("connections", integer(1..=CONNECTIONS_MAX)).and_then(NonZeroUsize::new);
-    let timeout = fields.read("timeout", duration(moment, Duration::from_secs(10)));
-    let connect_timeout = fields.read("connect_timeout", duration(moment, Duration::from_mins(1)));
-    let leases = fields.read("leases", boolean);
-    let refusal_cache = fields.read("refusal_cache", boolean);
+    let count = setting(fields, url, "connections", integer(1..=CONNECTIONS_MAX)).and_then(NonZeroUsize::new);
+    let timeout = setting(fields, url, "timeout", duration(moment, Duration::from_secs(10)));
+    let connect_timeout = setting(fields, url, "connect_timeout", duration(moment, Duration::from_mins(1)));
+    let leases = setting(fields, url, "leases", boolean);
+    let refusal_cache = setting(fields, url, "refusal_cache", boolean);
     let default = RedisSettings::new(topology?);
     let settings = RedisSettings {
         login,
@@ -110,15 +127,50 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<(RedisSettings, TlsFil
 }
 
 /// The message repeats nothing of the text: there may be a password in it.
-fn url(value: &Value) -> Result<RedisSettings, String> {
-    RedisSettings::from_url(&text(value)?).map_err(|error| error.to_string())
+fn url(value: &Value) -> Result<ServerUrl, String> {
+    let url = ServerUrl::parse(&text(value)?).map_err(|error| error.to_string())?;
+    let known = |name: &str| PARAMETERS.contains(&name);
+    if !url.parameters.iter().all(|(name, _)| known(name)) {
+        return Err(format!("has a parameter that is none of {}", PARAMETERS.join(", ")));
+    }
+    Ok(url)
 }
 
-fn read_servers(
+/// What a key says, or the parameter of the URL that is called like it.
+fn setting<T>(
     fields: &mut Fields<'_, '_>,
-    url: Option<&RedisSettings>,
-    kind: Kind,
-) -> Option<Vec<Address>> {
+    url: Option<&ServerUrl>,
+    key: &'static str,
+    parse: impl Fn(&Value) -> Result<T, String>,
+) -> Option<T> {
+    let written = fields.read(key, &parse);
+    let Some(said) = url.and_then(|url| url.parameter(key)) else { return written };
+    if fields.has(key) {
+        fields.complain(key, "is in the url too: say it once".to_owned());
+        return written;
+    }
+    // A URL knows only texts.
+    let number = said.parse().map(Value::Integer).ok();
+    let typed = number.or_else(|| said.parse().map(Value::Boolean).ok());
+    let parsed = match (parse(&Value::Text(said.to_owned())), typed) {
+        (Err(_), Some(typed)) => parse(&typed),
+        (parsed, _) => parsed,
+    };
+    match parsed {
+        Ok(parsed) => Some(parsed),
+        Err(reason) => {
+            fields.complain("url", format!("{key}: {reason}"));
+            None
+        }
+    }
+}
+
+/// Whether a setting is said, by its key or in the URL.
+fn is_said(fields: &Fields<'_, '_>, url: Option<&ServerUrl>, key: &str) -> bool {
+    fields.has(key) || url.is_some_and(|url| url.parameter(key).is_some())
+}
+
+fn read_servers(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>, kind: Kind) -> Option<Vec<Address>> {
     let nodes = fields.items("nodes", node);
     if fields.has("nodes") && fields.has("url") {
         fields.complain("nodes", "say either url or nodes, not both".to_owned());
@@ -138,7 +190,17 @@ fn read_servers(
         return Some(nodes);
     }
     match url {
-        Some(settings) => Some(settings.topology.servers().to_vec()),
+        Some(url) => {
+            if kind == Kind::Single && url.servers.len() > 1 {
+                let reason = "several servers need topology = \"sentinel\", \"cluster\", \"ring\" or \"modulo\", or a \
+                              scheme such as redis+cluster://";
+                fields.complain("url", reason.to_owned());
+            } else if let Some(twice) = repeated(&url.servers) {
+                let reason = format!("\"{twice}\" is in it twice");
+                fields.complain("url", reason);
+            }
+            Some(url.servers.clone())
+        }
         // What is there and wrong was complained of.
         None if fields.has("url") => None,
         None if kind == Kind::Single => {
@@ -160,13 +222,18 @@ fn node(value: &Value) -> Result<Address, String> {
         .ok_or_else(|| "must be a host and a port such as \"10.0.0.1:6379\"".to_owned())
 }
 
-fn read_topology(fields: &mut Fields<'_, '_>, kind: Kind, servers: Option<Vec<Address>>) -> Option<Topology> {
-    let master = fields.read("sentinel_master", text);
+fn read_topology(
+    fields: &mut Fields<'_, '_>,
+    url: Option<&ServerUrl>,
+    kind: Kind,
+    servers: Option<Vec<Address>>,
+) -> Option<Topology> {
+    let master = setting(fields, url, "sentinel_master", text);
     let login = Login {
-        user: fields.read("sentinel_user", text),
-        password: fields.read("sentinel_password", text).map(Secret),
+        user: setting(fields, url, "sentinel_user", text),
+        password: setting(fields, url, "sentinel_password", text).map(Secret),
     };
-    let virtual_nodes = fields.read("virtual_nodes", integer(1..=VIRTUAL_NODES_MAX));
+    let virtual_nodes = setting(fields, url, "virtual_nodes", integer(1..=VIRTUAL_NODES_MAX));
     let virtual_nodes = virtual_nodes.and_then(NonZeroUsize::new).unwrap_or(VIRTUAL_NODES_DEFAULT);
     for (key, only) in [
         ("sentinel_master", Kind::Sentinel),
@@ -174,12 +241,12 @@ fn read_topology(fields: &mut Fields<'_, '_>, kind: Kind, servers: Option<Vec<Ad
         ("sentinel_password", Kind::Sentinel),
         ("virtual_nodes", Kind::Ring),
     ] {
-        if fields.has(key) && kind != only {
+        if is_said(fields, url, key) && kind != only {
             let word = if only == Kind::Ring { "ring" } else { "sentinel" };
             fields.complain(key, format!("needs topology = \"{word}\""));
         }
     }
-    if kind == Kind::Sentinel && !fields.has("sentinel_master") {
+    if kind == Kind::Sentinel && !is_said(fields, url, "sentinel_master") {
         fields.complain("sentinel_master", "is missing: what the sentinels call the master".to_owned());
     }
     needs_password(fields, "sentinel_user", &login);
@@ -193,7 +260,7 @@ fn read_topology(fields: &mut Fields<'_, '_>, kind: Kind, servers: Option<Vec<Ad
     })
 }
 
-fn read_login(fields: &mut Fields<'_, '_>, url: Option<&RedisSettings>) -> Login {
+fn read_login(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> Login {
     let in_url = url.map(|url| url.login.clone()).unwrap_or_default();
     let user = fields.read("user", text);
     let password = fields.read("password", text).map(Secret);
@@ -217,7 +284,7 @@ fn needs_password(fields: &mut Fields<'_, '_>, key: &str, login: &Login) {
     }
 }
 
-fn read_database(fields: &mut Fields<'_, '_>, url: Option<&RedisSettings>, kind: Option<Kind>) -> u32 {
+fn read_database(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>, kind: Option<Kind>) -> u32 {
     let in_url = url.map_or(0, |url| url.database);
     let written = fields.read("database", integer(0..=DATABASE_MAX));
     if written.is_some() && in_url != 0 {
@@ -239,12 +306,12 @@ struct Written {
     files: TlsFiles,
 }
 
-fn read_tls(fields: &mut Fields<'_, '_>, url: Option<&RedisSettings>) -> (Option<Tls>, TlsFiles) {
+fn read_tls(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> (Option<Tls>, TlsFiles) {
     let given = fields.has("tls");
     let Written { enabled, tls, files } = fields.table("tls", read_tls_table).unwrap_or_default();
     let wanted = enabled.unwrap_or(given);
-    let in_url =
-        url.map(|url| (url.tls.is_some(), matches!(&url.topology, Topology::Single(Address::Unix(_)))));
+    let is_socket = |url: &ServerUrl| matches!(url.servers.as_slice(), [Address::Unix(_)]);
+    let in_url = url.map(|url| (url.encrypted, is_socket(url)));
     match in_url {
         Some((true, _)) if enabled == Some(false) => {
             fields.complain("tls", "the url says rediss://, so it cannot be switched off here".to_owned());

@@ -15,6 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::keys::SCHEMA;
+use super::url::{ServerUrl, UrlError};
 
 /// Where counters are kept and how they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,28 +62,19 @@ impl RedisSettings {
         }
     }
 
-    /// Takes address, login, database and protection from a URL: `redis://user:password@host:port/database`, `rediss://`
-    /// for TLS, `redis+unix:///path?db=0&user=…&pass=…` for a socket.
+    /// One server by its URL: `redis://user:password@host:port/database`, `rediss://` for TLS,
+    /// `redis+unix:///path?db=0&user=…&pass=…` for a socket.
     ///
     /// # Errors
-    /// When the text is no such URL. The message repeats none of it: there may be a password in it.
+    /// When the text is no such URL, names several servers, or says more than that.
     pub fn from_url(url: &str) -> Result<Self, UrlError> {
-        let info = url.into_connection_info().map_err(|_| UrlError)?;
-        let redis = info.redis_settings();
-        let login = Login {
-            user: redis.username().map(str::to_owned),
-            password: redis.password().map(|password| Secret(password.to_owned())),
-        };
-        let database = u32::try_from(redis.db()).map_err(|_| UrlError)?;
-        let (address, tls) = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => (Address::Tcp { host: host.clone(), port: *port }, None),
-            ConnectionAddr::TcpTls { host, port, .. } => {
-                (Address::Tcp { host: host.clone(), port: *port }, Some(Tls::default()))
-            }
-            ConnectionAddr::Unix(path) => (Address::Unix(path.clone()), None),
-            _ => return Err(UrlError),
-        };
-        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(address)) })
+        let ServerUrl { servers, login, database, encrypted, parameters } = ServerUrl::parse(url)?;
+        let [server] = <[Address; 1]>::try_from(servers).map_err(|_| UrlError)?;
+        if !parameters.is_empty() {
+            return Err(UrlError);
+        }
+        let tls = encrypted.then(Tls::default);
+        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(server)) })
     }
 
     /// A client for one of the servers.
@@ -123,11 +115,6 @@ impl RedisSettings {
         }
     }
 }
-
-/// A URL that is none. Which part is wrong is not said, because the rest may be a password.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("must be like redis://user:password@host:6379/0, rediss://… or redis+unix:///path")]
-pub struct UrlError;
 
 /// How servers belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -62,6 +62,73 @@ fn everything_can_be_said_key_by_key() {
 }
 
 #[test]
+fn everything_can_be_said_in_the_url() {
+    let settings = read(
+        "url = \"rediss+ring://gate:canary@10.0.0.1:1,[::1]:2/4?virtual_nodes=7&connections=3&timeout=8ms\
+         &connect_timeout=2&leases=false&refusal_cache=false\"\ntls = { insecure = true }",
+    );
+    let virtual_nodes = NonZeroUsize::new(7).unwrap();
+    let servers = vec![tcp("10.0.0.1", 1), tcp("::1", 2)];
+    let expected = RedisSettings {
+        login: Login { user: Some("gate".to_owned()), password: Some(Secret("canary".to_owned())) },
+        database: 4,
+        tls: Some(Tls { insecure: true, ..Tls::default() }),
+        connections: NonZeroUsize::new(3).unwrap(),
+        timeout: Duration::from_millis(8),
+        connect_timeout: Duration::from_secs(2),
+        leases: false,
+        refusal_cache: false,
+        ..RedisSettings::new(Topology::Ring { servers, virtual_nodes })
+    };
+    assert_eq!(counters(&settings).redis, expected);
+
+    let sentinels = "redis+sentinel://a,b:1/?sentinel_master=7&sentinel_user=s&sentinel_password=t";
+    let login = Login { user: Some("s".to_owned()), password: Some(Secret("t".to_owned())) };
+    let expected = Topology::Sentinel {
+        sentinels: vec![tcp("a", 26379), tcp("b", 1)],
+        master: "7".to_owned(),
+        login: login.clone(),
+    };
+    assert_eq!(counters(&read(&format!("url = \"{sentinels}\""))).redis.topology, expected);
+    let secret_apart =
+        "url = \"redis+sentinel://a,b:1?sentinel_master=7&sentinel_user=s\"\nsentinel_password = \"t\"";
+    assert_eq!(counters(&read(secret_apart)).redis.topology, expected);
+    let cluster = Topology::Cluster(vec![tcp("a", 6379), tcp("b", 6379)]);
+    for url in ["redis+cluster://a,b", "redis://a,b?topology=cluster", "valkey+cluster://a:6379,b"] {
+        assert_eq!(counters(&read(&format!("url = \"{url}\""))).redis.topology, cluster, "{url}");
+    }
+    assert_eq!(counters(&read("url = \"redis://a,b\"\ntopology = \"cluster\"")).redis.topology, cluster);
+}
+
+#[test]
+fn a_mistake_in_the_url_is_told_without_the_url() {
+    for (keys, reason) in [
+        (
+            "url = \"redis://:canary@a?timout=5ms\"",
+            "url: has a parameter that is none of topology, connections",
+        ),
+        ("url = \"redis://:canary@a?timeout=1h\"", "url: timeout: must be between"),
+        ("url = \"redis://:canary@a?connections=many\"", "url: connections: "),
+        (
+            "url = \"redis://:canary@a?timeout=5ms\"\ntimeout = \"6ms\"",
+            "timeout: is in the url too: say it once",
+        ),
+        ("url = \"redis+ring://:canary@a\"\ntopology = \"cluster\"", "topology: is in the url too"),
+        ("url = \"redis://:canary@a,b\"", "url: several servers need topology"),
+        ("url = \"redis+ring://:canary@a,a\"", "url: \"a:6379\" is in it twice"),
+        ("url = \"redis+sentinel://:canary@a\"", "sentinel_master: is missing"),
+        ("url = \"redis://:canary@a?virtual_nodes=3\"", "virtual_nodes: needs topology = \"ring\""),
+        ("url = \"redis+cluster://:canary@a/3\"", "url: a cluster has only database 0"),
+        ("url = \"redis+raft://:canary@a\"", "url: topology: "),
+    ] {
+        let error =
+            Settings::from_toml(&format!("[counters]\nstore = \"redis\"\n{keys}")).unwrap_err().to_string();
+        assert!(error.contains(reason), "{keys}: {error}");
+        assert!(!error.contains("canary"), "{error}");
+    }
+}
+
+#[test]
 fn sentinels_have_a_login_of_their_own() {
     let settings = read(
         "topology = \"sentinel\"\nnodes = [\"a:26379\"]\nsentinel_master = \"main\"\nsentinel_user = \"s\"\n\
