@@ -2,7 +2,8 @@
 //!
 //! A key belongs to its caller and to one body. While the first batch is under way a second is told so; afterwards
 //! it gets the first one's answer, marked as replayed, for five minutes. The store is bounded in bytes: when it
-//! is full the oldest answers go first, and that is counted.
+//! is full the oldest answers go first, and that is counted. So is what a node leaves on Redis for the others: beyond the bound
+//! it keeps answers to itself, so that batches cannot fill what counters need.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -36,6 +37,9 @@ struct State {
     /// Keys in the order in which they end.
     order: VecDeque<(Timestamp, Fingerprint)>,
     bytes: usize,
+    /// What lies on Redis because of this node, in the order in which it ends.
+    shared: VecDeque<(Timestamp, usize)>,
+    shared_bytes: usize,
     evicted: u64,
 }
 
@@ -119,6 +123,9 @@ impl Ticket<'_> {
     /// Where they cannot be asked it is ours too: the batch is decided once per node then.
     pub(crate) async fn claim(&mut self, app: &App) -> Result<Option<Bytes>, ApiError> {
         let Some(redis) = app.counters().redis() else { return Ok(None) };
+        if !self.store.state.lock().share(SLOT_BYTES, app.now()) {
+            return Ok(None);
+        }
         match redis.claim(self.key, self.body, UNDER_WAY_MAX).await {
             Ok(Claim::Ours) => {
                 self.claimed = Some(redis.clone());
@@ -134,11 +141,15 @@ impl Ticket<'_> {
     /// Tells the other nodes the answer.
     pub(crate) async fn tell_others(&mut self, app: &App, answer: &Bytes) {
         let Some(redis) = app.counters().redis() else { return };
-        let told = redis.answer_claim(self.key, self.body, Some(answer), KEPT_FOR.into()).await;
+        let fits = self.store.state.lock().share(answer.len(), app.now());
+        // What is claimed and does not fit is given up: the next may try on any node.
+        if self.claimed.take().is_none() && !fits {
+            return;
+        }
+        let told = redis.answer_claim(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
         if let Err(error) = told {
             tracing::debug!(%error, "other nodes do not know the answer to a batch");
         }
-        self.claimed = None;
     }
 
     /// Keeps the answer for those who send the batch again.
@@ -179,6 +190,24 @@ impl State {
             self.order.pop_front();
             self.remove(key, ends);
         }
+    }
+
+    /// Whether so much more may lie on Redis; if so, it is counted as if it did.
+    fn share(&mut self, bytes: usize, now: Timestamp) -> bool {
+        while let Some((ends, gone)) = self.shared.front().copied()
+            && ends <= now
+        {
+            self.shared.pop_front();
+            self.shared_bytes -= gone;
+        }
+        let fits = self.shared_bytes + bytes <= BYTES_MAX;
+        if fits {
+            self.shared_bytes += bytes;
+            self.shared.push_back((now + KEPT_FOR, bytes));
+        } else {
+            self.evicted += 1;
+        }
+        fits
     }
 
     /// Makes the answers fit, oldest first, but never the one just given.
@@ -233,6 +262,15 @@ mod tests {
         assert!(matches!(store.turn("a", "k", b"one", NOW), Ok(Turn::Replay(answer)) if answer == "first"));
         assert_eq!(store.turn("a", "k", b"two", NOW).unwrap_err().code(), Code::IdempotencyMismatch);
         decided(store.turn("b", "k", b"two", NOW));
+    }
+
+    #[test]
+    fn t17_what_a_node_leaves_on_redis_is_bounded_and_ends() {
+        let mut state = State::default();
+        let shared = (0..1_000).filter(|_| state.share(BYTES_MAX / 100, NOW)).count();
+        assert_eq!((shared, state.evicted), (100, 900), "and it is counted that others do not know");
+        assert!(!state.share(BYTES_MAX / 100, NOW + Span::from_secs(299)));
+        assert!(state.share(BYTES_MAX, NOW + KEPT_FOR), "as much again, once it has ended there");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use futures_util::future::join;
+use futures_util::future::{join_all, join3};
 use redis::{FromRedisValue, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Penalised, PenaltyCharge};
@@ -17,6 +17,13 @@ use super::keys::{self, Tag};
 
 /// The list of clients on record.
 const LIST: &str = "penalised";
+/// So many are on it at most: those whose last violation is the longest ago are struck off. Their records stay.
+const LISTED_MAX: isize = 100_000;
+/// Of so many with the latest violations people are told.
+const LOOKED_AT_MAX: usize = 10_000;
+/// Members that are read at once, and records that are asked for at once.
+const PAGE: usize = 10_000;
+const AT_ONCE: usize = 128;
 
 /// A member of the list: whose record it is, and the client as people know it.
 struct Member {
@@ -48,8 +55,11 @@ impl Store {
         add.arg(&list).arg(forgotten.as_micros()).arg(member.text());
         let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
         tidy.arg(&list).arg("-inf").arg(now.as_micros());
+        let mut bound = redis::cmd("ZREMRANGEBYRANK");
+        bound.arg(&list).arg(0).arg(-LISTED_MAX - 1);
         let deadline = Instant::now() + self.timeout;
-        let _ = join(self.router.call(place, add, deadline), self.router.call(place, tidy, deadline)).await;
+        let call = |command| self.router.call(place, command, deadline);
+        let _ = join3(call(add), call(tidy), call(bound)).await;
     }
 
     /// Forgets a client's record.
@@ -71,24 +81,30 @@ impl Store {
     /// Clears the record of the client that prints so.
     pub(super) async fn pardon(&self, client: &str) -> Result<bool, Fault> {
         let mut pardoned = false;
-        for member in self.members().await?.iter().filter(|member| member.client == client) {
-            pardoned |= self.forget_member(member).await?;
-            self.forget_everywhere(&[member.tag.subject().0]).await;
+        for first in (0..).step_by(PAGE) {
+            let page = self.members(first, PAGE).await?;
+            for member in page.iter().filter(|member| member.client == client) {
+                pardoned |= self.forget_member(member).await?;
+                self.forget_everywhere(&[member.tag.subject().0]).await;
+            }
+            if page.is_empty() {
+                break;
+            }
         }
         Ok(pardoned)
     }
 
-    /// Clients on record, the longest kept out first.
+    /// Clients on record, the longest kept out first: of those with the latest violations.
     pub(super) async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, Fault> {
+        let members = self.members(0, LOOKED_AT_MAX).await?;
         let mut found = Vec::new();
-        for member in self.members().await? {
-            let mut get = redis::cmd("GET");
-            get.arg(keys::record(&member.tag));
-            let value = self.admin(self.router.place(&member.tag), get).await?;
-            if let Some(record) = Record::read(&value) {
+        for some in members.chunks(AT_ONCE) {
+            let records = join_all(some.iter().map(|member| self.record(member))).await;
+            for (member, record) in some.iter().zip(records) {
+                let Some(record) = record? else { continue };
                 let kept_out = record.cooldown_until > now;
                 found.push(Penalised {
-                    client: member.client,
+                    client: member.client.clone(),
                     violations: record.violations,
                     cooldown_until: kept_out.then_some(record.cooldown_until),
                 });
@@ -101,10 +117,18 @@ impl Store {
         Ok(found)
     }
 
-    async fn members(&self) -> Result<Vec<Member>, Fault> {
+    async fn record(&self, member: &Member) -> Result<Option<Record>, Fault> {
+        let mut get = redis::cmd("GET");
+        get.arg(keys::record(&member.tag));
+        let value = self.admin(self.router.place(&member.tag), get).await?;
+        Ok(Record::read(&value))
+    }
+
+    /// Members of the list, those with the latest violations first.
+    async fn members(&self, first: usize, count: usize) -> Result<Vec<Member>, Fault> {
         let list = keys::shared(LIST);
         let mut range = redis::cmd("ZRANGE");
-        range.arg(&list).arg(0).arg(-1);
+        range.arg(&list).arg(first).arg(first + count - 1).arg("REV");
         let value = self.admin(self.home(), range).await?;
         let texts = Vec::<String>::from_redis_value(value).unwrap_or_default();
         Ok(texts.iter().filter_map(|text| Member::parse(text)).collect())
