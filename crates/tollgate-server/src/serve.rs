@@ -1,7 +1,8 @@
 //! From settings to a running service, and from a signal to its orderly end.
 //!
 //! At the end: readiness goes off, connections are drained, and only then are the counters saved, so that the last
-//! decision is in the snapshot. A second signal ends the process at once: whoever sends it has waited long enough.
+//! decision is in the snapshot. A second signal that comes a while
+//! later ends the process at once: whoever sends it has waited long enough.
 
 mod banner;
 mod descriptors;

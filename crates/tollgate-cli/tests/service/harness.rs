@@ -154,6 +154,12 @@ impl Service {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    /// The same signal several times, as fast as a shell can: those that find one waiting are merged with it.
+    pub(crate) fn signal_in_a_burst(&self, signal: &str) {
+        let burst = format!("for _ in 1 2 3 4 5 6 7 8 9 10; do kill {signal} {}; done", self.child.id());
+        assert!(Command::new("sh").args(["-c", &burst]).status().unwrap().success());
+    }
+
         Duration::from_millis(ticks * 10)
     }
 

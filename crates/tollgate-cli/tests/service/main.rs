@@ -7,6 +7,7 @@ mod batch;
 mod callers;
 mod checks;
 mod commands;
+mod ending;
 mod errors;
 mod harness;
 mod heads;
