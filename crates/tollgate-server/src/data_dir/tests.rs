@@ -54,12 +54,24 @@ fn t56_an_admin_key_does_not_print_itself() {
 fn a_key_put_there_by_the_operator_is_used_and_an_empty_one_is_not() {
     let (_parent, data_dir) = open();
     let path = data_dir.path().join("admin.key");
-    fs::write(&path, "  my-own-key\r\n").unwrap();
-    assert_eq!(data_dir.admin_key().unwrap().key, "my-own-key");
+    let own = "my-own-key-of-22-chars";
+    fs::write(&path, format!("  {own}\r\n")).unwrap();
+    assert_eq!(data_dir.admin_key().unwrap().key, own);
     for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
         fs::write(&path, wrong).unwrap();
         let error = data_dir.admin_key().unwrap_err();
         assert!(matches!(error, DataDirError::NoKey { .. }), "{wrong:?}: {error}");
+    }
+}
+
+#[test]
+fn an_admin_key_that_could_be_guessed_is_refused_and_not_repeated() {
+    let (_parent, data_dir) = open();
+    for short in ["short", "my-own-key-of-21-char"] {
+        fs::write(data_dir.path().join("admin.key"), short).unwrap();
+        let error = data_dir.admin_key().unwrap_err();
+        assert!(matches!(error, DataDirError::WeakKey { length, .. } if length == short.len()), "{error}");
+        assert!(!error.to_string().contains(&format!(" {short} ")), "{error}");
     }
 }
 
