@@ -225,22 +225,22 @@ impl DataDir {
         snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, place)
     }
 
-    /// Saves the configuration; whether it worked. A failure is logged, and the last one stays.
+    /// Saves the configuration. A failure is logged, and the last one stays.
     pub(crate) fn save_configuration(
         &self,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-    ) -> bool {
+    ) -> io::Result<()> {
         let saved = self.replace(CONFIGURATION, write);
         let failed_before = self.configuration_fails.swap(saved.is_err(), Ordering::Relaxed);
         match &saved {
             // It is tried every other second: told once, when it begins.
             Err(error) if !failed_before => {
-                warn!(%error, directory = %self.path.display(), "cannot save the configuration; will try again");
+                warn!(%error, directory = %self.path.display(), "cannot save the configuration; the last one stays");
             }
             Ok(()) if failed_before => info!("the configuration is saved again"),
             _ => {}
         }
-        saved.is_ok()
+        saved
     }
 
     /// When the counters were saved, in microseconds since 1970.
@@ -291,14 +291,17 @@ impl DataDir {
         (MemoryCounters::new(bounds), Seed::random())
     }
 
-    /// Saves the counters; whether it worked. A failure is logged, and the last save stays: decisions do not depend on
-    /// it.
-    pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> bool {
-        let saved = self.replace(COUNTERS, |file| counters.save(seed, now, file));
-        if let Err(error) = &saved {
-            warn!(%error, directory = %self.path.display(), "cannot save the counters; will try again");
-        }
-        saved.is_ok()
+    /// Saves the counters.
+    ///
+    /// # Errors
+    /// When they cannot be written. The last save stays: decisions do not depend on it.
+    pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> io::Result<()> {
+        self.replace(COUNTERS, |file| counters.save(seed, now, file))
+    }
+
+    /// Where the counters are saved.
+    pub(crate) fn counters_file(&self) -> PathBuf {
+        self.path.join(COUNTERS)
     }
 
     /// The seed that this node and others agreed on when they last met.
