@@ -142,7 +142,12 @@ async fn serve_until(
         clock,
         Box::new({
             let app = Arc::clone(&app);
-            move |settings: &Settings| app.apply(settings)
+            move |settings: &Settings| {
+                let was_open = app.live().gate.open_checks();
+                app.apply(settings)?;
+                tell_if_open(address, settings.auth.open_checks && !was_open);
+                Ok(())
+            }
         }),
     );
     app.set_reload(reload.clone());
@@ -157,6 +162,7 @@ async fn serve_until(
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
+    tell_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
@@ -193,6 +199,13 @@ async fn close(saver: Saver) -> Result<(), ServeError> {
     })?;
     info!("ended");
     Ok(())
+}
+
+/// Whoever reaches an open service can use up what others have and look at what they use.
+fn tell_if_open(address: SocketAddr, open_checks: bool) {
+    if open_checks && !address.ip().to_canonical().is_loopback() {
+        warn!(%address, "{}", banner::OPEN_TO_EVERYONE);
+    }
 }
 
 /// What keeps in touch with other nodes and with the database.
