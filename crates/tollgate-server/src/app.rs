@@ -212,7 +212,7 @@ impl App {
 
     /// Puts other rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().follow(&rules);
+        self.metrics().follow(&rules, self.now());
         self.limiter.replace_rules(rules);
     }
 
