@@ -14,6 +14,7 @@ mod heads;
 mod http2;
 mod keys;
 mod lifecycle;
+mod logs;
 mod management;
 mod matrix;
 mod pages;

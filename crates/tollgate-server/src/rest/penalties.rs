@@ -65,7 +65,8 @@ pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
         return Err(ApiError::new(Code::NotFound, message));
     }
-    tracing::info!(by = %call.caller.name, client = ?text, "client pardoned");
+    let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
+    tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
     call.note_act(Act {
         action: "pardon".into(),

@@ -39,7 +39,8 @@ pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
     let outcome = tokio::task::spawn_blocking(move || handle.reload()).await;
     let outcome = outcome.map_err(|_| ApiError::new(Code::InternalError, "the reload failed"))?;
     let report = outcome.map_err(|error| ApiError::field(Code::InvalidInput, "config", error.to_string()))?;
-    tracing::info!(by = %call.caller.name, generation = report.generation, "configuration reloaded");
+    let (request_id, by, generation) = (call.request_id.as_str(), &*call.caller.name, report.generation);
+    tracing::info!(request_id, by, generation, "configuration reloaded");
     let after = Some(serde_json::json!({ "generation": report.generation, "rules": report.rules }));
     let subject = "settings".to_owned();
     call.note_act(Act { action: "reload".into(), kind: "settings".into(), subject, before: None, after })

@@ -53,13 +53,27 @@ impl Verb {
         }
     }
 
-    pub(super) const fn allow(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
             Verb::Get => "GET, HEAD",
             Verb::Post => "POST",
             Verb::Put => "PUT",
             Verb::Delete => "DELETE",
         }
+    }
+
+    pub(super) const fn allow(self) -> &'static str {
+        match self {
+            Verb::Get => "GET, HEAD",
+            other => other.as_str(),
+        }
+    }
+}
+
+impl Route {
+    /// Whether it is there to change something. A check counts, and that is no change.
+    pub(super) fn changes_something(&self) -> bool {
+        self.method != Verb::Get && matches!(self.access, Access::Keyed(_))
     }
 }
 
