@@ -65,6 +65,11 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let mut changed_by = None;
     let stage = match route {
+        _ if !names_its_host(&request) => Stage::Refused(ApiError::field(
+            Code::InvalidInput,
+            "host",
+            "there must be one Host header: proxies go by it, and may go by another than we",
+        )),
         Some(route) => match admit(app, route, request.headers(), peer) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
@@ -86,6 +91,16 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
         }
     };
     Answering { app: Arc::clone(app), route, request_id, changed_by, stage: Some(stage) }
+}
+
+/// HTTP/1.1 asks for one Host header, HTTP/1.0 does not ask for one; HTTP/2 has a field for it that the transport looks at.
+fn names_its_host<B>(request: &http::Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (None, _) => request.version() != http::Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// Whether the caller wants to know what a change would do: the log must not say that it was made.
@@ -241,6 +256,7 @@ impl Call {
 
     /// The body, whatever it is, if it is not too large and in time.
     async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        self.require_plain()?;
         let mut reading = pin!(read_whole(body, bytes_max));
         // Most bodies came with their heads: no timer is set for them.
         let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -257,6 +273,18 @@ impl Call {
         Err(ApiError::new(
             Code::UnsupportedMediaType,
             "the body must be JSON: send Content-Type: application/json",
+        ))
+    }
+
+    /// A body that is read as it is must not be one that has to be unpacked first.
+    fn require_plain(&self) -> Result<(), ApiError> {
+        let mut codings = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            "the body must not be compressed: send it without Content-Encoding",
         ))
     }
 

@@ -100,7 +100,7 @@ pub(super) async fn docs_style(_: Call) -> Result<Response, ApiError> {
     Ok(text("text/css; charset=utf-8", include_str!("../docs/docs.css")))
 }
 
-/// Where to go from the root.
+/// Where to go from the root, and from the documentation with a slash behind it.
 pub(super) async fn index(_: Call) -> Result<Response, ApiError> {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;
