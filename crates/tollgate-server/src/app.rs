@@ -1,5 +1,6 @@
 //! What every handler works with: the limiter, the clock, the gate, and what can change while it runs.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -23,6 +24,7 @@ use crate::recent::Recent;
 use crate::reload::ReloadHandle;
 use crate::settings::Settings;
 use crate::transport::ConnectionStats;
+use crate::unsaved::Unsaved;
 use crate::usage::Usage;
 
 /// The limiter of this service.
@@ -62,6 +64,7 @@ pub(crate) struct App {
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
     snapshot_failures: AtomicU64,
+    unsaved: Unsaved,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
@@ -109,6 +112,7 @@ impl App {
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
             snapshot_failures: AtomicU64::new(0),
+            unsaved: Unsaved::default(),
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
@@ -208,7 +212,7 @@ impl App {
 
     /// Puts other rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().follow(&rules);
+        self.metrics().follow(&rules, self.now());
         self.limiter.replace_rules(rules);
     }
 
@@ -229,8 +233,17 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_snapshot_failure(&self) {
-        self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
+    /// Notes how it went to save the counters.
+    pub(crate) fn note_counters_saved(&self, saved: &io::Result<()>) {
+        if saved.is_err() {
+            self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
+        }
+        self.unsaved.note_counters(saved);
+    }
+
+    /// What could not be written to the data directory.
+    pub(crate) fn unsaved(&self) -> &Unsaved {
+        &self.unsaved
     }
 
     /// Snapshots of the counters that could not be written.

@@ -8,7 +8,7 @@
 
 mod alarms;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -90,6 +90,9 @@ impl Regulars {
 #[derive(Debug, Default)]
 struct State {
     by_address: HashMap<IpAddr, Failures>,
+    /// All of them by what they have left to wait, so that room is made without looking at each: whoever has many addresses
+    /// would have that done for every one of them, under the lock.
+    by_wait: BTreeSet<(Timestamp, IpAddr)>,
     window_began: Timestamp,
     in_window: u32,
     alarm_until: Timestamp,
@@ -100,6 +103,13 @@ struct Failures {
     count: u32,
     last: Timestamp,
     wait_until: Timestamp,
+}
+
+impl Failures {
+    /// Where it stands among those that may have to make room: who waits by the end of that, who does not by the last failure.
+    fn rank(&self) -> Timestamp {
+        self.wait_until.max(self.last)
+    }
 }
 
 /// How often keys were tried in vain.
@@ -187,30 +197,29 @@ impl State {
     /// How often the address failed, if it begins to be held up with this failure.
     fn note_by_address(&mut self, peer: IpAddr, now: Timestamp) -> Option<u32> {
         let free = if now < self.alarm_until { FREE_IN_ALARM } else { FREE };
-        if self.by_address.len() >= ADDRESSES_MAX && !self.by_address.contains_key(&peer) {
-            self.make_room(now);
+        let known = self.by_address.get(&peer).copied();
+        match known {
+            Some(known) => drop(self.by_wait.remove(&(known.rank(), peer))),
+            None if self.by_address.len() >= ADDRESSES_MAX => self.make_room(),
+            None => {}
         }
         let fresh = Failures { count: 0, last: now, wait_until: now };
-        let failures = self.by_address.entry(peer).or_insert(fresh);
-        if now.since(failures.last) >= FORGET_AFTER {
-            *failures = fresh;
-        }
+        let mut failures = known.filter(|known| now.since(known.last) < FORGET_AFTER).unwrap_or(fresh);
         failures.count = failures.count.saturating_add(1);
         failures.last = now;
-        let beyond = failures.count.checked_sub(free + 1)?;
-        let doubled = WAIT_FIRST.as_micros().saturating_mul(1 << beyond.min(20));
-        failures.wait_until = now + Span::from_micros(doubled).min(WAIT_MAX);
-        (beyond == 0).then_some(failures.count)
+        let beyond = failures.count.checked_sub(free + 1);
+        if let Some(beyond) = beyond {
+            let doubled = WAIT_FIRST.as_micros().saturating_mul(1 << beyond.min(20));
+            failures.wait_until = now + Span::from_micros(doubled).min(WAIT_MAX);
+        }
+        self.by_address.insert(peer, failures);
+        self.by_wait.insert((failures.rank(), peer));
+        (beyond == Some(0)).then_some(failures.count)
     }
 
-    /// Drops who was quiet for long; if there is none, whoever has the least time left to wait.
-    fn make_room(&mut self, now: Timestamp) {
-        self.by_address.retain(|_, failures| now.since(failures.last) < FORGET_AFTER);
-        if self.by_address.len() < ADDRESSES_MAX {
-            return;
-        }
-        let least = self.by_address.iter().min_by_key(|(_, failures)| (failures.wait_until, failures.last));
-        if let Some(address) = least.map(|(address, _)| *address) {
+    /// Drops who was quiet for longest; if all have to wait, whoever has the least time left.
+    fn make_room(&mut self) {
+        if let Some((_, address)) = self.by_wait.pop_first() {
             self.by_address.remove(&address);
         }
     }
@@ -332,5 +341,43 @@ mod tests {
         }
         assert!(brake.state.lock().by_address.len() <= ADDRESSES_MAX);
         assert!(brake.wait(ip("203.0.113.1"), WRONG, START).is_some());
+    }
+    /// How long failures of so many addresses take that have not failed before.
+    fn time(brake: &Brake, first: u32, count: u32, now: Timestamp) -> std::time::Duration {
+        let started = std::time::Instant::now();
+        for number in first..first + count {
+            brake.note_failure(IpAddr::from(number.to_be_bytes()), WRONG, now);
+        }
+        started.elapsed()
+    }
+
+    #[test]
+    fn t30_a_new_address_costs_as_much_when_no_place_is_left_as_before() {
+        let (brake, places) = (Brake::default(), u32::try_from(ADDRESSES_MAX).unwrap());
+        let first = u32::from_be_bytes([10, 0, 0, 0]);
+        let filling = time(&brake, first, places, START);
+        // The best of some, for others use this machine too. Looking at every address takes hundreds of times as long.
+        let rounds = (1..=4).map(|round| time(&brake, first + round * places, places, START));
+        let full = rounds.min().unwrap();
+        assert!(full < filling * 20, "{filling:?} while there is room, {full:?} without");
+        let state = brake.state.lock();
+        assert_eq!((state.by_address.len(), state.by_wait.len()), (ADDRESSES_MAX, ADDRESSES_MAX));
+    }
+
+    #[test]
+    fn who_failed_longest_ago_makes_room_first_and_who_waits_makes_it_last() {
+        let brake = Brake::default();
+        let second = |number: u64| START + Span::from_secs(number);
+        fail(&brake, "203.0.113.1", FREE + 5, START);
+        fail(&brake, "203.0.113.2", 1, second(1));
+        fail(&brake, "203.0.113.3", 1, second(2));
+        fail(&brake, "203.0.113.2", 1, second(3));
+        let places = u32::try_from(ADDRESSES_MAX).unwrap();
+        time(&brake, u32::from_be_bytes([10, 0, 0, 0]), places - 2, second(4));
+        let state = brake.state.lock();
+        let kept = |address: &str| state.by_address.contains_key(&ip(address));
+        assert!(kept("203.0.113.1") && kept("203.0.113.2") && !kept("203.0.113.3"));
+        let ranks = state.by_address.iter().map(|(address, failures)| (failures.rank(), *address));
+        assert_eq!(ranks.collect::<BTreeSet<_>>(), state.by_wait, "both know the same");
     }
 }

@@ -30,6 +30,8 @@ const LOCK: &str = "lock";
 const KEY_BYTES_MAX: u64 = 4_096;
 /// A shorter secret was not made by us.
 const KEY_SECRET_BYTES_MIN: usize = 32;
+/// 128 bits in base64: a shorter key of the administrator could be guessed.
+const ADMIN_KEY_BYTES_MIN: usize = 22;
 
 /// Why a data directory cannot be used.
 #[non_exhaustive]
@@ -70,6 +72,15 @@ pub enum DataDirError {
     NoKey {
         /// The file.
         path: PathBuf,
+    },
+    /// The key file holds a key that could be guessed, and it opens everything.
+    #[error("the key in {path} is too short: it has {length} characters and must have {ADMIN_KEY_BYTES_MIN} or more, or it could \
+        be guessed; remove the file to have a key made, or write one with `openssl rand -hex 32`", path = path.display())]
+    WeakKey {
+        /// The file.
+        path: PathBuf,
+        /// How long the key is.
+        length: usize,
     },
 }
 
@@ -130,7 +141,7 @@ impl DataDir {
     /// The administrator's key; made if there is none.
     ///
     /// # Errors
-    /// When the file cannot be read or written, or holds no key.
+    /// When the file cannot be read or written, or holds no key, or one that could be guessed.
     pub fn admin_key(&self) -> Result<AdminKey, DataDirError> {
         let path = self.path.join(ADMIN_KEY);
         let failed = |source| DataDirError::Key { path: path.clone(), source };
@@ -140,8 +151,14 @@ impl DataDir {
                 let mut text = String::new();
                 file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
                 let key = text.trim().to_owned();
-                let usable = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic());
-                if usable { Ok(AdminKey { key, is_new: false }) } else { Err(DataDirError::NoKey { path }) }
+                let length = key.len();
+                if length == 0 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+                    return Err(DataDirError::NoKey { path });
+                }
+                if length < ADMIN_KEY_BYTES_MIN {
+                    return Err(DataDirError::WeakKey { path, length });
+                }
+                Ok(AdminKey { key, is_new: false })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = new_key().map_err(failed)?;
@@ -208,22 +225,22 @@ impl DataDir {
         snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, place)
     }
 
-    /// Saves the configuration; whether it worked. A failure is logged, and the last one stays.
+    /// Saves the configuration. A failure is logged, and the last one stays.
     pub(crate) fn save_configuration(
         &self,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
-    ) -> bool {
+    ) -> io::Result<()> {
         let saved = self.replace(CONFIGURATION, write);
         let failed_before = self.configuration_fails.swap(saved.is_err(), Ordering::Relaxed);
         match &saved {
             // It is tried every other second: told once, when it begins.
             Err(error) if !failed_before => {
-                warn!(%error, directory = %self.path.display(), "cannot save the configuration; will try again");
+                warn!(%error, directory = %self.path.display(), "cannot save the configuration; the last one stays");
             }
             Ok(()) if failed_before => info!("the configuration is saved again"),
             _ => {}
         }
-        saved.is_ok()
+        saved
     }
 
     /// When the counters were saved, in microseconds since 1970.
@@ -274,14 +291,17 @@ impl DataDir {
         (MemoryCounters::new(bounds), Seed::random())
     }
 
-    /// Saves the counters; whether it worked. A failure is logged, and the last save stays: decisions do not depend on
-    /// it.
-    pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> bool {
-        let saved = self.replace(COUNTERS, |file| counters.save(seed, now, file));
-        if let Err(error) = &saved {
-            warn!(%error, directory = %self.path.display(), "cannot save the counters; will try again");
-        }
-        saved.is_ok()
+    /// Saves the counters.
+    ///
+    /// # Errors
+    /// When they cannot be written. The last save stays: decisions do not depend on it.
+    pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> io::Result<()> {
+        self.replace(COUNTERS, |file| counters.save(seed, now, file))
+    }
+
+    /// Where the counters are saved.
+    pub(crate) fn counters_file(&self) -> PathBuf {
+        self.path.join(COUNTERS)
     }
 
     /// The seed that this node and others agreed on when they last met.

@@ -1,6 +1,7 @@
 //! What a caller is told when a request cannot be served: one envelope, stable codes.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use http::{HeaderValue, StatusCode, header};
 use serde::Serialize;
@@ -70,6 +71,13 @@ impl Code {
             Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
             Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
+    }
+}
+
+impl fmt::Display for Code {
+    /// As callers are told it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }
 

@@ -27,6 +27,7 @@ mod recent;
 mod answer;
 mod error;
 mod metrics;
+mod unsaved;
 mod usage;
 
 pub mod clock;

@@ -2,14 +2,18 @@
 
 mod catalog;
 mod figures;
+mod former;
 mod service;
 mod store;
 
+use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder};
 use prometheus_client::metrics::counter::Counter;
@@ -19,9 +23,10 @@ use tollgate::counters::Effect;
 use tollgate::decision::Report;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
-use tollgate::{Answer, Decision, Refusal, RuleSet};
+use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
 use self::figures::Figures;
+use self::former::Former;
 use crate::app::App;
 use crate::keys::KeyRefusal;
 
@@ -39,9 +44,18 @@ pub(crate) struct Metrics {
     responses: Family<ResponseLabels, Counter>,
     /// Checks of clients whose key is none.
     keys_refused: Family<ReasonLabel, Counter>,
-    /// The counters of each rule by its position, so that a decision looks up no label.
-    by_rule: ArcSwap<Vec<RuleCounters>>,
+    in_force: ArcSwap<InForce>,
+    /// Locked when rules are replaced and when somebody asks for metrics; by a decision only if its rule has just gone.
+    former: Mutex<Former>,
     unruled: RuleCounters,
+}
+
+/// The rules in force.
+#[derive(Default)]
+struct InForce {
+    /// Their counters by position, so that a decision looks up no label.
+    by_position: Vec<RuleCounters>,
+    names: HashSet<Box<str>>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -185,17 +199,45 @@ impl Metrics {
             shadow_refusals,
             responses,
             keys_refused,
-            by_rule: ArcSwap::default(),
+            in_force: ArcSwap::default(),
+            former: Mutex::default(),
             unruled,
         };
-        metrics.follow(rules);
+        metrics.follow(rules, Timestamp::default());
         metrics
     }
 
-    /// Makes counters for the rules of a new set; those of rules that are gone stay, as Prometheus expects.
-    pub(crate) fn follow(&self, rules: &RuleSet) {
+    /// Makes counters for the rules of a new set. Those of rules that are gone stay for a while.
+    pub(crate) fn follow(&self, rules: &RuleSet, now: Timestamp) {
+        let mut former = self.former.lock();
         let counters = rules.rules().iter().map(|rule| RuleCounters::new(&rule.name, &self.decisions));
-        self.by_rule.store(std::sync::Arc::new(counters.collect()));
+        let names: HashSet<Box<str>> = rules.rules().iter().map(|rule| Box::from(&*rule.name)).collect();
+        let next = Arc::new(InForce { by_position: counters.collect(), names });
+        let before = self.in_force.swap(Arc::clone(&next));
+        before.names.difference(&next.names).for_each(|rule| former.note(rule, now));
+        former.retain(|rule| !next.names.contains(rule));
+        self.drop_series(&mut former, now);
+    }
+
+    fn drop_series(&self, former: &mut Former, now: Timestamp) {
+        while let Some(rule) = former.take_due(now) {
+            let rule = String::from(rule);
+            for decision in Kind::ALL {
+                self.decisions.remove(&DecisionLabels { rule: rule.clone(), decision });
+            }
+            for mode in OnStoreFailure::ALL.map(OnStoreFailure::as_str) {
+                self.degraded.remove(&DegradedLabels { rule: rule.clone(), mode });
+            }
+            self.shadow_refusals.remove(&RuleLabel { rule });
+        }
+    }
+
+    /// A decision that began before its rule went may bring a series back: that is to go again.
+    fn heed_former(&self, decision: &Decision, rule: &str, in_force: &InForce) {
+        let is_rule = || decision.rules().rules().iter().any(|known| *known.name == *rule);
+        if !in_force.names.contains(rule) && is_rule() {
+            self.former.lock().note(rule, decision.now);
+        }
     }
 
     pub(crate) fn count_response(&self, route: &'static str, status: u16) {
@@ -212,6 +254,7 @@ impl Metrics {
 
     /// Everything, as OpenMetrics text: what is counted here, and the figures that the service keeps elsewhere.
     pub(crate) fn text(&self, app: &App) -> String {
+        self.drop_series(&mut self.former.lock(), app.now());
         let mut figures = Figures::new();
         service::read(app, &mut figures);
         catalog::read(app, &mut figures);
@@ -231,16 +274,21 @@ impl RecordSink for Metrics {
     fn offer(&self, record: &Record<'_>) {
         let decision = record.decision;
         let kind = Kind::of(decision);
-        let by_rule = self.by_rule.load();
-        let counters = decision.rule_position().and_then(|position| by_rule.get(position));
+        let in_force = self.in_force.load();
+        let counters = decision.rule_position().and_then(|position| in_force.by_position.get(position));
         match (counters, decision.rule()) {
             // A decision may have seen the rules of a moment ago: the name decides, the position only helps.
             (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(kind),
-            (_, Some(rule)) => RuleCounters::new(&rule.name, &self.decisions).count(kind),
+            (_, Some(rule)) => {
+                RuleCounters::new(&rule.name, &self.decisions).count(kind);
+                self.heed_former(decision, &rule.name, &in_force);
+            }
             (_, None) => self.unruled.count(kind),
         }
         if decision.degraded {
-            self.degraded.get_or_create(&DegradedLabels::of(decision)).inc();
+            let labels = DegradedLabels::of(decision);
+            self.degraded.get_or_create(&labels).inc();
+            self.heed_former(decision, &labels.rule, &in_force);
             // Here limits of rules that fail open are judged like those that only log, and are none.
             return;
         }
@@ -248,6 +296,10 @@ impl RecordSink for Metrics {
         for report in decision.reports.iter().filter(shadowed) {
             let label = RuleLabel { rule: decision.rule_of(report).to_owned() };
             self.shadow_refusals.get_or_create(&label).inc();
+            self.heed_former(decision, &label.rule, &in_force);
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -63,10 +63,19 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
     let request_id = RequestId::of(app, request.headers());
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
+    let mut changed_by = None;
     let stage = match route {
+        _ if !names_its_host(&request) => Stage::Refused(ApiError::field(
+            Code::InvalidInput,
+            "host",
+            "there must be one Host header: proxies go by it, and may go by another than we",
+        )),
         Some(route) => match admit(app, route, request.headers(), peer) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
+                if route.changes_something() && !tries_only(&parts) {
+                    changed_by = Some(caller.name.clone());
+                }
                 let (path, request_id) = (route.path, request_id.clone());
                 let call = Call { app: Arc::clone(app), parts, path, caller, request_id };
                 Stage::Handling((route.handler)(call, body))
@@ -81,7 +90,22 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
             Stage::Refused(ApiError::method_not_allowed(allow.join(", ")))
         }
     };
-    Answering { app: Arc::clone(app), route, request_id, stage: Some(stage) }
+    Answering { app: Arc::clone(app), route, request_id, changed_by, stage: Some(stage) }
+}
+
+/// HTTP/1.1 asks for one Host header, HTTP/1.0 does not ask for one; HTTP/2 has a field for it that the transport looks at.
+fn names_its_host<B>(request: &http::Request<B>) -> bool {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (None, _) => request.version() != http::Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    }
+}
+
+/// Whether the caller wants to know what a change would do: the log must not say that it was made.
+fn tries_only(parts: &Parts) -> bool {
+    parts.uri.query().is_some_and(|query| query.split('&').any(|each| each == "dry_run=true"))
 }
 
 /// The caller, if the route is for it.
@@ -98,6 +122,8 @@ pub(crate) struct Answering {
     app: Arc<App>,
     route: Option<&'static Route>,
     request_id: RequestId,
+    /// Who asks for a change; nothing if nothing is to be changed.
+    changed_by: Option<Box<str>>,
     /// Taken when it is done.
     stage: Option<Stage>,
 }
@@ -118,12 +144,15 @@ impl Future for Answering {
                 _ => Err(failed()),
             },
         };
+        let mut code = None;
         let response = outcome.unwrap_or_else(|error| {
             if let Some(refusal) = error.key_refusal() {
                 self.app.metrics().count_refused_key(refusal);
             }
+            code = Some(error.code());
             error.into_response(self.request_id.as_str())
         });
+        self.tell(response.status(), code);
         Poll::Ready(self.finish(response))
     }
 }
@@ -142,17 +171,28 @@ fn failed() -> ApiError {
 }
 
 impl Answering {
+    /// The log knows a request by the id that its caller was told. Of the request itself it is told the route alone: paths and
+    /// bodies may hold keys. A check costs a look at the level that is logged.
+    fn tell(&self, status: StatusCode, code: Option<Code>) {
+        let request_id = self.request_id.as_str();
+        let (method, route) = self.route.map_or(("", "other"), |route| (route.method.as_str(), route.path));
+        let code = code.map(tracing::field::display);
+        let outage = status == StatusCode::SERVICE_UNAVAILABLE;
+        let status = status.as_u16();
+        match &self.changed_by {
+            // Of an outage there is one line when it begins; one for each request would hide it.
+            _ if status >= 500 && !outage => {
+                tracing::error!(request_id, method, route, status, code, "not served");
+            }
+            Some(by) if status < 300 => tracing::info!(request_id, method, route, status, %by, "change made"),
+            _ => tracing::debug!(request_id, method, route, status, code, "answered"),
+        }
+    }
+
     /// What every answer carries.
     fn finish(&self, mut response: Response) -> Response {
         let path = self.route.map_or("other", |route| route.path);
         self.app.metrics().count_response(path, response.status().as_u16());
-        let (request_id, status) = (self.request_id.as_str(), response.status());
-        match status {
-            // Of an outage there is one line when it begins; one for each request would hide it.
-            StatusCode::SERVICE_UNAVAILABLE => tracing::debug!(request_id, path, %status, "not served"),
-            _ if status.is_server_error() => tracing::error!(request_id, path, %status, "not served"),
-            _ => {}
-        }
         let headers = response.headers_mut();
         if self.route.is_some_and(|route| route.method == Verb::Get) {
             headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -216,6 +256,7 @@ impl Call {
 
     /// The body, whatever it is, if it is not too large and in time.
     async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        self.require_plain()?;
         let mut reading = pin!(read_whole(body, bytes_max));
         // Most bodies came with their heads: no timer is set for them.
         let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
@@ -232,6 +273,18 @@ impl Call {
         Err(ApiError::new(
             Code::UnsupportedMediaType,
             "the body must be JSON: send Content-Type: application/json",
+        ))
+    }
+
+    /// A body that is read as it is must not be one that has to be unpacked first.
+    fn require_plain(&self) -> Result<(), ApiError> {
+        let mut codings = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            "the body must not be compressed: send it without Content-Encoding",
         ))
     }
 
@@ -306,7 +359,8 @@ mod tests {
     async fn answered(route: &'static Route, handling: Handling) -> Response {
         let app = app();
         let request_id = RequestId::of(&app, &HeaderMap::new());
-        Answering { app, route: Some(route), request_id, stage: Some(Stage::Handling(handling)) }.await
+        let stage = Some(Stage::Handling(handling));
+        Answering { app, route: Some(route), request_id, changed_by: None, stage }.await
     }
 
     #[tokio::test]

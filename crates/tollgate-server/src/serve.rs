@@ -1,7 +1,8 @@
 //! From settings to a running service, and from a signal to its orderly end.
 //!
 //! At the end: readiness goes off, connections are drained, and only then are the counters saved, so that the last
-//! decision is in the snapshot. A second signal ends the process at once: whoever sends it has waited long enough.
+//! decision is in the snapshot. A second signal that comes a while
+//! later ends the process at once: whoever sends it has waited long enough.
 
 mod banner;
 mod descriptors;
@@ -10,13 +11,14 @@ mod store;
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
 use tollgate_stores::redis::SettingsRefused;
-use tracing::info;
+use tracing::{error, info, warn};
 
 pub use self::banner::banner;
 use self::signals::Signals;
@@ -59,6 +61,17 @@ pub enum ServeError {
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
+    /// It served and ended, and what was counted is not on disk: the next start admits too much.
+    #[error("the counters could not be saved to {file}: {source}; {what}", file = file.display(),
+        what = if *has_older { "what was counted since the last save is lost" } else { "all of them are lost" })]
+    CountersLost {
+        /// Where they should be.
+        file: PathBuf,
+        /// Whether an older save is there.
+        has_older: bool,
+        /// Why.
+        source: io::Error,
+    },
 }
 
 /// What is known once the service answers.
@@ -96,7 +109,7 @@ impl std::fmt::Debug for AdminKeyOnce {
 /// Runs the service until a signal ends it; `ready` is called once it answers.
 ///
 /// # Errors
-/// When the data directory or the address cannot be used.
+/// When the data directory or the address cannot be used, or the counters could not be saved at the end.
 pub async fn serve(settings: Settings, ready: impl FnOnce(Ready)) -> Result<(), ServeError> {
     let signals = Signals::new().map_err(ServeError::Signals)?;
     serve_until(settings, ready, signals.asked_to_end()).await
@@ -129,7 +142,12 @@ async fn serve_until(
         clock,
         Box::new({
             let app = Arc::clone(&app);
-            move |settings: &Settings| app.apply(settings)
+            move |settings: &Settings| {
+                let was_open = app.live().gate.open_checks();
+                app.apply(settings)?;
+                tell_if_open(address, settings.auth.open_checks && !was_open);
+                Ok(())
+            }
         }),
     );
     app.set_reload(reload.clone());
@@ -144,6 +162,7 @@ async fn serve_until(
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
     app.catalog().settled(CATALOG_PATIENCE).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
+    tell_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
@@ -161,13 +180,32 @@ async fn serve_until(
     };
     transport::run(listener, surface, &server, stats, end).await;
     drop(tasks);
-    saver.save_aside().await;
+    close(saver).await
+}
+
+/// Saves what must survive. What cannot be saved is lost now, and whoever watches the exit code must learn it.
+async fn close(saver: Saver) -> Result<(), ServeError> {
+    let outcome = saver.save_aside().await;
+    let Saver { app, data_dir } = saver;
     catalog::close(&app, &data_dir).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
+    outcome.map_err(|source| {
+        let has_older = data_dir.counters_saved_at().is_some();
+        let lost = ServeError::CountersLost { file: data_dir.counters_file(), has_older, source };
+        error!(error = %lost, "ended, and counters are lost");
+        lost
+    })?;
     info!("ended");
     Ok(())
+}
+
+/// Whoever reaches an open service can use up what others have and look at what they use.
+fn tell_if_open(address: SocketAddr, open_checks: bool) {
+    if open_checks && !address.ip().to_canonical().is_loopback() {
+        warn!(%address, "{}", banner::OPEN_TO_EVERYONE);
+    }
 }
 
 /// What keeps in touch with other nodes and with the database.
@@ -208,21 +246,24 @@ impl Saver {
     async fn every(self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
-            self.save_aside().await;
+            if let Err(error) = self.save_aside().await {
+                let directory = self.data_dir.path().display();
+                warn!(%error, %directory, "cannot save the counters; will try again");
+            }
         }
     }
 
     /// On a thread that may wait for the disk.
-    async fn save_aside(&self) {
+    async fn save_aside(&self) -> io::Result<()> {
         let saver = self.clone();
-        let outcome = tokio::task::spawn_blocking(move || {
+        let saving = tokio::task::spawn_blocking(move || {
             let (limiter, now) = (saver.app.limiter(), saver.app.now());
-            let memory = limiter.counters().memory();
-            memory.is_none_or(|memory| saver.data_dir.save_counters(memory, limiter.seed(), now))
+            let Some(memory) = limiter.counters().memory() else { return Ok(()) };
+            saver.data_dir.save_counters(memory, limiter.seed(), now)
         });
-        if !outcome.await.unwrap_or(false) {
-            self.app.count_snapshot_failure();
-        }
+        let outcome = saving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
+        self.app.note_counters_saved(&outcome);
+        outcome
     }
 }
 

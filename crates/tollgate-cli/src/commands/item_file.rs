@@ -36,7 +36,10 @@ pub(crate) fn print(client: &Client, kind: Kind, id: &str, output: &Output) -> R
 fn remark(body: &Value) -> String {
     let said = |key: &str| Some(word(&body[key])).filter(|text| !text.is_empty());
     let parts: Vec<String> = [
-        said("source").map(|source| format!("from the {source}")),
+        said("source").map(|source| match &*source {
+            "built-in" => "built-in: nothing is configured".to_owned(),
+            source => format!("from the {source}"),
+        }),
         said("version").map(|version| format!("version {version}")),
         said("created_by").map(|by| format!("made by {by}")),
         Some(moment::told(&body["updated_at"])).filter(|at| !at.is_empty()).map(|at| format!("changed {at}")),

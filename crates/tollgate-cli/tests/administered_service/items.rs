@@ -57,6 +57,20 @@ fn rules_of_the_servers_file_are_shown_and_not_changed() {
 }
 
 #[test]
+fn the_rule_of_a_server_that_has_none_is_told_as_built_in() {
+    let service = Service::unconfigured();
+    let operator = Operator::of(&service);
+    assert_eq!(operator.json(&["rules", "get", "default"])["source"], "built-in");
+    let got = operator.done(&["rules", "get", "default"]);
+    assert!(got.starts_with("# built-in: nothing is configured\n"), "{got}");
+    assert!(operator.done(&["rules", "list"]).contains("built-in"));
+    assert!(operator.done(&["rules", "list", "--source", "built-in"]).contains("default"));
+    assert!(!operator.done(&["rules", "list", "--source", "file"]).contains("default"));
+    let configured = Service::with_config("default_limit = 5");
+    assert_eq!(Operator::of(&configured).json(&["rules", "get", "default"])["source"], "file");
+}
+
+#[test]
 fn a_mistake_is_told_with_its_field() {
     let service = Service::with_config("default_limit = 1000");
     let operator = Operator::of(&service);

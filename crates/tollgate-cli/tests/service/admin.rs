@@ -465,8 +465,9 @@ fn without_its_database_the_service_says_so_and_changes_nothing() {
         assert_eq!(answer.error().1, "SERVICE_UNAVAILABLE", "{method} {path}: {}", answer.text);
         assert!(answer.header("retry-after").is_some());
     }
-    let of_file = service.admin("GET", "/v1/admin/rules?source=file", "");
-    assert_eq!((of_file.status, &of_file.json()["rules"][0]["name"]), (200, &json!("default")));
+    let built_in = service.admin("GET", "/v1/admin/rules?source=built-in", "");
+    assert_eq!((built_in.status, &built_in.json()["rules"][0]["name"]), (200, &json!("default")));
+    assert_eq!(service.admin("GET", "/v1/admin/rules?source=file", "").json()["rules"], json!([]));
     assert_eq!(service.admin("GET", "/v1/admin/rules/default", "").status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
 }

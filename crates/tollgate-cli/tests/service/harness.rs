@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+const LOOPBACK: &str = "127.0.0.1:0";
+
 /// A service under test. Killed when it goes out of scope.
 pub(crate) struct Service {
     child: Child,
@@ -49,21 +51,31 @@ impl Service {
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit {ulimit}; exec \"$0\" \"$@\"")]);
         command.arg(env!("CARGO_BIN_EXE_tollgate"));
-        Self::run(command, folder, Some(&file), &[])
+        Self::run(command, LOOPBACK, folder, Some(&file), &[])
+    }
+
+    /// Where others than this machine could reach it.
+    pub(crate) fn on_every_address(config: &str) -> Self {
+        let folder = TempDir::new().unwrap();
+        let file = folder.path().join("tollgate.toml");
+        fs::write(&file, config).unwrap();
+        let command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        Self::run(command, "0.0.0.0:0", folder, Some(&file), &[])
     }
 
     /// In a folder that may have been used before.
     pub(crate) fn start(folder: TempDir, config: Option<&Path>, environment: &[(&str, &str)]) -> Self {
-        Self::run(Command::new(env!("CARGO_BIN_EXE_tollgate")), folder, config, environment)
+        Self::run(Command::new(env!("CARGO_BIN_EXE_tollgate")), LOOPBACK, folder, config, environment)
     }
 
     fn run(
         mut command: Command,
+        listen: &str,
         folder: TempDir,
         config: Option<&Path>,
         environment: &[(&str, &str)],
     ) -> Self {
-        command.args(["serve", "--listen", "127.0.0.1:0", "--data-dir"]).arg(folder.path().join("data"));
+        command.args(["serve", "--listen", listen, "--data-dir"]).arg(folder.path().join("data"));
         if let Some(file) = config {
             command.arg("--config").arg(file);
         }
@@ -142,6 +154,12 @@ impl Service {
         assert!(sent.success());
     }
 
+    /// The same signal several times, as fast as a shell can: those that find one waiting are merged with it.
+    pub(crate) fn signal_in_a_burst(&self, signal: &str) {
+        let burst = format!("for _ in 1 2 3 4 5 6 7 8 9 10; do kill {signal} {}; done", self.child.id());
+        assert!(Command::new("sh").args(["-c", &burst]).status().unwrap().success());
+    }
+
     /// Memory of the process that is in use now, in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
@@ -207,23 +225,21 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// Where it serves, and all that it prints before the lines to try.
 fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut banner = String::new();
-    loop {
-        let before = banner.len();
+    while !banner.contains("Try it:") {
         let read = lines.read_line(&mut banner).unwrap();
         let log = || fs::read_to_string(folder.join("log")).unwrap_or_default();
         assert!(read > 0, "it ended instead of serving: {banner}{}", log());
-        let line = &banner[before..];
-        if let Some(address) = line.split("http://").nth(1) {
-            let end = address.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).unwrap();
-            let address = address[..end].parse().unwrap();
-            // What else it prints is read, so that it never waits for a reader.
-            std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-            return (address, banner);
-        }
     }
+    let address = banner.split("http://").nth(1).unwrap();
+    let end = address.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).unwrap();
+    let address = address[..end].parse().unwrap();
+    // What else it prints is read, so that it never waits for a reader.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    (address, banner)
 }
 
 pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {

@@ -28,7 +28,8 @@ fn a_head_of_64_kib_is_read_and_a_larger_one_is_answered_431() {
 #[test]
 fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
     let service = Service::unconfigured();
-    let with = |fields: usize| format!("GET /healthz HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(fields));
+    let with =
+        |fields: usize| format!("GET /healthz HTTP/1.1\r\nhost: t\r\n{}\r\n", "x: y\r\n".repeat(fields - 1));
     assert_eq!(service.raw(with(100).as_bytes()).status, 200);
     assert_eq!(service.raw(with(101).as_bytes()).status, 431);
 }
@@ -97,4 +98,69 @@ fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
     wait_for("both to be gone", || (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(()));
     assert_eq!(read_some(&mut silent, &mut [0; 16]).unwrap_or(0), 0);
     let _ = silent.shutdown(Shutdown::Both);
+}
+
+#[test]
+fn a_request_names_its_host_once() {
+    let service = Service::unconfigured();
+    let status = |head: &str| {
+        let answer = service.raw(format!("GET /healthz {head}\r\n\r\n").as_bytes());
+        if answer.status == 400 {
+            assert_eq!(
+                answer.error(),
+                (400, "INVALID_INPUT".to_owned(), "host".to_owned()),
+                "{}",
+                answer.text
+            );
+        }
+        answer.status
+    };
+    assert_eq!(status("HTTP/1.1\r\nhost: a"), 200);
+    assert_eq!(status("HTTP/1.1"), 400);
+    assert_eq!(status("HTTP/1.1\r\nhost: a\r\nhost: a"), 400);
+    assert_eq!(status("HTTP/1.1\r\nhost: a\r\nHost: b"), 400);
+    assert_eq!(status("HTTP/1.0"), 200);
+    assert_eq!(status("HTTP/1.0\r\nhost: a\r\nhost: b"), 400);
+}
+
+#[test]
+fn a_body_that_says_it_is_compressed_is_not_read_as_if_it_were_not() {
+    let service = Service::unconfigured();
+    let body = r#"{"user_id":"a","endpoint":"/x"}"#;
+    let check = |coding: &str| {
+        let headers = [("content-type", "application/json"), ("content-encoding", coding)];
+        service.send("POST", "/v1/rate-limit/check", &headers, body)
+    };
+    for coding in ["gzip", "br", "identity, gzip", "GZIP"] {
+        let refused = check(coding);
+        assert_eq!((refused.status, refused.error().1), (415, "UNSUPPORTED_MEDIA_TYPE".to_owned()));
+        assert!(refused.text.contains("Content-Encoding"), "{}", refused.text);
+    }
+    assert_eq!(check("identity").status, 200);
+}
+
+#[test]
+fn what_is_not_understood_is_refused_and_not_ignored() {
+    let service = Service::with_config("default_limit = 5");
+    let reload = |query: &str, body: &str| service.admin("POST", &format!("/v1/admin/reload{query}"), body);
+    assert_eq!(reload("", "").status, 200);
+    assert_eq!(reload("", "{}").status, 200);
+    assert_eq!(
+        reload("", r#"{"file":"other.toml"}"#).error(),
+        (400, "INVALID_INPUT".to_owned(), "file".to_owned())
+    );
+    assert_eq!(reload("", "garbage").status, 400);
+    assert_eq!(reload("", &"x".repeat(10_000)).status, 413);
+    assert_eq!(reload("?file=other.toml", "").error().0, 400);
+    assert_eq!(reload("?dry_run=true", "").error().0, 400);
+    let penalties = |query: &str| service.admin("GET", &format!("/v1/admin/penalties{query}"), "").status;
+    assert_eq!((penalties(""), penalties("?limit=1")), (200, 400));
+    assert_eq!(service.admin("DELETE", "/v1/admin/penalties/user:a?all=true", "").status, 400);
+}
+
+#[test]
+fn the_documentation_is_found_with_a_slash_behind_it_too() {
+    let service = Service::unconfigured();
+    let moved = service.get("/docs/");
+    assert_eq!((moved.status, moved.header("location")), (303, Some("/docs")));
 }

@@ -247,3 +247,21 @@ fn a_reset_names_the_rules_it_could_not_reach() {
         service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x","cost":1}"#);
     assert_eq!(unknown.error().2, "cost");
 }
+
+#[test]
+fn t68_rules_that_come_and_go_leave_few_series() {
+    let service = Service::unconfigured();
+    let series = || {
+        let text = service.get("/metrics").text;
+        text.lines().filter(|line| line.starts_with("tollgate_decisions_total{")).count()
+    };
+    let before = series();
+    for number in 0..60 {
+        let path = format!("/v1/admin/rules/rule-{number}");
+        let rule = r#"{"per":["user"],"limits":[{"requests":5,"window":"1m"}]}"#;
+        assert_eq!(service.admin("PUT", &path, rule).status, 201);
+        assert_eq!(service.admin("DELETE", &path, "").status, 204);
+    }
+    let after = series();
+    assert!(after <= before + 32 * 6, "{before} series before, {after} after");
+}

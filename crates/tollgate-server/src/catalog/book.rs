@@ -41,6 +41,10 @@ impl FileRules {
         !self.is_built_in && self.set.rules().iter().any(|rule| *rule.name == *name)
     }
 
+    pub(super) fn is_built_in(&self) -> bool {
+        self.is_built_in
+    }
+
     pub(super) fn place(&self) -> String {
         self.file.as_ref().map_or_else(|| "the built-in rules".to_owned(), |file| file.display().to_string())
     }

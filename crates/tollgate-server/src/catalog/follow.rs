@@ -268,10 +268,11 @@ pub(super) async fn save(app: &Arc<App>, data_dir: &Arc<DataDir>) -> bool {
         let saved = data_dir.save_configuration(|file| {
             snapshot::write(&place, version, &book, overrides, rules.accounts(), file)
         });
-        if !saved {
+        if saved.is_err() {
             catalog.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        saved
+        app.unsaved().note_configuration(&saved);
+        saved.is_ok()
     });
     saved.await.unwrap_or(false)
 }

@@ -16,6 +16,11 @@ impl Catalog {
         rules.file.beside(rules.book.entries()).cloned().collect()
     }
 
+    /// Where those are from: `file`, or `built-in` where nothing is configured and one rule is in force all the same.
+    pub(crate) fn file_source(&self) -> &'static str {
+        if self.rules.lock().file.is_built_in() { "built-in" } else { "file" }
+    }
+
     /// The file that a rule of this name is written in, if it is one of the file alone and stays. A rule that the database has
     /// too can be removed from there: how else should the two part again?
     pub(crate) fn file_of(&self, rule: &str) -> Option<String> {

@@ -54,12 +54,24 @@ fn t56_an_admin_key_does_not_print_itself() {
 fn a_key_put_there_by_the_operator_is_used_and_an_empty_one_is_not() {
     let (_parent, data_dir) = open();
     let path = data_dir.path().join("admin.key");
-    fs::write(&path, "  my-own-key\r\n").unwrap();
-    assert_eq!(data_dir.admin_key().unwrap().key, "my-own-key");
+    let own = "my-own-key-of-22-chars";
+    fs::write(&path, format!("  {own}\r\n")).unwrap();
+    assert_eq!(data_dir.admin_key().unwrap().key, own);
     for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
         fs::write(&path, wrong).unwrap();
         let error = data_dir.admin_key().unwrap_err();
         assert!(matches!(error, DataDirError::NoKey { .. }), "{wrong:?}: {error}");
+    }
+}
+
+#[test]
+fn an_admin_key_that_could_be_guessed_is_refused_and_not_repeated() {
+    let (_parent, data_dir) = open();
+    for short in ["short", "my-own-key-of-21-char"] {
+        fs::write(data_dir.path().join("admin.key"), short).unwrap();
+        let error = data_dir.admin_key().unwrap_err();
+        assert!(matches!(error, DataDirError::WeakKey { length, .. } if length == short.len()), "{error}");
+        assert!(!error.to_string().contains(&format!(" {short} ")), "{error}");
     }
 }
 
@@ -83,7 +95,7 @@ fn a_restart_does_not_refill_allowances() {
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
     let before = limiter(counters, seed);
     assert!(admits(&before, now));
-    assert!(data_dir.save_counters(before.counters(), seed, now));
+    data_dir.save_counters(before.counters(), seed, now).unwrap();
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
     assert!(!admits(&limiter(counters, seed), now));
 }
@@ -95,7 +107,7 @@ fn a_damaged_snapshot_is_put_aside_and_the_start_goes_on() {
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
     let before = limiter(counters, seed);
     assert!(admits(&before, now));
-    assert!(data_dir.save_counters(before.counters(), seed, now));
+    data_dir.save_counters(before.counters(), seed, now).unwrap();
     let path = data_dir.path().join("counters.snap");
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
@@ -112,15 +124,15 @@ fn t61_a_save_that_fails_leaves_the_last_one_and_the_next_may_work() {
     let (_parent, data_dir) = open();
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
-    assert!(data_dir.save_counters(&counters, seed, now));
+    data_dir.save_counters(&counters, seed, now).unwrap();
     let path = data_dir.path().join("counters.snap");
     let saved = fs::read(&path).unwrap();
     // A directory where the draft goes: as good as a full disk, and true for root as well.
     fs::create_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
-    assert!(!data_dir.save_counters(&counters, seed, now));
+    assert!(data_dir.save_counters(&counters, seed, now).is_err());
     assert_eq!(fs::read(&path).unwrap(), saved);
     fs::remove_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
-    assert!(data_dir.save_counters(&counters, seed, now), "the next time it works");
+    assert!(data_dir.save_counters(&counters, seed, now).is_ok(), "the next time it works");
 }
 
 #[test]

@@ -89,6 +89,7 @@ impl Call {
 
     fn warn_of(&self, act: &Act, error: &str) {
         let (action, subject) = (&act.action, &act.subject);
-        tracing::warn!(by = %self.caller.name, action, subject = ?subject, error, "not in the audit trail");
+        let (request_id, by) = (self.request_id.as_str(), &*self.caller.name);
+        tracing::warn!(request_id, by, action, subject = ?subject, error, "not in the audit trail");
     }
 }

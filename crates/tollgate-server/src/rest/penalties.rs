@@ -1,17 +1,23 @@
 //! `/v1/admin/penalties`: clients that ran into their limits again and again.
 
 use http::StatusCode;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tollgate::counters::CounterAdmin;
 use tollgate_stores::sql::Act;
 use utoipa::ToSchema;
 
+use super::admin::ChangeQuery;
 use super::{Call, Response};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 
 /// As many clients as one answer lists.
 const LISTED_MAX: usize = 1_000;
+
+/// It takes no parameters: one that is ignored would be taken for one that is heeded.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoQuery {}
 
 /// Clients on record.
 #[derive(Serialize, ToSchema)]
@@ -35,10 +41,12 @@ pub(crate) struct PenaltyBody {
     get, path = "/v1/admin/penalties",
     responses(
         (status = 200, description = "Clients on record", body = PenaltiesAnswer),
+        (status = 400, description = "It takes no parameters", body = ErrorEnvelope<'_>),
         (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
+    let NoQuery {} = call.query()?;
     let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await?;
     let penalties = found.into_iter().map(|each| PenaltyBody {
         client: each.client,
@@ -59,13 +67,15 @@ pub(super) async fn penalties(call: Call) -> Result<Response, ApiError> {
     )
 )]
 pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
+    let _: ChangeQuery = call.query()?;
     call.refuse_dry_run()?;
     let text = call.piece("client")?;
     if !call.app.counters().pardon(&text).await? {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
         return Err(ApiError::new(Code::NotFound, message));
     }
-    tracing::info!(by = %call.caller.name, client = ?text, "client pardoned");
+    let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
+    tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
     call.note_act(Act {
         action: "pardon".into(),

@@ -1,13 +1,19 @@
 //! `POST /v1/admin/reload`: reads the configuration file again.
 
 use http::StatusCode;
+use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate_stores::sql::Act;
 use utoipa::ToSchema;
 
+use super::admin::ChangeQuery;
 use super::{Call, Response};
 use crate::answer;
 use crate::error::{ApiError, Code, ErrorEnvelope};
+use crate::json;
+
+/// There is nothing to say: an empty object, if anything.
+const BODY_BYTES_MAX: usize = 1 << 10;
 
 /// What a reload did.
 #[derive(Serialize, ToSchema)]
@@ -30,8 +36,13 @@ pub(crate) struct ReloadAnswer {
         (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
     )
 )]
-pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    let _: ChangeQuery = call.query()?;
     call.refuse_dry_run()?;
+    let body = call.json_body_or_nothing(body, BODY_BYTES_MAX).await?;
+    if !body.is_empty() {
+        json::require_known(&body, &[])?;
+    }
     let handle =
         call.app.reload().ok_or_else(|| ApiError::new(Code::Conflict, "there is nothing to reload"))?;
     let handle = handle.clone();
@@ -39,7 +50,8 @@ pub(super) async fn reload(call: Call) -> Result<Response, ApiError> {
     let outcome = tokio::task::spawn_blocking(move || handle.reload()).await;
     let outcome = outcome.map_err(|_| ApiError::new(Code::InternalError, "the reload failed"))?;
     let report = outcome.map_err(|error| ApiError::field(Code::InvalidInput, "config", error.to_string()))?;
-    tracing::info!(by = %call.caller.name, generation = report.generation, "configuration reloaded");
+    let (request_id, by, generation) = (call.request_id.as_str(), &*call.caller.name, report.generation);
+    tracing::info!(request_id, by, generation, "configuration reloaded");
     let after = Some(serde_json::json!({ "generation": report.generation, "rules": report.rules }));
     let subject = "settings".to_owned();
     call.note_act(Act { action: "reload".into(), kind: "settings".into(), subject, before: None, after })

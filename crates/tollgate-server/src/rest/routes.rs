@@ -53,13 +53,27 @@ impl Verb {
         }
     }
 
-    pub(super) const fn allow(self) -> &'static str {
+    pub(super) const fn as_str(self) -> &'static str {
         match self {
-            Verb::Get => "GET, HEAD",
+            Verb::Get => "GET",
             Verb::Post => "POST",
             Verb::Put => "PUT",
             Verb::Delete => "DELETE",
         }
+    }
+
+    pub(super) const fn allow(self) -> &'static str {
+        match self {
+            Verb::Get => "GET, HEAD",
+            other => other.as_str(),
+        }
+    }
+}
+
+impl Route {
+    /// Whether it is there to change something. A check counts, and that is no change.
+    pub(super) fn changes_something(&self) -> bool {
+        self.method != Verb::Get && matches!(self.access, Access::Keyed(_))
     }
 }
 
@@ -133,7 +147,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(Get "/v1/admin/actions", ADMIN, admin::audit::actions),
     route!(Get "/v1/admin/export", ADMIN, admin::export::export),
     route!(Post "/v1/admin/import", ADMIN, admin::import::import, body),
-    route!(Post "/v1/admin/reload", ADMIN, reload::reload),
+    route!(Post "/v1/admin/reload", ADMIN, reload::reload, body),
     route!(Get "/v1/admin/counters", READ, counters::counters),
     route!(Get "/v1/admin/penalties", ADMIN, penalties::penalties),
     route!(Delete "/v1/admin/penalties/{*client}", ADMIN, penalties::pardon),
@@ -142,6 +156,7 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(Get "/metrics", Access::Anyone, service::metrics),
     route!(Get "/openapi.json", Access::Anyone, service::openapi),
     route!(Get "/docs", Access::Anyone, service::docs),
+    route!(Get "/docs/", Access::Anyone, service::index),
     route!(Get "/docs/docs.js", Access::Anyone, service::docs_script),
     route!(Get "/docs/docs.css", Access::Anyone, service::docs_style),
     route!(Get "/", Access::Anyone, service::index),

@@ -31,6 +31,9 @@ pub(crate) struct HealthBody {
     /// What is wrong with the database or with what it holds, if anything is; what is in force then.
     #[serde(skip_serializing_if = "Option::is_none")]
     catalog_error: Option<String>,
+    /// What could not be written to the data directory, if anything could not: decisions do not depend on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_dir_error: Option<String>,
 }
 
 /// 200 as soon as the process serves.
@@ -50,13 +53,14 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
         return Ok(answer::json(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
     // A broken file is no reason to stop sending requests: the old rules are in force. Nor are counters that do not
-    // answer: every node would be taken out at once, and all of them can still decide.
+    // answer: every node would be taken out at once, and all of them can still decide. Nor is a full disk.
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
     let store = call.app.counters().state();
     let store_error = store.trouble();
     let catalog = call.app.catalog().state();
     let catalog_error = catalog.trouble();
-    let is_fine = config_error.is_none() && catalog_error.is_none();
+    let data_dir_error = call.app.unsaved().trouble();
+    let is_fine = config_error.is_none() && catalog_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {
         StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
         // Every client with an API key would be refused here.
@@ -67,7 +71,7 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
         StoreState::Reached if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    Ok(answer::json(code, &HealthBody { status, config_error, store_error, catalog_error }))
+    Ok(answer::json(code, &HealthBody { status, config_error, store_error, catalog_error, data_dir_error }))
 }
 
 /// Metrics as OpenMetrics text.
@@ -96,7 +100,7 @@ pub(super) async fn docs_style(_: Call) -> Result<Response, ApiError> {
     Ok(text("text/css; charset=utf-8", include_str!("../docs/docs.css")))
 }
 
-/// Where to go from the root.
+/// Where to go from the root, and from the documentation with a slash behind it.
 pub(super) async fn index(_: Call) -> Result<Response, ApiError> {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;

@@ -11,6 +11,10 @@ use crate::settings::CounterSettings;
 /// Rules named one by one; the rest are counted.
 const RULES_SHOWN: usize = 8;
 
+/// Told where others than this machine can ask.
+pub(super) const OPEN_TO_EVERYONE: &str =
+    "checks are open to everyone who reaches this address: set auth.open_checks = false";
+
 /// Where everything is, what applies, and a line to try. It shows the admin key only when that was made just now.
 pub fn banner(ready: &Ready) -> String {
     let Ready { settings, address, new_admin_key, store_trouble, catalog_trouble } = ready;
@@ -21,6 +25,9 @@ pub fn banner(ready: &Ready) -> String {
     let mut line = |name: &str, value: &dyn std::fmt::Display| {
         let _ = writeln!(text, "  {name:<10}{value}");
     };
+    if settings.auth.open_checks && !address.ip().to_canonical().is_loopback() {
+        line("open", &OPEN_TO_EVERYONE);
+    }
     line("health", &format_args!("{url}/healthz"));
     line("docs", &format_args!("{url}/docs"));
     line("metrics", &format_args!("{url}/metrics"));
@@ -47,7 +54,12 @@ pub fn banner(ready: &Ready) -> String {
         line("", &format_args!("{} (made just now, shown once)", key.reveal()));
     }
     let rules = rules(settings.rules.rules());
-    format!("tollgate is serving on {url}\n\n{text}\n{rules}\n{}", try_it(&url, settings.auth.open_checks))
+    let place = if address.ip().is_unspecified() {
+        format!("{address}, every address of this machine; from here {url}")
+    } else {
+        url.clone()
+    };
+    format!("tollgate is serving on {place}\n\n{text}\n{rules}\n{}", try_it(&url, settings.auth.open_checks))
 }
 
 /// An address to put into a browser: "all addresses" is not one.

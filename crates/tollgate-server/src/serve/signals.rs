@@ -1,8 +1,15 @@
 //! The first signal asks for an orderly end, the second does not ask.
+//!
+//! `timeout` and supervisors signal a process and then its group, so one request to end arrives as two signals a fraction of
+//! a millisecond apart. Only a signal that comes some time after the first is a person who has waited long enough.
 
 use std::io;
+use std::time::{Duration, Instant};
 
-use tracing::warn;
+use tracing::{debug, warn};
+
+/// Signals that come within this time of the first are the same request.
+const ONE_REQUEST: Duration = Duration::from_millis(500);
 
 /// What a shell reports for a process ended by an interrupt.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -49,11 +56,16 @@ impl Signals {
 }
 
 impl Signals {
-    /// Waits for the first signal. From then on a second one ends the process.
+    /// Waits for the first signal. From a moment later on a second one ends the process.
     pub(super) async fn asked_to_end(mut self) {
         self.next().await;
+        let asked = Instant::now();
         tokio::spawn(async move {
             self.next().await;
+            while asked.elapsed() < ONE_REQUEST {
+                debug!("another signal right after the first: taken as one with it");
+                self.next().await;
+            }
             warn!("a second signal: ending at once");
             std::process::exit(EXIT_INTERRUPTED);
         });

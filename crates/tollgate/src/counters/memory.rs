@@ -40,11 +40,13 @@ pub(super) const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
 /// How much a table may hold.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// Counters at most.
+    /// Counters at most, but for logs of requests, which have a bound of their own. 512 is the least that is kept to: each of 256
+    /// shards has room for one counter and for the one that newcomers share when it is full. Newcomers under different limits
+    /// share different counters, so a small table with many limits may hold some more.
     pub keys_max: NonZeroUsize,
     /// Bytes at most that logs of requests may reserve.
     pub log_bytes_max: usize,
-    /// Clients on record at most.
+    /// Clients on record at most; 256 is the least that is kept to.
     pub penalties_max: usize,
 }
 
@@ -123,7 +125,8 @@ impl Default for MemoryCounters {
 impl MemoryCounters {
     /// An empty table.
     pub fn new(bounds: MemoryBounds) -> Self {
-        let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new(bounds, SHARDS)))).collect();
+        let shards =
+            (0..SHARDS).map(|number| Padded(Mutex::new(Shard::new(bounds, number, SHARDS)))).collect();
         MemoryCounters { shards }
     }
 

@@ -18,6 +18,31 @@ fn t16_newcomers_of_a_full_table_share_one_counter_per_shard() {
 }
 
 #[test]
+fn t16_a_full_table_holds_as_many_counters_as_it_may_and_not_one_more() {
+    for keys_max in [2 * SHARDS, 1_000, 1_023, 1_024, 1_025, 10_000, 100_003] {
+        let store = bounded(keys_max);
+        let day = limit(Algorithm::FixedWindow, 3, DAY);
+        for number in 0..8 * keys_max as u64 {
+            charge(&store, &day, subject(number), 1, NOW);
+        }
+        assert!(store.len() <= keys_max, "{} counters, and at most {keys_max} may be", store.len());
+        // What is kept free is little: for counters that newcomers share, and for other tenants.
+        assert!(store.len() >= keys_max * 7 / 8, "{} of {keys_max} counters", store.len());
+        assert!(store.overflows() > 0);
+    }
+}
+
+#[test]
+fn t16_a_table_for_fewer_counters_than_it_has_shards_has_room_for_one_in_each() {
+    let store = bounded(1);
+    let day = limit(Algorithm::FixedWindow, 3, DAY);
+    for number in 0..10_000 {
+        charge(&store, &day, subject(number), 1, NOW);
+    }
+    assert_eq!(store.len(), 2 * SHARDS, "one of its own and the one that newcomers share");
+}
+
+#[test]
 fn t16_restored_counters_make_room_and_used_ones_stay() {
     let store = bounded(40_000);
     let (second, day) =

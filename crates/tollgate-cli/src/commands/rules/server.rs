@@ -26,7 +26,7 @@ pub(super) struct List {
     /// Only rules with this action
     #[arg(long, conflicts_with = "file")]
     action: Option<String>,
-    /// Only rules of the server's file, or of its database
+    /// Only rules of the server's file, of its database, or the one it has where none is configured
     #[arg(long, conflicts_with = "file")]
     source: Option<Source>,
     /// Only rules that are switched on, or off
@@ -41,6 +41,7 @@ pub(super) struct List {
 enum Source {
     File,
     Database,
+    BuiltIn,
 }
 
 impl Source {
@@ -48,6 +49,7 @@ impl Source {
         match self {
             Source::File => "file",
             Source::Database => "database",
+            Source::BuiltIn => "built-in",
         }
     }
 }

@@ -292,7 +292,7 @@ pub(super) async fn write(
     edits: &[Edit],
     at: Option<u64>,
 ) -> Result<Made, DatabaseError> {
-    let (by, now) = (&*call.caller.name, call.app.now().as_micros());
+    let (by, now, request_id) = (&*call.caller.name, call.app.now().as_micros(), call.request_id.as_str());
     let changed = match at {
         Some(version) => database.change_at(version, by, now, edits).await?,
         None => database.change(by, now, edits).await?,
@@ -300,10 +300,10 @@ pub(super) async fn write(
     // The audit trail tells every item; of a large import the log need not.
     for difference in changed.differences.iter().take(LOGGED_MAX) {
         let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
-        tracing::info!(by, kind, id = %id.escape_debug(), version, "configuration changed");
+        tracing::info!(request_id, by, kind, id = %id.escape_debug(), version, "configuration changed");
     }
     if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
-        tracing::info!(by, more, version = changed.version, "configuration changed");
+        tracing::info!(request_id, by, more, version = changed.version, "configuration changed");
     }
     if !changed.differences.is_empty() {
         call.app.catalog().catch_up(&call.app, changed.version).await;

@@ -36,7 +36,7 @@ pub(crate) struct RulesQuery {
     /// Those that are switched on, or off.
     #[param(value_type = Option<bool>)]
     enabled: Option<String>,
-    /// `file` or `database`.
+    /// `file`, `database` or `built-in`.
     source: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct RuleSummary {
     on_store_failure: &'static str,
     /// What a refused client is told.
     response: RuleResponse,
-    /// `file` or `database`.
+    /// `file`, `database`, or `built-in` for the rule that is in force where none is configured.
     source: &'static str,
     /// The version that changed it last; null for a rule of the file.
     version: Option<u64>,
@@ -164,10 +164,14 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
     let page = Page::of(Kind::Rule, query.limit.as_deref(), query.after.as_deref())?;
     let filter = query.filter()?;
     let mut rules = Vec::new();
-    if query.source.as_deref() != Some("database") {
-        rules.extend(call.app.catalog().file_rules().iter().filter(|rule| fits(rule, &filter)).map(of_file));
+    let is_asked = |source: &str| query.source.as_deref().is_none_or(|asked| asked == source);
+    let source = call.app.catalog().file_source();
+    if is_asked(source) {
+        let of_file = call.app.catalog().file_rules();
+        let fitting = of_file.iter().filter(|rule| fits(rule, &filter));
+        rules.extend(fitting.map(|rule| configured(rule, source)));
     }
-    if query.source.as_deref() != Some("file") {
+    if is_asked("database") {
         let stored = call.database()?.list(Kind::Rule, &filter, page.after.as_ref(), page.asked()).await;
         rules.extend(stored.map_err(|error| catalog::failed(&error))?.iter().map(of_database));
     }
@@ -211,7 +215,8 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
 pub(in crate::rest) async fn read(call: Call) -> Result<Response, ApiError> {
     let name = call.piece("name")?;
     if let Some(rule) = call.app.catalog().file_rules().iter().find(|rule| *rule.name == *name) {
-        return Ok(answer::json(StatusCode::OK, &of_file(rule)));
+        let source = call.app.catalog().file_source();
+        return Ok(answer::json(StatusCode::OK, &configured(rule, source)));
     }
     change::read(&call, &ItemId::Rule(name)).await
 }
@@ -256,8 +261,8 @@ pub(in crate::rest) async fn delete(call: Call) -> Result<Response, ApiError> {
 impl RulesQuery {
     fn filter(&self) -> Result<Filter, ApiError> {
         let invalid = |field, reason: String| Err(ApiError::field(Code::InvalidInput, field, reason));
-        if !matches!(self.source.as_deref(), None | Some("file" | "database")) {
-            return invalid("source", "must be file or database".to_owned());
+        if !matches!(self.source.as_deref(), None | Some("file" | "database" | "built-in")) {
+            return invalid("source", "must be file, database or built-in".to_owned());
         }
         let actions = tollgate::rules::Action::ALL.map(tollgate::rules::Action::as_str);
         if self.action.as_deref().is_some_and(|action| !actions.contains(&action)) {
@@ -304,8 +309,9 @@ fn of_database(stored: &Stored) -> RuleSummary {
     }
 }
 
-fn of_file(rule: &Rule) -> RuleSummary {
-    RuleSummary { source: "file", definition: definition(rule), ..RuleSummary::of(rule) }
+/// A rule that is in force without the database.
+fn configured(rule: &Rule, source: &'static str) -> RuleSummary {
+    RuleSummary { source, definition: definition(rule), ..RuleSummary::of(rule) }
 }
 
 impl Default for RuleSummary {

@@ -116,9 +116,10 @@ impl Shard {
     }
 }
 
-/// Of what there is, the part that is for counters of newcomers' own; the rest is for those that newcomers share.
+/// Of what there is, the part that is for counters of newcomers' own; the rest is for those that newcomers share. Each has room
+/// for one at least, as far as there is room for two.
 fn for_newcomers(max: usize) -> usize {
-    max - max / 32
+    max.saturating_sub((max / 32).max(1)).max(1)
 }
 
 /// The counter that newcomers of a tenant have in common.
@@ -144,7 +145,7 @@ mod tests {
 
     fn shard(keys_max: usize) -> Shard {
         let keys_max = NonZeroUsize::new(keys_max).unwrap();
-        Shard::new(MemoryBounds { keys_max, log_bytes_max: 4_096, penalties_max: 20 }, 1)
+        Shard::new(MemoryBounds { keys_max, log_bytes_max: 4_096, penalties_max: 20 }, 0, 1)
     }
 
     fn charge(limit: &Limit) -> Charge<'_> {
@@ -235,7 +236,7 @@ mod tests {
             }
             let reserved: usize = shard.logs.iter().map(|entry| entry.reserved).sum();
             prop_assert_eq!(shard.log_bytes, reserved);
-            prop_assert!(shard.cells.len() <= 41, "and the counter that all share");
+            prop_assert!(shard.cells.len() <= 41, "and the counter that all share, if tenants have taken its place");
         }
     }
 }

@@ -85,15 +85,19 @@ pub(super) struct Held {
 }
 
 impl Shard {
-    pub(super) fn new(bounds: MemoryBounds, shards: usize) -> Self {
+    /// The shard with this number of so many. What does not divide evenly goes to the first of them, so that all together
+    /// have what the bounds say and no more.
+    pub(super) fn new(bounds: MemoryBounds, number: usize, shards: usize) -> Self {
+        let share = |of: usize| of / shards + usize::from(number < of % shards);
         Shard {
             cells: Table::default(),
             next_restored_at: Timestamp::default(),
             logs: HashTable::new(),
             penalties: HashTable::new(),
-            keys_max: bounds.keys_max.get().div_ceil(shards),
-            log_bytes_max: bounds.log_bytes_max.div_ceil(shards),
-            penalties_max: bounds.penalties_max.div_ceil(shards),
+            // Without room for one no client of the shard would have a counter of its own.
+            keys_max: share(bounds.keys_max.get()).max(1),
+            log_bytes_max: share(bounds.log_bytes_max),
+            penalties_max: share(bounds.penalties_max).max(usize::from(bounds.penalties_max > 0)),
             log_bytes: 0,
             held: Held::default(),
             newcomers: 0,

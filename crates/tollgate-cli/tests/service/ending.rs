@@ -1,0 +1,99 @@
+//! The end of the process, and a disk that cannot be written.
+
+use std::fs;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::harness::{Service, wait_for};
+
+/// Nothing can be written where a folder is in the way; root may write anywhere else.
+fn put_in_the_way(folder: &TempDir) {
+    fs::create_dir_all(folder.path().join("data/counters.snap.tmp/in-the-way")).unwrap();
+}
+
+/// A service that saves every second, and cannot.
+fn without_a_disk() -> Service {
+    let folder = TempDir::new().unwrap();
+    put_in_the_way(&folder);
+    let file = folder.path().join("tollgate.toml");
+    fs::write(&file, "[counters]\nsave_every = \"1s\"").unwrap();
+    Service::start(folder, Some(&file), &[])
+}
+
+/// A request that has begun and does not go on: as long as it may, the end waits for it.
+fn begun(service: &Service) -> TcpStream {
+    let mut stream = service.connect();
+    stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{").unwrap();
+    // An answer on another connection: the first has been accepted.
+    service.check("a", "/x");
+    stream
+}
+
+#[test]
+fn t59_signals_in_a_burst_are_one_and_the_counters_are_saved() {
+    let service = Service::with_config("[server]\ndrain_timeout = \"2s\"");
+    let _held = begun(&service);
+    service.signal_in_a_burst("-TERM");
+    let (status, folder) = service.ended();
+    assert_eq!(status.code(), Some(0), "{}", fs::read_to_string(folder.path().join("log")).unwrap());
+    assert!(folder.path().join("data/counters.snap").exists());
+}
+
+#[test]
+fn a_second_signal_after_a_while_ends_it_at_once() {
+    let service = Service::with_config("[server]\ndrain_timeout = \"30s\"\nbody_timeout = \"30s\"");
+    let _held = begun(&service);
+    service.signal("-TERM");
+    std::thread::sleep(Duration::from_millis(700));
+    service.signal("-TERM");
+    let (status, folder) = service.ended();
+    assert_eq!(status.code(), Some(130), "{}", fs::read_to_string(folder.path().join("log")).unwrap());
+}
+
+#[test]
+fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_told() {
+    let service = without_a_disk();
+    let failures = || service.metric("tollgate_snapshot_failures_total").unwrap();
+    wait_for("a failed save", || (failures() >= 1.0).then_some(()));
+    assert_eq!(service.check("a", "/x").status, 200);
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
+    let told = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
+    assert!(told.contains("the counters cannot be saved"), "{told}");
+    fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
+    wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
+    wait_for("readiness to say so", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
+}
+
+#[test]
+fn t61_an_end_that_loses_the_counters_says_so_and_is_no_success() {
+    let service = without_a_disk();
+    service.check("a", "/x");
+    service.signal("-TERM");
+    let (status, folder) = service.ended();
+    assert_eq!(status.code(), Some(2));
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    let told = log.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{log}"));
+    for part in ["counters.snap", "all of them are lost"] {
+        assert!(told.contains(part), "{part} is not in: {told}");
+    }
+}
+
+#[test]
+fn t61_an_end_that_loses_the_last_counters_alone_says_that() {
+    let folder = TempDir::new().unwrap();
+    let service = Service::start(folder, None, &[]);
+    service.check("a", "/x");
+    service.signal("-TERM");
+    let (_, folder) = service.ended();
+    put_in_the_way(&folder);
+    let again = Service::start(folder, None, &[]);
+    again.signal("-TERM");
+    let (status, folder) = again.ended();
+    assert_eq!(status.code(), Some(2));
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(log.contains("what was counted since the last save is lost"), "{log}");
+}
