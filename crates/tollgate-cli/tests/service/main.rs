@@ -7,6 +7,7 @@ mod batch;
 mod callers;
 mod checks;
 mod commands;
+mod description;
 mod errors;
 mod harness;
 mod heads;

@@ -17,13 +17,16 @@ function make(tag, className, text) {
 }
 
 function resolve(schema, api) {
-  if (schema && schema.$ref) return api.components.schemas[schema.$ref.split("/").pop()] || {};
+  if (schema && schema.$ref) return resolve(api.components.schemas[schema.$ref.split("/").pop()], api);
+  // Of several the first is the usual one.
+  if (schema && schema.oneOf) return resolve(schema.oneOf.find((part) => part.type !== "null"), api);
   return schema || {};
 }
 
 function kind(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
+  if (schema.oneOf) return schema.oneOf.map(kind).sort((a, b) => (a === "null") - (b === "null")).join(" or ");
   if (schema.type === "array") return kind(schema.items) + "[]";
   return Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type || "object";
 }
