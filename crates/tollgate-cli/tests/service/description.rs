@@ -275,6 +275,20 @@ fn requests_that_the_documentation_shows_are_as_described() {
 }
 
 #[test]
+fn answers_that_the_documentation_shows_are_as_described() {
+    let schemas = description()["components"]["schemas"].as_object().unwrap();
+    let mut shown = 0;
+    let blocks = blocks_of_code().into_iter().filter(|(language, _)| language == "json");
+    // What is shortened cannot be read, and is not looked at.
+    for answer in blocks.filter_map(|(_, code)| serde_json::from_str::<Value>(&code).ok()) {
+        let fits = |schema: &Value| Schemas::closed(description()).check(schema, &answer).is_ok();
+        assert!(schemas.values().any(fits), "nothing is answered like this: {answer}");
+        shown += 1;
+    }
+    assert!(shown >= 3, "a decision, counters and an error");
+}
+
+#[test]
 fn rules_and_tiers_that_the_documentation_shows_are_as_described() {
     let mut shown = 0;
     let tables = blocks_of_code().into_iter().filter(|(language, _)| language == "toml");

@@ -31,6 +31,11 @@ function kind(schema) {
   return Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type || "object";
 }
 
+function about(field) {
+  // What may be null is described inside.
+  return [field, ...(field.oneOf || [])].map((part) => part.description).find(Boolean) || "";
+}
+
 function rows(table, entries) {
   for (const cells of entries) {
     const row = table.insertRow();
@@ -51,7 +56,7 @@ function fieldsOf(schema, api) {
   const parts = [resolved, ...(resolved.allOf || []).map((part) => resolve(part, api))];
   const required = new Set(parts.flatMap((part) => part.required || []));
   return parts.flatMap((part) => Object.entries(part.properties || {})).map(([name, field]) =>
-    [name + (required.has(name) ? "" : "?"), kind(field), field.description || ""]);
+    [name + (required.has(name) ? "" : "?"), kind(field), about(field)]);
 }
 
 function tryIt(verb, path, hasBody) {

@@ -187,4 +187,16 @@ mod tests {
             assert!(api["paths"][&path][verb].is_object(), "{verb} {path}");
         }
     }
+    #[test]
+    fn every_operation_has_a_name_of_its_own() {
+        let api = description();
+        let operations =
+            api["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap());
+        let mut names = BTreeSet::new();
+        for (_, operation) in operations {
+            let name = operation["operationId"].as_str().unwrap().to_owned();
+            assert!(names.insert(name.clone()), "{name}");
+        }
+        assert!(names.contains("list_rules") && names.contains("put_rule") && names.contains("write_config"));
+    }
 }

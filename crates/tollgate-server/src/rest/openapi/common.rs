@@ -52,6 +52,7 @@ pub(super) fn headers() -> Value {
 
 /// Adds what a route has in common with others to what is said of it.
 pub(super) fn complete(operation: &mut Map<String, Value>, route: &Route, schemas: &Value) {
+    name(operation, route);
     drop_what_the_path_says(operation);
     add_dry_run(operation, schemas);
     add_errors(operation, route);
@@ -64,6 +65,26 @@ pub(super) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     for (status, response) in responses(operation) {
         add_headers(status, response, route, has_version);
     }
+}
+
+/// Names the operation, for those who make clients of the description: handlers of several kinds share theirs.
+fn name(operation: &mut Map<String, Value>, route: &Route) {
+    let (group, rest) = match route.path.strip_prefix("/v1/").and_then(|path| path.split_once('/')) {
+        Some(("admin", rest)) => (rest.split('/').next().unwrap_or(rest), rest),
+        Some((group, rest)) => (group, rest),
+        None => ("service", ""),
+    };
+    operation.insert("tags".to_owned(), json!([group]));
+    let kind = rest.split('/').next().unwrap_or(rest);
+    let id = operation.get("operationId").and_then(Value::as_str).unwrap_or_default();
+    let id = match id {
+        "list" => format!("list_{kind}"),
+        "create" | "read" | "write" | "put" | "delete" | "rotate" | "revoke" => {
+            format!("{id}_{}", kind.strip_suffix('s').unwrap_or(kind))
+        }
+        id => id.to_owned(),
+    };
+    operation.insert("operationId".to_owned(), json!(id));
 }
 
 /// A parameter of the path is none of the query: given there, too, it is refused.
@@ -130,7 +151,7 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
         add_answer(responses, status, &about, ENVELOPE);
     }
     if names_a_client {
-        add_answer(responses, "403", "", DECISIONS[0]);
+        add_answer(responses, "403", "The client's key is not good (decision)", DECISIONS[0]);
     }
 }
 
@@ -142,12 +163,14 @@ fn names_a_client(operation: &Map<String, Value>) -> bool {
 }
 
 fn add_answer(responses: &mut Map<String, Value>, status: &str, about: &str, reference: &str) {
-    match responses.get_mut(status).and_then(schema_of) {
-        Some(schema) => or(schema, reference),
-        None => {
-            let content = json!({ "application/json": { "schema": { "$ref": reference } } });
-            responses.insert(status.to_owned(), json!({ "description": about, "content": content }));
-        }
+    let Some(response) = responses.get_mut(status) else {
+        let content = json!({ "application/json": { "schema": { "$ref": reference } } });
+        responses.insert(status.to_owned(), json!({ "description": about, "content": content }));
+        return;
+    };
+    if schema_of(response).is_some_and(|schema| or(schema, reference)) {
+        let said = response["description"].as_str().unwrap_or_default();
+        response["description"] = json!(format!("{said}. Or: {about}"));
     }
 }
 
@@ -207,16 +230,18 @@ pub(super) fn widen_numbers(value: &mut Value) {
     }
 }
 
-/// Has a schema allow another one, too.
-fn or(schema: &mut Value, reference: &str) {
+/// Has a schema allow another one, too; whether it did not before.
+fn or(schema: &mut Value, reference: &str) -> bool {
     let other = json!({ "$ref": reference });
-    if let Some(parts) = schema.get_mut("oneOf").and_then(Value::as_array_mut) {
-        if !parts.contains(&other) {
-            parts.push(other);
-        }
-    } else if *schema != other {
-        *schema = json!({ "oneOf": [schema, other] });
+    if *schema == other {
+        return false;
     }
+    match schema.get_mut("oneOf").and_then(Value::as_array_mut) {
+        Some(parts) if parts.contains(&other) => return false,
+        Some(parts) => parts.push(other),
+        None => *schema = json!({ "oneOf": [schema, other] }),
+    }
+    true
 }
 
 fn schema_of(response: &mut Value) -> Option<&mut Value> {
