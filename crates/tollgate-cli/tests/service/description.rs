@@ -32,13 +32,14 @@ const SHORT: &str =
     r#"{"name":"s","per":["user"],"requests_per_second":5,"requests_per_day":100,"burst_size":10}"#;
 const TIER: &str = r#"{"name":"t","description":"d","limit":5,"window":60,"burst":9}"#;
 const MANY: &str = r#"{"limits":[{"requests":5,"window":"1m"}],"algorithm":"sliding_window_log"}"#;
+const SHORT_TIER: &str = r#"{"requests_per_minute":5,"requests_per_day":50,"burst_size":7,"algorithm":"leaky_bucket","max_delay":"1s"}"#;
 const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"requests":5,"window":"1m"}]}],
     "tiers":[{"name":"j","limit":1,"window":"1s"}],"quotas":[{"user_id":"k","tier":"gold"}],
     "blocks":[{"client":"ip:192.0.2.0/24"}],
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
 /// One request for every operation, in an order in which each is served.
-const REQUESTS: [(&str, &str, &str, u16); 67] = [
+const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", FACTS, 429),
     (
@@ -79,6 +80,7 @@ const REQUESTS: [(&str, &str, &str, u16); 67] = [
     ("GET", "/v1/admin/tiers/silver", "", 200),
     ("PUT", "/v1/admin/tiers/t?dry_run=true", MANY, 200),
     ("PUT", "/v1/admin/tiers/t", MANY, 200),
+    ("PUT", "/v1/admin/tiers/t", SHORT_TIER, 200),
     ("DELETE", "/v1/admin/tiers/t", "", 204),
     ("POST", "/v1/admin/quotas", r#"{"user_id":"a","tier":"gold","requests_per_hour":4294967295}"#, 201),
     ("GET", "/v1/admin/quotas?tier=gold", "", 200),
@@ -304,23 +306,24 @@ fn rules_and_tiers_that_the_documentation_shows_are_as_described() {
     assert!(shown >= 4, "{shown}");
 }
 
+fn with_names_quoted(script: &str) -> String {
+    let words = script.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
+    let quote = |word: &str| match word.strip_suffix(':') {
+        Some(name) if !name.is_empty() => format!("\"{name}\":"),
+        _ => word.to_owned(),
+    };
+    words.map(quote).collect()
+}
+
 #[test]
 fn requests_that_the_page_offers_are_as_described() {
     let script = text_of("crates/tollgate-server/src/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
     // As JSON: names in quotes, no comma at the end.
-    let mut text = String::new();
-    for (n, part) in examples.split('"').enumerate() {
-        let quoted = |part: &str| {
-            let words = part.split_inclusive(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
-            let quote = |word: &str| match word.strip_suffix(':') {
-                Some(name) if !name.is_empty() => format!("\"{name}\":"),
-                _ => word.to_owned(),
-            };
-            words.map(quote).collect::<String>()
-        };
-        text += &if n % 2 == 0 { quoted(part) } else { format!("\"{part}\"") };
-    }
+    let parts = examples.split('"').enumerate();
+    let text: String = parts
+        .map(|(n, part)| if n % 2 == 0 { with_names_quoted(part) } else { format!("\"{part}\"") })
+        .collect();
     let examples: Value =
         serde_json::from_str(&format!("{}}}", text.trim_end().trim_end_matches(','))).unwrap();
     for (path, body) in examples.as_object().unwrap() {

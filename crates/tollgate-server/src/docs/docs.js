@@ -27,8 +27,8 @@ function kind(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
   if (schema.oneOf) return schema.oneOf.map(kind).sort((a, b) => (a === "null") - (b === "null")).join(" or ");
-  if (schema.type === "array") return kind(schema.items) + "[]";
-  return Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type || "object";
+  const types = [].concat(schema.type || "object");
+  return types.map((type) => (type === "array" ? kind(schema.items) + "[]" : type)).join(" or ");
 }
 
 function about(field) {

@@ -128,7 +128,7 @@ pub(crate) struct RuleWritten {
     /// 0 to 1,000,000; 100 if absent.
     #[schema(maximum = 1_000_000)]
     priority: Option<u32>,
-    /// Which requests it is about; all if absent.
+    /// Which requests it is about: `tiers`, `endpoints`, `methods`, `ips`, `users`, `tenants`, `descriptors`; all if absent.
     when: Option<ConditionsWritten>,
     /// What it counts by.
     per: Option<OneOrMore>,
@@ -158,7 +158,7 @@ pub(crate) struct RuleWritten {
     leases: Option<bool>,
     /// `local`, `open` or `closed`.
     on_store_failure: Option<String>,
-    /// What a refused client is told.
+    /// What a refused client is told: `status`, `message`, `retry_after_floor`.
     response: Option<ResponseWritten>,
     /// Whether it is switched on.
     enabled: Option<bool>,

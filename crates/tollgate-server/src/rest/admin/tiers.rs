@@ -46,11 +46,26 @@ pub(crate) struct TierWritten {
     /// The window, in seconds or as `"1m"`.
     window: Option<Length>,
     /// What a bucket holds, if not `limit`.
+    #[schema(minimum = 1)]
     burst: Option<u32>,
     /// How it counts.
     algorithm: Option<String>,
     /// In place of `limit` and `window`: several, as a rule has them.
+    #[schema(max_items = 8)]
     limits: Option<Vec<LimitWritten>>,
+    /// In place of `limit` and `window`: so many in a second.
+    requests_per_second: Option<u32>,
+    /// So many in a minute.
+    requests_per_minute: Option<u32>,
+    /// So many in an hour.
+    requests_per_hour: Option<u32>,
+    /// So many in a day.
+    requests_per_day: Option<u32>,
+    /// What a bucket holds, for all of those.
+    #[schema(minimum = 1)]
+    burst_size: Option<u32>,
+    /// How long a request is held, beside `limits` or `requests_per_…` of `leaky_bucket`.
+    max_delay: Option<Length>,
 }
 
 /// A tier, and where it is from.
@@ -70,7 +85,21 @@ pub(crate) struct TierAnswer {
     /// How it counts, if it is written.
     algorithm: Option<String>,
     /// Several limits, as a rule has them.
+    #[schema(max_items = 8)]
     limits: Option<Vec<LimitWritten>>,
+    /// In place of `limit` and `window`: so many in a second.
+    requests_per_second: Option<u32>,
+    /// So many in a minute.
+    requests_per_minute: Option<u32>,
+    /// So many in an hour.
+    requests_per_hour: Option<u32>,
+    /// So many in a day.
+    requests_per_day: Option<u32>,
+    /// What a bucket holds, for all of those.
+    #[schema(minimum = 1)]
+    burst_size: Option<u32>,
+    /// How long a request is held, beside `limits` or `requests_per_…` of `leaky_bucket`.
+    max_delay: Option<Length>,
     /// `file` or `database`.
     source: String,
     /// The version that changed it last; null for a tier of the file.

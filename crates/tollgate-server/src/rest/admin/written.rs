@@ -64,7 +64,8 @@ pub(crate) struct Length;
 pub(crate) struct Anchor;
 
 /// One text, or a list of them.
-pub(crate) struct OneOrMore;
+#[expect(dead_code, reason = "it describes what the reader of the configuration file takes")]
+pub(crate) struct OneOrMore(Vec<String>);
 
 impl PartialSchema for Length {
     fn schema() -> RefOr<Schema> {
