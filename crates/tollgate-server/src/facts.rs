@@ -60,6 +60,7 @@ pub(crate) struct CheckBody<'a> {
     /// Requests per window, for this check alone.
     limit: Option<u32>,
     /// The window in seconds, for this check alone.
+    #[schema(minimum = 1)]
     window_seconds: Option<u32>,
 }
 

@@ -6,10 +6,14 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+#[path = "described.rs"]
+pub(crate) mod described;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
@@ -121,14 +125,19 @@ impl Service {
         self.send(method, path, &[("content-type", "application/json"), ("authorization", &bearer)], body)
     }
 
-    /// One request on a connection of its own.
+    /// One request on a connection of its own. Its answer must be as `/openapi.json` says, whatever else it is tested for.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
         for (name, value) in headers {
             let _ = write!(request, "{name}: {value}\r\n");
         }
         let _ = write!(request, "content-length: {}\r\n\r\n{body}", body.len());
-        self.raw(request.as_bytes())
+        let answer = self.raw(request.as_bytes());
+        let exchange = described::Exchange { method, target: path, headers, body, answer: &answer };
+        if let Err(complaint) = described::check(description(), &exchange) {
+            panic!("{method} {path} is not as it is described: {complaint}\n{body}\n{answer:#?}");
+        }
+        answer
     }
 
     /// Bytes as they are.
@@ -211,6 +220,15 @@ impl Answer {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         (self.status, text(&json["error"]["code"]), text(&json["error"]["details"]["field"]))
     }
+}
+
+/// What the service says of itself. Asked of one that is there for nothing else: no other must notice.
+pub(crate) fn description() -> &'static Value {
+    static DESCRIPTION: OnceLock<Value> = OnceLock::new();
+    DESCRIPTION.get_or_init(|| {
+        let request = b"GET /openapi.json HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        Service::unconfigured().raw(request).json()
+    })
 }
 
 /// Asks until there is an answer; a service under test has half a minute.

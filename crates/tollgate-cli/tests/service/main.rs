@@ -8,6 +8,7 @@ mod browser;
 mod callers;
 mod checks;
 mod commands;
+mod description;
 mod docs;
 mod ending;
 mod errors;

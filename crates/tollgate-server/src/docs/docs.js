@@ -23,15 +23,23 @@ function prose(element, text) {
 }
 
 function resolve(schema, api) {
-  if (schema && schema.$ref) return api.components.schemas[schema.$ref.split("/").pop()] || {};
+  if (schema && schema.$ref) return resolve(api.components.schemas[schema.$ref.split("/").pop()], api);
+  // Of several the first is the usual one.
+  if (schema && schema.oneOf) return resolve(schema.oneOf.find((part) => part.type !== "null"), api);
   return schema || {};
 }
 
 function kind(schema) {
   if (!schema) return "";
   if (schema.$ref) return schema.$ref.split("/").pop();
-  if (schema.type === "array") return kind(schema.items) + "[]";
-  return Array.isArray(schema.type) ? schema.type.join(" or ") : schema.type || "object";
+  if (schema.oneOf) return schema.oneOf.map(kind).sort((a, b) => (a === "null") - (b === "null")).join(" or ");
+  const types = [].concat(schema.type || "object");
+  return types.map((type) => (type === "array" ? kind(schema.items) + "[]" : type)).join(" or ");
+}
+
+function about(field) {
+  // What may be null is described inside.
+  return [field, ...(field.oneOf || [])].map((part) => part.description).find(Boolean) || "";
 }
 
 function rows(table, entries) {
@@ -54,7 +62,7 @@ function fieldsOf(schema, api) {
   const parts = [resolved, ...(resolved.allOf || []).map((part) => resolve(part, api))];
   const required = new Set(parts.flatMap((part) => part.required || []));
   return parts.flatMap((part) => Object.entries(part.properties || {})).map(([name, field]) =>
-    [name + (required.has(name) ? "" : "?"), kind(field), field.description || ""]);
+    [name + (required.has(name) ? "" : "?"), kind(field), about(field)]);
 }
 
 function tryIt(verb, path, hasBody) {

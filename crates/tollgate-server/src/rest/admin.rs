@@ -20,6 +20,7 @@ pub(super) mod secrets;
 mod sent;
 mod show;
 pub(super) mod tiers;
+mod written;
 
 use tollgate_stores::sql::{Act, Edit, Expect, Write};
 

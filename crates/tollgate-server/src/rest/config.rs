@@ -36,6 +36,7 @@ pub(crate) struct ConfigBody<'a> {
     /// Requests per window.
     limit: u32,
     /// The window in seconds.
+    #[schema(minimum = 1)]
     window_seconds: u32,
     /// The algorithm.
     #[serde(borrow)]
@@ -84,8 +85,7 @@ pub(crate) struct ConfigQuery {
     responses(
         (status = 200, description = "In force from now on; what was used carries over", body = ConfigAnswer<'_>),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope config", body = ErrorEnvelope<'_>),
+        (status = 409, description = "Too many users have numbers of their own, or they cannot be tried here", body = ErrorEnvelope<'_>),
         (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
@@ -158,6 +158,7 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
         (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
+        (status = 409, description = "They cannot be tried here: they are kept on Redis", body = ErrorEnvelope<'_>),
         (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]

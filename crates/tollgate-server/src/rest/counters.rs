@@ -104,8 +104,6 @@ pub(crate) struct CounterBody {
     responses(
         (status = 200, description = "The counters", body = CountersBody),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope read", body = ErrorEnvelope<'_>),
         (status = 503, description = "The counter store refuses this service", body = ErrorEnvelope<'_>),
     )
 )]

@@ -1,4 +1,6 @@
-//! The description of the API, made from the handlers themselves.
+//! The description of the API, made from the handlers themselves and from the table of routes.
+
+mod common;
 
 use std::sync::LazyLock;
 
@@ -72,24 +74,27 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
     let mut description = serde_json::to_value(&description).unwrap_or_default();
+    let schemas = description["components"]["schemas"].clone();
     for route in ROUTES {
-        say_who(&mut description, route);
+        let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
+        if let Some(Value::Object(operation)) = description.pointer_mut(&path) {
+            operation.insert("security".to_owned(), security(route));
+            common::complete(operation, route, &schemas);
+        }
     }
+    description["components"]["headers"] = common::headers();
+    common::widen_numbers(&mut description);
     description.to_string()
 });
 
-/// Says what a route asks of its caller: the router knows, so nobody writes it down twice.
-fn say_who(description: &mut Value, route: &Route) {
+/// What a route asks of its caller: the router knows, so nobody writes it down twice.
+fn security(route: &Route) -> Value {
     let key = |scope: Scope| json!({ "key": [scope.as_str()] });
-    let security = match route.access {
+    match route.access {
         Access::Anyone => json!([]),
         // While checks are open, no key is as good as one.
         Access::OpenScope(scope) => json!([{}, key(scope)]),
         Access::Keyed(scope) => json!([key(scope)]),
-    };
-    let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
-    if let Some(Value::Object(operation)) = description.pointer_mut(&path) {
-        operation.insert("security".to_owned(), security);
     }
 }
 
@@ -144,7 +149,7 @@ mod tests {
             let parts = schema["allOf"].as_array().into_iter().flatten().chain([schema]);
             for part in parts {
                 for (field, kind) in part["properties"].as_object().into_iter().flatten() {
-                    lines.insert(format!("{name}.{field}: {}", kind["type"]));
+                    lines.insert(format!("{name}.{field}: {}", kind_of(kind)));
                 }
             }
             for code in schema["enum"].as_array().into_iter().flatten() {
@@ -152,6 +157,15 @@ mod tests {
             }
         }
         lines
+    }
+
+    /// The type of a field, or the name of what it is.
+    fn kind_of(schema: &Value) -> String {
+        if let Some(parts) = schema["oneOf"].as_array() {
+            return parts.iter().map(kind_of).collect::<Vec<String>>().join(" or ");
+        }
+        let name = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+        name.map_or_else(|| schema["type"].to_string(), str::to_owned)
     }
 
     #[test]
@@ -172,5 +186,17 @@ mod tests {
             assert!(api["paths"][&path][verb]["security"].is_array(), "who may do {verb} {path}");
             assert!(api["paths"][&path][verb].is_object(), "{verb} {path}");
         }
+    }
+    #[test]
+    fn every_operation_has_a_name_of_its_own() {
+        let api = description();
+        let operations =
+            api["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap());
+        let mut names = BTreeSet::new();
+        for (_, operation) in operations {
+            let name = operation["operationId"].as_str().unwrap().to_owned();
+            assert!(names.insert(name.clone()), "{name}");
+        }
+        assert!(names.contains("list_rules") && names.contains("put_rule") && names.contains("write_config"));
     }
 }

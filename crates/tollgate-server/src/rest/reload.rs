@@ -32,8 +32,7 @@ pub(crate) struct ReloadAnswer {
     responses(
         (status = 200, description = "In force", body = ReloadAnswer),
         (status = 400, description = "The file is broken; the old rules stay in force", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
+        (status = 409, description = "There is nothing to reload", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiError> {

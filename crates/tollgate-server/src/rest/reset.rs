@@ -41,8 +41,6 @@ pub(crate) struct ResetAnswer<'a> {
     responses(
         (status = 200, description = "The client starts afresh", body = ResetAnswer<'_>),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope reset", body = ErrorEnvelope<'_>),
         (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
     )
 )]

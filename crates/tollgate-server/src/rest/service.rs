@@ -75,14 +75,14 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
 }
 
 /// Metrics as OpenMetrics text.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "OpenMetrics text", body = String)))]
+#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8")))]
 pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
     Ok(text(kind, call.app.metrics_text()))
 }
 
 /// This description.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1", body = String)))]
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(super) async fn openapi(_: Call) -> Result<Response, ApiError> {
     Ok(text("application/json", description::json()))
 }

@@ -18,7 +18,7 @@ use crate::rest::{Call, Response};
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind the entry with this id, in the order asked for: `next` of an earlier answer.
     after: Option<String>,
@@ -60,10 +60,10 @@ pub(crate) struct AuditBody {
     /// Which of them.
     subject: String,
     /// What it was; null if it was not there.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    #[schema(value_type = Option<Object>)]
     before: Option<Json>,
     /// What it became; null if it was removed.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    #[schema(value_type = Option<Object>)]
     after: Option<Json>,
 }
 
@@ -73,8 +73,6 @@ pub(crate) struct AuditBody {
     responses(
         (status = 200, description = "A page of the audit trail", body = AuditAnswer),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
     )
 )]

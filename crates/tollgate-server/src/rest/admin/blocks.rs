@@ -23,7 +23,7 @@ use crate::rest::{Call, Response};
 #[into_params(parameter_in = Query)]
 pub(crate) struct BlocksQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -127,6 +127,7 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
     responses(
         (status = 200, description = "The block; ETag says which version", body = BlockAnswer),
         (status = 400, description = "That is no client", body = ErrorEnvelope<'_>),
+        (status = 304, description = "It is still the version that If-None-Match says"),
         (status = 404, description = "The client is not blocked", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
     )

@@ -61,10 +61,10 @@ pub(crate) struct ChangeBody {
     /// `create`, `update` or `delete`.
     pub(super) action: &'static str,
     /// As it is; null if it is not there.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    #[schema(value_type = Option<Object>)]
     before: Option<Map<String, Json>>,
     /// As it would be; null if it would not be there.
-    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    #[schema(value_type = Option<Object>)]
     after: Option<Map<String, Json>>,
 }
 

@@ -14,6 +14,7 @@ use super::{conditions, page, render};
 use crate::answer;
 use crate::catalog;
 use crate::error::{ApiError, Code, ErrorEnvelope};
+use crate::rest::config::ConfigBody;
 use crate::rest::{Call, Response};
 
 /// What can be exported and imported, in the order of an export. A key could not be used: its secret is not there to be told.
@@ -41,7 +42,7 @@ pub(crate) struct ExportQuery {
     /// Some of `rules,tiers,quotas,blocks,limits`; all if absent.
     kinds: Option<String>,
     /// At most so many items, 1 to 10000, and `next` if there are more. Without it all of them, or an error.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 10_000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -62,7 +63,7 @@ pub(crate) struct ExportAnswer {
     /// Who is refused.
     blocks: Option<Vec<super::blocks::BlockWritten>>,
     /// Numbers of single users on single endpoints, as `PUT /v1/rate-limit/config` takes them.
-    limits: Option<Vec<std::collections::BTreeMap<String, String>>>,
+    limits: Option<Vec<ConfigBody<'static>>>,
     /// The cursor of the next page; null if this is the last.
     next: Option<String>,
 }
@@ -71,10 +72,10 @@ pub(crate) struct ExportAnswer {
 #[utoipa::path(
     get, path = "/v1/admin/export", params(ExportQuery),
     responses(
-        (status = 200, description = "What import takes; ETag is the version of the configuration", body = ExportAnswer),
+        (status = 200, description = "What import takes; ETag is the version of the configuration",
+         content((ExportAnswer = "application/json"), (String = "application/toml")),
+         headers(("ETag" = String, description = "The version of the configuration"))),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
         (status = 409, description = "There is more than one answer holds: ask for pages with limit", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached, or others are exporting", body = ErrorEnvelope<'_>),
     )

@@ -14,13 +14,14 @@ use tollgate_stores::sql::{
 use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ChangeBody, Made};
-use super::export::{ExportAnswer, ITEMS_MAX, KINDS, kinds};
+use super::export::{ITEMS_MAX, KINDS, kinds};
 use super::sent::Sent;
 use super::{conditions, read, render};
 use crate::answer;
 use crate::catalog;
 use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::recent::Effect;
+use crate::rest::config::ConfigBody;
 use crate::rest::{Call, Response};
 
 /// The largest body.
@@ -41,6 +42,26 @@ pub(crate) struct ImportQuery {
     prune: Option<String>,
     /// Some of `rules,tiers,quotas,blocks,limits`; if absent, those that the body has.
     kinds: Option<String>,
+}
+
+/// What is to be in force: an export, or as much of it as is meant.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it describes what the readers of each kind take")]
+pub(crate) struct ImportBody {
+    /// As an export tells it; what it says is not looked at.
+    version: Option<u64>,
+    /// Rules, with the keys of `[[rules]]`.
+    rules: Option<Vec<super::rules::RuleWritten>>,
+    /// Tiers, with the keys of `[[tiers]]`.
+    tiers: Option<Vec<super::tiers::TierWritten>>,
+    /// What is known of users.
+    quotas: Option<Vec<super::quotas::QuotaWritten>>,
+    /// Who is refused.
+    blocks: Option<Vec<super::blocks::BlockWritten>>,
+    /// Numbers of single users on single endpoints, as `PUT /v1/rate-limit/config` takes them.
+    limits: Option<Vec<ConfigBody<'static>>>,
+    /// As an export tells it; a page of one cannot prune.
+    next: Option<String>,
 }
 
 /// What an import has done, or would do.
@@ -66,12 +87,11 @@ pub(crate) struct ImportAnswer {
 
 /// Puts many items in force at once, all or none. JSON, or TOML with `Content-Type: application/toml`.
 #[utoipa::path(
-    post, path = "/v1/admin/import", request_body = ExportAnswer, params(ImportQuery),
+    post, path = "/v1/admin/import", params(ImportQuery),
+    request_body(content((ImportBody = "application/json"), (String = "application/toml"))),
     responses(
         (status = 200, description = "In force, or with dry_run what would change", body = ImportAnswer),
         (status = 400, description = "Something is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
         (status = 409, description = "A name is in the file, too", body = ErrorEnvelope<'_>),
         (status = 412, description = "The configuration is not at the version that If-Match says", body = ErrorEnvelope<'_>),
         (status = 413, description = "More than 8 MB, 10,000 items or 10,000 removals", body = ErrorEnvelope<'_>),

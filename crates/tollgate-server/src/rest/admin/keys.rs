@@ -31,7 +31,7 @@ const ATTEMPTS: usize = 5;
 #[into_params(parameter_in = Query)]
 pub(crate) struct KeysQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -188,6 +188,7 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
     params(("id" = String, Path, description = "The id of the key, not the key")),
     responses(
         (status = 200, description = "The key without its secret; ETag says which version", body = KeyAnswer),
+        (status = 304, description = "It is still the version that If-None-Match says"),
         (status = 404, description = "No such key", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
     )

@@ -25,7 +25,7 @@ use crate::rest::{Call, Response};
 #[into_params(parameter_in = Query)]
 pub(crate) struct QuotasQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -143,6 +143,7 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
     params(("user_id" = String, Path, description = "The user")),
     responses(
         (status = 200, description = "What is known; ETag says which version", body = QuotaAnswer),
+        (status = 304, description = "It is still the version that If-None-Match says"),
         (status = 404, description = "Nothing is known of this user", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
     )

@@ -12,6 +12,7 @@ use super::change::{self, ITEM_BYTES_MAX};
 use super::definition::definition;
 use super::page::Page;
 use super::sent::Sent;
+use super::written::{ConditionsWritten, Length, LimitWritten, OneOrMore, ResponseWritten};
 use super::{read, render};
 use crate::answer;
 use crate::catalog;
@@ -25,7 +26,7 @@ use crate::rest::{Call, Response};
 #[into_params(parameter_in = Query)]
 pub(crate) struct RulesQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -56,7 +57,7 @@ pub(crate) struct RuleSummary {
     /// Lower is looked at first.
     priority: u32,
     /// Which requests it is about.
-    #[schema(value_type = std::collections::BTreeMap<String, Vec<String>>)]
+    #[schema(value_type = ConditionsWritten)]
     when: Json,
     /// What it does.
     action: &'static str,
@@ -87,7 +88,7 @@ pub(crate) struct RuleSummary {
     /// When it was changed last.
     updated_at: Option<String>,
     /// The rule as it is written, with the keys of `[[rules]]`: what `PUT` takes.
-    #[schema(value_type = std::collections::BTreeMap<String, String>)]
+    #[schema(value_type = RuleWritten)]
     definition: Map<String, Json>,
     /// Why it is not in force, if somebody has written to the database what is no rule.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,11 +126,12 @@ pub(crate) struct RuleWritten {
     /// 1 to 128 bytes; may be left out where the path names it.
     name: Option<String>,
     /// 0 to 1,000,000; 100 if absent.
+    #[schema(maximum = 1_000_000)]
     priority: Option<u32>,
-    /// Which requests it is about: `tiers`, `endpoints`, `methods`, `ips`, `users`, `tenants`, `descriptors`.
-    when: Option<std::collections::BTreeMap<String, Vec<String>>>,
+    /// Which requests it is about: `tiers`, `endpoints`, `methods`, `ips`, `users`, `tenants`, `descriptors`; all if absent.
+    when: Option<ConditionsWritten>,
     /// What it counts by.
-    per: Option<Vec<String>>,
+    per: Option<OneOrMore>,
     /// Only the first matching rule of a layer applies.
     layer: Option<String>,
     /// `reject`, `throttle`, `block`, `allow` or `log_only`.
@@ -137,15 +139,27 @@ pub(crate) struct RuleWritten {
     /// How it counts.
     algorithm: Option<String>,
     /// `{"requests": 100, "window": "1m", "burst": 20}`, at most eight.
-    limits: Option<Vec<std::collections::BTreeMap<String, String>>>,
+    #[schema(max_items = 8)]
+    limits: Option<Vec<LimitWritten>>,
+    /// In place of `limits`: so many in a second.
+    requests_per_second: Option<u32>,
+    /// So many in a minute.
+    requests_per_minute: Option<u32>,
+    /// So many in an hour.
+    requests_per_hour: Option<u32>,
+    /// So many in a day.
+    requests_per_day: Option<u32>,
+    /// What a bucket holds, for all of those.
+    #[schema(minimum = 1)]
+    burst_size: Option<u32>,
     /// How long `throttle` holds a request.
-    max_delay: Option<String>,
+    max_delay: Option<Length>,
     /// Whether nodes may take units of busy counters in advance.
     leases: Option<bool>,
     /// `local`, `open` or `closed`.
     on_store_failure: Option<String>,
-    /// `status`, `message`, `retry_after_floor`.
-    response: Option<std::collections::BTreeMap<String, String>>,
+    /// What a refused client is told: `status`, `message`, `retry_after_floor`.
+    response: Option<ResponseWritten>,
     /// Whether it is switched on.
     enabled: Option<bool>,
 }
@@ -189,8 +203,6 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
         (status = 201, description = "In force; Location and ETag say where and which version", body = RuleSummary),
         (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 401, description = "No key", body = ErrorEnvelope<'_>),
-        (status = 403, description = "The key lacks the scope admin", body = ErrorEnvelope<'_>),
         (status = 409, description = "There is such a rule, in the database or in the file", body = ErrorEnvelope<'_>),
         (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
     )

@@ -32,7 +32,7 @@ pub(crate) struct RotateBody {
 ///
 /// The old secret is good until the overlap ends. One that was good from an earlier rotation is not any more.
 #[utoipa::path(
-    post, path = "/v1/admin/keys/{id}/rotate", request_body = RotateBody,
+    post, path = "/v1/admin/keys/{id}/rotate", request_body = Option<RotateBody>,
     params(("id" = String, Path, description = "The id of the key"), ChangeQuery),
     responses(
         (status = 200, description = "`key` is the new one, told this once; with dry_run what would change", body = KeyAnswer),

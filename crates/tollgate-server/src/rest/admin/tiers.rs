@@ -12,6 +12,7 @@ use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX};
 use super::page::Page;
 use super::read::TIER;
 use super::sent::Sent;
+use super::written::{Length, LimitWritten};
 use super::{definition, read, render, require_text, show};
 use crate::answer;
 use crate::catalog;
@@ -24,7 +25,7 @@ use crate::rest::{Call, Response};
 #[into_params(parameter_in = Query)]
 pub(crate) struct TiersQuery {
     /// How many, 1 to 1000; 100 if absent.
-    #[param(value_type = Option<u32>)]
+    #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
     /// Behind those of an earlier answer: its `next`.
     after: Option<String>,
@@ -43,13 +44,28 @@ pub(crate) struct TierWritten {
     /// Requests per window.
     limit: Option<u32>,
     /// The window, in seconds or as `"1m"`.
-    window: Option<String>,
+    window: Option<Length>,
     /// What a bucket holds, if not `limit`.
+    #[schema(minimum = 1)]
     burst: Option<u32>,
     /// How it counts.
     algorithm: Option<String>,
     /// In place of `limit` and `window`: several, as a rule has them.
-    limits: Option<Vec<std::collections::BTreeMap<String, String>>>,
+    #[schema(max_items = 8)]
+    limits: Option<Vec<LimitWritten>>,
+    /// In place of `limit` and `window`: so many in a second.
+    requests_per_second: Option<u32>,
+    /// So many in a minute.
+    requests_per_minute: Option<u32>,
+    /// So many in an hour.
+    requests_per_hour: Option<u32>,
+    /// So many in a day.
+    requests_per_day: Option<u32>,
+    /// What a bucket holds, for all of those.
+    #[schema(minimum = 1)]
+    burst_size: Option<u32>,
+    /// How long a request is held, beside `limits` or `requests_per_…` of `leaky_bucket`.
+    max_delay: Option<Length>,
 }
 
 /// A tier, and where it is from.
@@ -63,13 +79,27 @@ pub(crate) struct TierAnswer {
     /// Requests per window.
     limit: Option<u32>,
     /// The window.
-    window: Option<String>,
+    window: Option<Length>,
     /// What a bucket holds, if not `limit`.
     burst: Option<u32>,
     /// How it counts, if it is written.
     algorithm: Option<String>,
     /// Several limits, as a rule has them.
-    limits: Option<Vec<std::collections::BTreeMap<String, String>>>,
+    #[schema(max_items = 8)]
+    limits: Option<Vec<LimitWritten>>,
+    /// In place of `limit` and `window`: so many in a second.
+    requests_per_second: Option<u32>,
+    /// So many in a minute.
+    requests_per_minute: Option<u32>,
+    /// So many in an hour.
+    requests_per_hour: Option<u32>,
+    /// So many in a day.
+    requests_per_day: Option<u32>,
+    /// What a bucket holds, for all of those.
+    #[schema(minimum = 1)]
+    burst_size: Option<u32>,
+    /// How long a request is held, beside `limits` or `requests_per_…` of `leaky_bucket`.
+    max_delay: Option<Length>,
     /// `file` or `database`.
     source: String,
     /// The version that changed it last; null for a tier of the file.
