@@ -125,12 +125,17 @@ pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Re
 fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
     let known = HeaderProfile::ALL.map(|profile| (profile.as_str(), profile));
     let profiles = fields.items("headers", word(&known))?;
-    let has = |profile| profiles.contains(&profile);
     if let Some(twice) = repeated(&profiles) {
         fields.complain("headers", format!("{:?} is listed twice", twice.as_str()));
-    } else if has(HeaderProfile::XRateLimit) && has(HeaderProfile::Draft03) {
-        let reason = "\"x-ratelimit\" and \"draft-03\" exclude each other: both write X-RateLimit-Limit";
-        fields.complain("headers", reason.to_owned());
+        return Some(profiles);
+    }
+    for (number, other) in profiles.iter().enumerate() {
+        for one in &profiles[..number] {
+            if let Some(field) = one.clash(*other) {
+                let (one, other, field) = (one.as_str(), other.as_str(), field.name());
+                fields.complain("headers", format!("{one:?} and {other:?} exclude each other: both write {field}"));
+            }
+        }
     }
     Some(profiles)
 }
