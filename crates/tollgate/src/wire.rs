@@ -2,6 +2,7 @@
 
 pub mod document;
 mod json;
+mod limits;
 mod rule;
 mod short_forms;
 pub mod values;

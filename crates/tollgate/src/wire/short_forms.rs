@@ -5,7 +5,8 @@
 
 use super::Names;
 use super::document::{Fields, Value};
-use super::rule::{PRIORITY_MAX, blame, id, method, network, pattern, read_limits, some_of};
+use super::limits::{blame, read_limits};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
