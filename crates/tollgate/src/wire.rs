@@ -5,6 +5,7 @@ mod json;
 mod limits;
 mod rule;
 mod short_forms;
+mod slips;
 pub mod values;
 
 use hashbrown::HashSet;

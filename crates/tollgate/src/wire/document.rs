@@ -9,6 +9,8 @@ use hashbrown::HashMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::slips::closest;
+
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -407,25 +409,4 @@ impl<'n, 'p> Fields<'n, 'p> {
     fn push(&mut self, origin: Origin, key: String, reason: String) {
         self.problems.0.push(Problem { origin, key, reason });
     }
-}
-
-/// The known key that differs least, if it is a likely slip.
-fn closest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let distance = |other: &str| edit_distance(key.as_bytes(), other.as_bytes());
-    let near = known.iter().map(|other| (distance(other), *other)).min()?;
-    (near.0 <= 2 && near.0 < key.len()).then_some(near.1)
-}
-
-fn edit_distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(left != right);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
