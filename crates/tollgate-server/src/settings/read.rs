@@ -1,5 +1,6 @@
 //! From what was written to what is used, collecting every mistake on the way.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -188,16 +189,19 @@ fn read_bounds(fields: &mut Fields<'_, '_>) -> MemoryBounds {
 
 fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
     let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
-    let callers = fields.list_of_tables("callers", read_caller);
-    let names: Vec<&str> = callers.iter().map(|caller| &*caller.name).collect();
-    if let Some(twice) = repeated(&names) {
-        let reason = format!("two callers are named {twice:?}");
-        fields.complain("callers", reason);
-    }
-    let keys: Vec<&[u8; 32]> = callers.iter().map(|caller| &caller.key_sha256).collect();
-    if repeated(&keys).is_some() {
-        fields.complain("callers", "two callers have the same key".to_owned());
-    }
+    let (mut names, mut keys) = (HashSet::new(), HashSet::new());
+    let callers = fields.list_of_tables("callers", |one| {
+        // Looked at before the rest: a mistake elsewhere in a caller must not hide that it is one of two.
+        if let Some(name) = one.peek("name", caller_name)
+            && !names.insert(name.clone())
+        {
+            one.complain("name", format!("an earlier caller is named {name:?} already"));
+        }
+        if one.peek("key_sha256", sha256).is_some_and(|key| !keys.insert(key)) {
+            one.complain("key_sha256", "an earlier caller has this key already".to_owned());
+        }
+        read_caller(one)
+    });
     AuthSettings { open_checks, callers, key_secret: read_key_secret(fields) }
 }
 
@@ -239,7 +243,7 @@ fn read_caller(fields: &mut Fields<'_, '_>) -> Option<Caller> {
     let name = fields.require("name", caller_name);
     let key_sha256 = fields.require("key_sha256", sha256);
     let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
-    if scopes.unwrap_or_default().is_empty() && !fields.has_problems() {
+    if !fields.has("scopes") || fields.has_empty_list("scopes") {
         fields.complain("scopes", format!("is missing: one or more of {}", scope_names()));
     }
     Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })

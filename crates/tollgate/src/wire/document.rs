@@ -263,6 +263,11 @@ impl<'n, 'p> Fields<'n, 'p> {
         }
     }
 
+    /// The value of `key`, if it is there and `parse` takes it. Complaints about it are left to whoever reads it.
+    pub fn peek<T>(&self, key: &str, parse: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
+        parse(&self.entries.get(key)?.value).ok()
+    }
+
     /// The value of `key`; a complaint if it is not there.
     pub fn require<T>(
         &mut self,

@@ -13,19 +13,30 @@ use crate::time::Span;
 
 /// How long `throttle` holds a request unless the rule says otherwise.
 const MAX_DELAY_DEFAULT: Span = Span::from_secs(1);
+/// Limits by their window in seconds.
+const UNITS: [(&str, u64); 4] = [
+    ("requests_per_second", 1),
+    ("requests_per_minute", 60),
+    ("requests_per_hour", 3_600),
+    ("requests_per_day", 86_400),
+];
+/// The keys that limits are written with.
+pub(super) const FORMS: [&str; 5] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].0, UNITS[3].0];
 
 /// The limits of a rule, from `limits` or from `requests_per_*`.
-pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Action) -> Vec<Limit> {
+///
+/// Of an action that could not be read nothing is known, so nothing is said of limits that it may not need.
+pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Option<Action>) -> Vec<Limit> {
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     let max_delay = fields.read("max_delay", span);
     let max_delay = match (action, max_delay) {
-        (Action::Throttle, _) if !algorithm.has_burst() => {
+        (Some(Action::Throttle), _) if !algorithm.has_burst() => {
             let reason = format!("needs token_bucket, gcra or leaky_bucket, not {algorithm}");
             fields.complain("action", format!("\"throttle\" {reason}"));
             None
         }
-        (Action::Throttle, None) => Some(MAX_DELAY_DEFAULT),
-        (Action::Throttle, given) => given,
+        (Some(Action::Throttle), None) => Some(MAX_DELAY_DEFAULT),
+        (Some(Action::Throttle) | None, given) => given.filter(|_| algorithm.has_burst()),
         (_, given) if algorithm == Algorithm::LeakyBucket => given,
         (_, Some(_)) => {
             fields.complain(
@@ -42,16 +53,18 @@ pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Action) -> Vec<Li
     limits
 }
 
-fn check_limits(fields: &mut Fields<'_, '_>, limits: &[Limit], action: Action) {
-    if fields.has_problems() {
-        return;
-    }
-    if !action.limits() && !limits.is_empty() {
-        fields.complain("limits", format!("has no meaning for action = {:?}", action.as_str()));
-    } else if action.limits() && limits.is_empty() {
-        fields.complain("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
-    } else if limits.len() > 8 {
-        fields.complain("limits", "a rule has at most 8 limits".to_owned());
+fn check_limits(fields: &mut Fields<'_, '_>, limits: &[Limit], action: Option<Action>) {
+    let written = |key: &&&str| fields.has(key) && !fields.has_empty_list(key);
+    let written = FORMS.iter().find(written).copied();
+    match (action, written) {
+        (Some(action), Some(key)) if !action.limits() => {
+            fields.complain(key, format!("has no meaning for action = {:?}", action.as_str()));
+        }
+        (Some(action), None) if action.limits() => {
+            fields.complain("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
+        }
+        _ if limits.len() > 8 => fields.complain("limits", "a rule has at most 8 limits".to_owned()),
+        _ => {}
     }
     let windows: Vec<String> = limits.iter().map(|limit| limit.window().to_string()).collect();
     if let Some(twice) = (1..windows.len()).find(|n| windows[..*n].contains(&windows[*n])) {
@@ -72,14 +85,43 @@ fn read_limit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Opti
     let requests = fields.require("requests", integer(0..=u32::MAX));
     let window = read_window(fields);
     let burst = fields.read("burst", integer(0..=u32::MAX));
-    let limit = Limit::shaped(algorithm, requests?, window?, burst, max_delay);
+    make(fields, ["requests", "window", "burst"], Numbers { algorithm, requests, window, burst, max_delay })
+}
+
+/// The numbers of a limit, as far as they could be read.
+pub(super) struct Numbers {
+    pub(super) algorithm: Algorithm,
+    pub(super) requests: Option<u32>,
+    pub(super) window: Option<Window>,
+    pub(super) burst: Option<u32>,
+    pub(super) max_delay: Option<Span>,
+}
+
+/// The limit that they make; what is wrong is told at the keys that stand for requests, window and burst.
+pub(super) fn make(fields: &mut Fields<'_, '_>, keys: [&'static str; 3], numbers: Numbers) -> Option<Limit> {
+    let Numbers { algorithm, requests, window, burst, max_delay } = numbers;
+    // Each number beside others that do no harm: a mistake in one must not hide a mistake in the next.
+    let second = || Window::Length(Span::from_secs(1));
+    let few = requests.unwrap_or(0).min(1);
+    let alone = [
+        Limit::new(algorithm, requests.unwrap_or(0), second()).err(),
+        window.clone().and_then(|window| Limit::new(algorithm, 0, window).err()),
+        Limit::shaped(algorithm, few, second(), burst, None).err(),
+    ];
+    let mut wrong: Vec<LimitError> = alone.into_iter().flatten().collect();
+    let mut limit = None;
+    if let (true, Some(requests), Some(window)) = (wrong.is_empty(), requests, window) {
+        let made = Limit::shaped(algorithm, requests, window, burst, max_delay);
+        limit = made.map_err(|error| wrong.push(error)).ok();
+    }
+    for error in wrong {
+        fields.complain(blame(error, keys), error.to_string());
+    }
     limit
-        .map_err(|error| fields.complain(blame(error, ["requests", "window", "burst"]), error.to_string()))
-        .ok()
 }
 
 /// Which of the keys that stand for requests, window and burst an error is about.
-pub(super) fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
+fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
     match error {
         LimitError::TooLarge | LimitError::LogTooLong => requests,
         LimitError::BurstZero | LimitError::BurstWithoutBucket => burst,
@@ -133,24 +175,16 @@ fn weekday(value: &Value) -> Result<Weekday, String> {
 
 /// `requests_per_second` and so on, with one `burst_size` for all of them.
 fn read_per_unit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Option<Span>) -> Vec<Limit> {
-    let units = [
-        ("requests_per_second", 1),
-        ("requests_per_minute", 60),
-        ("requests_per_hour", 3_600),
-        ("requests_per_day", 86_400),
-    ];
     let burst = fields.read("burst_size", integer(1..=u32::MAX));
     let mut limits = Vec::new();
-    for (key, secs) in units {
+    for (key, secs) in UNITS {
         if let Some(requests) = fields.read(key, integer(0..=u32::MAX)) {
-            let window = Window::Length(Span::from_secs(secs));
-            match Limit::shaped(algorithm, requests, window, burst, max_delay) {
-                Ok(limit) => limits.push(limit),
-                Err(error) => fields.complain(blame(error, [key, key, "burst_size"]), error.to_string()),
-            }
+            let window = Some(Window::Length(Span::from_secs(secs)));
+            let numbers = Numbers { algorithm, requests: Some(requests), window, burst, max_delay };
+            limits.extend(make(fields, [key, key, "burst_size"], numbers));
         }
     }
-    if burst.is_some() && limits.is_empty() && !fields.has_problems() {
+    if burst.is_some() && !UNITS.iter().any(|(key, _)| fields.has(key)) {
         fields.complain("burst_size", "needs requests_per_second, _minute, _hour or _day".to_owned());
     }
     limits

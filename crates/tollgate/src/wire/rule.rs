@@ -21,20 +21,21 @@ pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", name);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
     let when = fields.table("when", read_matcher).unwrap_or_default();
-    let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a)))).unwrap_or(Action::Reject);
+    let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a))));
+    let action = if fields.has("action") { action } else { Some(Action::Reject) };
     let per = fields.items("per", dimension);
     let limits = read_limits(fields, action);
+    check_per(fields, action);
     let on_store_failure =
         fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let response = fields.table("response", read_response).unwrap_or_default();
     let layer = fields.read("layer", name_of_layer);
     let enabled = fields.read("enabled", boolean).unwrap_or(true);
-    check_per(fields, per.as_deref(), action);
     if fields.has_problems() {
         return None;
     }
-    let name = name?;
+    let (name, action) = (name?, action?);
     let mut per = per.unwrap_or_default();
     if per.is_empty() {
         per.push(Dimension::Global);
@@ -58,18 +59,22 @@ pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     })
 }
 
-fn check_per(fields: &mut Fields<'_, '_>, per: Option<&[Dimension]>, action: Action) {
-    let given = per.is_some_and(|per| !per.is_empty());
-    if action.limits() && !given && !fields.has("per") {
-        fields.complain(
-            "per",
-            "is missing: say what to count by, [\"global\"] for everyone together".to_owned(),
-        );
-    } else if action.limits() && !given && !fields.has_problems() {
-        fields.complain("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
-    } else if !action.limits() && fields.has("per") {
+/// What an action needs to count by. Of one that could not be read nothing is known.
+fn check_per(fields: &mut Fields<'_, '_>, action: Option<Action>) {
+    let Some(action) = action else { return };
+    if !action.limits() && fields.has("per") {
         fields.complain("per", format!("has no meaning for action = {:?}", action.as_str()));
+    } else if action.limits() && fields.has_empty_list("per") {
+        fields.complain("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
+    } else if action.limits() && !fields.has("per") {
+        let reason = "is missing: say what to count by, [\"global\"] for everyone together";
+        fields.complain("per", reason.to_owned());
     }
+}
+
+/// The name of a rule, whatever the rest of it is.
+pub(super) fn peek_name(fields: &Fields<'_, '_>) -> Option<String> {
+    fields.peek("name", name)
 }
 
 /// A name: printable, and not in a namespace of ours.
