@@ -28,6 +28,7 @@ pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
+pub use self::file::read_text;
 pub use self::redis::TlsFiles;
 use crate::scope::Scopes;
 
