@@ -128,6 +128,35 @@ fn rules_are_listed_where_the_certificates_of_the_service_are_not() {
 }
 
 #[test]
+fn t58_a_rule_that_locks_everybody_out_is_warned_of() {
+    let lockout = "
+[[rules]]
+name = \"nothing\"
+per = [\"global\"]
+limits = [{ requests = 0, window = \"1m\" }]
+
+[[rules]]
+name = \"closed\"
+priority = 500
+action = \"block\"
+when = { endpoints = [\"/*\"] }
+";
+    let files = Files::new(&[("rules.toml", lockout)]);
+    let path = files.path("rules.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let told: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(ran.code, 0);
+    let why = "locks everybody out:";
+    assert_eq!(
+        told[..2],
+        [
+            format!("{path}:2: warning: rule \"nothing\" {why} it has no conditions, and its limit is 0"),
+            format!("{path}:7: warning: rule \"closed\" {why} it has no conditions, and its action is block"),
+        ]
+    );
+}
+
+#[test]
 fn a_rule_that_can_never_apply_is_a_warning_not_a_mistake() {
     let twice = "
 [[rules]]
