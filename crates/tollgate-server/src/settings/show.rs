@@ -176,6 +176,7 @@ fn show_rule(rule: &Rule, out: &mut Toml) {
     out.text("on_store_failure", rule.on_store_failure.as_str());
     out.plain("response", response(&rule.response));
     out.plain("enabled", rule.enabled);
+        out.plain("leases", rule.leases);
 }
 
 fn matcher(when: &Matcher) -> Vec<String> {

@@ -182,6 +182,12 @@ fn shown_settings_give_the_same_settings() {
 #[test]
 fn t56_neither_show_nor_debug_tells_the_hash_of_a_key() {
     let settings = Settings::from_toml(FULL).unwrap();
+#[test]
+fn a_rule_that_takes_no_leases_is_shown_so() {
+    let text = "[[rules]]\nname = \"a\"\nper = [\"user\"]\nleases = false\nrequests_per_hour = 5";
+    assert!(Settings::from_toml(text).unwrap().show().contains("leases = false"));
+}
+
     assert!(settings.show().contains("key_sha256 = \"***\""));
     for text in [settings.show(), format!("{settings:?}")] {
         assert!(!text.contains("000102030405") && !text.contains("0, 1, 2, 3, 4, 5"), "{text}");
