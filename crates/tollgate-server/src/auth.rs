@@ -62,6 +62,11 @@ impl Caller {
         }
     }
 
+    /// Whether it sent no key: whoever has one has a name.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// Whether the caller's key has this scope.
     pub(crate) fn has(&self, scope: Scope) -> bool {
         self.scopes.has(scope)

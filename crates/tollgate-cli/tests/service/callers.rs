@@ -72,6 +72,15 @@ fn t32_own_numbers_need_the_scope_once_checks_need_a_key() {
 }
 
 #[test]
+fn t32_who_sends_no_key_is_told_that_own_numbers_need_one() {
+    let service = Service::listening_on("0.0.0.0:0");
+    let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
+    assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("need a key with the scope override"), "{message}");
+}
+
+#[test]
 fn the_admin_key_is_made_once_printed_once_and_kept_private() {
     use std::os::unix::fs::PermissionsExt;
     let service = Service::unconfigured();

@@ -7,7 +7,7 @@ use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
 use crate::app::App;
 use crate::auth::{Caller, forbidden};
-use crate::error::{ApiError, ErrorEnvelope};
+use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{CheckBody, Facts};
 use crate::json;
 use crate::scope::Scope;
@@ -46,7 +46,7 @@ pub(super) async fn own_limit(
         return Ok(None);
     }
     if !app.open_on_loopback() && !caller.has(Scope::Override) {
-        return Err(forbidden(Scope::Override));
+        return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
@@ -54,4 +54,11 @@ pub(super) async fn own_limit(
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)
+}
+
+/// Who sent no key has none that could lack a scope.
+fn key_needed() -> ApiError {
+    let message = "limit, window_seconds and strategy of a check's own need a key with the scope override: \
+                   Authorization: Bearer …";
+    ApiError::new(Code::Unauthorized, message)
 }
