@@ -151,6 +151,8 @@ impl Default for CounterSettings {
 pub struct AuthSettings {
     /// Whether anyone may ask for decisions.
     pub open_checks: bool,
+    /// The most requests per window in numbers that a check brings itself, if there is a most.
+    pub override_max: Option<u32>,
     /// Callers with a key of their own.
     pub callers: Vec<Caller>,
     /// What the hashes of API keys are keyed with; kept in the data directory if it is not said.
@@ -168,7 +170,7 @@ pub struct KeySecretSettings {
 
 impl Default for AuthSettings {
     fn default() -> Self {
-        AuthSettings { open_checks: true, callers: Vec::new(), key_secret: None }
+        AuthSettings { open_checks: true, override_max: None, callers: Vec::new(), key_secret: None }
     }
 }
 

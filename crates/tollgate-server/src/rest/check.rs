@@ -53,7 +53,12 @@ pub(super) async fn own_limit(
     let client = in_force.rules().resolve(&request).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
-    facts.own.limit(in_force).map(Some)
+    let limit = facts.own.limit(in_force)?;
+    // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
+    match app.live().gate.override_max() {
+        Some(most) if limit.requests() > most => Err(too_many(limit.requests(), most)),
+        _ => Ok(Some(limit)),
+    }
 }
 
 /// Who sent no key has none that could lack a scope.
@@ -61,4 +66,10 @@ fn key_needed() -> ApiError {
     let message = "limit, window_seconds and strategy of a check's own need a key with the scope override: \
                    Authorization: Bearer …";
     ApiError::new(Code::Unauthorized, message)
+}
+
+fn too_many(requests: u32, most: u32) -> ApiError {
+    let reason =
+        format!("a check may bring at most {most} requests per window (auth.override_max), not {requests}");
+    ApiError::field(Code::InvalidLimit, "limit", reason)
 }

@@ -8,7 +8,6 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
@@ -54,7 +53,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         auth,
         log,
         ipv6_prefix,
-        rules: RuleSet::with_ipv6_prefix(rules?, ipv6_prefix),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix),
         has_built_in_default,
         source,
     })
@@ -134,7 +133,10 @@ fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
         for one in &profiles[..number] {
             if let Some(field) = one.clash(*other) {
                 let (one, other, field) = (one.as_str(), other.as_str(), field.name());
-                fields.complain("headers", format!("{one:?} and {other:?} exclude each other: both write {field}"));
+                fields.complain(
+                    "headers",
+                    format!("{one:?} and {other:?} exclude each other: both write {field}"),
+                );
             }
         }
     }
@@ -189,6 +191,7 @@ fn read_bounds(fields: &mut Fields<'_, '_>) -> MemoryBounds {
 
 fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
     let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
+    let override_max = fields.read("override_max", integer(0..=u32::MAX));
     let (mut names, mut keys) = (HashSet::new(), HashSet::new());
     let callers = fields.list_of_tables("callers", |one| {
         // Looked at before the rest: a mistake elsewhere in a caller must not hide that it is one of two.
@@ -202,7 +205,7 @@ fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
         }
         read_caller(one)
     });
-    AuthSettings { open_checks, callers, key_secret: read_key_secret(fields) }
+    AuthSettings { open_checks, override_max, callers, key_secret: read_key_secret(fields) }
 }
 
 /// Messages repeat nothing of the secret.

@@ -65,6 +65,9 @@ impl Settings {
     fn show_auth(&self, out: &mut Toml) {
         out.section("auth");
         out.plain("open_checks", self.auth.open_checks);
+        if let Some(most) = self.auth.override_max {
+            out.plain("override_max", most);
+        }
         match &self.auth.key_secret {
             Some(KeySecretSettings { file: Some(file), .. }) => out.text("key_secret_file", file.display()),
             Some(_) => out.text("key_secret", "***"),
@@ -172,11 +175,11 @@ fn show_rule(rule: &Rule, out: &mut Toml) {
         }
         let limits: Vec<String> = rule.limits.iter().map(limit).collect();
         out.plain("limits", format_args!("[{}]", limits.join(", ")));
+        out.plain("leases", rule.leases);
     }
     out.text("on_store_failure", rule.on_store_failure.as_str());
     out.plain("response", response(&rule.response));
     out.plain("enabled", rule.enabled);
-        out.plain("leases", rule.leases);
 }
 
 fn matcher(when: &Matcher) -> Vec<String> {
