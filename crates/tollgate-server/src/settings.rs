@@ -53,6 +53,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The leading bits by which IPv6 addresses are counted; the rules know them too.
     pub ipv6_prefix: u8,
+    /// Whether addresses of `64:ff9b::/96` are the IPv4 addresses in them; the rules know that too.
+    pub nat64: bool,
     /// The rules.
     pub rules: RuleSet,
     /// Whether they are the built-in default, because none are written.
@@ -269,6 +271,7 @@ impl Clone for Settings {
             auth: self.auth.clone(),
             log: self.log.clone(),
             ipv6_prefix: self.ipv6_prefix,
+            nat64: self.nat64,
             // The compiled rules are shared, not compiled again.
             rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
             has_built_in_default: self.has_built_in_default,

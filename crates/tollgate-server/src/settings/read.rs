@@ -41,7 +41,8 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let log = fields.table("log", read_log).unwrap_or_default();
-    let ipv6_prefix = fields.table("identity", read_ipv6_prefix).flatten().unwrap_or(IPV6_PREFIX_DEFAULT);
+    let identity = fields.table("identity", read_identity);
+    let (ipv6_prefix, nat64) = identity.unwrap_or((IPV6_PREFIX_DEFAULT, false));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -53,7 +54,8 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         auth,
         log,
         ipv6_prefix,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix),
+        nat64,
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
         has_built_in_default,
         source,
     })
@@ -303,6 +305,7 @@ fn filter(value: &Value) -> Result<String, String> {
     if valid { Ok(text) } else { Err(format!("{text:?} is not a level ({})", levels.join(", "))) }
 }
 
-fn read_ipv6_prefix(fields: &mut Fields<'_, '_>) -> Option<u8> {
-    fields.read("ipv6_prefix", integer(48..=128))
+fn read_identity(fields: &mut Fields<'_, '_>) -> (u8, bool) {
+    let ipv6_prefix = fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT);
+    (ipv6_prefix, fields.read("nat64", boolean).unwrap_or(false))
 }

@@ -28,6 +28,7 @@ impl Settings {
         out.text("level", &self.log.filter);
         out.section("identity");
         out.plain("ipv6_prefix", self.ipv6_prefix);
+        out.plain("nat64", self.nat64);
         show_rules(&self.rules, &mut out);
         out.0
     }

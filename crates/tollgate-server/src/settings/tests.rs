@@ -29,6 +29,7 @@ format = "json"
 level = "warn,tollgate_server=debug"
 [identity]
 ipv6_prefix = 56
+nat64 = true
 [progressive_penalties]
 enabled = true
 [[rules]]
@@ -88,7 +89,7 @@ fn every_key_of_the_file_is_used() {
     assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
-    assert_eq!(settings.ipv6_prefix, 56);
+    assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
     assert_eq!(settings.auth.override_max, Some(5_000));
     assert_eq!(settings.rules.rules().len(), 4);
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use tollgate::RuleSet;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::wire::values::integer;
 use tollgate::wire::{Document, Origin, Problems, Value, read_rules};
 use tollgate_server::settings::{self, Settings, SettingsError};
 
@@ -79,19 +80,21 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
     for section in SERVICE_SECTIONS {
         fields.skip(section);
     }
-    let ipv6_prefix = fields.read("identity", |identity| Ok(ipv6_prefix(identity))).flatten();
+    let (ipv6_prefix, nat64) = fields.read("identity", |value| Ok(identity(value))).unwrap_or_default();
     let lines = fields.read("rules", |rules| Ok(lines_by_name(rules))).unwrap_or_default();
     let set = read_rules(&mut fields);
     fields.finish();
     let set = problems.or(set)?.with_ipv6_prefix(ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
-    Ok((set, lines))
+    Ok((set.with_nat64(nat64), lines))
 }
 
-/// The one key of the service that changes what rules count. Whether it is valid is for the service to say.
-fn ipv6_prefix(identity: &Value) -> Option<u8> {
-    let Value::Table(entries) = identity else { return None };
-    let (_, prefix) = entries.iter().find(|(key, _)| key == "ipv6_prefix")?;
-    if let Value::Integer(bits) = prefix.value { u8::try_from(bits).ok() } else { None }
+/// The keys of the service that change what rules count, `ipv6_prefix` and `nat64`. Whether they are valid is for the
+/// service to say.
+fn identity(identity: &Value) -> (Option<u8>, bool) {
+    let Value::Table(entries) = identity else { return (None, false) };
+    let value = |wanted: &str| entries.iter().find(|(key, _)| key == wanted).map(|(_, node)| &node.value);
+    let prefix = value("ipv6_prefix").and_then(|bits| integer(0..=128)(bits).ok());
+    (prefix, matches!(value("nat64"), Some(Value::Boolean(true))))
 }
 
 /// The line of each rule of a file without mistakes.
