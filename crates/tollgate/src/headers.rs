@@ -37,9 +37,7 @@ impl HeaderProfile {
     /// The fields it writes, beside `Retry-After`.
     pub const fn fields(self) -> &'static [Field] {
         match self {
-            HeaderProfile::XRateLimit => {
-                &[Field::XLimit, Field::XRemaining, Field::XReset, Field::XStrategy]
-            }
+            HeaderProfile::XRateLimit => &[Field::XLimit, Field::XRemaining, Field::XReset, Field::XStrategy],
             HeaderProfile::Draft03 => &[Field::XLimit, Field::XRemaining, Field::XReset],
             HeaderProfile::Draft06 => &[Field::Limit, Field::Remaining, Field::Reset, Field::Policy],
             HeaderProfile::Draft10 => &[Field::Policy, Field::RateLimit],
@@ -277,7 +275,9 @@ mod tests {
         use HeaderProfile::{Draft03, Draft06, Draft10, XRateLimit};
         assert_eq!(XRateLimit.clash(Draft03), Some(Field::XLimit));
         assert_eq!(Draft10.clash(Draft06), Some(Field::Policy));
-        for (one, other) in [(XRateLimit, Draft06), (XRateLimit, Draft10), (Draft03, Draft06), (Draft03, Draft10)] {
+        for (one, other) in
+            [(XRateLimit, Draft06), (XRateLimit, Draft10), (Draft03, Draft06), (Draft03, Draft10)]
+        {
             assert_eq!(one.clash(other).or(other.clash(one)), None, "{one:?} {other:?}");
         }
     }
