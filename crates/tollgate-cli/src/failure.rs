@@ -32,6 +32,14 @@ pub(crate) enum Failure {
     /// The answer could not be written: a full disk, say.
     #[error("cannot write: {0}")]
     Write(#[source] io::Error),
+    /// A file could not be written: look at its folder and its permissions.
+    #[error("cannot write {path}: {source}")]
+    WriteFile {
+        /// The file or folder.
+        path: String,
+        /// What the system says.
+        source: io::Error,
+    },
     /// The settings have mistakes, or their file could not be read.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -90,6 +98,7 @@ impl Failure {
         let code = match self {
             Failure::Read { .. }
             | Failure::Mistakes { .. }
+            | Failure::WriteFile { .. }
             | Failure::Settings(_)
             | Failure::Unconfirmed { .. }
             | Failure::OpenToOthers { .. }

@@ -122,3 +122,41 @@ fn colours_are_for_terminals_unless_asked_for() {
     assert!(!list("never").contains('\x1b'));
     assert!(list("always").contains("\x1b[1mRULE\x1b[0m"));
 }
+
+#[test]
+fn an_address_to_listen_on_is_explained_by_example() {
+    for command in [&["serve"][..], &["config", "show"]] {
+        let ran = run(&[command, &["--listen", "localhost:8080"]].concat());
+        assert_eq!(ran.code, 2);
+        assert!(ran.stderr.contains("an IP address and a port, such as 127.0.0.1:8080"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    let ran = run(&["man", "--out", "/proc/x"]);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.starts_with("error: cannot write /proc/x: "), "{}", ran.stderr);
+}
+
+#[test]
+fn the_settings_are_shown_as_an_object_with_the_flags_of_serve() {
+    let file = format!(
+        "default_limit = 7\n[server]\nlisten = \"127.0.0.1:1\"\n[[auth.callers]]\nname = \"a\"\n\
+         key_sha256 = \"{}\"\nscopes = [\"read\"]\n",
+        "ab".repeat(32)
+    );
+    let files = Files::new(&[("tollgate.toml", &file)]);
+    let show = ["config", "show", "--config", &files.path("tollgate.toml")];
+    let flags = ["--listen", "127.0.0.1:3", "--data-dir", "/somewhere", "--json"];
+    let json = run(&[&show[..], &flags].concat()).json();
+    assert_eq!(
+        (&json["server"]["listen"], &json["server"]["data_dir"]),
+        (&"127.0.0.1:3".into(), &"/somewhere".into())
+    );
+    assert_eq!(json["server"]["connections_max"], 10_000);
+    assert_eq!(json["auth"]["callers"][0]["key_sha256"], "***");
+    assert_eq!(json["rules"][0]["limits"][0]["requests"], 7);
+    let text = run(&[&show[..], &flags[..2]].concat()).stdout;
+    assert!(text.contains("listen = \"127.0.0.1:3\""), "{text}");
+}

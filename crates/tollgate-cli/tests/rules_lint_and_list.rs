@@ -80,6 +80,83 @@ fn every_mistake_is_told_with_its_line_and_key() {
 }
 
 #[test]
+fn a_whole_file_is_read_as_the_service_reads_it() {
+    let wrong =
+        "[server]\nlisten = \"nope\"\n[counters]\nstroe = \"redis\"\n[proxy]\n[identity]\nipv6_prefix = 1\n";
+    let files = Files::new(&[("tollgate.toml", wrong)]);
+    let path = files.path("tollgate.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let expected = format!(
+        "{path}:2: server.listen: \"nope\" is not an address and a port such as \"127.0.0.1:8080\"\n\
+         {path}:4: counters.stroe: unknown key (did you mean store?)\n\
+         {path}:5: proxy: unknown key\n\
+         {path}:7: identity.ipv6_prefix: must be between 48 and 128\n\
+         {path}: 4 mistakes\n"
+    );
+    assert_eq!((ran.code, ran.stdout), (2, expected));
+    let served = run(&["serve", "--config", &path]);
+    for reason in ["server.listen: ", "counters.stroe: ", "proxy: ", "identity.ipv6_prefix: "] {
+        assert!(served.stderr.contains(reason), "{}", served.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_is_larger_than_any_the_service_reads_is_refused() {
+    let files = Files::new(&[("rules.toml", "")]);
+    let path = files.path("rules.toml");
+    std::fs::write(&path, "# nothing\n".repeat(1_700_000)).unwrap();
+    for command in ["lint", "list"] {
+        let ran = run(&["rules", command, &path]);
+        assert_eq!((ran.code, &*ran.stdout), (2, ""), "{command}");
+        assert_eq!(ran.stderr, format!("error: {path}: larger than 16777216 bytes\n"), "{command}");
+    }
+}
+
+#[test]
+fn rules_are_listed_where_the_certificates_of_the_service_are_not() {
+    let file = "[auth]\nkey_secret_file = \"/nowhere/keys.secret\"\n";
+    let files = Files::new(&[("tollgate.toml", file)]);
+    let path = files.path("tollgate.toml");
+    assert_eq!(run(&["rules", "list", &path]).code, 0);
+    let lint = run(&["rules", "lint", &path]);
+    assert_eq!(lint.code, 2);
+    assert!(
+        lint.stdout.starts_with(&format!("{path}:2: auth.key_secret_file: cannot read")),
+        "{}",
+        lint.stdout
+    );
+}
+
+#[test]
+fn t58_a_rule_that_locks_everybody_out_is_warned_of() {
+    let lockout = "
+[[rules]]
+name = \"nothing\"
+per = [\"global\"]
+limits = [{ requests = 0, window = \"1m\" }]
+
+[[rules]]
+name = \"closed\"
+priority = 500
+action = \"block\"
+when = { endpoints = [\"/*\"] }
+";
+    let files = Files::new(&[("rules.toml", lockout)]);
+    let path = files.path("rules.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let told: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(ran.code, 0);
+    let why = "locks everybody out:";
+    assert_eq!(
+        told[..2],
+        [
+            format!("{path}:2: warning: rule \"nothing\" {why} it has no conditions, and its limit is 0"),
+            format!("{path}:7: warning: rule \"closed\" {why} it has no conditions, and its action is block"),
+        ]
+    );
+}
+
+#[test]
 fn a_rule_that_can_never_apply_is_a_warning_not_a_mistake() {
     let twice = "
 [[rules]]

@@ -62,6 +62,11 @@ impl Caller {
         }
     }
 
+    /// Whether it sent no key: whoever has one has a name.
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name.is_empty()
+    }
+
     /// Whether the caller's key has this scope.
     pub(crate) fn has(&self, scope: Scope) -> bool {
         self.scopes.has(scope)
@@ -73,6 +78,7 @@ impl Caller {
 pub(crate) struct Gate {
     callers: Vec<CallerSettings>,
     open_checks: bool,
+    override_max: Option<u32>,
 }
 
 impl Gate {
@@ -83,12 +89,17 @@ impl Gate {
             key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
             scopes: Scopes::from(Scope::Admin),
         });
-        Gate { callers, open_checks: settings.open_checks }
+        Gate { callers, open_checks: settings.open_checks, override_max: settings.override_max }
     }
 
     /// Whether anyone may check.
     pub(crate) fn open_checks(&self) -> bool {
         self.open_checks
+    }
+
+    /// The most requests per window in numbers that a check brings itself, whoever sends it.
+    pub(crate) fn override_max(&self) -> Option<u32> {
+        self.override_max
     }
 
     /// The caller, if the route lets it in.

@@ -170,7 +170,11 @@ pub(crate) fn numbers(
     use tollgate::LimitError as Wrong;
     Limit::shaped(algorithm, requests, Window::Length(window), burst, None).map_err(|error| {
         let field = match error {
-            Wrong::WindowTooShort | Wrong::WindowTooLong => "window_seconds",
+            // In the words of the field, which has whole seconds.
+            Wrong::WindowTooShort | Wrong::WindowTooLong => {
+                let reason = format!("must be an integer from 1 to {}", u32::MAX);
+                return ApiError::field(Code::InvalidLimit, "window_seconds", reason);
+            }
             Wrong::BurstZero | Wrong::BurstWithoutBucket => "burst_capacity",
             _ => "limit",
         };

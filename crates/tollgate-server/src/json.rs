@@ -9,6 +9,8 @@ use serde_json::{Map, Number, Value};
 
 use crate::error::{ApiError, Code};
 
+/// What is said of a field that is not taken.
+const UNKNOWN: &str = "unknown field";
 /// Nothing we take is nested deeper.
 const DEPTH_MAX: usize = 32;
 
@@ -47,7 +49,15 @@ fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> A
 /// The error that a parser named, where it stood.
 pub(crate) fn located(path: &str, said: &str) -> ApiError {
     let (field, reason) = name_field(path.to_owned(), said);
+    if reason == UNKNOWN {
+        return unknown(field);
+    }
     ApiError::invalid(field, reason)
+}
+
+/// A field that is not taken here. Whatever it is called, its value is not what is wrong.
+pub(crate) fn unknown(field: impl Into<Cow<'static, str>>) -> ApiError {
+    ApiError::field(Code::InvalidInput, field, UNKNOWN)
 }
 
 /// The field and the reason, from where the parser stood and what it said.
@@ -67,9 +77,14 @@ fn name_field(path: String, said: &str) -> (String, String) {
         return (inside(quoted()), "is given twice".to_owned());
     }
     if reason.starts_with("unknown field") {
-        return (inside(quoted()), "unknown field".to_owned());
+        return (inside(quoted()), UNKNOWN.to_owned());
     }
-    (if path == "." { String::new() } else { path }, plain(reason))
+    let mut reason = plain(reason);
+    // The type admits 0, a window does not.
+    if path.ends_with("window_seconds") {
+        reason = reason.replace("an integer from 0 to", "an integer from 1 to");
+    }
+    (if path == "." { String::new() } else { path }, reason)
 }
 
 /// The parser's sentence without the names of Rust's types.
@@ -90,7 +105,7 @@ fn plain(reason: &str) -> String {
 pub(crate) fn require_known(body: &[u8], fields: &[&str]) -> Result<(), ApiError> {
     let written: Fields<'_> = parse(body)?;
     match written.0.iter().find(|name| !fields.contains(&&*name.0)) {
-        Some(name) => Err(ApiError::invalid(name.0.clone().into_owned(), "unknown field")),
+        Some(name) => Err(unknown(name.0.clone().into_owned())),
         None => Ok(()),
     }
 }
@@ -316,6 +331,22 @@ mod tests {
         assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
         assert!(complaint("\u{feff}{}").contains("must be a JSON object"));
         assert_eq!(complaint("{}"), "name: is missing");
+    }
+
+    #[test]
+    fn a_field_that_is_not_taken_is_unknown_whatever_it_is_called() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only its parsing is looked at")]
+        struct Strict {
+            limit: Option<u32>,
+        }
+        let code = |body: &str| parse::<Strict>(body.as_bytes()).unwrap_err().code();
+        assert_eq!(code(r#"{"limit":-1}"#), Code::InvalidLimit);
+        for field in ["window_seconds", "strategy", "colour"] {
+            assert_eq!(code(&format!(r#"{{"{field}":1}}"#)), Code::InvalidInput, "{field}");
+        }
+        assert_eq!(require_known(br#"{"limit":1}"#, &["cost"]).unwrap_err().code(), Code::InvalidInput);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
-use self::routes::{Handling, Route, Verb, routes_of};
+use self::routes::{Handling, Route, routes_of};
 use crate::app::App;
 use crate::auth::Caller;
 use crate::error::{ApiError, Code};
@@ -194,9 +194,10 @@ impl Answering {
         let path = self.route.map_or("other", |route| route.path);
         self.app.metrics().count_response(path, response.status().as_u16());
         let headers = response.headers_mut();
-        if self.route.is_some_and(|route| route.method == Verb::Get) {
-            headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        }
+        // Every answer is of its moment, and none is meant to stand inside the page of another.
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        let framed_by_nobody = HeaderValue::from_static("frame-ancestors 'none'");
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(framed_by_nobody);
         if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
             headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
             headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));

@@ -28,6 +28,7 @@ pub use self::environment::environment;
 pub use self::error::SettingsError;
 pub(crate) use self::file::FileStamp;
 use self::file::read_file;
+pub use self::file::read_text;
 pub use self::redis::TlsFiles;
 use crate::scope::Scopes;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub log: LogSettings,
     /// The leading bits by which IPv6 addresses are counted; the rules know them too.
     pub ipv6_prefix: u8,
+    /// Whether addresses of `64:ff9b::/96` are the IPv4 addresses in them; the rules know that too.
+    pub nat64: bool,
     /// The rules.
     pub rules: RuleSet,
     /// Whether they are the built-in default, because none are written.
@@ -150,6 +153,8 @@ impl Default for CounterSettings {
 pub struct AuthSettings {
     /// Whether anyone may ask for decisions.
     pub open_checks: bool,
+    /// The most requests per window in numbers that a check brings itself, if there is a most.
+    pub override_max: Option<u32>,
     /// Callers with a key of their own.
     pub callers: Vec<Caller>,
     /// What the hashes of API keys are keyed with; kept in the data directory if it is not said.
@@ -167,7 +172,7 @@ pub struct KeySecretSettings {
 
 impl Default for AuthSettings {
     fn default() -> Self {
-        AuthSettings { open_checks: true, callers: Vec::new(), key_secret: None }
+        AuthSettings { open_checks: true, override_max: None, callers: Vec::new(), key_secret: None }
     }
 }
 
@@ -266,6 +271,7 @@ impl Clone for Settings {
             auth: self.auth.clone(),
             log: self.log.clone(),
             ipv6_prefix: self.ipv6_prefix,
+            nat64: self.nat64,
             // The compiled rules are shared, not compiled again.
             rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
             has_built_in_default: self.has_built_in_default,

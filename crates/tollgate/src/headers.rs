@@ -33,6 +33,21 @@ impl HeaderProfile {
             HeaderProfile::Draft10 => "draft-10",
         }
     }
+
+    /// The fields it writes, beside `Retry-After`.
+    pub const fn fields(self) -> &'static [Field] {
+        match self {
+            HeaderProfile::XRateLimit => &[Field::XLimit, Field::XRemaining, Field::XReset, Field::XStrategy],
+            HeaderProfile::Draft03 => &[Field::XLimit, Field::XRemaining, Field::XReset],
+            HeaderProfile::Draft06 => &[Field::Limit, Field::Remaining, Field::Reset, Field::Policy],
+            HeaderProfile::Draft10 => &[Field::Policy, Field::RateLimit],
+        }
+    }
+
+    /// A field that both would write. A client could not tell whose it is, so only one of the two can be used.
+    pub fn clash(self, other: HeaderProfile) -> Option<Field> {
+        self.fields().iter().copied().find(|field| other.fields().contains(field))
+    }
 }
 
 /// A header field. A surface that keeps its own form of the names looks them up by it.
@@ -243,6 +258,28 @@ mod tests {
                 "x-ratelimit-strategy: token_bucket"
             ]
         );
+    }
+
+    #[test]
+    fn a_profile_names_the_fields_that_it_writes() {
+        for profile in HeaderProfile::ALL {
+            let names: Vec<&str> = profile.fields().iter().map(|field| field.name()).collect();
+            let lines = lines(profile, 1);
+            let written: Vec<&str> = lines.iter().map(|line| line.split(':').next().unwrap()).collect();
+            assert_eq!(written, names, "{profile:?}");
+        }
+    }
+
+    #[test]
+    fn profiles_clash_where_they_write_the_same_field() {
+        use HeaderProfile::{Draft03, Draft06, Draft10, XRateLimit};
+        assert_eq!(XRateLimit.clash(Draft03), Some(Field::XLimit));
+        assert_eq!(Draft10.clash(Draft06), Some(Field::Policy));
+        for (one, other) in
+            [(XRateLimit, Draft06), (XRateLimit, Draft10), (Draft03, Draft06), (Draft03, Draft10)]
+        {
+            assert_eq!(one.clash(other).or(other.clash(one)), None, "{one:?} {other:?}");
+        }
     }
 
     #[test]

@@ -1,14 +1,15 @@
 //! Who is asking, for what: the facts of a request, and the subjects its charges are counted for.
 
+mod address;
 mod client;
 mod siphash;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
-use ipnet::IpNet;
-
+pub(crate) use self::address::unmap_net;
+pub use self::address::{counted_ip, unmap, untranslate};
 pub use self::client::{ApiKey, Client};
 use self::siphash::SipHasher;
 use crate::endpoint::Endpoint;
@@ -110,36 +111,6 @@ impl<'a> Request<'a> {
     /// The value of a descriptor.
     pub fn descriptor(&self, name: &str) -> Option<Id<'a>> {
         self.descriptors.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| *value)
-    }
-}
-
-/// An IPv4 address in IPv6 clothes is the IPv4 address.
-pub fn unmap(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
-        IpAddr::V4(_) => ip,
-    }
-}
-
-/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
-pub(crate) fn unmap_net(net: IpNet) -> IpNet {
-    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
-        (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
-            IpNet::new(v4, length).unwrap_or(net)
-        }
-        _ => net,
-    }
-}
-
-/// The block an address is counted in: itself, or the first `ipv6_prefix` bits of an IPv6 address, because one
-/// host can use every address of its /64.
-pub fn counted_ip(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
-    match unmap(ip) {
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
-            IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))
-        }
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
@@ -464,6 +435,21 @@ mod tests {
             assert_eq!(of(&mut addresses, &format!("2001:db8::{:x}:{:x}", n % 7, n)), first);
         }
         assert_ne!(of(&mut addresses, "2001:db8:0:1::1"), first);
+    }
+
+    #[test]
+    fn t06_translated_addresses_are_the_address_in_them() {
+        for (ip, meant) in [
+            ("64:ff9b::192.0.2.33", "192.0.2.33"),
+            ("64:ff9b::", "0.0.0.0"),
+            ("64:ff9b::1:192.0.2.33", "64:ff9b::1:192.0.2.33"),
+            ("64:ff9b:1::192.0.2.33", "64:ff9b:1::192.0.2.33"),
+            ("64:ff9c::192.0.2.33", "64:ff9c::192.0.2.33"),
+            ("2002:c000:221::", "2002:c000:221::"),
+            ("192.0.2.33", "192.0.2.33"),
+        ] {
+            assert_eq!(untranslate(ip.parse().unwrap()), meant.parse::<IpAddr>().unwrap(), "{ip}");
+        }
     }
 
     #[test]

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn head_counts_as_get_and_nothing_else_changes() {
+    fn t15_head_counts_as_get_and_nothing_else_changes() {
         assert_eq!(Method::Head.counted(), Method::Get);
         assert_eq!(Method::Head.to_string(), "HEAD");
         for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {

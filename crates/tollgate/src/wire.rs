@@ -2,8 +2,10 @@
 
 pub mod document;
 mod json;
+mod limits;
 mod rule;
 mod short_forms;
+mod slips;
 pub mod values;
 
 use hashbrown::HashSet;
@@ -12,7 +14,7 @@ pub use self::document::{Document, Fields, Node, Origin, Problem, Problems, Valu
 pub use self::rule::read as read_rule;
 pub use self::short_forms::read_tier;
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
-use crate::rules::{Rule, RuleSet};
+use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::time::Span;
 
 impl RuleSet {
@@ -20,7 +22,8 @@ impl RuleSet {
     ///
     /// ```
     /// use tollgate::RuleSet;
-    /// let problems = RuleSet::from_toml("[[rules]]\nname = \"a\"\nper = [\"planet\"]").unwrap_err();
+    /// let text = "[[rules]]\nname = \"a\"\nper = [\"planet\"]\nrequests_per_hour = 9";
+    /// let problems = RuleSet::from_toml(text).unwrap_err();
     /// assert!(problems.to_string().starts_with("line 3: rules[0].per[0]:"));
     /// ```
     ///
@@ -41,15 +44,17 @@ impl RuleSet {
 /// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
 pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
     let mut names = Names::default();
-    let own: Vec<Rule> = fields.list_of_tables("rules", |one| names.unique(one, "name", read_rule));
+    let own: Vec<Rule> =
+        fields.list_of_tables("rules", |one| names.unique(one, ("name", rule::peek_name), read_rule));
     let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
     rules.extend(own);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
-    if fields.has_problems() {
-        return None;
-    }
+    // The rules that could be read are put together even if others could not: they may be too many by themselves.
+    let wrong = fields.has_problems();
     match RuleSet::new(rules, penalties) {
-        Ok(set) => Some(set),
+        Ok(set) => (!wrong).then_some(set),
+        // Told above, where it is written.
+        Err(RuleSetError::DuplicateName(_)) if wrong => None,
         Err(error) => {
             fields.complain("rules", error.to_string());
             None
@@ -63,18 +68,21 @@ pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
 struct Names(HashSet<Box<str>>);
 
 impl Names {
-    /// The rule that `read` reads, unless its name is taken; `key` is what its name was made of.
+    /// The rule that `read` reads. Its name is noted even if the rest of it is wrong, and told if it is taken; before `read`
+    /// stands the key that it is written at, and how it is made of what is written.
     fn unique(
         &mut self,
         fields: &mut Fields<'_, '_>,
-        key: &str,
+        (key, name): (&str, fn(&Fields<'_, '_>) -> Option<String>),
         read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>,
     ) -> Option<Rule> {
-        let rule = read(fields)?;
-        if !self.0.insert(rule.name.clone()) {
-            fields.complain(key, format!("an earlier rule is named {:?} already", &*rule.name));
+        let rule = read(fields);
+        if let Some(name) = name(fields)
+            && !self.0.insert(name.clone().into())
+        {
+            fields.complain(key, format!("an earlier rule is named {name:?} already"));
         }
-        Some(rule)
+        rule
     }
 }
 

@@ -25,7 +25,7 @@ pub(crate) fn run(man: &Man, output: &Output) -> Result<Exit, Failure> {
     let command = Cli::command();
     if let Some(folder) = &man.out {
         let pages = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
-        pages.map_err(Failure::Write)?;
+        pages.map_err(|source| Failure::WriteFile { path: folder.display().to_string(), source })?;
         return Ok(Exit::Ok);
     }
     let mut page = Vec::new();

@@ -39,12 +39,15 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Find every mistake of a rule file, and rules that can never apply
+    /// Find every mistake of a rule file or a whole tollgate.toml, and rules that are hardly meant
     #[command(after_help = "\
 Examples:
   tollgate rules lint rules.toml
   tollgate rules lint tollgate.toml --json
   generate-rules | tollgate rules lint -
+
+The file is read as `serve` reads it, without the environment: files that it names (certificates, key_secret_file) are
+looked at too. Warned of are rules that can never apply, limits that never decide, and rules that refuse everything.
 
 Exit codes: 0 no mistakes (there may be warnings), 2 mistakes.")]
     Lint {

@@ -72,6 +72,39 @@ fn t32_own_numbers_need_the_scope_once_checks_need_a_key() {
 }
 
 #[test]
+fn t32_own_numbers_have_a_most_whoever_brings_them() {
+    let service = Service::with_config("default_limit = 500\n[auth]\noverride_max = 100\n");
+    let check = |numbers: &str| {
+        let body = format!(r#"{{"user_id":"a","endpoint":"/x",{numbers}}}"#);
+        service.admin("POST", "/v1/rate-limit/check", &body)
+    };
+    assert_eq!(check(r#""limit":100"#).json()["limit"], 100);
+    // A shorter window for the rule's own 500 would be more than 100 as well.
+    for numbers in [r#""limit":101"#, r#""window_seconds":1"#, r#""limit":4294967295,"window_seconds":3600"#]
+    {
+        let answer = check(numbers);
+        assert_eq!(answer.error(), (400, "INVALID_LIMIT".to_owned(), "limit".to_owned()), "{numbers}");
+        let reason = answer.json()["error"]["details"]["reason"].as_str().unwrap().to_owned();
+        assert!(
+            reason.starts_with("a check may bring at most 100 requests per window (auth.override_max)"),
+            "{reason}"
+        );
+    }
+    let batch = r#"{"checks":[{"user_id":"a","endpoint":"/x","limit":101}]}"#;
+    let answer = service.admin("POST", "/v1/rate-limit/batch-check", batch);
+    assert_eq!(answer.json()["results"][0]["error"]["code"], "INVALID_LIMIT");
+}
+
+#[test]
+fn t32_who_sends_no_key_is_told_that_own_numbers_need_one() {
+    let service = Service::listening_on("0.0.0.0:0");
+    let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
+    assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains("need a key with the scope override"), "{message}");
+}
+
+#[test]
 fn the_admin_key_is_made_once_printed_once_and_kept_private() {
     use std::os::unix::fs::PermissionsExt;
     let service = Service::unconfigured();

@@ -352,3 +352,18 @@ fn a_penalised_api_key_can_be_pardoned_as_it_is_listed() {
     assert_eq!(service.admin("DELETE", &format!("/v1/admin/penalties/{client}"), "").status, 204);
     assert_eq!(service.admin("DELETE", &format!("/v1/admin/penalties/{client}"), "").error().0, 404);
 }
+
+#[test]
+fn t06_a_client_behind_a_nat64_is_the_client_it_is_without_one() {
+    let service = Service::with_config("default_limit = 5\n[identity]\nnat64 = true\n");
+    let left = |ip: &str| {
+        let answer = service.post("/v1/rate-limit/check", &format!(r#"{{"ip":"{ip}","endpoint":"/x"}}"#));
+        answer.json()["remaining"].as_u64().unwrap()
+    };
+    assert_eq!([left("192.0.2.1"), left("64:ff9b::192.0.2.1"), left("64:ff9b::c000:201")], [4, 3, 2]);
+    assert_eq!([left("64:ff9b::192.0.2.2"), left("64:ff9b:1::1")], [4, 4]);
+    let reset =
+        service.admin("POST", "/v1/rate-limit/reset", r#"{"ip":"64:ff9b::192.0.2.1","endpoint":"/x"}"#);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    assert_eq!(left("192.0.2.1"), 4);
+}

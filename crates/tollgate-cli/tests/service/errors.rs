@@ -58,6 +58,24 @@ fn every_wrong_field_is_named_and_nothing_is_charged() {
 }
 
 #[test]
+fn a_window_is_an_integer_from_1_whatever_is_wrong_with_it() {
+    let service = Service::unconfigured();
+    for window in ["0", "-1", "4294967296", "\"5\""] {
+        let body = format!(r#"{{"user_id":"a","endpoint":"/x","window_seconds":{window}}}"#);
+        let answer = service.post(CHECK, &body);
+        let reason = answer.json()["error"]["details"]["reason"].as_str().unwrap().to_owned();
+        assert!(reason.ends_with("an integer from 1 to 4294967295"), "{window}: {reason}");
+    }
+}
+
+#[test]
+fn a_parameter_that_is_not_taken_is_unknown_whatever_it_is_called() {
+    let service = Service::unconfigured();
+    let answer = service.admin("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x&limit=1", "");
+    assert_eq!(answer.error(), error(400, "INVALID_INPUT", "limit"));
+}
+
+#[test]
 fn an_error_says_what_is_wrong_in_the_envelope_and_repeats_the_request_id() {
     let service = Service::unconfigured();
     let headers = [("content-type", "application/json"), ("x-request-id", "my-id-7")];

@@ -27,6 +27,28 @@ fn routes(service: &Service) -> Vec<Route> {
     routes
 }
 
+#[test]
+fn t48_no_answer_may_be_framed_stored_or_taken_for_something_else() {
+    let service = Service::unconfigured();
+    let described = routes(&service);
+    assert!(described.len() > 30, "{}", described.len());
+    let route = |method: &str, path: &str| Route { method: method.into(), path: path.into(), scope: None };
+    let pages = ["/", "/docs", "/docs/docs.js", "/docs/docs.css", "/nowhere", "/metrics", "/openapi.json"];
+    let others =
+        pages.map(|path| route("GET", path)).into_iter().chain([route("PATCH", "/v1/rate-limit/check")]);
+    let admin = service.admin_key();
+    for route in described.into_iter().chain(others) {
+        for key in [None, Some(&*admin), Some("wrong")] {
+            let answer = route.ask(&service, key);
+            let told = format!("{} {} {key:?}: {}", route.method, route.path, answer.status);
+            let policy = answer.header("content-security-policy").unwrap_or_default();
+            assert!(policy.contains("frame-ancestors 'none'"), "{told}: {policy:?}");
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{told}");
+            assert_eq!(answer.header("cache-control"), Some("no-store"), "{told}");
+        }
+    }
+}
+
 fn filled_in(path: &str) -> String {
     let values = [("{client}", "user:nobody"), ("{endpoint}", "x")];
     let path = values.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value));

@@ -7,7 +7,7 @@ use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
 use crate::app::App;
 use crate::auth::{Caller, forbidden};
-use crate::error::{ApiError, ErrorEnvelope};
+use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::facts::{CheckBody, Facts};
 use crate::json;
 use crate::scope::Scope;
@@ -46,12 +46,30 @@ pub(super) async fn own_limit(
         return Ok(None);
     }
     if !app.open_on_loopback() && !caller.has(Scope::Override) {
-        return Err(forbidden(Scope::Override));
+        return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
     let client = in_force.rules().resolve(&request).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
-    facts.own.limit(in_force).map(Some)
+    let limit = facts.own.limit(in_force)?;
+    // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
+    match app.live().gate.override_max() {
+        Some(most) if limit.requests() > most => Err(too_many(limit.requests(), most)),
+        _ => Ok(Some(limit)),
+    }
+}
+
+/// Who sent no key has none that could lack a scope.
+fn key_needed() -> ApiError {
+    let message = "limit, window_seconds and strategy of a check's own need a key with the scope override: \
+                   Authorization: Bearer …";
+    ApiError::new(Code::Unauthorized, message)
+}
+
+fn too_many(requests: u32, most: u32) -> ApiError {
+    let reason =
+        format!("a check may bring at most {most} requests per window (auth.override_max), not {requests}");
+    ApiError::field(Code::InvalidLimit, "limit", reason)
 }

@@ -143,7 +143,7 @@ pub(super) async fn read(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     if query.dry_run.is_some() {
-        return Err(ApiError::invalid("dry_run", "unknown field"));
+        return Err(json::unknown("dry_run"));
     }
     let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();

@@ -12,10 +12,18 @@ const BYTES_MAX: u64 = 16 << 20;
 
 pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
     let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
-    let mut file = File::open(path).map_err(unreadable)?;
+    read_text(path, File::open(path).map_err(unreadable)?)
+}
+
+/// The text of a file that is open, or of what stands in for one; `path` is what it is called in errors.
+///
+/// # Errors
+/// When it cannot be read, is larger than any settings file, or is not UTF-8.
+pub fn read_text(path: &Path, from: impl Read) -> Result<String, SettingsError> {
+    let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     // Bounded while reading, not by the length before it: the file may grow, or be a pipe.
-    file.by_ref().take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    from.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(SettingsError::TooLarge { path: path.to_owned(), bytes_max: BYTES_MAX });
     }

@@ -1,5 +1,6 @@
 //! From what was written to what is used, collecting every mistake on the way.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::Read;
 use std::net::SocketAddr;
@@ -7,7 +8,6 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
@@ -41,7 +41,8 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let log = fields.table("log", read_log).unwrap_or_default();
-    let ipv6_prefix = fields.table("identity", read_ipv6_prefix).flatten().unwrap_or(IPV6_PREFIX_DEFAULT);
+    let identity = fields.table("identity", read_identity);
+    let (ipv6_prefix, nat64) = identity.unwrap_or((IPV6_PREFIX_DEFAULT, false));
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -53,7 +54,8 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         auth,
         log,
         ipv6_prefix,
-        rules: RuleSet::with_ipv6_prefix(rules?, ipv6_prefix),
+        nat64,
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
         has_built_in_default,
         source,
     })
@@ -125,12 +127,20 @@ pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Re
 fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
     let known = HeaderProfile::ALL.map(|profile| (profile.as_str(), profile));
     let profiles = fields.items("headers", word(&known))?;
-    let has = |profile| profiles.contains(&profile);
     if let Some(twice) = repeated(&profiles) {
         fields.complain("headers", format!("{:?} is listed twice", twice.as_str()));
-    } else if has(HeaderProfile::XRateLimit) && has(HeaderProfile::Draft03) {
-        let reason = "\"x-ratelimit\" and \"draft-03\" exclude each other: both write X-RateLimit-Limit";
-        fields.complain("headers", reason.to_owned());
+        return Some(profiles);
+    }
+    for (number, other) in profiles.iter().enumerate() {
+        for one in &profiles[..number] {
+            if let Some(field) = one.clash(*other) {
+                let (one, other, field) = (one.as_str(), other.as_str(), field.name());
+                fields.complain(
+                    "headers",
+                    format!("{one:?} and {other:?} exclude each other: both write {field}"),
+                );
+            }
+        }
     }
     Some(profiles)
 }
@@ -183,17 +193,21 @@ fn read_bounds(fields: &mut Fields<'_, '_>) -> MemoryBounds {
 
 fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
     let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
-    let callers = fields.list_of_tables("callers", read_caller);
-    let names: Vec<&str> = callers.iter().map(|caller| &*caller.name).collect();
-    if let Some(twice) = repeated(&names) {
-        let reason = format!("two callers are named {twice:?}");
-        fields.complain("callers", reason);
-    }
-    let keys: Vec<&[u8; 32]> = callers.iter().map(|caller| &caller.key_sha256).collect();
-    if repeated(&keys).is_some() {
-        fields.complain("callers", "two callers have the same key".to_owned());
-    }
-    AuthSettings { open_checks, callers, key_secret: read_key_secret(fields) }
+    let override_max = fields.read("override_max", integer(0..=u32::MAX));
+    let (mut names, mut keys) = (HashSet::new(), HashSet::new());
+    let callers = fields.list_of_tables("callers", |one| {
+        // Looked at before the rest: a mistake elsewhere in a caller must not hide that it is one of two.
+        if let Some(name) = one.peek("name", caller_name)
+            && !names.insert(name.clone())
+        {
+            one.complain("name", format!("an earlier caller is named {name:?} already"));
+        }
+        if one.peek("key_sha256", sha256).is_some_and(|key| !keys.insert(key)) {
+            one.complain("key_sha256", "an earlier caller has this key already".to_owned());
+        }
+        read_caller(one)
+    });
+    AuthSettings { open_checks, override_max, callers, key_secret: read_key_secret(fields) }
 }
 
 /// Messages repeat nothing of the secret.
@@ -234,7 +248,7 @@ fn read_caller(fields: &mut Fields<'_, '_>) -> Option<Caller> {
     let name = fields.require("name", caller_name);
     let key_sha256 = fields.require("key_sha256", sha256);
     let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
-    if scopes.unwrap_or_default().is_empty() && !fields.has_problems() {
+    if !fields.has("scopes") || fields.has_empty_list("scopes") {
         fields.complain("scopes", format!("is missing: one or more of {}", scope_names()));
     }
     Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })
@@ -291,6 +305,7 @@ fn filter(value: &Value) -> Result<String, String> {
     if valid { Ok(text) } else { Err(format!("{text:?} is not a level ({})", levels.join(", "))) }
 }
 
-fn read_ipv6_prefix(fields: &mut Fields<'_, '_>) -> Option<u8> {
-    fields.read("ipv6_prefix", integer(48..=128))
+fn read_identity(fields: &mut Fields<'_, '_>) -> (u8, bool) {
+    let ipv6_prefix = fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT);
+    (ipv6_prefix, fields.read("nat64", boolean).unwrap_or(false))
 }

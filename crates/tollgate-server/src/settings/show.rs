@@ -28,6 +28,7 @@ impl Settings {
         out.text("level", &self.log.filter);
         out.section("identity");
         out.plain("ipv6_prefix", self.ipv6_prefix);
+        out.plain("nat64", self.nat64);
         show_rules(&self.rules, &mut out);
         out.0
     }
@@ -65,6 +66,9 @@ impl Settings {
     fn show_auth(&self, out: &mut Toml) {
         out.section("auth");
         out.plain("open_checks", self.auth.open_checks);
+        if let Some(most) = self.auth.override_max {
+            out.plain("override_max", most);
+        }
         match &self.auth.key_secret {
             Some(KeySecretSettings { file: Some(file), .. }) => out.text("key_secret_file", file.display()),
             Some(_) => out.text("key_secret", "***"),
@@ -172,6 +176,7 @@ fn show_rule(rule: &Rule, out: &mut Toml) {
         }
         let limits: Vec<String> = rule.limits.iter().map(limit).collect();
         out.plain("limits", format_args!("[{}]", limits.join(", ")));
+        out.plain("leases", rule.leases);
     }
     out.text("on_store_failure", rule.on_store_failure.as_str());
     out.plain("response", response(&rule.response));

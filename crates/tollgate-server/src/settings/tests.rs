@@ -19,6 +19,7 @@ keys_max = 1000
 save_every = "5s"
 [auth]
 open_checks = false
+override_max = 5000
 [[auth.callers]]
 name = "gateway"
 key_sha256 = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eFF"
@@ -28,6 +29,7 @@ format = "json"
 level = "warn,tollgate_server=debug"
 [identity]
 ipv6_prefix = 56
+nat64 = true
 [progressive_penalties]
 enabled = true
 [[rules]]
@@ -87,7 +89,8 @@ fn every_key_of_the_file_is_used() {
     assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
-    assert_eq!(settings.ipv6_prefix, 56);
+    assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
+    assert_eq!(settings.auth.override_max, Some(5_000));
     assert_eq!(settings.rules.rules().len(), 4);
 }
 
@@ -177,6 +180,12 @@ fn shown_settings_give_the_same_settings() {
         let again = Settings::from_toml(&readable).unwrap_or_else(|error| panic!("{error}\n{shown}"));
         assert_eq!(again.show(), shown);
     }
+}
+
+#[test]
+fn a_rule_that_takes_no_leases_is_shown_so() {
+    let text = "[[rules]]\nname = \"a\"\nper = [\"user\"]\nleases = false\nrequests_per_hour = 5";
+    assert!(Settings::from_toml(text).unwrap().show().contains("leases = false"));
 }
 
 #[test]

@@ -35,6 +35,7 @@ pub struct RuleSet {
     /// Whether the accounts know anybody. Here, because every request asks.
     pub(super) has_accounts: bool,
     pub(crate) ipv6_prefix: u8,
+    pub(super) nat64: bool,
     /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
     pub(crate) seed: Seed,
 }
@@ -77,6 +78,7 @@ impl RuleSet {
             accounts: Arc::default(),
             has_accounts: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
+            nat64: false,
             seed: Seed::random(),
         })
     }
@@ -85,6 +87,12 @@ impl RuleSet {
     #[must_use]
     pub fn with_ipv6_prefix(self, ipv6_prefix: u8) -> Self {
         RuleSet { ipv6_prefix, ..self }
+    }
+
+    /// The same rules, with addresses of `64:ff9b::/96` taken for the IPv4 addresses that a NAT64 put into them, or not.
+    #[must_use]
+    pub fn with_nat64(self, nat64: bool) -> Self {
+        RuleSet { nat64, ..self }
     }
 
     /// The same rules with these numbers for single users and endpoints.
@@ -122,6 +130,11 @@ impl RuleSet {
     /// By how many leading bits IPv6 addresses are counted.
     pub fn ipv6_prefix(&self) -> u8 {
         self.ipv6_prefix
+    }
+
+    /// Whether addresses of `64:ff9b::/96` are taken for the IPv4 addresses in them.
+    pub fn nat64(&self) -> bool {
+        self.nat64
     }
 
     /// When and how long clients are kept out, if at all.

@@ -15,7 +15,7 @@ use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
 use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, Tenant, tag};
+use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, Tenant, tag, untranslate};
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -91,16 +91,16 @@ pub(super) struct Walk<'a, 'r> {
 impl RuleSet {
     /// What the request is charged.
     pub(crate) fn plan<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
-        if self.has_accounts {
+        if self.has_accounts || self.nat64 {
             return self.plan_known(request, seed, now);
         }
         self.walk(request, seed, None)
     }
 
-    /// The same where users or keys are known.
+    /// The same where users or keys are known, or addresses translated.
     #[inline(never)]
     fn plan_known<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
-        let resolved = self.accounts.resolve(request);
+        let resolved = self.resolve(request);
         match self.accounts.block_of(&resolved, now) {
             Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
             None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
@@ -148,7 +148,12 @@ impl RuleSet {
 
     /// The request, completed by what is known of its key and its user.
     pub fn resolve<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
-        if self.has_accounts { self.accounts.resolve(request) } else { Resolved::unknown(request) }
+        let mut resolved =
+            if self.has_accounts { self.accounts.resolve(request) } else { Resolved::unknown(request) };
+        if self.nat64 {
+            resolved.request.ip = resolved.request.ip.map(untranslate);
+        }
+        resolved
     }
 
     /// The numbers of its key's or its user's own that apply to the request: the check's own and those set for user and

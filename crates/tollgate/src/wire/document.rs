@@ -9,6 +9,8 @@ use hashbrown::HashMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::slips::closest;
+
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -261,6 +263,11 @@ impl<'n, 'p> Fields<'n, 'p> {
         }
     }
 
+    /// The value of `key`, if it is there and `parse` takes it. Complaints about it are left to whoever reads it.
+    pub fn peek<T>(&self, key: &str, parse: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
+        parse(&self.entries.get(key)?.value).ok()
+    }
+
     /// The value of `key`; a complaint if it is not there.
     pub fn require<T>(
         &mut self,
@@ -407,25 +414,4 @@ impl<'n, 'p> Fields<'n, 'p> {
     fn push(&mut self, origin: Origin, key: String, reason: String) {
         self.problems.0.push(Problem { origin, key, reason });
     }
-}
-
-/// The known key that differs least, if it is a likely slip.
-fn closest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
-    let distance = |other: &str| edit_distance(key.as_bytes(), other.as_bytes());
-    let near = known.iter().map(|other| (distance(other), *other)).min()?;
-    (near.0 <= 2 && near.0 < key.len()).then_some(near.1)
-}
-
-fn edit_distance(a: &[u8], b: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, left) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, right) in b.iter().enumerate() {
-            let substituted = diagonal + usize::from(left != right);
-            diagonal = row[j + 1];
-            row[j + 1] = substituted.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -5,8 +5,9 @@
 
 use super::Names;
 use super::document::{Fields, Value};
-use super::rule::{PRIORITY_MAX, blame, id, method, network, pattern, read_limits, some_of};
-use super::values::{integer, span, text, word};
+use super::limits::{FORMS, Numbers, make, read_limits};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
+use super::values::{integer, list, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
@@ -23,9 +24,13 @@ const DEFAULT: u32 = PRIORITY_MAX;
 
 /// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
 pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
-    let mut rules = fields.list_of_tables("exemptions", |one| names.unique(one, "value", read_exemption));
-    rules.extend(fields.list_of_tables("endpoints", |one| names.unique(one, "pattern", read_endpoint)));
-    rules.extend(fields.list_of_tables("tiers", |one| names.unique(one, "name", read_tier)));
+    let mut rules = fields
+        .list_of_tables("exemptions", |one| names.unique(one, ("value", exemption_name), read_exemption));
+    rules.extend(
+        fields
+            .list_of_tables("endpoints", |one| names.unique(one, ("pattern", endpoint_name), read_endpoint)),
+    );
+    rules.extend(fields.list_of_tables("tiers", |one| names.unique(one, ("name", tier_name), read_tier)));
     rules.extend(read_default(fields, alone));
     rules
 }
@@ -44,14 +49,10 @@ fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
         }
         return None;
     }
-    match Limit::new(algorithm, requests, Window::Length(window)) {
-        Ok(limit) => Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit])),
-        Err(error) => {
-            let key = blame(error, ["default_limit", "default_window", "default_window"]);
-            fields.complain(key, error.to_string());
-            None
-        }
-    }
+    let window = Some(Window::Length(window));
+    let numbers = Numbers { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
+    let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
+    Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
 }
 
 fn algorithm(value: &Value) -> Result<Algorithm, String> {
@@ -67,9 +68,12 @@ pub fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     if fields.has_problems() {
         return None;
     }
-    let name = name?;
-    let when = Matcher { tiers: vec![name.clone()], ..Matcher::default() };
-    Some(limiting(format!("tier:{name}"), TIER, when, limits))
+    let when = Matcher { tiers: vec![name?], ..Matcher::default() };
+    Some(limiting(tier_name(fields)?, TIER, when, limits))
+}
+
+fn tier_name(fields: &Fields<'_, '_>) -> Option<String> {
+    fields.peek("name", id).map(|name| format!("tier:{name}"))
 }
 
 fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
@@ -79,18 +83,24 @@ fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     if fields.has_problems() {
         return None;
     }
-    let pattern = pattern?;
+    let when = Matcher { endpoints: vec![pattern?], methods, ..Matcher::default() };
+    Some(limiting(endpoint_name(fields)?, ENDPOINT, when, limits))
+}
+
+fn endpoint_name(fields: &Fields<'_, '_>) -> Option<String> {
+    let pattern = fields.peek("pattern", pattern)?;
+    let one = |value: &Value| Ok(vec![method(value)?]);
+    let some = |value: &Value| if matches!(value, Value::List(_)) { list(method)(value) } else { one(value) };
+    let methods = if fields.has("methods") { fields.peek("methods", some)? } else { Vec::new() };
     let verbs: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
     let prefix = if verbs.is_empty() { String::new() } else { format!("{} ", verbs.join(",")) };
-    let name = format!("endpoint:{prefix}{pattern}");
-    let when = Matcher { endpoints: vec![pattern], methods, ..Matcher::default() };
-    Some(limiting(name, ENDPOINT, when, limits))
+    Some(format!("endpoint:{prefix}{pattern}"))
 }
 
 fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
     let value = fields.require("value", text)?;
-    let written = Value::Text(value.clone());
+    let written = Value::Text(value);
     let kind = kind?;
     let when = match kind {
         "ip" => network(&written).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
@@ -98,38 +108,33 @@ fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
         _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
     };
     let when = when.map_err(|reason| fields.complain("value", reason)).ok()?;
-    let rule = limiting(format!("exempt:{kind}:{value}"), EXEMPTION, when, Vec::new());
+    let rule = limiting(exemption_name(fields)?, EXEMPTION, when, Vec::new());
     Some(Rule { action: Action::Allow, ..rule })
 }
 
-/// The keys of `[[rules]]` that may stand in place of `limit` and `window`.
-const OTHER_FORMS: [&str; 5] =
-    ["limits", "requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day"];
+fn exemption_name(fields: &Fields<'_, '_>) -> Option<String> {
+    Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
+}
 
 /// `limit` and `window`, or any form that `[[rules]]` takes.
 fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
     let short = fields.has("limit") || fields.has("window");
     let burst = fields.read("burst", integer(1..=u32::MAX));
-    if !short && OTHER_FORMS.iter().any(|key| fields.has(key)) {
+    if !short && FORMS.iter().any(|key| fields.has(key)) {
         if fields.has("burst") {
             fields.complain("burst", "needs limit and window".to_owned());
         }
-        return read_limits(fields, Action::Reject);
+        return read_limits(fields, Some(Action::Reject));
     }
     let requests = fields.require("limit", integer(0..=u32::MAX));
     let window = fields.require("window", span);
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
-    for key in OTHER_FORMS {
+    for key in FORMS {
         let _: Option<()> = fields.read(key, |_| Err("has no meaning beside limit and window".to_owned()));
     }
-    let (Some(requests), Some(window)) = (requests, window) else { return Vec::new() };
-    match Limit::shaped(algorithm, requests, Window::Length(window), burst, None) {
-        Ok(limit) => vec![limit],
-        Err(error) => {
-            fields.complain(blame(error, ["limit", "window", "burst"]), error.to_string());
-            Vec::new()
-        }
-    }
+    let window = window.map(Window::Length);
+    let numbers = Numbers { algorithm, requests, window, burst, max_delay: None };
+    make(fields, ["limit", "window", "burst"], numbers).into_iter().collect()
 }
 
 fn limiting(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> Rule {

@@ -13,7 +13,8 @@ use tollgate::identity::Dimension;
 use tollgate::rules::pattern::Pattern;
 use tollgate::rules::{Action, CHARGES_MAX, Matcher, OnStoreFailure, Response, RuleLimit};
 use tollgate::{
-    Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Method, Request, Rule, RuleSet, Span, Window,
+    Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Method, Request, Rule, RuleSet, Span, Timestamp,
+    Window,
 };
 
 use crate::{admitted, asked, blocks, id, limiter, look, request};
@@ -350,6 +351,24 @@ fn t06_a_block_of_mapped_addresses_is_the_block_it_maps() {
     }
     for ip in ["11.1.2.3", "192.0.2.8", "::1"] {
         assert!(!blocks(&limiter, &from(ip)), "{ip}");
+    }
+}
+
+#[test]
+fn t06_translated_addresses_are_ipv4_where_the_rules_say_so_and_nowhere_else() {
+    let rules = RuleSet::from_toml(
+        "[[rules]]\nname = \"a\"\nwhen = { ips = [\"192.0.2.0/24\"] }\nper = [\"ip\"]\nrequests_per_hour = 1",
+    );
+    let rules = rules.unwrap();
+    for nat64 in [false, true] {
+        let limiter = Limiter::new(rules.clone().with_nat64(nat64), MemoryCounters::default());
+        let admits = |ip: &str| {
+            let request = Request { ip: Some(ip.parse().unwrap()), ..request("/", "alice") };
+            limiter.check_now(&request, Timestamp::from_secs(1_000)).admits()
+        };
+        assert!(admits("192.0.2.33"));
+        assert_eq!(admits("64:ff9b::192.0.2.33"), !nat64, "one client, whichever way it came");
+        assert!(admits("64:ff9b::198.51.100.1"), "not within the rule");
     }
 }
 

@@ -1,17 +1,20 @@
 //! Reads rule files: rules alone, or the whole configuration of a service.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::fs::File;
+use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate::wire::values::integer;
 use tollgate::wire::{Document, Origin, Problems, Value, read_rules};
+use tollgate_server::settings::{self, Settings, SettingsError};
 
 use crate::failure::Failure;
 
 /// Sections of a tollgate.toml that say nothing about rules: the service checks them.
-const SERVICE_SECTIONS: [&str; 6] = ["server", "counters", "auth", "log", "database", "proxy"];
+const SERVICE_SECTIONS: [&str; 5] = ["server", "counters", "auth", "log", "database"];
 
 /// A rule file without mistakes.
 pub(super) struct RuleFile {
@@ -24,7 +27,8 @@ pub(super) struct RuleFile {
 }
 
 impl RuleFile {
-    /// Reads a file; the failure lists all of its mistakes.
+    /// Reads the rules of a file; the failure lists all of their mistakes. What else a service needs is left alone: its
+    /// certificates, say, are not there where rules are tried.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         let path = path.display().to_string();
@@ -34,21 +38,32 @@ impl RuleFile {
         }
     }
 
+    /// Reads a file as the service does, every section of it; the failure lists all of its mistakes.
+    pub(super) fn read_whole(path: &Path) -> Result<Self, Failure> {
+        let text = read_text(path)?;
+        let path = path.display().to_string();
+        match Settings::from_toml(&text) {
+            Ok(settings) => Ok(RuleFile { path, set: settings.rules, lines: rule_lines(&text) }),
+            Err(SettingsError::Invalid { problems, .. }) => Err(Failure::Mistakes { path, problems }),
+            Err(other) => Err(other.into()),
+        }
+    }
+
     /// Where the rule of that name was written, if it was written out.
     pub(super) fn line(&self, rule: &str) -> Option<usize> {
         self.lines.get(rule).copied()
     }
 }
 
-/// The text of a file; `-` is standard input.
+/// The text of a file, no larger than the service would read it; `-` is standard input.
 pub(in crate::commands) fn read_text(path: &Path) -> Result<String, Failure> {
-    let text = if path == Path::new("-") {
-        let mut text = String::new();
-        io::stdin().lock().read_to_string(&mut text).map(|_| text)
-    } else {
-        std::fs::read_to_string(path)
-    };
-    text.map_err(|source| Failure::Read { path: path.display().to_string(), source })
+    if path == Path::new("-") {
+        return Ok(settings::read_text(path, io::stdin().lock())?);
+    }
+    match File::open(path) {
+        Ok(file) => Ok(settings::read_text(path, file)?),
+        Err(source) => Err(Failure::Read { path: path.display().to_string(), source }),
+    }
 }
 
 /// The lines of the items of a list.
@@ -65,19 +80,29 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
     for section in SERVICE_SECTIONS {
         fields.skip(section);
     }
-    let ipv6_prefix = fields.read("identity", |identity| Ok(ipv6_prefix(identity))).flatten();
+    let (ipv6_prefix, nat64) = fields.read("identity", |value| Ok(identity(value))).unwrap_or_default();
     let lines = fields.read("rules", |rules| Ok(lines_by_name(rules))).unwrap_or_default();
     let set = read_rules(&mut fields);
     fields.finish();
     let set = problems.or(set)?.with_ipv6_prefix(ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
-    Ok((set, lines))
+    Ok((set.with_nat64(nat64), lines))
 }
 
-/// The one key of the service that changes what rules count. Whether it is valid is for the service to say.
-fn ipv6_prefix(identity: &Value) -> Option<u8> {
-    let Value::Table(entries) = identity else { return None };
-    let (_, prefix) = entries.iter().find(|(key, _)| key == "ipv6_prefix")?;
-    if let Value::Integer(bits) = prefix.value { u8::try_from(bits).ok() } else { None }
+/// The keys of the service that change what rules count, `ipv6_prefix` and `nat64`. Whether they are valid is for the
+/// service to say.
+fn identity(identity: &Value) -> (Option<u8>, bool) {
+    let Value::Table(entries) = identity else { return (None, false) };
+    let value = |wanted: &str| entries.iter().find(|(key, _)| key == wanted).map(|(_, node)| &node.value);
+    let prefix = value("ipv6_prefix").and_then(|bits| integer(0..=128)(bits).ok());
+    (prefix, matches!(value("nat64"), Some(Value::Boolean(true))))
+}
+
+/// The line of each rule of a file without mistakes.
+fn rule_lines(text: &str) -> HashMap<String, usize> {
+    let Ok(document) = Document::from_toml(text) else { return HashMap::new() };
+    let mut problems = Problems::default();
+    let rules = document.fields(&mut problems).read("rules", |rules| Ok(lines_by_name(rules)));
+    rules.unwrap_or_default()
 }
 
 fn lines_by_name(rules: &Value) -> HashMap<String, usize> {

@@ -1,4 +1,6 @@
-//! `tollgate rules lint`: everything that is wrong with a rule file, at once.
+//! `tollgate rules lint`: everything that is wrong with a rule file or a whole tollgate.toml, at once.
+//!
+//! The service reads its file with the same code, so what passes here is what it takes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -15,7 +17,7 @@ use crate::failure::{Failure, Mistakes, counted, problem_json};
 use crate::output::{Output, Style, escape};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, Failure> {
-    match RuleFile::read(path) {
+    match RuleFile::read_whole(path) {
         Ok(file) => {
             report(&file, output)?;
             Ok(Exit::Ok)

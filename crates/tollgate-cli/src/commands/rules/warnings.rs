@@ -1,4 +1,4 @@
-//! Rules that are valid and yet hardly meant: those that never apply, and limits that never decide.
+//! Rules that are valid and yet hardly meant: those that never apply, that refuse everybody, and limits that never decide.
 //!
 //! A rule is called unreachable only if that is certain: an earlier rule meets every request that the later one
 //! does, and then ends the walk or takes the layer. Which tiers, users or tenants exist is not known here, so
@@ -58,7 +58,8 @@ pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
         }
         let mut earlier = anywhere.iter().copied().chain(earlier);
         let hidden = earlier.find_map(|first| hides(&rules[first as usize], later));
-        let reasons = hidden.into_iter().chain(idle_limits(later.rule));
+        let lockout = if hidden.is_none() { locks_out(&rules[..position as usize], later) } else { None };
+        let reasons = hidden.into_iter().chain(lockout).chain(idle_limits(later.rule));
         found.extend(reasons.map(|reason| Warning { rule: later.rule.name.to_string(), reason }));
         if later.is_anywhere() {
             anywhere.push(position);
@@ -91,6 +92,47 @@ fn hides(earlier: &Written<'_>, behind: &Written<'_>) -> Option<String> {
         }
         _ => None,
     }
+}
+
+/// Whom a rule keeps out, and why, if it refuses whatever it meets and meets everything. Behind a rule that spares some
+/// it is how one says "nobody else", and meant.
+fn locks_out(earlier: &[Written<'_>], closing: &Written<'_>) -> Option<String> {
+    let rule = closing.rule;
+    if !closing.is_anywhere() || is_narrowed(&rule.when) {
+        return None;
+    }
+    let cause = match rule.action {
+        Action::Block => "its action is block",
+        Action::Reject | Action::Throttle if rule.limits.iter().any(|limit| limit.limit.capacity() == 0) => {
+            "its limit is 0"
+        }
+        _ => return None,
+    };
+    let spares = |first: &&Written<'_>| match first.rule.action {
+        Action::Allow => true,
+        Action::Reject | Action::Throttle => rule.action != Action::Block && first.rule.layer == rule.layer,
+        Action::Block | Action::LogOnly => false,
+    };
+    if earlier.iter().any(|first| spares(&first)) {
+        return None;
+    }
+    let always = |dimension: &&Dimension| {
+        matches!(dimension, Dimension::Global | Dimension::Client | Dimension::Endpoint)
+    };
+    let needed: Vec<String> = rule.per.iter().filter(|one| !always(one)).map(ToString::to_string).collect();
+    let whom = if needed.is_empty() {
+        "everybody out".to_owned()
+    } else {
+        format!("out whoever has {}", needed.join(" and "))
+    };
+    Some(format!("locks {whom}: it has no conditions, and {cause}"))
+}
+
+/// Whether there are conditions beside the endpoints.
+fn is_narrowed(when: &Matcher) -> bool {
+    let Matcher { tiers, endpoints: _, methods, ips, users, tenants, descriptors } = when;
+    let texts = [tiers, users, tenants].iter().any(|texts| !texts.is_empty());
+    texts || !methods.is_empty() || !ips.is_empty() || !descriptors.is_empty()
 }
 
 /// Whether a request that has what `later` counts by has what `first` counts by: without it a rule is passed over.
@@ -275,6 +317,40 @@ mod tests {
         let everywhere = limited("everywhere", 0, "[\"/*\", \"/z\"]");
         let all = ["wide", "hidden", "beside", "above"];
         assert_eq!(warned(&format!("{everywhere}{wide}{hidden}{beside}{above}")), all);
+    }
+
+    #[test]
+    fn t58_a_rule_that_refuses_everything_is_warned_of_unless_it_closes_a_list_of_exceptions() {
+        let closed = |rest: &str| format!("[[rules]]\nname = \"closed\"\npriority = 9\n{rest}\n");
+        let none = "limits = [{ requests = 0, window = \"1m\" }]";
+        let block = closed("action = \"block\"");
+        let nothing = closed(&format!("per = [\"user\"]\n{none}"));
+        for lockout in [
+            &block,
+            &nothing,
+            &closed("action = \"block\"\nwhen = { endpoints = [\"/a\", \"/*\"] }"),
+            &closed(&format!("per = [\"global\"]\naction = \"throttle\"\n{none}")),
+            &closed("per = [\"ip\"]\nrequests_per_hour = 0"),
+        ] {
+            assert_eq!(warned(lockout), ["closed"], "{lockout}");
+        }
+        assert_eq!(warned("default_limit = 0"), ["default"]);
+        let allow =
+            "[[rules]]\nname = \"open\"\naction = \"allow\"\npriority = 1\nwhen = { tiers = [\"a\"] }\n";
+        let some = rule("some", 1, "per = [\"user\"]\nwhen = { tiers = [\"a\"] }");
+        for meant in [
+            format!("{allow}{block}"),
+            format!("{allow}{nothing}"),
+            format!("{some}{nothing}"),
+            closed("action = \"block\"\nwhen = { methods = [\"DELETE\"] }"),
+            closed("action = \"block\"\nwhen = { endpoints = [\"/admin/*\"] }"),
+            closed("action = \"block\"\nenabled = false"),
+            closed(&format!("per = [\"global\"]\naction = \"log_only\"\n{none}")),
+            "default_limit = 0\n[[tiers]]\nname = \"a\"\nlimit = 5\nwindow = 60".to_owned(),
+        ] {
+            assert!(warned(&meant).is_empty(), "{meant}");
+        }
+        assert_eq!(warned(&format!("{some}{block}")), ["closed"], "a limit spares nobody from a block");
     }
 
     #[test]

@@ -120,7 +120,7 @@ pub(super) fn limit(fields: &mut Fields<'_, '_>) -> Option<Item> {
     let user = fields.require("user_id", id);
     let endpoint = fields.require("endpoint", endpoint);
     let requests = fields.require("limit", integer(0..=u32::MAX));
-    let secs = fields.require("window_seconds", integer(0..=u32::MAX));
+    let secs = fields.require("window_seconds", integer(1..=u32::MAX));
     let algorithm = fields.require("strategy", strategy);
     let burst = fields.read("burst_capacity", integer(0..=u32::MAX));
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
