@@ -97,7 +97,7 @@ fn t32_own_numbers_have_a_most_whoever_brings_them() {
 
 #[test]
 fn t32_who_sends_no_key_is_told_that_own_numbers_need_one() {
-    let service = Service::listening_on("0.0.0.0:0");
+    let service = Service::on_every_address("");
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
     assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
     let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();

@@ -72,18 +72,7 @@ impl Service {
         Self::run(Command::new(env!("CARGO_BIN_EXE_tollgate")), LOOPBACK, folder, config, environment)
     }
 
-    fn run(command: Command, folder: TempDir, config: Option<&Path>, environment: &[(&str, &str)]) -> Self {
-        Self::run_on("127.0.0.1:0", command, folder, config, environment)
-    }
-
-    /// On an address that is not this machine's alone, say.
-    pub(crate) fn listening_on(address: &str) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-        Self::run_on(address, command, TempDir::new().unwrap(), None, &[])
-    }
-
-    fn run_on(
-        listen: &str,
+    fn run(
         mut command: Command,
         listen: &str,
         folder: TempDir,
