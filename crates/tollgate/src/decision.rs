@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
-use crate::counters::{Charge, Charges, Effect, StoreError, Verdicts};
+use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::Algorithm;
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
@@ -89,7 +89,7 @@ pub struct Report {
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
     pub effect: Effect,
-    /// What it said. `remaining` is what would pass now.
+    /// What it said. What remains, and until when, is as the counter stands after the request.
     pub verdict: Verdict,
 }
 
@@ -129,7 +129,7 @@ impl Draft {
     /// The decision that the verdicts add up to.
     pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
-        let reports = reports(plan, verdicts, admitted);
+        let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
             return Draft::cooling_down(plan, left);
         }
@@ -226,19 +226,9 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
     plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }
 
-fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
-    let charged = admitted && !plan.charges.dry_run;
-    let Charges { charges, .. } = &plan.charges;
-    let mut reports = SmallVec::new();
-    for ((charge, verdict), source) in charges.iter().zip(&verdicts.verdicts).zip(&plan.sources) {
-        let mut verdict = *verdict;
-        if verdict.admits() && !charged {
-            // It was judged as if charged, and was not: the cost is still there.
-            verdict.remaining = verdict.remaining.saturating_add(charge.cost);
-        }
-        reports.push(report(charge, *source, verdict));
-    }
-    reports
+fn reports(plan: &Plan<'_>, verdicts: &Verdicts) -> SmallVec<[Report; 2]> {
+    let judged = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
+    judged.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
 }
 
 fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
