@@ -99,6 +99,11 @@ impl Report {
         self.verdict.remaining.min(self.requests)
     }
 
+    /// Whether it is of the rule at this position of the set.
+    pub(crate) fn is_of(&self, rule: u32) -> bool {
+        self.rule == rule
+    }
+
     fn refuses(&self) -> bool {
         self.effect == Effect::Enforce && !self.verdict.admits()
     }
@@ -199,6 +204,19 @@ impl Draft {
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
+    }
+
+    /// How long the client is kept out, if it is: then no limit was asked.
+    pub(crate) fn cooldown(&self) -> Option<Span> {
+        match self.answer {
+            Answer::Refuse { reason: Refusal::Cooldown, retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// What each limit said.
+    pub(crate) fn into_reports(self) -> SmallVec<[Report; 2]> {
+        self.reports
     }
 
     pub(crate) fn degraded(self) -> Self {
@@ -316,11 +334,6 @@ impl Decision {
     /// The rule behind a report, by name.
     pub fn rule_of(&self, report: &Report) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
-    }
-
-    /// The reports of the rule at this position of the set.
-    pub(crate) fn reports_of(&self, rule: u32) -> impl Iterator<Item = &Report> {
-        self.reports.iter().filter(move |report| report.rule == rule)
     }
 
     /// When the binding limit is as good as new, if no one else comes.
