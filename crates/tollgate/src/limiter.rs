@@ -315,7 +315,8 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
 }
 
 impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
-    /// Clears the counters of the request's client, and its record.
+    /// Clears the counters of the request's client, and its record. If the request brings numbers of its own, also the
+    /// counter of such numbers, however large: it is known by their window and algorithm.
     ///
     /// # Errors
     /// When the store cannot be reached.

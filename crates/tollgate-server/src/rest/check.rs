@@ -42,11 +42,20 @@ pub(super) async fn own_limit(
     facts: &Facts<'_>,
     now: Timestamp,
 ) -> Result<Option<Limit>, ApiError> {
+    if facts.own.any() && !app.open_on_loopback() && !caller.has(Scope::Override) {
+        return Err(forbidden(Scope::Override));
+    }
+    numbers_of(app, facts, now).await
+}
+
+/// The numbers that the facts bring, if any, completed by those in force.
+pub(super) async fn numbers_of(
+    app: &App,
+    facts: &Facts<'_>,
+    now: Timestamp,
+) -> Result<Option<Limit>, ApiError> {
     if !facts.own.any() {
         return Ok(None);
-    }
-    if !app.open_on_loopback() && !caller.has(Scope::Override) {
-        return Err(forbidden(Scope::Override));
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
