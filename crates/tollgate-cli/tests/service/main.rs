@@ -13,6 +13,7 @@ mod heads;
 mod http2;
 mod keys;
 mod lifecycle;
+mod looks;
 mod management;
 mod matrix;
 mod pages;
