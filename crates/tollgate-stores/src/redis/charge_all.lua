@@ -477,6 +477,12 @@ local function refund_log(c, key)
     else taken = taken > c.unspent and taken - c.unspent or 0 end
     redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken))
   end
+  -- Nothing was taken by entries at the end any more: they would only make the log seem in use.
+  for _ = 1, length do
+    local _, _, taken = entry(key, -1)
+    if taken > 0 then return end
+    redis.call('RPOP', key)
+  end
 end
 
 local judges = { judge_bucket, judge_bucket, judge_bucket, judge_fixed, judge_fixed, judge_sliding, judge_log }
