@@ -16,7 +16,7 @@ use crate::commands::rules::Rules;
 use crate::commands::serve::Serve;
 use crate::commands::tiers::Tiers;
 use crate::commands::users::Users;
-use crate::commands::{Facts, Place};
+use crate::commands::{Counters, Facts};
 use crate::secret::Secret;
 
 /// A rate limiter whose every decision is exact, shared and explainable.
@@ -138,12 +138,12 @@ Exit codes: 0 admitted, 1 refused or blocked, 2 error. A cost of 0 only looks.")
 Examples:
   tollgate status --user alice --endpoint /api/v1/users
   tollgate status --user alice --endpoint /api/v1/users --json")]
-    Status(Place),
+    Status(Facts),
     /// Forget what a user has used (needs a key)
     #[command(after_help = "\
 Examples:
   TOLLGATE_KEY=$(cat data/admin.key) tollgate reset --user alice --endpoint /api/v1/users")]
-    Reset(Place),
+    Reset(Counters),
     /// See what would become of a request and why, rule by rule, without counting it
     #[command(after_help = "\
 Examples:

@@ -24,18 +24,50 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args};
 use serde::{Serialize, Serializer};
 
+use crate::output::escape;
 use crate::secret::Secret;
+use crate::url::{query, segment};
 
-/// The facts of a request: the flags of `check` and `explain`, and as they are, the body that is sent.
+/// The facts of a request: the flags of `check`, `explain` and `status`, and as they are, the body that is sent.
+#[derive(Args, Serialize)]
+pub(crate) struct Facts {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) whose: Whose,
+    /// The plan of the client
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
+    /// How much the request is worth; 0 only looks
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cost: Option<u32>,
+    #[command(flatten)]
+    #[serde(flatten)]
+    numbers: OwnNumbers,
+}
+
+/// What says whose counters are meant, and which: the flags of `reset`, and as they are, the body that is sent.
+#[derive(Args, Serialize)]
+pub(crate) struct Counters {
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub(crate) whose: Whose,
+    #[command(flatten)]
+    #[serde(flatten)]
+    numbers: OwnNumbers,
+}
+
+/// Who asks for what.
 #[derive(Args, Serialize)]
 #[command(group = ArgGroup::new("client").args(["user", "api_key", "ip", "tenant", "login"]).required(true).multiple(true))]
-pub(crate) struct Facts {
+pub(crate) struct Whose {
     /// Who asks: a user
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
     user: Option<String>,
     /// What is asked for
-    #[arg(long)]
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     endpoint: String,
     /// Who asks: the holder of an API key
     #[arg(long, value_name = "KEY")]
@@ -49,10 +81,6 @@ pub(crate) struct Facts {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
-    /// The plan of the client
-    #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tier: Option<String>,
     /// Who asks: the name of a login attempt
     #[arg(long, value_name = "NAME")]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,15 +89,16 @@ pub(crate) struct Facts {
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
-    /// How much the request is worth; 0 only looks
-    #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    cost: Option<u32>,
     /// A further fact; may be given several times
     #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = descriptor)]
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
     descriptors: Vec<(String, String)>,
-    /// A limit for this check alone, in place of the rule's
+}
+
+/// Numbers of a check's own.
+#[derive(Args, Serialize)]
+struct OwnNumbers {
+    /// A limit for such checks alone, in place of the rule's
     #[arg(long, value_name = "N", help_heading = "Overrides")]
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
@@ -83,16 +112,50 @@ pub(crate) struct Facts {
     strategy: Option<String>,
 }
 
-/// A user on an endpoint: the flags of `status` and `reset`.
-#[derive(Args, Serialize)]
-pub(crate) struct Place {
-    /// The user
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    #[serde(rename = "user_id")]
-    pub(crate) user: String,
-    /// The endpoint
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    pub(crate) endpoint: String,
+impl Facts {
+    /// The same as a query.
+    fn query(&self) -> String {
+        let Facts { whose, tier, cost, numbers } = self;
+        let text = |number: Option<u32>| number.map(|number| number.to_string());
+        let ip = whose.ip.map(|ip| ip.to_string());
+        let (cost, limit, window) = (text(*cost), text(numbers.limit), text(numbers.window));
+        let mut pairs = vec![
+            ("user_id", whose.user.as_deref()),
+            ("endpoint", Some(&*whose.endpoint)),
+            ("api_key", whose.api_key.as_ref().map(Secret::reveal)),
+            ("ip", ip.as_deref()),
+            ("tenant", whose.tenant.as_deref()),
+            ("tier", tier.as_deref()),
+            ("login", whose.login.as_deref()),
+            ("method", whose.method.as_deref()),
+            ("cost", cost.as_deref()),
+            ("limit", limit.as_deref()),
+            ("window_seconds", window.as_deref()),
+            ("strategy", numbers.strategy.as_deref()),
+        ];
+        let names: Vec<String> =
+            whose.descriptors.iter().map(|(name, _)| format!("descriptor.{}", segment(name))).collect();
+        let values = whose.descriptors.iter().map(|(_, value)| Some(&**value));
+        pairs.extend(names.iter().map(|name| &**name).zip(values));
+        query(&pairs)
+    }
+}
+
+impl Whose {
+    /// Who, on what, for people: `alice on /search`. Of a key only that there is one.
+    fn told(&self) -> String {
+        let named = |kind: &str, name: Option<&str>| name.map(|name| format!("{kind} {}", escape(name)));
+        let ip = self.ip.map(|ip| ip.to_string());
+        let facts = [
+            self.user.as_deref().map(escape),
+            self.api_key.as_ref().map(|_| "the API key".to_owned()),
+            named("address", ip.as_deref()),
+            named("tenant", self.tenant.as_deref()),
+            named("login", self.login.as_deref()),
+        ];
+        let facts: Vec<String> = facts.into_iter().flatten().collect();
+        format!("{} on {}", facts.join(", "), escape(&self.endpoint))
+    }
 }
 
 fn descriptor(text: &str) -> Result<(String, String), &'static str> {
@@ -158,6 +221,25 @@ mod tests {
             "limit": 5, "window_seconds": 60, "strategy": "gcra",
         });
         assert_eq!(sent, expected);
+    }
+
+    #[test]
+    fn the_same_facts_go_into_a_query() {
+        let flags = Flags::try_parse_from([
+            "status",
+            "--ip=::1",
+            "--endpoint=/a",
+            "--tier=free",
+            "--cost=2",
+            "--descriptor=a b=c&d",
+            "--window=60",
+        ]);
+        let facts = flags.unwrap().facts;
+        assert_eq!(
+            facts.query(),
+            "?endpoint=%2Fa&ip=%3A%3A1&tier=free&cost=2&window_seconds=60&descriptor.a%20b=c%26d"
+        );
+        assert_eq!(facts.whose.told(), "address ::1 on /a");
     }
 
     #[test]

@@ -2,11 +2,14 @@
 //!
 //! Answers are read leniently: a newer server may say more, and what is missing is left out of the sentence.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
 use crate::output::{Output, Style, escape};
+
+/// How it is told that something is over.
+const NOW: &str = "now";
 
 /// What the server decided, in one line: `refused by free-tier: 0 of 2 left, retry in 30s`.
 pub(crate) fn decision(body: &Value, output: &Output) -> String {
@@ -48,8 +51,8 @@ fn facts(body: &Value) -> Vec<String> {
     }
     if let Some(wait) = body["retry_after"].as_u64() {
         facts.push(format!("retry in {}", lasting(wait)));
-    } else if let Some(reset) = reset(&body["reset_at"]) {
-        facts.push(format!("full again {reset}"));
+    } else {
+        facts.extend(full_again(&body["reset_at"]));
     }
     if let Some(until) = remaining_time(&body["blocked_until"]) {
         facts.push(format!("for {}", lasting(until)));
@@ -65,12 +68,17 @@ fn facts(body: &Value) -> Vec<String> {
     facts
 }
 
+/// When a counter is full again, unless it is already.
+pub(crate) fn full_again(at: &Value) -> Option<String> {
+    reset(at).filter(|reset| reset != NOW).map(|reset| format!("full again {reset}"))
+}
+
 /// A reset as people read it: `in 30s`, `now`, or the date as the server wrote it.
 pub(crate) fn reset(at: &Value) -> Option<String> {
     match at {
         Value::String(text) => Some(escape(text)),
         other => match remaining_time(other)? {
-            0 => Some("now".to_owned()),
+            0 => Some(NOW.to_owned()),
             left => Some(format!("in {}", lasting(left))),
         },
     }
@@ -78,8 +86,13 @@ pub(crate) fn reset(at: &Value) -> Option<String> {
 
 /// The seconds until an instant in Unix seconds.
 fn remaining_time(at: &Value) -> Option<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Some(at.as_u64()?.saturating_sub(now))
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(seconds_left(at.as_u64()?, now))
+}
+
+/// The server has rounded the instant up to a whole second, so what is left of it beyond whole seconds is not to be waited.
+fn seconds_left(at: u64, now: Duration) -> u64 {
+    Duration::from_secs(at).saturating_sub(now).as_secs()
 }
 
 /// A value as a word; nothing for what is missing.
@@ -126,7 +139,7 @@ mod tests {
                               "delay_ms": 20});
         assert_eq!(
             decision(&admitted, &output),
-            "admitted: 1 of 2 left, full again now, to be held for 20 ms, degraded: decided without the shared counters\n"
+            "admitted: 1 of 2 left, to be held for 20 ms, degraded: decided without the shared counters\n"
         );
         let blocked =
             json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J", "blocked_until": 1});
@@ -141,6 +154,17 @@ mod tests {
         for body in [json!({}), json!({"allowed": "true"}), json!({"allowed": null}), json!({"allowed": 1})] {
             assert_eq!(admits(&body), None);
         }
+    }
+
+    #[test]
+    fn what_the_server_rounded_up_is_not_told_as_a_second_more() {
+        // A window of a minute that begins at 100.3 ends at 160.3, which is told as 161.
+        assert_eq!(seconds_left(161, Duration::from_millis(100_300)), 60);
+        assert_eq!(seconds_left(160, Duration::from_secs(100)), 60);
+        // A counter that is full is so from now on: 100.3 is told as 101.
+        assert_eq!(seconds_left(101, Duration::from_millis(100_300)), 0);
+        assert_eq!(seconds_left(99, Duration::from_millis(100_300)), 0);
+        assert_eq!(full_again(&json!(1)), None);
     }
 
     #[test]

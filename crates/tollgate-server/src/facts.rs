@@ -26,42 +26,42 @@ pub(crate) struct CheckBody<'a> {
     /// The HTTP method.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
-    method: Option<Text<'a>>,
+    pub(crate) method: Option<Text<'a>>,
     /// The key of the client that is limited.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
-    api_key: Option<Text<'a>>,
+    pub(crate) api_key: Option<Text<'a>>,
     /// The client's address.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
-    ip: Option<Text<'a>>,
+    pub(crate) ip: Option<Text<'a>>,
     /// The organisation of the user.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
-    tenant: Option<Text<'a>>,
+    pub(crate) tenant: Option<Text<'a>>,
     /// The plan of the client.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
-    tier: Option<Text<'a>>,
+    pub(crate) tier: Option<Text<'a>>,
     /// The name a login attempt is for.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
-    login: Option<Text<'a>>,
+    pub(crate) login: Option<Text<'a>>,
     /// How many units the request is worth; 0 only looks. 1 if absent.
-    cost: Option<u32>,
+    pub(crate) cost: Option<u32>,
     /// Further facts by name.
     #[serde(borrow)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
-    descriptors: Option<Pairs<'a>>,
+    pub(crate) descriptors: Option<Pairs<'a>>,
     /// Numbers for this check alone, for callers that may set them: the algorithm.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
-    strategy: Option<Text<'a>>,
+    pub(crate) strategy: Option<Text<'a>>,
     /// Requests per window, for this check alone.
-    limit: Option<u32>,
+    pub(crate) limit: Option<u32>,
     /// The window in seconds, for this check alone.
     #[schema(minimum = 1)]
-    window_seconds: Option<u32>,
+    pub(crate) window_seconds: Option<u32>,
 }
 
 /// The facts of a check, each of them valid.

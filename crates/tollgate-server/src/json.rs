@@ -183,6 +183,20 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pairs<'a>(pub(crate) Vec<(Text<'a>, Text<'a>)>);
 
+impl<'a> Pairs<'a> {
+    /// Adds one, unless it is there already or there are as many as there may be.
+    pub(crate) fn add(&mut self, key: Text<'a>, value: Text<'a>) -> Result<(), String> {
+        if self.0.iter().any(|(known, _)| *known == key) {
+            return Err(format!("{:?} is given twice", key.0));
+        }
+        if self.0.len() == 32 {
+            return Err("must have at most 32 entries".to_owned());
+        }
+        self.0.push((key, value));
+        Ok(())
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct PairsVisitor<'a>(PhantomData<&'a ()>);
@@ -192,17 +206,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
                 f.write_str("an object of strings")
             }
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
-                let mut pairs: Vec<(Text<'a>, Text<'a>)> = Vec::new();
+                let mut pairs = Pairs::default();
                 while let Some((key, value)) = map.next_entry::<Text<'a>, Text<'a>>()? {
-                    if pairs.iter().any(|(known, _)| *known == key) {
-                        return Err(de::Error::custom(format!("{:?} is given twice", key.0)));
-                    }
-                    if pairs.len() == 32 {
-                        return Err(de::Error::custom("must have at most 32 entries"));
-                    }
-                    pairs.push((key, value));
+                    pairs.add(key, value).map_err(de::Error::custom)?;
                 }
-                Ok(Pairs(pairs))
+                Ok(pairs)
             }
         }
         deserializer.deserialize_map(PairsVisitor(PhantomData))

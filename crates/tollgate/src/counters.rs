@@ -93,8 +93,8 @@ impl PenaltyCharge<'_> {
 /// What a store answers to [`Charges`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// One per charge, in their order. What remains is stated as if every admitting limit had been charged; if the
-    /// decision refuses, none was.
+    /// One per charge, in their order. What remains, and until when, is stated as the counters stand after this call:
+    /// charged if the decision admits, and as they stood before if it refuses or only looks.
     pub verdicts: SmallVec<[Verdict; 4]>,
     /// How long the client is kept out: since an earlier refusal, and then its limits were not looked at and there are
     /// no verdicts; or from this refusal on, and then the verdicts say what refused.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
-use crate::counters::{Charge, Charges, Effect, StoreError, Verdicts};
+use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::Algorithm;
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
@@ -89,7 +89,7 @@ pub struct Report {
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
     pub effect: Effect,
-    /// What it said. `remaining` is what would pass now.
+    /// What it said. What remains, and until when, is as the counter stands after the request.
     pub verdict: Verdict,
 }
 
@@ -97,6 +97,11 @@ impl Report {
     /// What would pass now, as clients are told: never more than the limit.
     pub fn remaining(&self) -> u32 {
         self.verdict.remaining.min(self.requests)
+    }
+
+    /// Whether it is of the rule at this position of the set.
+    pub(crate) fn is_of(&self, rule: u32) -> bool {
+        self.rule == rule
     }
 
     fn refuses(&self) -> bool {
@@ -129,7 +134,7 @@ impl Draft {
     /// The decision that the verdicts add up to.
     pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
-        let reports = reports(plan, verdicts, admitted);
+        let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
             return Draft::cooling_down(plan, left);
         }
@@ -201,6 +206,19 @@ impl Draft {
         }
     }
 
+    /// How long the client is kept out, if it is: then no limit was asked.
+    pub(crate) fn cooldown(&self) -> Option<Span> {
+        match self.answer {
+            Answer::Refuse { reason: Refusal::Cooldown, retry_after } => retry_after,
+            _ => None,
+        }
+    }
+
+    /// What each limit said.
+    pub(crate) fn into_reports(self) -> SmallVec<[Report; 2]> {
+        self.reports
+    }
+
     pub(crate) fn degraded(self) -> Self {
         Draft { degraded: true, ..self }
     }
@@ -226,19 +244,9 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
     plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }
 
-fn reports(plan: &Plan<'_>, verdicts: &Verdicts, admitted: bool) -> SmallVec<[Report; 2]> {
-    let charged = admitted && !plan.charges.dry_run;
-    let Charges { charges, .. } = &plan.charges;
-    let mut reports = SmallVec::new();
-    for ((charge, verdict), source) in charges.iter().zip(&verdicts.verdicts).zip(&plan.sources) {
-        let mut verdict = *verdict;
-        if verdict.admits() && !charged {
-            // It was judged as if charged, and was not: the cost is still there.
-            verdict.remaining = verdict.remaining.saturating_add(charge.cost);
-        }
-        reports.push(report(charge, *source, verdict));
-    }
-    reports
+fn reports(plan: &Plan<'_>, verdicts: &Verdicts) -> SmallVec<[Report; 2]> {
+    let judged = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
+    judged.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
 }
 
 fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
@@ -326,11 +334,6 @@ impl Decision {
     /// The rule behind a report, by name.
     pub fn rule_of(&self, report: &Report) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
-    }
-
-    /// The reports of the rule at this position of the set.
-    pub(crate) fn reports_of(&self, rule: u32) -> impl Iterator<Item = &Report> {
-        self.reports.iter().filter(move |report| report.rule == rule)
     }
 
     /// When the binding limit is as good as new, if no one else comes.

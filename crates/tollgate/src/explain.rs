@@ -1,9 +1,12 @@
 //! Why a decision is what it is: every rule that was looked at, and what its limits say.
 
+use smallvec::SmallVec;
+
 use crate::accounts::{BlockKind, Resolved};
 use crate::decision::{Decision, Report};
 use crate::identity::Request;
 use crate::rules::{Rule, Step};
+use crate::time::Timestamp;
 
 /// A decision with the whole walk behind it. Nothing was charged for it.
 #[derive(Debug)]
@@ -11,6 +14,14 @@ pub struct Explanation {
     /// What the request would be told now.
     pub decision: Decision,
     steps: Vec<Step>,
+    cooldown: Option<Cooldown>,
+}
+
+/// That a client is kept out, and what its limits say, though none of them decides.
+#[derive(Debug)]
+pub(crate) struct Cooldown {
+    pub(crate) until: Timestamp,
+    pub(crate) reports: SmallVec<[Report; 2]>,
 }
 
 /// What became of one rule.
@@ -27,8 +38,18 @@ pub struct RuleExplanation<'a> {
 }
 
 impl Explanation {
-    pub(crate) fn new(decision: Decision, steps: Vec<Step>) -> Self {
-        Explanation { decision, steps }
+    pub(crate) fn new(decision: Decision, steps: Vec<Step>, cooldown: Option<Cooldown>) -> Self {
+        Explanation { decision, steps, cooldown }
+    }
+
+    /// Until when the client is kept out for running into its limits, if it is.
+    pub fn cooldown_until(&self) -> Option<Timestamp> {
+        self.cooldown.as_ref().map(|cooldown| cooldown.until)
+    }
+
+    /// What each limit says, in the order of the walk: as its counter stands, also of a client that is kept out.
+    pub fn reports(&self) -> &[Report] {
+        self.cooldown.as_ref().map_or(&self.decision.reports, |cooldown| &cooldown.reports)
     }
 
     /// The request with what is known of its key and its user.
@@ -55,8 +76,14 @@ impl Explanation {
                 step,
                 Step::Collected | Step::Allowed | Step::Blocked | Step::LayerTaken | Step::TooMany
             ),
-            reason: reason(rule, *step, &resolved.request, barred),
-            reports: self.decision.reports_of(position).collect(),
+            reason: match step {
+                Step::Collected if self.cooldown.is_some() => {
+                    "matches, but the client is in cooldown: its limits are not asked until that ends"
+                        .to_owned()
+                }
+                step => reason(rule, *step, &resolved.request, barred),
+            },
+            reports: self.reports().iter().filter(|report| report.is_of(position)).collect(),
         })
         .collect()
     }

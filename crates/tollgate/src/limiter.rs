@@ -9,7 +9,7 @@ use crate::counters::fallback::Fallback;
 use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
-use crate::explain::Explanation;
+use crate::explain::{Cooldown, Explanation};
 use crate::identity::{Request, Seed};
 use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
@@ -176,8 +176,15 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let (mut plan, steps) = rules.plan_explained(request, rules.seed, now);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
+        let mut cooldown = None;
+        if let Some(left) = draft.cooldown() {
+            // Of a client that is kept out no limit was looked at: apart from its record they can be.
+            plan.charges.penalty = None;
+            let reports = self.charge(&mut plan, &rules, now).await.into_reports();
+            cooldown = Some(Cooldown { until: now + left, reports });
+        }
         drop(plan);
-        Explanation::new(draft.complete(rules, now), steps)
+        Explanation::new(draft.complete(rules, now), steps, cooldown)
     }
 
     /// What the counters of the request's client hold, for every rule in force that counts it.
@@ -308,7 +315,8 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
 }
 
 impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
-    /// Clears the counters of the request's client, and its record.
+    /// Clears the counters of the request's client, and its record. If the request brings numbers of its own, also the
+    /// counter of such numbers, however large: it is known by their window and algorithm.
     ///
     /// # Errors
     /// When the store cannot be reached.

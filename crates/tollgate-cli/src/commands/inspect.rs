@@ -113,7 +113,7 @@ fn sentence(counter: &Value) -> String {
     facts.push(format!("{left} left"));
     facts
         .extend(counter["retry_after"].as_u64().map(|wait| format!("refused for {}", render::lasting(wait))));
-    facts.extend(render::reset(&counter["restored_at"]).map(|reset| format!("full again {reset}")));
+    facts.extend(render::full_again(&counter["restored_at"]));
     let facts = facts.join(", ");
     format!(
         "{} ({} per {}{burst}, {}): {facts}",
@@ -156,7 +156,7 @@ mod tests {
         let expected = "user:alice: 2 counters on Redis\n  \
             blocked: unpaid, ends now\n  \
             kept out for running into its limits, ends now\n  \
-            free (10 per 1m, 20 at once, token_bucket): 20 used, 0 left, refused for 6s, full again now\n  \
+            free (10 per 1m, 20 at once, token_bucket): 20 used, 0 left, refused for 6s\n  \
             daily (99 per 1d, fixed_window): unused, 99 left\n  \
             by-path: counts by more than was said; add --endpoint or --method\n";
         assert_eq!(told(&body, &Output::new(false, Color::Never)), expected);

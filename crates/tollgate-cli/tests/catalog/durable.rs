@@ -82,6 +82,20 @@ fn a_reset_is_made_up_for_by_a_node_that_was_not_there() {
 }
 
 #[test]
+fn a_reset_of_a_checks_own_numbers_is_followed_by_other_nodes() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let nodes = [(); 2].map(|()| node(&url, ""));
+    let own =
+        r#"{"user_id":"bob","endpoint":"/x","limit":1,"window_seconds":86400,"strategy":"fixed_window"}"#;
+    let check = |node: &Service| node.post("/v1/rate-limit/check", own).status;
+    assert_eq!((check(&nodes[1]), check(&nodes[1])), (200, 429));
+    let reset = nodes[0].admin("POST", "/v1/rate-limit/reset", own);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    wait_for("the reset", || (check(&nodes[1]) == 200).then_some(()));
+}
+
+#[test]
 fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();

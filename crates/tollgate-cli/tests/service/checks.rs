@@ -240,7 +240,7 @@ fn a_status_never_charges_in_any_of_its_forms() {
         "/v1/rate-limit/status/user%201/api/v1/users",
         "/api/v1/rate-limit/status/user%201/api/v1/users?tier=free",
         "/v1/rate-limit/status?user_id=user%201&endpoint=/api/v1/users",
-        "/v1/rate-limit/status?user_id=user+1&endpoint=%2Fapi%2Fv1%2Fusers&strategy=token_bucket",
+        "/v1/rate-limit/status?user_id=user+1&endpoint=%2Fapi%2Fv1%2Fusers&cost=2&descriptor.plan=eu",
     ] {
         let answer = service.get(path);
         assert_eq!(answer.status, 200, "{path}: {}", answer.text);

@@ -57,6 +57,30 @@ fn explain_reads_like_a_table() {
 }
 
 #[test]
+fn status_and_reset_take_the_facts_of_a_check_and_times_are_not_too_long() {
+    let service = Service::with_config("default_limit = 5\ndefault_window = \"1h\"");
+    let facts = ["--ip", "10.0.0.1", "--endpoint", "/x"];
+    let ask = |command: &[&str]| said(&run(&service, &[command, &facts].concat())).1;
+    let unused = "address 10.0.0.1 on /x: 5 of 5 left, 0.0 % used, token_bucket\n";
+    assert_eq!(ask(&["status", "--descriptor", "a b=c"]), unused);
+    // A second is over when the command was slow to start.
+    let one_used = |text: &str| {
+        ["in 12m,", "in 11m 59s,"].map(|time| text.contains(&format!("4 of 5 left, full again {time}")))
+    };
+    let checked = ask(&["check"]);
+    assert!(one_used(&checked).contains(&true), "{checked}");
+    let explained = ask(&["explain"]);
+    assert!(explained.contains("4 of 5 left, full again in 1") && !explained.contains("24m"), "{explained}");
+    assert_eq!(ask(&["reset"]), "reset address 10.0.0.1 on /x: 1 counter\n");
+    assert_eq!(ask(&["status"]), unused);
+    let own = ["--limit", "1", "--window", "3600"];
+    assert!(ask(&[&["check"], &own[..]].concat()).contains("0 of 1 left"));
+    assert!(ask(&[&["status"], &own[..]].concat()).contains("0 of 1 left"));
+    assert_eq!(ask(&[&["reset"], &own[..]].concat()), "reset address 10.0.0.1 on /x: 1 counter\n");
+    assert!(ask(&[&["status"], &own[..]].concat()).contains("1 of 1 left"));
+}
+
+#[test]
 fn settings_are_shown_with_secrets_masked() {
     let service = Service::unconfigured();
     let (code, text) = said(&run(&service, &["config", "show"]));

@@ -18,6 +18,7 @@ mod http2;
 mod keys;
 mod lifecycle;
 mod logs;
+mod looks;
 mod management;
 mod matrix;
 mod pages;

@@ -4,7 +4,7 @@
 //! counters itself. The text of a key that is not one of ours is not told to anybody: such a reset is this node's alone.
 
 use serde::{Deserialize, Serialize};
-use tollgate::{ApiKey, Endpoint, Id, Method, Request};
+use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
 use tollgate_stores::sql::{Act, AuditEntry, AuditFilter, Database, DatabaseError};
 use tracing::info;
 
@@ -36,6 +36,29 @@ pub(crate) struct ResetFacts {
     method: Option<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     descriptors: Vec<(String, String)>,
+    /// Which numbers of checks' own, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    own: Option<OwnNumbers>,
+}
+
+/// What the counter of a check's own numbers is known by.
+#[derive(Debug, Serialize, Deserialize)]
+struct OwnNumbers {
+    window_us: u64,
+    strategy: String,
+}
+
+impl OwnNumbers {
+    fn of(limit: &Limit) -> Self {
+        let strategy = limit.algorithm().as_str().to_owned();
+        OwnNumbers { window_us: limit.window_length().as_micros(), strategy }
+    }
+
+    /// A limit with that counter; how much it allows does not matter.
+    fn limit(&self) -> Option<Limit> {
+        let window = Window::Length(Span::from_micros(self.window_us));
+        Limit::new(Algorithm::parse(&self.strategy)?, 1, window).ok()
+    }
 }
 
 /// The entry about the reset of a request's client.
@@ -53,6 +76,7 @@ pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
         descriptors: (request.descriptors.iter())
             .map(|(name, value)| (name.as_str().to_owned(), value.as_str().to_owned()))
             .collect(),
+        own: request.limit_override.map(OwnNumbers::of),
     };
     let client = request.client().map(|client| client.to_string()).unwrap_or_default();
     let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
@@ -75,6 +99,7 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
         facts.descriptors.iter().map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?)));
     let descriptors: Vec<(Id<'_>, Id<'_>)> = pairs.flatten().collect();
     let Ok(endpoint) = Endpoint::parse(&facts.endpoint) else { return };
+    let own = facts.own.as_ref().and_then(OwnNumbers::limit);
     let request = Request {
         user: facts.user_id.as_deref().and_then(|text| Id::parse(text).ok()),
         api_key: key,
@@ -83,6 +108,7 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
         login: facts.login.as_deref().and_then(|text| Id::parse(text).ok()),
         method: facts.method.as_deref().and_then(|text| Method::parse(text).ok()),
         descriptors: &descriptors,
+        limit_override: own.as_ref(),
         ..Request::new(endpoint)
     };
     if request.client().is_none() {

@@ -42,23 +42,32 @@ pub(super) async fn own_limit(
     facts: &Facts<'_>,
     now: Timestamp,
 ) -> Result<Option<Limit>, ApiError> {
+    if facts.own.any() && !app.open_on_loopback() && !caller.has(Scope::Override) {
+        return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
+    }
+    let own = numbers_of(app, facts, now).await?;
+    // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
+    match (&own, app.live().gate.override_max()) {
+        (Some(limit), Some(most)) if limit.requests() > most => Err(too_many(limit.requests(), most)),
+        _ => Ok(own),
+    }
+}
+
+/// The numbers that the facts bring, if any, completed by those in force.
+pub(super) async fn numbers_of(
+    app: &App,
+    facts: &Facts<'_>,
+    now: Timestamp,
+) -> Result<Option<Limit>, ApiError> {
     if !facts.own.any() {
         return Ok(None);
-    }
-    if !app.open_on_loopback() && !caller.has(Scope::Override) {
-        return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
     let client = in_force.rules().resolve(&request).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
-    let limit = facts.own.limit(in_force)?;
-    // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
-    match app.live().gate.override_max() {
-        Some(most) if limit.requests() > most => Err(too_many(limit.requests(), most)),
-        _ => Ok(Some(limit)),
-    }
+    facts.own.limit(in_force).map(Some)
 }
 
 /// Who sent no key has none that could lack a scope.

@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::Report;
-use tollgate::explain::RuleExplanation;
+use tollgate::explain::{Explanation, RuleExplanation};
 use tollgate::headers::retry_after_secs;
 use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
@@ -33,6 +33,10 @@ pub(crate) struct ExplainBody<'a> {
     normalized_endpoint: &'a str,
     /// The earliest instant at which the request is admitted, in Unix microseconds; null if never.
     next_allowed_at_us: Option<u64>,
+    /// Until when the client is kept out for running into its limits, in Unix seconds; absent if it is not. The limits
+    /// below are told as their counters stand all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cooldown_until: Option<u64>,
     /// Every rule in the order of the walk.
     rules: Vec<RuleBody<'a>>,
 }
@@ -137,15 +141,28 @@ pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         client: resolved.request.client().map(|client| client.to_string()),
         known,
         normalized_endpoint: request.endpoint.as_str(),
-        next_allowed_at_us: next_allowed_at(decision).map(Timestamp::as_micros),
+        next_allowed_at_us: next_allowed_at(&explanation).map(Timestamp::as_micros),
+        cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
         rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),
     };
     Ok(answer::json(StatusCode::OK, &body))
 }
 
-fn next_allowed_at(decision: &Decision) -> Option<Timestamp> {
-    let wait = if decision.admits() { Some(tollgate::Span::ZERO) } else { decision.retry_after() };
-    wait.map(|wait| decision.now + wait)
+fn next_allowed_at(explanation: &Explanation) -> Option<Timestamp> {
+    let decision = &explanation.decision;
+    if decision.admits() {
+        return Some(decision.now);
+    }
+    let mut wait = decision.retry_after()?;
+    // When a cooldown ends, a limit may still be in the way.
+    for report in explanation.reports().iter().filter(|report| report.effect == Effect::Enforce) {
+        match report.verdict.outcome {
+            Outcome::Refuse { retry_after } => wait = wait.max(retry_after),
+            Outcome::Never => return None,
+            Outcome::Admit { .. } => {}
+        }
+    }
+    Some(decision.now + wait)
 }
 
 fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBody<'a> {

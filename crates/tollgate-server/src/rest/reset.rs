@@ -6,6 +6,7 @@ use serde::Serialize;
 use tollgate::Request;
 use utoipa::ToSchema;
 
+use super::check::numbers_of;
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::catalog::{self, resets};
@@ -13,9 +14,20 @@ use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
 
-/// The facts that say whose counters; the others of a check mean nothing here.
-const FIELDS: [&str; 8] =
-    ["user_id", "endpoint", "api_key", "ip", "tenant", "login", "method", "descriptors"];
+/// The facts that say whose counters and which; the others of a check mean nothing here.
+const FIELDS: [&str; 11] = [
+    "user_id",
+    "endpoint",
+    "api_key",
+    "ip",
+    "tenant",
+    "login",
+    "method",
+    "descriptors",
+    "limit",
+    "window_seconds",
+    "strategy",
+];
 
 /// What was cleared.
 #[derive(Serialize, ToSchema)]
@@ -35,7 +47,8 @@ pub(crate) struct ResetAnswer<'a> {
 /// Clears every counter of one client that applies on the endpoint, and its penalties.
 ///
 /// Takes the facts of a check that say who is meant: `user_id`, `api_key`, `ip`, `tenant`, `login`, and `method` and
-/// `descriptors` where rules count by them.
+/// `descriptors` where rules count by them. Checks that brought numbers of their own have counters by window and strategy:
+/// with the same `limit`, `window_seconds` and `strategy` as in the check that counter is cleared too.
 #[utoipa::path(
     post, path = "/v1/rate-limit/reset", request_body = CheckBody<'_>,
     responses(
@@ -52,7 +65,9 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let whose: CheckBody<'_> = json::parse(&body)?;
     let keys = call.app.key_ring_by_id(call.app.now());
     let facts = whose.facts(&keys, &call.caller)?;
-    let request = facts.request(None);
+    // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
+    let own = numbers_of(&call.app, &facts, call.app.now()).await?;
+    let request = facts.request(own.as_ref());
     let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;
     let rules = call.app.limiter().rules();

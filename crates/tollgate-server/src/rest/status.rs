@@ -1,17 +1,20 @@
 //! `GET /v1/rate-limit/status`: how a client stands, without charging it.
 
+use std::borrow::Cow;
+
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
+use super::check::own_limit;
 use super::{Call, Response};
 use crate::answer;
 use crate::error::{ApiError, ErrorEnvelope};
-use crate::facts::{CheckBody, strategy};
-use crate::json;
+use crate::facts::CheckBody;
+use crate::json::{self, Pairs, Text};
 
 /// Whose status.
-#[derive(Debug, Deserialize, Serialize, IntoParams)]
+#[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct StatusQuery {
@@ -20,26 +23,37 @@ pub(crate) struct StatusQuery {
     /// The endpoint.
     endpoint: Option<String>,
     /// The HTTP method.
-    #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
     /// The client's key.
-    #[serde(skip_serializing_if = "Option::is_none")]
     api_key: Option<String>,
     /// The client's address.
-    #[serde(skip_serializing_if = "Option::is_none")]
     ip: Option<String>,
     /// The user's organisation.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     /// The client's plan.
-    #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
     /// The name of a login attempt.
-    #[serde(skip_serializing_if = "Option::is_none")]
     login: Option<String>,
-    /// The strategy to report on; the answer is about the rule in force, whatever it says.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// How many units the request would be worth; one if absent.
+    #[param(value_type = Option<u32>)]
+    cost: Option<String>,
+    /// As in a check: numbers of its own, for callers that may set them, and the counter of such numbers.
     strategy: Option<String>,
+    /// Requests per window of such numbers.
+    #[param(value_type = Option<u32>)]
+    limit: Option<String>,
+    /// The window of such numbers in seconds.
+    #[param(value_type = Option<u32>)]
+    window_seconds: Option<String>,
+}
+
+/// What a further fact's parameter begins with; its name follows.
+const DESCRIPTOR: &str = "descriptor.";
+
+/// Who is asked about, as written.
+struct Asked {
+    query: StatusQuery,
+    descriptors: Vec<(String, String)>,
 }
 
 /// How a client stands.
@@ -70,7 +84,10 @@ pub(crate) struct StatusBody<'a> {
 
 /// How a client stands.
 #[utoipa::path(
-    get, path = "/v1/rate-limit/status", params(StatusQuery),
+    get, path = "/v1/rate-limit/status", params(
+        StatusQuery,
+        ("descriptor.{name}" = Option<String>, Query, description = "A further fact by its name, as often as there are some"),
+    ),
     responses(
         (status = 200, description = "How the client stands; nothing is charged", body = StatusBody<'_>),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
@@ -78,8 +95,8 @@ pub(crate) struct StatusBody<'a> {
     )
 )]
 pub(super) async fn status(call: Call) -> Result<Response, ApiError> {
-    let query: StatusQuery = call.query()?;
-    answer_status(&call, query).await
+    let asked = Asked::read(&call)?;
+    answer_status(&call, &asked).await
 }
 
 /// How a user stands on an endpoint, by path. Slashes of the endpoint may be written as they are or as `%2F`.
@@ -88,6 +105,7 @@ pub(super) async fn status(call: Call) -> Result<Response, ApiError> {
         ("user_id" = String, Path, description = "The user"),
         ("endpoint" = String, Path, description = "The endpoint"),
         StatusQuery,
+        ("descriptor.{name}" = Option<String>, Query, description = "A further fact by its name, as often as there are some"),
     ),
     responses(
         (status = 200, description = "How the user stands; nothing is charged", body = StatusBody<'_>),
@@ -96,32 +114,76 @@ pub(super) async fn status(call: Call) -> Result<Response, ApiError> {
     )
 )]
 pub(super) async fn status_by_path(call: Call) -> Result<Response, ApiError> {
-    let mut query: StatusQuery = call.query()?;
+    let mut asked = Asked::read(&call)?;
+    let query = &mut asked.query;
     if query.user_id.is_some() || query.endpoint.is_some() {
         let field = if query.user_id.is_some() { "user_id" } else { "endpoint" };
         return Err(ApiError::invalid(field, "is in the path already"));
     }
     query.user_id = Some(call.piece("user_id")?);
     query.endpoint = Some(call.piece("endpoint")?);
-    answer_status(&call, query).await
+    answer_status(&call, &asked).await
 }
 
-async fn answer_status(call: &Call, mut query: StatusQuery) -> Result<Response, ApiError> {
-    // In a check a strategy would be a number of its own; here it only has to be one.
-    query.strategy.take().as_deref().map(strategy).transpose()?;
-    // A status is a check that only looks: the same facts, checked at the same door.
-    let written = serde_json::to_vec(&query).unwrap_or_default();
-    let check: CheckBody<'_> = json::parse(&written)?;
+impl Asked {
+    fn read(call: &Call) -> Result<Self, ApiError> {
+        let pairs: Vec<(String, String)> = call.query()?;
+        let (descriptors, rest): (Vec<_>, Vec<_>) =
+            pairs.into_iter().partition(|(name, _)| name.starts_with(DESCRIPTOR));
+        // Written again without them, so that the reader of all queries says what is wrong with the rest.
+        let rest = serde_urlencoded::to_string(&rest).unwrap_or_default();
+        let query = serde_urlencoded::from_str(&rest);
+        let query = query.map_err(|error| json::located(".", &error.to_string()))?;
+        Ok(Asked { query, descriptors })
+    }
+
+    /// A status is a check that only looks: the same facts, checked at the same door.
+    fn as_check(&self) -> Result<CheckBody<'_>, ApiError> {
+        let Asked { query, descriptors } = self;
+        let text = |text: &str| Text(Cow::Owned(text.to_owned()));
+        let fact = |fact: &Option<String>| fact.as_deref().map(text);
+        let mut pairs = Pairs::default();
+        for (name, value) in descriptors {
+            let name = name.strip_prefix(DESCRIPTOR).unwrap_or(name);
+            let added = pairs.add(text(name), text(value));
+            added.map_err(|reason| ApiError::invalid("descriptors", reason))?;
+        }
+        let endpoint = fact(&query.endpoint);
+        Ok(CheckBody {
+            user_id: fact(&query.user_id),
+            endpoint: endpoint.ok_or_else(|| ApiError::invalid("endpoint", "is missing"))?,
+            method: fact(&query.method),
+            api_key: fact(&query.api_key),
+            ip: fact(&query.ip),
+            tenant: fact(&query.tenant),
+            tier: fact(&query.tier),
+            login: fact(&query.login),
+            cost: Some(number("cost", query.cost.as_deref())?.unwrap_or(0)),
+            descriptors: Some(pairs),
+            strategy: fact(&query.strategy),
+            limit: number("limit", query.limit.as_deref())?,
+            window_seconds: number("window_seconds", query.window_seconds.as_deref())?,
+        })
+    }
+}
+
+fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiError> {
+    let wrong = |_| ApiError::invalid(field, "must be an integer from 0 to 4294967295");
+    text.map(|text| text.parse().map_err(wrong)).transpose()
+}
+
+async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError> {
+    let check = asked.as_check()?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
     let facts = check.facts(&keys, &call.caller)?;
-    let request = tollgate::Request { cost: 0, ..facts.request(None) };
-    let decision = call.app.limiter().peek(&request, now).await;
+    let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+    let decision = call.app.limiter().peek(&facts.request(own.as_ref()), now).await;
     answer::status(&decision)?;
     let shown = answer::DecisionBody::new(&decision);
     let body = StatusBody {
-        user_id: query.user_id.as_deref(),
-        endpoint: query.endpoint.as_deref().unwrap_or_default(),
+        user_id: asked.query.user_id.as_deref(),
+        endpoint: asked.query.endpoint.as_deref().unwrap_or_default(),
         allowed: shown.allowed,
         limit: shown.limit,
         remaining: shown.remaining,

@@ -71,6 +71,19 @@ if flags == 0 then
           end
         end
       end
+    elseif #KEYS > 1 then
+      -- Nothing is charged: those that admit are told of as they stand.
+      position = 2
+      for index = 1, #KEYS do
+        local _, tick, cost, rate, window, most, n
+        _, _, tick, cost, rate, window, most, _, position = unpack('>BBI3I4I4I7I7c16', arg, position)
+        n = 4 * index
+        if answer[n] == 1 and cost > 0 then
+          local debt = debts[index] - cost * window
+          local reset = ceil(debt / rate) * tick - now % tick
+          answer[n + 1], answer[n + 3] = floor((most - debt) / window), reset < 0 and 0 or reset
+        end
+      end
     end
     if not unwritten then return answer end
   end
@@ -169,8 +182,9 @@ local function find(c, key)
   return value
 end
 
--- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), remaining, wait and reset, and what `write`
--- needs. Each write_* stores it; `extra` is what a lease takes beyond the charge itself.
+-- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), wait, remaining and reset as they stand, the
+-- reset once it is charged, and what `write` needs. Each write_* stores it; `extra` is what a lease takes beyond the
+-- charge itself.
 
 -- Takes back what a lease did not spend, or a charge of a decision that another call refused. Leases of before a reset
 -- are told by their birth.
@@ -247,10 +261,7 @@ local function judge_bucket(c, key)
   elseif c.kind == 2 and debt + wanted > c.at_once then
     c.wait = wait_until((at + ceil((debt + wanted - c.at_once) / c.rate)) * c.tick)
   end
-  if c.cost > 0 then
-    c.remaining = floor((room - wanted) / c.window)
-    c.reset = wait_until((at + ceil((debt + wanted) / c.rate)) * c.tick)
-  end
+  if c.cost > 0 then c.charged_reset = wait_until((at + ceil((debt + wanted) / c.rate)) * c.tick) end
 end
 
 local function write_bucket(c, key, taken, extra)
@@ -296,8 +307,7 @@ local function judge_fixed(c, key)
     else c.outcome, c.wait = 0, wait_until(c.stop) end
     return
   end
-  c.outcome, c.remaining = 1, left - c.cost
-  if used + c.cost > 0 then c.reset = wait_until(c.stop) end
+  c.outcome, c.charged_reset = 1, wait_until(c.stop)
 end
 
 local function write_fixed(c, key, taken, extra)
@@ -356,8 +366,7 @@ local function judge_sliding(c, key)
     c.outcome, c.wait = 0, wait_until((start + ticks_on) * c.tick)
     return
   end
-  c.outcome, c.remaining = 1, c.remaining - c.cost
-  if c.cost > 0 then c.reset = wait_until((start + 2 * c.window) * c.tick) end
+  c.outcome, c.charged_reset = 1, wait_until((start + 2 * c.window) * c.tick)
 end
 
 local function write_sliding(c, key, taken, extra)
@@ -426,8 +435,7 @@ local function judge_log(c, key)
     c.wait = wait_until(index < length and entry(key, index) + c.length or c.moment)
     return
   end
-  c.outcome, c.remaining = 1, left - c.cost
-  if c.cost > 0 then c.reset = wait_until(c.moment + c.length) end
+  c.outcome, c.charged_reset = 1, wait_until(c.moment + c.length)
 end
 
 local function write_log(c, key, taken, _)
@@ -468,6 +476,12 @@ local function refund_log(c, key)
     if back < found then before = before - c.unspent
     else taken = taken > c.unspent and taken - c.unspent or 0 end
     redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken))
+  end
+  -- Nothing was taken by entries at the end any more: they would only make the log seem in use.
+  for _ = 1, length do
+    local _, _, taken = entry(key, -1)
+    if taken > 0 then return end
+    redis.call('RPOP', key)
   end
 end
 
@@ -612,11 +626,14 @@ if not dry then
   for _, c in ipairs(charges) do
     local key = c.key
     if forced then
-      if c.kind == 7 and c.unspent > 0 then refund_log(c, key)
+      if c.kind == 7 and c.unspent > 0 then
+        refund_log(c, key)
+        judge_log(c, key)
       elseif c.cost > 0 or c.settled then writes[c.kind](c, key, c.cost, 0) end
     else
       local taken = admitted and c.outcome == 1 and c.cost or 0
       local extra = 0
+      if taken > 0 then c.remaining, c.reset = c.remaining - taken, c.charged_reset end
       if taken > 0 and c.want > 0 and c.kind ~= 7 then
         -- What is wanted is for the whole life of a lease. Of a slice that ends with its window no more can be used
         -- than in that part of it.

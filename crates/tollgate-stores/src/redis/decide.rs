@@ -52,6 +52,8 @@ impl Store {
         let admitted = verdicts.admitted(charges);
         if admitted {
             taken.use_up();
+        } else {
+            taken.tell_as_put_back(&mut verdicts);
         }
         if charges.dry_run {
             self.add_leased(charges, &mut verdicts, started);
@@ -71,7 +73,6 @@ impl Store {
             verdict.remaining = verdict.remaining.saturating_add(left);
             if left >= charge.cost.max(1) && matches!(verdict.outcome, Outcome::Refuse { .. }) {
                 verdict.outcome = Outcome::Admit { delay: Span::ZERO };
-                verdict.remaining = verdict.remaining.saturating_sub(charge.cost);
             }
         }
     }

@@ -157,7 +157,7 @@ pub(super) fn refused_by(charges: &Charges<'_>, position: usize, verdict: Verdic
 
 /// A limit that was not asked is told of as if nobody had used it.
 fn unasked(charge: &Charge<'_>) -> Verdict {
-    let remaining = charge.limit.capacity().saturating_sub(charge.cost);
+    let remaining = charge.limit.capacity();
     Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }
 

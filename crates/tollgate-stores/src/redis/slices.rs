@@ -66,6 +66,17 @@ impl<'a, 'c> Taken<'a, 'c> {
         Some(Verdicts { verdicts, cooldown: None })
     }
 
+    /// The request is refused: what was taken from leases is about to be put back.
+    pub(super) fn tell_as_put_back(&self, verdicts: &mut Verdicts) {
+        let told = self.servings.iter().zip(&self.charges.charges).zip(&mut verdicts.verdicts);
+        for ((serving, charge), verdict) in told {
+            if let Serving::Leased(..) = serving {
+                verdict.remaining =
+                    verdict.remaining.saturating_add(charge.cost).min(charge.limit.capacity());
+            }
+        }
+    }
+
     /// The request is admitted: what was taken is used.
     pub(super) fn use_up(&mut self) {
         self.servings.clear();

@@ -34,9 +34,15 @@ impl Store {
         if charges.dry_run || verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges)) {
             return verdicts;
         }
+        let mut verdicts = verdicts;
         for (group, answer) in groups.iter().zip(answers) {
-            if let Ok(answer) = answer {
-                self.refund(group, charges, answer, now).await;
+            let Ok(answer) = answer else { continue };
+            let left = self.refund(group, charges, answer, now).await;
+            let told = verdicts.as_mut().map(|verdicts| &mut verdicts.verdicts[..]).unwrap_or_default();
+            for (position, Verdict { remaining, reset_after, .. }) in left {
+                if let Some(verdict) = told.get_mut(position) {
+                    *verdict = Verdict { remaining, reset_after, ..*verdict };
+                }
             }
         }
         let mut verdicts = verdicts?;
@@ -48,17 +54,26 @@ impl Store {
         Ok(verdicts)
     }
 
-    /// Takes back what one place charged.
-    async fn refund(&self, group: &Group, charges: &Charges<'_>, answer: &Answer, now: Timestamp) {
+    /// Takes back what one place charged. How the counters stand then, by the position of the charge; nothing of those
+    /// that are not known to have been given anything back.
+    async fn refund(
+        &self,
+        group: &Group,
+        charges: &Charges<'_>,
+        answer: &Answer,
+        now: Timestamp,
+    ) -> SmallVec<[(usize, Verdict); 4]> {
         let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
+        let mut refunded: SmallVec<[(usize, u32); 4]> = SmallVec::new();
         // A place that refused itself has charged nothing.
-        let told: SmallVec<[(&Charge<'_>, &Told); 4]> =
-            group.positions.iter().map(|position| &charges.charges[*position]).zip(&answer.told).collect();
-        if told.iter().any(|(charge, told)| !told.verdict.admits() && charge.effect == Effect::Enforce) {
-            return;
+        let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
+            .map(|(position, told)| (*position, &charges.charges[*position], told))
+            .collect();
+        if told.iter().any(|(_, charge, told)| !told.verdict.admits() && charge.effect == Effect::Enforce) {
+            return SmallVec::new();
         }
-        for (charge, told) in told {
+        for (position, charge, told) in told {
             let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) else {
                 continue;
             };
@@ -70,16 +85,25 @@ impl Store {
             };
             let (back, refund) = (Charge { cost: 0, ..*charge }, Extra::Refund { mark, cost: charge.cost });
             if self.add(&back, false, refund, now, &mut keys, &mut arguments).is_err() {
-                return;
+                return SmallVec::new();
             }
+            refunded.push((position, grant.granted));
         }
         if keys.is_empty() {
-            return;
+            return SmallVec::new();
         }
         self.refunds.fetch_add(keys.len() as u64, Ordering::Relaxed);
         let command = self.script.call(&keys, &arguments);
         // The request need not wait for it, and must not fail by it: what is not given back is only counted too much.
-        let _ = self.router.call(group.place, command, Instant::now() + self.timeout).await;
+        let value = self.router.call(group.place, command, Instant::now() + self.timeout).await;
+        let plain = std::iter::repeat_n(Extra::None, refunded.len());
+        let told = value.and_then(|value| Answer::read(&value, plain)).map(|answer| answer.told);
+        // A slice that was granted along with the charge stays here.
+        let left = |((position, granted), told): ((usize, u32), Told)| {
+            let remaining = told.verdict.remaining.saturating_add(granted);
+            (position, Verdict { remaining, ..told.verdict })
+        };
+        refunded.into_iter().zip(told.unwrap_or_default()).map(left).collect()
     }
 
     /// Notes a refusal in a record that is kept elsewhere than the counter that refused.

@@ -129,6 +129,7 @@ macro_rules! __conformance {
             limit_of_zero_refuses_for_ever
             peek_changes_nothing
             dry_run_changes_nothing
+            what_is_not_charged_is_told_as_it_stands
             shadow_refusal_does_not_refuse
             shadow_is_charged_with_the_others_or_not_at_all
             cooldown_refuses_before_counters_are_looked_at
@@ -397,12 +398,39 @@ pub fn dry_run_changes_nothing<H: Harness>(harness: &H) {
         };
         for _ in 0..3 {
             let verdict = ask(harness, &dry(2)).verdicts[0];
-            assert_eq!((verdict.admits(), verdict.remaining), (true, 0), "{algorithm}");
+            assert_eq!((verdict.admits(), verdict.remaining), (true, 2), "{algorithm}");
         }
         assert!(charge(harness, &gauge, 2).admits(), "{algorithm}");
         for _ in 0..3 {
             let verdicts = ask(harness, &dry(1));
             assert!(verdicts.cooldown.is_none() && !verdicts.verdicts[0].admits(), "{algorithm}");
+        }
+    }
+}
+
+/// A dry run, and a refusal by another limit: what remains and until when is what a look finds, of the same moment.
+pub fn what_is_not_charged_is_told_as_it_stands<H: Harness>(harness: &H) {
+    settle(harness, LONG);
+    let near = |a: Span, b: Span| a.as_micros().abs_diff(b.as_micros()) <= harness.drift().as_micros();
+    for algorithm in Algorithm::ALL {
+        let (gauge, closed) = (Gauge::long(algorithm, 5), Gauge::long(algorithm, 0));
+        for used in 0..3 {
+            let looked = charge(harness, &gauge, 0);
+            assert_eq!(
+                (looked.remaining, looked.reset_after.is_zero()),
+                (5 - used, used == 0),
+                "{algorithm}"
+            );
+            for cost in [1, 2] {
+                let dry = ask(harness, &Charges { dry_run: true, ..charges(&[&gauge], cost) }).verdicts[0];
+                let refused = ask(harness, &charges(&[&gauge, &closed], 1)).verdicts[0];
+                for told in [dry, refused] {
+                    let same =
+                        told.remaining == looked.remaining && near(told.reset_after, looked.reset_after);
+                    assert!(told.admits() && same, "{algorithm}, {used} used: {told:?}, looked: {looked:?}");
+                }
+            }
+            assert!(charge(harness, &gauge, 1).admits(), "{algorithm}");
         }
     }
 }

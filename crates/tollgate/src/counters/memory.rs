@@ -212,12 +212,19 @@ impl MemoryCounters {
                 locked.shard(key).judge(key, holder, charge, now)
             })
             .collect();
-        let verdicts =
+        let mut verdicts =
             Verdicts { verdicts: judged.iter().map(|judged| judged.verdict).collect(), cooldown: None };
+        let admitted = verdicts.admitted(charges);
+        if !admitted || charges.dry_run {
+            let judged = charges.charges.iter().zip(&judged);
+            for ((charge, judged), verdict) in judged.zip(&mut verdicts.verdicts) {
+                let shard = locked.shard(Key::new(charge.subject, charge.counter));
+                *verdict = shard.uncharged(judged, charge, now);
+            }
+        }
         if charges.dry_run {
             return verdicts;
         }
-        let admitted = verdicts.admitted(charges);
         for (charge, judged) in charges.charges.iter().zip(&judged) {
             let shard = locked.shard(Key::new(charge.subject, charge.counter));
             if admitted { shard.commit(judged, charge, now) } else { shard.repair(judged, charge, now) }

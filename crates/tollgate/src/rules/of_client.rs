@@ -13,7 +13,8 @@ impl RuleSet {
     ///
     /// Conditions other than the endpoint are not looked at, so that a reset need not know the client's plan or
     /// address. Counters shared with others (global, by endpoint alone) stay. Rules that count by something the request
-    /// does not say are named.
+    /// does not say are named. Numbers of checks' own are counted by their window and algorithm, and nobody knows which
+    /// there were: those that the request brings are meant.
     pub(crate) fn charges_of_client<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -68,6 +69,7 @@ impl RuleSet {
         }
         // Whichever of them applies to the next request.
         resolved.own().for_each(|own| walk.charge_own(None, &own));
+        walk.charge_every_override();
         walk.finish();
         (plan.charges, skipped)
     }

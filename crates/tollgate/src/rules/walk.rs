@@ -181,9 +181,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         seed: Seed,
         plan: &'r mut Plan<'a>,
     ) -> Self {
-        let client = request.client();
-        let layers = SmallVec::new();
-        let (overridden, own) = (false, None);
+        let (client, layers, overridden, own) = (request.client(), SmallVec::new(), false, None);
         Walk { set, request, seed, plan, layers, shadows: 0, overridden, own, client, own_charges: 0 }
     }
 
@@ -350,6 +348,16 @@ impl<'a, 'r> Walk<'a, 'r> {
         }
     }
 
+    /// Charges all numbers of the client's own on the endpoint, whichever would apply: the check's, and those set for it.
+    pub(super) fn charge_every_override(&mut self) {
+        self.overridden = true;
+        for (position, numbers) in [(NO_RULE_CHECK, self.of_check()), (NO_RULE_CONFIG, self.configured())] {
+            if let Some((client, numbers)) = self.client.zip(numbers) {
+                self.charge_override(position, client, numbers);
+            }
+        }
+    }
+
     /// Numbers of its own whose place no collected rule has: they apply alone. Whom a rule exempts is not limited by
     /// numbers that were set before.
     fn charge_without_rule(&mut self, client: Client<'_>) {
@@ -381,7 +389,6 @@ struct Replacement<'a> {
 const NO_RULE_CHECK: u32 = u32::MAX;
 /// The source of a charge with numbers set for the user and endpoint, where they stand alone.
 const NO_RULE_CONFIG: u32 = u32::MAX - 1;
-
 /// The source of a charge with a key's own numbers, where they stand alone.
 const NO_RULE_KEY: u32 = u32::MAX - 2;
 /// The source of a charge with a user's own numbers, where they stand alone.

@@ -69,8 +69,8 @@ impl Trace {
         let dry_run = self.random.chance(1, 10);
         let judged = self.judge(cost, self.now);
         let told = self.charge(cost, self.now, dry_run);
-        self.compare(cost, &judged, &told);
         let admitted = self.admits(&judged);
+        self.compare(cost, &judged, &told, admitted && !dry_run);
         if !dry_run {
             self.remember(judged, admitted);
         }
@@ -94,19 +94,19 @@ impl Trace {
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts
     }
 
-    fn compare(&mut self, cost: u32, judged: &[Judged], told: &[Verdict]) {
+    fn compare(&mut self, cost: u32, judged: &[Judged], told: &[Verdict], charged: bool) {
         assert_eq!(judged.len(), told.len());
         self.compared.decisions += 1;
         for ((gauge, judged), verdict) in self.gauges.iter().zip(judged).zip(told) {
             self.compared.verdicts += 1;
+            let mut expected = verdict_of(&judged.answer, self.now);
+            if !charged {
+                expected = uncharged(expected, &gauge.numbers, gauge.state.as_ref(), self.now);
+            }
             assert_eq!(
-                *verdict,
-                verdict_of(&judged.answer, self.now),
+                *verdict, expected,
                 "seed {}, now {}, cost {cost}, {:?}, state {:?}",
-                self.seed,
-                self.now,
-                gauge.numbers,
-                gauge.state
+                self.seed, self.now, gauge.numbers, gauge.state
             );
         }
     }
@@ -251,6 +251,15 @@ impl Gauge {
             leases: true,
         }
     }
+}
+
+/// The verdict on a charge that is not taken: of a limit that would have admitted it, what a look finds.
+pub(crate) fn uncharged(verdict: Verdict, numbers: &Numbers, state: Option<&State>, now: i128) -> Verdict {
+    if !verdict.admits() {
+        return verdict;
+    }
+    let stands = verdict_of(&model::judge(numbers, state, 0, now).answer, now);
+    Verdict { outcome: verdict.outcome, ..stands }
 }
 
 /// The model's answer in the library's words. No instant lies beyond the last that a counter can carry.

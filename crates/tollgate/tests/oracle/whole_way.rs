@@ -7,7 +7,7 @@ use tollgate::counters::Effect;
 use tollgate::decision::{Answer, Refusal};
 use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
-use crate::compare::verdict_of;
+use crate::compare::{uncharged, verdict_of};
 use crate::model::{self, Judged, Numbers, State, Told};
 use crate::random::{Random, any_limit, span};
 
@@ -75,10 +75,10 @@ fn compare_one(
     if decision.answer != expected {
         return Err(format!("{:?} instead of {expected:?}", decision.answer));
     }
-    for (report, judged) in decision.reports.iter().zip(&judged) {
+    for ((report, judged), gauge) in decision.reports.iter().zip(&judged).zip(&*gauges) {
         let mut verdict = verdict_of(&judged.answer, now);
-        if verdict.admits() && !decision.admits() {
-            verdict.remaining += cost; // it was not charged after all
+        if !decision.admits() {
+            verdict = uncharged(verdict, &gauge.numbers, gauge.state.as_ref(), now);
         }
         if report.verdict != verdict {
             return Err(format!("{:?} instead of {verdict:?}", report.verdict));

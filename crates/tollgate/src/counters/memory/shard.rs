@@ -174,9 +174,28 @@ impl Shard {
     /// What the charge is told, and what to write if the whole decision admits. Writes nothing.
     pub(super) fn judge(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
         if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
+            let key = self.log_key_with_room(key, holder, charge, now);
             return self.judge_log(key, holder, charge, now);
         }
         let key = self.key_with_room(key, holder, charge, now);
+        self.judge_cell(key, holder, charge, now)
+    }
+
+    /// What a charge is told that is not taken, whatever this limit says of it: the counter as it stands.
+    pub(super) fn uncharged(&self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) -> Verdict {
+        if !judged.verdict.admits() || charge.cost == 0 {
+            return judged.verdict;
+        }
+        let look = Charge { cost: 0, ..*charge };
+        let seen = match look.limit.algorithm() {
+            Algorithm::SlidingWindowLog => self.judge_log(judged.key, judged.holder, &look, now),
+            _ => self.judge_cell(judged.key, judged.holder, &look, now),
+        };
+        let Verdict { remaining, reset_after, .. } = seen.verdict;
+        Verdict { remaining, reset_after, ..judged.verdict }
+    }
+
+    fn judge_cell(&self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
         let found = self.cells.find(key);
         let seen = found.map(|entry| healed(entry.cell(), charge, now));
         let judgement = algorithms::judge(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
@@ -189,8 +208,7 @@ impl Shard {
         }
     }
 
-    fn judge_log(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
-        let key = self.log_key_with_room(key, holder, charge, now);
+    fn judge_log(&self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
         let found = self.logs.find(key.hash(), |entry| entry.key == key);
         let healed = found.and_then(|entry| entry.log.heal(charge.limit, now));
         let verdict = match healed.as_ref().or(found.map(|entry| &entry.log)) {

@@ -1,0 +1,163 @@
+//! The ways to look without charging, which tell of one moment: statuses, explanations, checks of cost 0.
+
+use serde_json::{Value, json};
+
+use crate::harness::Service;
+
+/// What remains, and when all of it is back, by the server's clock.
+fn told(body: &Value) -> (u64, u64) {
+    (body["remaining"].as_u64().unwrap(), body["reset_at"].as_u64().unwrap())
+}
+
+#[test]
+fn a_status_an_explanation_and_a_check_of_cost_zero_agree() {
+    for strategy in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "sliding_window_counter",
+        "sliding_window_log",
+    ] {
+        let service = Service::with_config(&format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{strategy}\"\n\
+             limits = [{{ requests = 5, window = \"30d\" }}]"
+        ));
+        for used in 0..3 {
+            let look =
+                service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":0}"#).json();
+            let (left, reset_at) = told(&look);
+            assert_eq!(left, 5 - used, "{strategy}");
+            let explained =
+                service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+            let status = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x").json();
+            for body in [&explained, &explained["rules"][0]["limits"][0], &status] {
+                let (also_left, also_reset_at) = told(body);
+                assert_eq!(also_left, left, "{strategy}, {used} used: {body}");
+                // They were asked one after another: of a full counter the moment itself is told.
+                assert!(also_reset_at.abs_diff(reset_at) <= 2, "{strategy}, {used} used: {look} and {body}");
+            }
+            assert_eq!(service.check("a", "/x").status, 200);
+        }
+    }
+}
+
+#[test]
+fn an_explanation_tells_the_counters_of_a_client_in_cooldown() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "1m"
+        [[rules]]
+        name = "slow"
+        per = ["user"]
+        algorithm = "sliding_window_log"
+        layer = "slow"
+        limits = [{ requests = 2, window = "10s" }]
+        [[rules]]
+        name = "wide"
+        per = ["user"]
+        layer = "wide"
+        limits = [{ requests = 9, window = "1h" }]
+    "#,
+    );
+    let refused = (0..3).filter(|_| service.check("a", "/x").status == 429).count();
+    assert_eq!(refused, 1);
+    let body = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+    assert_eq!((&body["allowed"], &body["reason"]), (&json!(false), &json!("cooldown")), "{body}");
+    let until = body["cooldown_until"].as_u64().unwrap();
+    assert_eq!(until, body["reset_at"].as_u64().unwrap(), "what the client is told");
+    let [slow, wide] = [0, 1].map(|rule| &body["rules"][rule]);
+    let (slow_limit, wide_limit) = (&slow["limits"][0], &wide["limits"][0]);
+    assert!(slow_limit["reset_at"].as_u64().unwrap() < until - 40, "{body}");
+    assert_eq!((&slow_limit["remaining"], &wide_limit["remaining"]), (&json!(0), &json!(7)), "{body}");
+    assert!(wide["reason"].as_str().unwrap().contains("in cooldown"), "{body}");
+    let free = service.post("/v1/rate-limit/explain", r#"{"user_id":"b","endpoint":"/x"}"#).json();
+    assert_eq!(free.get("cooldown_until"), None);
+}
+
+#[test]
+fn a_status_takes_descriptors_and_refuses_what_it_does_not_know() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"by-device\"\nper = [\"user\", \"descriptor:device id\"]\n\
+         limits = [{ requests = 3, window = \"1h\" }]",
+    );
+    let check = r#"{"user_id":"a","endpoint":"/x","descriptors":{"device id":"k&1"}}"#;
+    assert_eq!(service.post("/v1/rate-limit/check", check).status, 200);
+    let status = |query: &str| service.get(&format!("/v1/rate-limit/status?endpoint=/x&{query}"));
+    let one = status("user_id=a&descriptor.device%20id=k%261");
+    assert_eq!((one.status, &one.json()["remaining"]), (200, &json!(2)), "{}", one.text);
+    assert_eq!(status("user_id=a&descriptor.device+id=other").json()["remaining"], 3);
+    assert_eq!(service.get("/v1/rate-limit/status/a/x?descriptor.device%20id=k%261").json()["remaining"], 2);
+    assert_eq!(status("user_id=a").json()["limit"], Value::Null);
+    assert_eq!(status("user_id=a&descriptor.device%20id=k%261&cost=3").json()["allowed"], false);
+    let many = (0..33).map(|n| format!("descriptor.d{n}=x")).collect::<Vec<_>>().join("&");
+    for (query, field) in [
+        ("user_id=a&descriptors=x", "descriptors"),
+        ("user_id=a&descriptor.a=1&descriptor.a=2", "descriptors"),
+        ("user_id=a&descriptor.=1", "descriptors"),
+        ("user_id=a&cost=-1", "cost"),
+        ("user_id=a&user_id=b", "user_id"),
+        (&*format!("user_id=a&{many}"), "descriptors"),
+    ] {
+        let answer = status(query);
+        assert_eq!((answer.status, answer.error().2), (400, field.to_owned()), "{query}: {}", answer.text);
+    }
+    let nowhere = service.get("/v1/rate-limit/status?user_id=a");
+    assert_eq!(nowhere.json()["error"]["message"], "endpoint: is missing");
+}
+
+const OWN: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
+
+#[test]
+fn a_strategy_means_the_same_in_a_status_as_in_a_check() {
+    let service = Service::unconfigured();
+    let own = r#"{"user_id":"a","endpoint":"/x","strategy":"fixed_window"}"#;
+    assert_eq!(service.post("/v1/rate-limit/check", own).json()["remaining"], 99);
+    let status =
+        |more: &str| service.get(&format!("/v1/rate-limit/status?user_id=a&endpoint=/x{more}")).json();
+    assert_eq!((&status("")["remaining"], &status("")["strategy"]), (&json!(100), &json!("token_bucket")));
+    let fixed = status("&strategy=fixed_window");
+    assert_eq!((&fixed["remaining"], &fixed["strategy"]), (&json!(99), &json!("fixed_window")));
+    service.post("/v1/rate-limit/check", OWN);
+    assert_eq!(status("&limit=1&window_seconds=3600")["allowed"], false);
+    assert_eq!(
+        service.get("/v1/rate-limit/status?user_id=a&endpoint=/x&strategy=best").error().2,
+        "strategy"
+    );
+}
+
+#[test]
+fn a_reset_that_names_a_checks_own_numbers_clears_their_counter() {
+    let service = Service::unconfigured();
+    let check = |body: &str| service.post("/v1/rate-limit/check", body).status;
+    let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
+    assert_eq!((check(OWN), check(OWN)), (200, 429));
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "which window is not said");
+    assert_eq!(check(OWN), 429);
+    assert_eq!(reset(r#"{"user_id":"b","endpoint":"/x","window_seconds":3600}"#)["counters"], 0, "another's");
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","window_seconds":3600}"#)["counters"], 1);
+    assert_eq!((check(OWN), check(OWN)), (200, 429));
+    assert_eq!(service.check("a", "/x").status, 200);
+    assert_eq!(reset(OWN)["counters"], 2, "as it was checked, and the rule's own");
+    assert_eq!(check(OWN), 200);
+    let wrong = service.admin(
+        "POST",
+        "/v1/rate-limit/reset",
+        r#"{"user_id":"a","endpoint":"/x","window_seconds":0}"#,
+    );
+    assert_eq!((wrong.status, wrong.error().2.as_str()), (400, "window_seconds"));
+}
+
+#[test]
+fn numbers_set_for_a_user_are_reset_beside_those_of_a_check() {
+    let service = Service::unconfigured();
+    let set = r#"{"user_id":"a","endpoint":"/x","limit":5,"window_seconds":60,"strategy":"fixed_window"}"#;
+    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", set).status, 200);
+    assert_eq!(service.check("a", "/x").status, 200);
+    assert_eq!(service.post("/v1/rate-limit/check", OWN).status, 200);
+    let reset = service.admin("POST", "/v1/rate-limit/reset", OWN).json();
+    assert_eq!(reset["counters"], 2, "{reset}");
+}

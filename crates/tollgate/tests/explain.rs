@@ -1,0 +1,110 @@
+//! What an explanation says is what the other ways of looking say, and what a check will find.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use tollgate::counters::conformance::block_on;
+use tollgate::decision::{Answer, Refusal, Report};
+use tollgate::{
+    Algorithm, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
+};
+
+const NOW: Timestamp = Timestamp::from_secs(1_000_000);
+
+fn limiter(rules: &str) -> Limiter<MemoryCounters> {
+    Limiter::new(RuleSet::from_toml(rules).unwrap(), MemoryCounters::default())
+}
+
+fn request(cost: u32) -> Request<'static> {
+    let user = Some(Id::parse("alice").unwrap());
+    Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) }
+}
+
+fn told(decision: &Decision) -> (u32, Span) {
+    let report = decision.binding().unwrap();
+    (report.remaining(), report.verdict.reset_after)
+}
+
+#[test]
+fn an_explanation_a_look_and_a_check_of_cost_zero_tell_of_one_moment() {
+    for algorithm in Algorithm::ALL {
+        let rule = format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\n\
+             limits = [{{ requests = 5, window = \"1h\" }}]"
+        );
+        let limiter = limiter(&rule);
+        for used in 0..5 {
+            let looked = told(&limiter.check_now(&request(0), NOW));
+            assert_eq!((looked.0, looked.1.is_zero()), (5 - used, used == 0), "{algorithm}");
+            for cost in [0, 1, 9] {
+                let peeked = block_on(limiter.peek(&request(cost), NOW));
+                let explained = block_on(limiter.explain(&request(cost), NOW));
+                assert_eq!(told(&peeked), looked, "{algorithm}, cost {cost}, {used} used");
+                assert_eq!(told(&explained.decision), looked, "{algorithm}, cost {cost}, {used} used");
+            }
+            assert!(limiter.check_now(&request(1), NOW).admits());
+        }
+    }
+}
+
+#[test]
+fn of_a_refused_request_the_limits_that_admit_are_told_as_they_stand() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "r"
+        per = ["user"]
+        limits = [{ requests = 2, window = "1m" }, { requests = 10, window = "1h" }]
+    "#,
+    );
+    let admitted = limiter.check_now(&request(2), NOW);
+    let refused = limiter.check_now(&request(1), NOW);
+    assert!(admitted.admits() && !refused.admits());
+    let hour =
+        |decision: &Decision| (decision.reports[1].remaining(), decision.reports[1].verdict.reset_after);
+    assert_eq!(hour(&admitted), (8, Span::from_secs(720)));
+    assert_eq!(hour(&refused), hour(&admitted));
+}
+
+#[test]
+fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "slow"
+        per = ["user"]
+        layer = "slow"
+        response = { retry_after_floor = "10m" }
+        limits = [{ requests = 2, window = "10s" }]
+        [[rules]]
+        name = "wide"
+        per = ["user"]
+        layer = "wide"
+        limits = [{ requests = 9, window = "1h" }]
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "1m"
+    "#,
+    );
+    assert!(limiter.check_now(&request(2), NOW).admits());
+    assert!(!limiter.check_now(&request(1), NOW).admits());
+    let later = NOW + Span::from_secs(5);
+    let explained = block_on(limiter.explain(&request(1), later));
+    assert!(matches!(explained.decision.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    assert_eq!(
+        explained.cooldown_until(),
+        Some(NOW + Span::from_secs(60)),
+        "whatever clients are told at least"
+    );
+    let seen = |report: &Report| (report.remaining(), report.verdict.reset_after, report.verdict.admits());
+    let seen: Vec<_> = explained.reports().iter().map(seen).collect();
+    assert_eq!(seen, [(1, Span::from_secs(5), true), (7, Span::from_secs(795), true)]);
+    let asked = request(1);
+    for rule in explained.rules(&asked) {
+        assert!(rule.matched && rule.reports.len() == 1, "{rule:?}");
+        assert!(rule.reason.contains("in cooldown"), "{}", rule.reason);
+    }
+    let over = block_on(limiter.explain(&request(1), NOW + Span::from_secs(60)));
+    assert_eq!((over.cooldown_until(), over.decision.admits()), (None, true));
+    assert_eq!(over.reports().len(), 2);
+    assert!(over.rules(&asked).iter().all(|rule| rule.reason == "matches: its limits apply"));
+}
