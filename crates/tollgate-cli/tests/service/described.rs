@@ -28,7 +28,7 @@ const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [
     "x-content-type-options",
 ];
 /// Pages for people, which are not described.
-const PAGES: [&str; 4] = ["/", "/docs", "/docs/docs.js", "/docs/docs.css"];
+const PAGES: [&str; 5] = ["/", "/docs", "/docs/", "/docs/docs.js", "/docs/docs.css"];
 /// Answers to what is no request yet; they have no id.
 const BEFORE_ANYTHING_IS_KNOWN: [u16; 4] = [0, 400, 414, 431];
 
@@ -185,7 +185,7 @@ impl Exchange<'_> {
             .filter_map(|pair| pair.split_once('='))
             .collect();
         for (name, value) in &pairs {
-            let mut described = of_query().filter(|parameter| parameter["name"] == **name);
+            let mut described = of_query().filter(|parameter| is_named(parameter, name));
             // What a route takes no parameters for it does not look at.
             let Some(parameter) = described.next() else {
                 return if of_query().count() == 0 { Ok(()) } else { Err(format!("{name} was taken")) };
@@ -197,6 +197,15 @@ impl Exchange<'_> {
         let mut missing = of_query().filter(|parameter| parameter["required"] == true);
         let missing = missing.find(|parameter| !pairs.iter().any(|(name, _)| parameter["name"] == **name));
         missing.map_or(Ok(()), |parameter| Err(format!("it was served without {}", parameter["name"])))
+    }
+}
+
+/// Whether a parameter is described by this one, whose name may end in a variable (`descriptor.{name}`).
+fn is_named(parameter: &Value, name: &str) -> bool {
+    let described = parameter["name"].as_str().unwrap();
+    match described.split_once('{') {
+        Some((beginning, _)) => name.starts_with(beginning),
+        None => described == name,
     }
 }
 

@@ -32,7 +32,10 @@ pub(crate) struct ReloadAnswer {
     responses(
         (status = 200, description = "In force", body = ReloadAnswer),
         (status = 400, description = "The file is broken; the old rules stay in force", body = ErrorEnvelope<'_>),
+        (status = 408, description = "The body did not arrive in time", body = ErrorEnvelope<'_>),
         (status = 409, description = "There is nothing to reload", body = ErrorEnvelope<'_>),
+        (status = 413, description = "A body, of which there is no need, is too large", body = ErrorEnvelope<'_>),
+        (status = 415, description = "The same, and it is not JSON", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiError> {
