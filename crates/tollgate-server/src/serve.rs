@@ -27,6 +27,7 @@ use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::fleet;
 use crate::keys::KeySecret;
+use crate::recovery;
 use crate::reload::ReloadHandle;
 use crate::settings::{CounterSettings, Settings};
 use crate::transport::{self, ConnectionStats};
@@ -163,6 +164,7 @@ async fn serve_until(
     drop(tasks);
     saver.save_aside().await;
     catalog::close(&app, &data_dir).await;
+    recovery::close(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
@@ -171,8 +173,9 @@ async fn serve_until(
 }
 
 /// What keeps in touch with other nodes and with the database.
-fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 5] {
+fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 6] {
     [
+        tokio::spawn(recovery::follow(Arc::clone(app))),
         tokio::spawn(fleet::heed_resets(Arc::clone(app))),
         tokio::spawn(fleet::follow(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(catalog::follow(Arc::clone(app), Arc::clone(data_dir))),

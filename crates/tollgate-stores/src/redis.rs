@@ -139,7 +139,7 @@ impl RedisCounters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        let decided = self.0.decide(charges, now).await;
+        let decided = self.0.decide(charges, now, Instant::now()).await;
         decided.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 
@@ -211,8 +211,26 @@ impl CounterStore for RedisCounters {
         self.0.reaches(charges)
     }
 
-    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        let carried = self.0.carry(held, now, Instant::now() + ADMIN_TIMEOUT).await;
+        carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    async fn carry_and_charge(
+        &self,
+        held: &mut Charges<'_>,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> Result<Verdicts, StoreError> {
+        let (store, started) = (&self.0, Instant::now());
+        let decided = async {
+            store.carry(held, now, started + store.timeout).await?;
+            store.decide(charges, now, started).await
+        };
+        match decided.await {
+            Ok((verdicts, _)) => Ok(verdicts),
+            Err(fault) => Err(fault.into_store_error(store.timeout)),
+        }
     }
 }
 

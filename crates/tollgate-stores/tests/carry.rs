@@ -27,7 +27,12 @@ fn what_is_carried_counts_beyond_the_limit_too() {
             let charges = charges(&limit, cost);
             shared.block_on(shared.store.charge_all(&charges, shared.now())).unwrap().verdicts[0]
         };
-        let carry = |cost: u32| shared.block_on(shared.store.carry(&charges(&limit, cost), shared.now()));
+        let carry = |cost: u32| {
+            let mut held = charges(&limit, cost);
+            let carried = shared.block_on(shared.store.carry(&mut held, shared.now()));
+            assert!(held.charges.is_empty());
+            carried
+        };
         assert!(shared.store.reaches(&charges(&limit, 1)));
         assert_eq!(ask(10).remaining, 90, "{algorithm}");
         carry(60).unwrap();
