@@ -1,5 +1,6 @@
 //! Redis is late, gone, full or back.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -156,6 +157,23 @@ fn a_node_that_ends_after_an_outage_brings_in_what_it_counted() {
     assert!(ending.ended().0.success());
     wait_until_shared(&staying, "bob");
     assert_eq!(admitted(&staying, "alice", 100), 50);
+}
+
+#[test]
+fn a_node_that_restarts_in_an_outage_admits_its_share_and_not_the_whole_limit() {
+    let redis = RedisServer::start();
+    let nodes = [(); 2].map(|()| on(&redis, 100, ""));
+    let kept = nodes[0].data_dir().join("fleet.nodes");
+    wait_for("the number of nodes to be kept", || {
+        fs::read_to_string(&kept).is_ok_and(|text| text == "2\n").then_some(())
+    });
+    redis.kill9();
+    let [restarted, _other] = nodes;
+    restarted.signal("-TERM");
+    let (_, folder) = restarted.ended();
+    let config = folder.path().join("tollgate.toml");
+    let restarted = Service::start(folder, Some(&config), &[]);
+    assert_eq!(admitted(&restarted, "alice", 100), 50);
 }
 
 #[test]
