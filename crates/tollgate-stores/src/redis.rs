@@ -8,6 +8,7 @@
 mod breaker;
 mod claims;
 mod decide;
+mod errands;
 mod error;
 mod fleet;
 mod hot;
@@ -32,12 +33,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join;
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::identity::Subject;
 
 pub use self::claims::Claim;
+use self::errands::Errands;
 use self::error::Fault;
 use self::fleet::Fleet;
 use self::keys::Counter;
@@ -64,7 +67,8 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisCounters(Arc<Store>);
 
 struct Store {
-    router: Router,
+    router: Arc<Router>,
+    errands: Errands,
     script: ChargeAll,
     timeout: Duration,
     schema: Schema,
@@ -94,7 +98,9 @@ impl RedisCounters {
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
         let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router = Arc::new(router);
         let store = Arc::new(Store {
+            errands: Errands::new(Arc::clone(&router)),
             router,
             script: ChargeAll::new(),
             timeout: settings.timeout,
@@ -224,11 +230,11 @@ impl CounterStore for RedisCounters {
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
         let (store, started) = (&self.0, Instant::now());
-        let decided = async {
-            store.carry(held, now, started + store.timeout).await?;
-            store.decide(charges, now, started).await
-        };
-        match decided.await {
+        // One behind the other on the same connection, and waited for together: what is held is counted before the request
+        // is, and the request waits for one answer's time.
+        let carry = store.carry(held, now, started + store.timeout);
+        let (_, decided) = join(carry, store.decide(charges, now, started)).await;
+        match decided {
             Ok((verdicts, _)) => Ok(verdicts),
             Err(fault) => Err(fault.into_store_error(store.timeout)),
         }

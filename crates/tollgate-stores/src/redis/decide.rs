@@ -102,14 +102,15 @@ impl Store {
         };
         self.take_grants(&groups, charges, servings, &answers, started);
         let mut verdicts = merge(&groups, &answers, charges, servings);
-        if groups.len() > 1 {
-            verdicts = self.reconcile(&groups, charges, &answers, verdicts, now, deadline).await;
-        }
         let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
+        if groups.len() > 1 {
+            self.refund_unless_admitted(&groups, charges, &answers, &verdicts, now);
+            verdicts = self.note_refusal_elsewhere(charges, verdicts, decided_at, deadline).await;
+        }
         if let Some(penalty) = &charges.penalty
             && answers.iter().flatten().any(|answer| answer.noted)
         {
-            self.list_record(penalty, decided_at).await;
+            self.list_record(penalty, decided_at);
         }
         Ok((verdicts?, decided_at))
     }

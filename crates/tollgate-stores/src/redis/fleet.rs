@@ -144,6 +144,7 @@ impl RedisCounters {
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
+        self.0.errands.settled().await;
         self.0.settle(self.0.leases.all()).await;
         let mut leave = redis::cmd("ZREM");
         leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
@@ -17,39 +19,55 @@ use super::decide::Group;
 use super::error::Fault;
 use super::keys::{self, Tag};
 use super::leases::Serving;
+use super::records::listing;
 use super::script::{Answer, Arguments, Extra, Mode, Told};
 
 impl Store {
-    /// After calls in several places: if any refused, or gave no answer, the others take back what they charged; and a
-    /// refusal is noted in the client's record, wherever that is.
-    pub(super) async fn reconcile(
+    /// After calls in several places: if any refused, or gave no answer, the others take back what they charged. The
+    /// request need not wait for it, and must not fail by it: what is not given back is only counted too much.
+    pub(super) fn refund_unless_admitted(
         &self,
         groups: &[Group],
         charges: &Charges<'_>,
         answers: &[Result<Answer, Fault>],
-        verdicts: Result<Verdicts, Fault>,
+        verdicts: &Result<Verdicts, Fault>,
         now: Timestamp,
-        deadline: Instant,
-    ) -> Result<Verdicts, Fault> {
+    ) {
         if charges.dry_run || verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges)) {
-            return verdicts;
+            return;
         }
         for (group, answer) in groups.iter().zip(answers) {
             if let Ok(answer) = answer {
-                self.refund(group, charges, answer, now).await;
+                self.refund(group, charges, answer, now);
             }
         }
+    }
+
+    /// After calls in several places: a refusal is noted in the client's record, wherever that is.
+    pub(super) async fn note_refusal_elsewhere(
+        &self,
+        charges: &Charges<'_>,
+        verdicts: Result<Verdicts, Fault>,
+        decided_at: Timestamp,
+        deadline: Instant,
+    ) -> Result<Verdicts, Fault> {
         let mut verdicts = verdicts?;
         if let Some(penalty) = &charges.penalty
             && verdicts.cooldown.is_none()
+            && !charges.dry_run
+            && !verdicts.admitted(charges)
         {
-            verdicts.cooldown = self.note_refusal(penalty, charges, &verdicts, deadline).await;
+            let window = longest_refusing_window(penalty, charges, &verdicts);
+            verdicts.cooldown = match window {
+                Some(window) => self.note_refusal(penalty, window, decided_at, deadline).await,
+                None => None,
+            };
         }
         Ok(verdicts)
     }
 
     /// Takes back what one place charged.
-    async fn refund(&self, group: &Group, charges: &Charges<'_>, answer: &Answer, now: Timestamp) {
+    fn refund(&self, group: &Group, charges: &Charges<'_>, answer: &Answer, now: Timestamp) {
         let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
         // A place that refused itself has charged nothing.
@@ -76,30 +94,37 @@ impl Store {
         if keys.is_empty() {
             return;
         }
-        self.refunds.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let command = self.script.call(&keys, &arguments);
-        // The request need not wait for it, and must not fail by it: what is not given back is only counted too much.
-        let _ = self.router.call(group.place, command, Instant::now() + self.timeout).await;
+        if self.errands.send(group.place, self.script.call(&keys, &arguments)) {
+            self.refunds.fetch_add(keys.len() as u64, Ordering::Relaxed);
+        }
     }
 
-    /// Notes a refusal in a record that is kept elsewhere than the counter that refused.
+    /// Notes a refusal in a record that is kept elsewhere than the counter that refused. For how long the client is kept
+    /// out is told if that is known in time; it is noted all the same.
     async fn note_refusal(
         &self,
         penalty: &PenaltyCharge<'_>,
-        charges: &Charges<'_>,
-        verdicts: &Verdicts,
+        window: Span,
+        decided_at: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
-        let window = longest_refusing_window(penalty, charges, verdicts)?;
-        let arguments = Arguments::note(penalty, window);
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(&tag)], &arguments);
-        let value = self.router.call(self.router.place(&tag), command, deadline).await.ok()?;
-        let answer = Answer::read(&value, std::iter::empty()).ok()?;
-        if answer.noted {
-            self.list_record(penalty, answer.now).await;
-        }
-        answer.cooldown
+        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, window));
+        let (place, home, listing) = (self.router.place(&tag), self.home(), listing(penalty, decided_at));
+        let (tell, told) = oneshot::channel();
+        let errands = self.errands.clone();
+        self.errands.run(async move {
+            let Ok(value) = errands.call(place, command).await else { return };
+            let Ok(answer) = Answer::read(&value, std::iter::empty()) else { return };
+            if answer.noted {
+                for command in listing {
+                    errands.send(home, command);
+                }
+            }
+            // Nobody may wait for it any more.
+            let _ = tell.send(answer.cooldown);
+        });
+        timeout_at(deadline.into(), told).await.ok()?.ok()?
     }
 }
 
