@@ -94,10 +94,22 @@ impl CounterStore for Counters {
         self.redis().is_none_or(|redis| redis.reaches(charges))
     }
 
-    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         match self {
-            Counters::Memory(_) => Ok(()),
-            Counters::Redis(redis) => Box::pin(redis.carry(charges, now)).await,
+            Counters::Memory(memory) => memory.carry(held, now).await,
+            Counters::Redis(redis) => Box::pin(redis.carry(held, now)).await,
+        }
+    }
+
+    async fn carry_and_charge(
+        &self,
+        held: &mut Charges<'_>,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> Result<Verdicts, StoreError> {
+        match self {
+            Counters::Memory(memory) => memory.carry_and_charge(held, charges, now).await,
+            Counters::Redis(redis) => Box::pin(redis.carry_and_charge(held, charges, now)).await,
         }
     }
 }

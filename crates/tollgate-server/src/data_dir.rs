@@ -1,13 +1,15 @@
 //! The data directory: what must survive a restart.
 //!
 //! `admin.key` (the key of the administrator), `keys.secret` (what API keys are hashed with), `counters.snap` (the counters),
-//! `config.snap` (the last good configuration), `usage.spool` (what users have asked and the database does not know yet)
+//! `config.snap` (the last good configuration), `usage.spool` (what users have asked and the database does not know yet),
+//! `fleet.seed` and `fleet.nodes` (what was last known of the nodes that share counters)
 //! and `lock` (so that two processes do not overwrite each other's files). A file is replaced by a new one under its name, never written in place: a crash
 //! or a full disk leaves the old one.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -22,6 +24,7 @@ use crate::keys;
 const ADMIN_KEY: &str = "admin.key";
 const COUNTERS: &str = "counters.snap";
 const FLEET_SEED: &str = "fleet.seed";
+const FLEET_NODES: &str = "fleet.nodes";
 const KEY_SECRET: &str = "keys.secret";
 const CONFIGURATION: &str = "config.snap";
 const USAGE: &str = "usage.spool";
@@ -313,6 +316,18 @@ impl DataDir {
     pub fn keep_fleet_seed(&self, seed: Seed) {
         if let Err(error) = self.replace(FLEET_SEED, |file| file.write_all(&seed.0)) {
             warn!(%error, directory = %self.path.display(), "cannot keep the seed of the fleet");
+        }
+    }
+
+    /// How many nodes there were when this one last heard of them.
+    pub fn fleet_nodes(&self) -> Option<NonZeroU32> {
+        fs::read_to_string(self.path.join(FLEET_NODES)).ok()?.trim().parse().ok()
+    }
+
+    /// Keeps how many nodes there are, so that a start without the others admits no more than its share.
+    pub fn keep_fleet_nodes(&self, nodes: NonZeroU32) {
+        if let Err(error) = self.replace(FLEET_NODES, |file| writeln!(file, "{nodes}")) {
+            warn!(%error, directory = %self.path.display(), "cannot keep the number of nodes");
         }
     }
 

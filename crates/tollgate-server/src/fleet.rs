@@ -1,12 +1,13 @@
 //! This node among others that share its counters: the seed of their hashes, and numbers set for single users on any of
 //! them.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
-use tollgate::counters::StoreError;
+use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
 use tollgate_stores::redis::RedisCounters;
@@ -45,7 +46,7 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
     let mut versions = redis.config_version();
-    let mut member = Member { app, redis, data_dir, adopted: None, followed: 0 };
+    let mut member = Member { app, redis, data_dir, adopted: None, nodes: None, followed: 0 };
     loop {
         let version = *versions.borrow_and_update();
         match member.keep_up(version).await {
@@ -74,6 +75,8 @@ struct Member {
     redis: RedisCounters,
     data_dir: Arc<DataDir>,
     adopted: Option<Seed>,
+    /// How many nodes there are, as far as it is on the disk.
+    nodes: Option<NonZeroU32>,
     /// The version of the numbers in force here; none before the first.
     followed: u64,
 }
@@ -81,6 +84,7 @@ struct Member {
 impl Member {
     async fn keep_up(&mut self, version: u64) -> Result<(), StoreError> {
         self.agree_on_seed().await?;
+        self.keep_nodes().await;
         // Where the database is their home, the catalog follows the numbers.
         if version == self.followed || self.app.catalog().keeps_limits() {
             return Ok(());
@@ -109,6 +113,16 @@ impl Member {
             self.adopted = Some(seed);
         }
         Ok(())
+    }
+
+    /// Kept for a start without the others.
+    async fn keep_nodes(&mut self) {
+        let nodes = self.redis.nodes();
+        if self.nodes.replace(nodes) != Some(nodes) {
+            let data_dir = Arc::clone(&self.data_dir);
+            // On a thread that may wait for the disk. A failure is logged there.
+            let _ = tokio::task::spawn_blocking(move || data_dir.keep_fleet_nodes(nodes)).await;
+        }
     }
 
     /// What was set for single users outlives a server without a disk, as long as one node remembers it.

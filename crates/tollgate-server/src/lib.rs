@@ -23,6 +23,7 @@ mod catalog;
 mod counters;
 mod idempotency;
 mod recent;
+mod recovery;
 
 mod answer;
 mod error;

@@ -259,7 +259,7 @@ impl Metrics {
         service::read(app, &mut figures);
         catalog::read(app, &mut figures);
         if let Some(redis) = app.counters().redis() {
-            store::read(redis, &mut figures);
+            store::read(redis, &app.limiter().recovery(), &mut figures);
         }
         let mut text = String::new();
         // Writing to a string does not fail.

@@ -29,6 +29,7 @@ use crate::clock::Clock;
 use crate::data_dir::{DataDir, DataDirError};
 use crate::fleet;
 use crate::keys::KeySecret;
+use crate::recovery;
 use crate::reload::ReloadHandle;
 use crate::settings::{CounterSettings, Settings};
 use crate::transport::{self, ConnectionStats};
@@ -188,6 +189,7 @@ async fn close(saver: Saver) -> Result<(), ServeError> {
     let outcome = saver.save_aside().await;
     let Saver { app, data_dir } = saver;
     catalog::close(&app, &data_dir).await;
+    recovery::close(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
@@ -209,8 +211,9 @@ fn tell_if_open(address: SocketAddr, open_checks: bool) {
 }
 
 /// What keeps in touch with other nodes and with the database.
-fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 5] {
+fn company(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 6] {
     [
+        tokio::spawn(recovery::follow(Arc::clone(app))),
         tokio::spawn(fleet::heed_resets(Arc::clone(app))),
         tokio::spawn(fleet::follow(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(catalog::follow(Arc::clone(app), Arc::clone(data_dir))),

@@ -8,6 +8,7 @@
 mod breaker;
 mod claims;
 mod decide;
+mod errands;
 mod error;
 mod fleet;
 mod hot;
@@ -15,6 +16,7 @@ mod keys;
 mod lane;
 mod leases;
 mod link;
+mod nodes;
 mod random;
 mod records;
 mod refusals;
@@ -32,12 +34,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use futures_util::future::join;
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::identity::Subject;
 
 pub use self::claims::Claim;
+use self::errands::Errands;
 use self::error::Fault;
 use self::fleet::Fleet;
 use self::keys::Counter;
@@ -63,7 +67,8 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisCounters(Arc<Store>);
 
 struct Store {
-    router: Router,
+    router: Arc<Router>,
+    errands: Errands,
     script: ChargeAll,
     timeout: Duration,
     schema: Schema,
@@ -93,7 +98,9 @@ impl RedisCounters {
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
         let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
+        let router = Arc::new(router);
         let store = Arc::new(Store {
+            errands: Errands::new(Arc::clone(&router)),
             router,
             script: ChargeAll::new(),
             timeout: settings.timeout,
@@ -139,7 +146,7 @@ impl RedisCounters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        let decided = self.0.decide(charges, now).await;
+        let decided = self.0.decide(charges, now, Instant::now()).await;
         decided.map_err(|fault| fault.into_store_error(self.0.timeout))
     }
 
@@ -211,8 +218,26 @@ impl CounterStore for RedisCounters {
         self.0.reaches(charges)
     }
 
-    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        self.0.carry(charges, now).await.map_err(|fault| fault.into_store_error(self.0.timeout))
+    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        let carried = self.0.carry(held, now, Instant::now() + ADMIN_TIMEOUT).await;
+        carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    }
+
+    async fn carry_and_charge(
+        &self,
+        held: &mut Charges<'_>,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> Result<Verdicts, StoreError> {
+        let (store, started) = (&self.0, Instant::now());
+        // One behind the other on the same connection, and waited for together: what is held is counted before the request
+        // is, and the request waits for one answer's time.
+        let carry = store.carry(held, now, started + store.timeout);
+        let (_, decided) = join(carry, store.decide(charges, now, started)).await;
+        match decided {
+            Ok((verdicts, _)) => Ok(verdicts),
+            Err(fault) => Err(fault.into_store_error(store.timeout)),
+        }
     }
 }
 

@@ -9,8 +9,11 @@ use tollgate::counters::conformance::Harness;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Window};
+use tollgate_stores::redis::{Topology, VIRTUAL_NODES_DEFAULT};
+use tollgate_testkit::RedisServer;
 
-use self::harness::Shared;
+use self::harness::limits::{self, Gauge};
+use self::harness::{Shared, address, exact, now, open, runtime};
 
 fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
     let (subject, counter) = (Subject(7), CounterId(limit.algorithm() as u128));
@@ -27,7 +30,12 @@ fn what_is_carried_counts_beyond_the_limit_too() {
             let charges = charges(&limit, cost);
             shared.block_on(shared.store.charge_all(&charges, shared.now())).unwrap().verdicts[0]
         };
-        let carry = |cost: u32| shared.block_on(shared.store.carry(&charges(&limit, cost), shared.now()));
+        let carry = |cost: u32| {
+            let mut held = charges(&limit, cost);
+            let carried = shared.block_on(shared.store.carry(&mut held, shared.now()));
+            assert!(held.charges.is_empty());
+            carried
+        };
         assert!(shared.store.reaches(&charges(&limit, 1)));
         assert_eq!(ask(10).remaining, 90, "{algorithm}");
         carry(60).unwrap();
@@ -36,4 +44,25 @@ fn what_is_carried_counts_beyond_the_limit_too() {
         assert_eq!(ask(0).remaining, 0, "{algorithm}");
         assert!(!ask(1).admits(), "{algorithm}");
     }
+}
+
+#[test]
+fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let addresses = servers.iter().map(|server| address(server.address())).collect();
+    let topology = Topology::Ring { servers: addresses, virtual_nodes: VIRTUAL_NODES_DEFAULT };
+    runtime().block_on(async {
+        let store = open(&exact(topology)).await;
+        servers[1].kill9();
+        let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 100)).collect();
+        let mut held = limits::charges(&gauges, 30);
+        assert!(store.carry(&mut held, now()).await.is_err());
+        assert!((1..20).contains(&held.charges.len()), "{}", held.charges.len());
+        assert!(store.carry(&mut held, now()).await.is_err());
+        let left: Vec<Subject> = held.charges.iter().map(|charge| charge.subject).collect();
+        for gauge in gauges.iter().filter(|gauge| !left.contains(&gauge.subject)) {
+            let seen = store.charge_all(&limits::charges([gauge], 0), now()).await.unwrap();
+            assert_eq!(seen.verdicts[0].remaining, 70);
+        }
+    });
 }

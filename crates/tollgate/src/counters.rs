@@ -5,6 +5,8 @@ pub mod conformance;
 pub(crate) mod fallback;
 pub mod memory;
 
+pub use self::fallback::Recovery;
+
 #[cfg(any(test, feature = "test-util"))]
 #[doc(inline)]
 pub use crate::__conformance as conformance;
@@ -135,17 +137,33 @@ pub trait CounterStore: Send + Sync {
         true
     }
 
-    /// Adds what was counted elsewhere, whatever the limits say. Nothing is judged, and no one's conduct is noted.
+    /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
+    /// one's conduct is noted. No request waits for it.
     ///
-    /// After an error some of it may have been added, and it is brought again all the same: what is counted twice
-    /// admits too little for a window, what is lost admits too much. Only a store that can be out of reach has a use
-    /// for it.
+    /// After an error what is left of `held` was not added as far as is known, and is brought again: what is counted
+    /// twice admits too little for a window, what is lost admits too much. Only a store that can be out of reach has a
+    /// use for it.
     fn carry(
         &self,
-        _charges: &Charges<'_>,
+        held: &mut Charges<'_>,
         _now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
+        held.charges.clear();
         ready(Ok(()))
+    }
+
+    /// [`CounterStore::carry`] and then [`CounterStore::charge_all`], for a request that waits for both: together they
+    /// take no longer than a decision may.
+    fn carry_and_charge(
+        &self,
+        held: &mut Charges<'_>,
+        charges: &Charges<'_>,
+        now: Timestamp,
+    ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
+        async move {
+            self.carry(held, now).await?;
+            self.charge_all(charges, now).await
+        }
     }
 }
 

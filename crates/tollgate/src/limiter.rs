@@ -1,5 +1,7 @@
 //! The way of one request, top to bottom.
 
+mod recovery;
+
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -106,6 +108,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// that joins others after it has begun.
     pub fn set_seed(&self, seed: Seed) {
         self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
+        self.local.disown();
     }
 
     /// The rule set in force.
@@ -206,7 +209,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let record = of_client.penalty.map(|penalty| (SmallVec::new(), Some(penalty)));
         for (charges, penalty) in looks.chain(record) {
             let look = Charges { charges, penalty, dry_run: true, tenant: of_client.tenant };
-            match self.counters.charge_all(&look, now).await {
+            match self.ask(&look, now).await {
                 Ok(seen) => inspection.note(&look, &seen),
                 Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),
                 Err(_) => {
@@ -228,38 +231,18 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         if let Some(draft) = Self::settled(plan) {
             return draft;
         }
-        // Without an outage this is one look at a flag; the rest stays out of the way of the others.
-        let mut brought_in = Ok(());
-        if self.local.is_used() {
-            brought_in = Box::pin(self.bring_in(&plan.charges, now)).await;
-        }
-        let verdicts = match brought_in {
-            Ok(()) => self.counters.charge_all(&plan.charges, now).await,
-            Err(error) => Err(error),
-        };
-        match verdicts {
+        match self.ask(&plan.charges, now).await {
             Ok(verdicts) => Draft::from_verdicts(plan, &verdicts),
             Err(error) => self.without_counters(plan, rules, &error, now),
         }
     }
 
-    /// Brings what the charges' counters were charged here during an outage to where they belong.
-    ///
-    /// Requests of the same client that are under way at that very moment may be decided before it arrives.
-    async fn bring_in(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        if charges.dry_run || !self.counters.reaches(charges) {
-            return Ok(());
+    /// Asks the counters. Without an outage this is one look at a flag more; the rest stays out of the way of the others.
+    async fn ask(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        if self.local.is_used() {
+            return Box::pin(self.ask_after_outage(charges, now)).await;
         }
-        let taken = self.local.take(charges, now);
-        if taken.charges.is_empty() {
-            return Ok(());
-        }
-        let mut taken = Taken { local: &self.local, charges: taken, now };
-        let carried = self.counters.carry(&taken.charges, now).await;
-        if carried.is_ok() {
-            taken.charges.charges.clear();
-        }
-        carried
+        self.counters.charge_all(charges, now).await
     }
 
     /// Without the shared counters each rule says what happens: count this node's share here, admit, or
@@ -283,21 +266,6 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         }
         let verdicts = self.local.charge(&plan.charges, self.counters.nodes(), now);
         Draft::from_verdicts(plan, &verdicts).degraded()
-    }
-}
-
-/// What was taken out of the local counters. What is left of it in the end goes back, also when the request is given up.
-struct Taken<'a, 'c> {
-    local: &'a Fallback,
-    charges: Charges<'c>,
-    now: Timestamp,
-}
-
-impl Drop for Taken<'_, '_> {
-    fn drop(&mut self) {
-        if !self.charges.charges.is_empty() {
-            self.local.put_back(&self.charges, self.now);
-        }
     }
 }
 
@@ -326,7 +294,9 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         let counters = self.counters.reset(&charges).await?;
         if self.local.is_used() {
             // What is forgotten there must not be brought there again.
-            self.local.counters().reset(&charges).await?;
+            let counters = charges.charges.iter().map(|charge| charge.subject.0 ^ charge.counter.0);
+            let record = charges.penalty.map(|penalty| penalty.subject.0);
+            self.local.forget(&counters.chain(record).collect::<Vec<_>>());
         }
         Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
     }

@@ -7,8 +7,12 @@ use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 
+use smallvec::smallvec;
+use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charges, CounterStore, StoreError, Verdicts};
-use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
+use tollgate::inspect::Endpoints;
+use tollgate::record::NoRecords;
+use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
 
 /// Shared counters with a switch.
 #[derive(Default)]
@@ -35,12 +39,15 @@ impl CounterStore for &Shared {
         !self.down.load(Ordering::Relaxed)
     }
 
-    async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         if self.refuses_to_carry.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
         }
-        self.carried.fetch_add(1, Ordering::Relaxed);
-        self.counters.charge_all_now(charges, now);
+        self.carried.fetch_add(held.charges.len(), Ordering::Relaxed);
+        for charge in held.charges.drain(..) {
+            let alone = Charges { charges: smallvec![charge], ..Charges::default() };
+            assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
+        }
         Ok(())
     }
 }
@@ -61,10 +68,32 @@ fn rules(more: &str) -> RuleSet {
     RuleSet::from_toml(&rule).unwrap()
 }
 
+fn request(user: &str) -> Request<'_> {
+    let user = Some(Id::parse(user).unwrap());
+    Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) }
+}
+
 fn check(limiter: &Limiter<&Shared>, cost: u32, secs: u64) -> Decision {
-    let user = Some(Id::parse("alice").unwrap());
-    let request = Request { user, cost, ..Request::new(Endpoint::parse("/x").unwrap()) };
+    let request = Request { cost, ..request("alice") };
     now_or_never(limiter.check(&request, Timestamp::from_secs(secs)))
+}
+
+/// A node of those that hash alike.
+fn node(shared: &Shared) -> Limiter<&Shared> {
+    Limiter::with_records(rules(""), shared, NoRecords, Seed([7; 16]))
+}
+
+/// A node that admitted its share alone and can reach the counters again.
+fn node_after_outage(shared: &Shared) -> Limiter<&Shared> {
+    let limiter = node(shared);
+    shared.down.store(true, Ordering::Relaxed);
+    assert_eq!(admitted(&limiter, 7_200), 25);
+    shared.down.store(false, Ordering::Relaxed);
+    limiter
+}
+
+fn bring_in(limiter: &Limiter<&Shared>, secs: u64) -> usize {
+    now_or_never(limiter.bring_in(16, Timestamp::from_secs(secs)))
 }
 
 fn admitted(limiter: &Limiter<&Shared>, secs: u64) -> usize {
@@ -113,16 +142,154 @@ fn what_cannot_be_brought_back_stays_counted_here() {
 }
 
 #[test]
-fn a_look_at_a_client_brings_nothing_back() {
+fn whoever_looks_at_a_client_sees_what_was_counted_here() {
+    let looks: [fn(&Limiter<&Shared>) -> u32; 3] = [
+        |node| {
+            let decision = now_or_never(node.peek(&request("alice"), Timestamp::from_secs(7_200)));
+            decision.binding().unwrap().remaining()
+        },
+        |node| {
+            let explained = now_or_never(node.explain(&request("alice"), Timestamp::from_secs(7_200)));
+            explained.decision.binding().unwrap().remaining()
+        },
+        |node| {
+            let now = Timestamp::from_secs(7_200);
+            let seen = now_or_never(node.inspect(&request("alice"), Endpoints::Asked, now)).unwrap();
+            assert!(!seen.degraded);
+            seen.counters[0].verdict.remaining
+        },
+    ];
+    for look in looks {
+        let shared = Shared::default();
+        let limiter = node_after_outage(&shared);
+        let never_out = Shared::default();
+        let expected = {
+            let node = node(&never_out);
+            assert!(check(&node, 25, 7_200).admits());
+            look(&node)
+        };
+        assert_eq!([look(&limiter), look(&limiter)], [expected; 2], "and a look changes nothing");
+        assert_eq!(admitted(&limiter, 7_200), 75);
+        assert_eq!(shared.carried.load(Ordering::Relaxed), 1);
+    }
+}
+
+#[test]
+fn what_a_node_admitted_alone_is_no_second_allowance_on_another_node() {
     let shared = Shared::default();
-    let limiter = Limiter::new(rules(""), &shared);
+    let nodes = [node(&shared), node(&shared)];
     shared.down.store(true, Ordering::Relaxed);
-    check(&limiter, 5, 7_200);
+    assert_eq!(nodes.each_ref().map(|node| admitted(node, 7_200)), [25, 25]);
+    assert_eq!(bring_in(&nodes[0], 7_200), 0, "there is nowhere to bring it");
     shared.down.store(false, Ordering::Relaxed);
-    let user = Some(Id::parse("alice").unwrap());
-    let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
-    now_or_never(limiter.peek(&request, Timestamp::from_secs(7_200)));
+    assert_eq!(bring_in(&nodes[0], 7_200), 1);
+    assert_eq!(admitted(&nodes[1], 7_200), 50);
+}
+
+#[test]
+fn what_was_brought_in_is_not_brought_again() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    assert_eq!([bring_in(&limiter, 7_200), bring_in(&limiter, 7_200)], [1, 0]);
+    assert_eq!(admitted(&limiter, 7_200), 75);
+    // And the other way round: the client came first.
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    assert_eq!(admitted(&limiter, 7_200), 75);
+    bring_in(&limiter, 7_200);
+    assert_eq!(shared.carried.load(Ordering::Relaxed), 1);
+    assert_eq!((limiter.recovery().waiting, limiter.recovery().brought_in), (0, 1));
+}
+
+#[test]
+fn what_cannot_be_brought_in_yet_is_tried_again() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    shared.refuses_to_carry.store(true, Ordering::Relaxed);
+    assert_eq!(bring_in(&limiter, 7_200), 0);
+    assert_eq!(limiter.recovery().waiting, 1);
+    shared.refuses_to_carry.store(false, Ordering::Relaxed);
+    assert_eq!(bring_in(&limiter, 7_200), 1);
+    assert_eq!(admitted(&node(&shared), 7_200), 75);
+}
+
+#[test]
+fn a_window_that_is_over_is_not_brought_in() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    bring_in(&limiter, 10_800);
+    assert_eq!((limiter.recovery().waiting, shared.carried.load(Ordering::Relaxed)), (0, 0));
+}
+
+#[test]
+fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
+    let shared = Shared::default();
+    let limiter = node_after_outage(&shared);
+    let names: Vec<u128> = {
+        let spy = Spy::default();
+        let other = Limiter::with_records(rules(""), &spy, NoRecords, Seed([7; 16]));
+        now_or_never(other.check(&request("alice"), Timestamp::from_secs(7_200)));
+        spy.names.lock().unwrap().clone()
+    };
+    limiter.forget_local(&names);
+    bring_in(&limiter, 7_200);
     assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
+    assert_eq!(admitted(&limiter, 7_200), 100);
+}
+
+#[test]
+fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
+    let bucket = |requests: u32| {
+        let rule = format!(
+            "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"token_bucket\"\n\
+             limits = [{{ requests = {requests}, window = \"1h\" }}]"
+        );
+        RuleSet::from_toml(&rule).unwrap()
+    };
+    let shared = Shared::default();
+    let limiter = Limiter::with_records(bucket(100), &shared, NoRecords, Seed([7; 16]));
+    shared.down.store(true, Ordering::Relaxed);
+    assert_eq!(admitted(&limiter, 7_200), 25);
+    shared.down.store(false, Ordering::Relaxed);
+    limiter.replace_rules(bucket(1_000));
+    let other = Limiter::with_records(bucket(1_000), &shared, NoRecords, Seed([7; 16]));
+    assert!((0..800).all(|_| check(&other, 1, 7_200).admits()));
+    assert_eq!(bring_in(&limiter, 7_200), 1);
+    assert_eq!(
+        admitted(&other, 7_200),
+        1_000 - 800 - 25,
+        "by the old ones 800 would be more than there can be"
+    );
+}
+
+#[test]
+fn of_many_counters_a_few_are_brought_in_at_a_time() {
+    let shared = Shared::default();
+    let bounds = MemoryBounds::default();
+    let limiter = node(&shared).with_local_bounds(bounds);
+    shared.down.store(true, Ordering::Relaxed);
+    let users: Vec<String> = (0..100).map(|number| format!("user-{number}")).collect();
+    for user in &users {
+        assert!(now_or_never(limiter.check(&request(user), Timestamp::from_secs(7_200))).admits());
+    }
+    shared.down.store(false, Ordering::Relaxed);
+    let steps: Vec<usize> = (0..8).map(|_| bring_in(&limiter, 7_200)).collect();
+    assert_eq!(steps, [16, 16, 16, 16, 16, 16, 4, 0]);
+    assert_eq!(shared.counters.len(), 100);
+}
+
+/// Counters that tell by which name each of them is known.
+#[derive(Default)]
+struct Spy {
+    names: std::sync::Mutex<Vec<u128>>,
+}
+
+impl CounterStore for &Spy {
+    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        let names = charges.charges.iter().map(|charge| charge.subject.0 ^ charge.counter.0);
+        self.names.lock().unwrap().extend(names);
+        Ok(MemoryCounters::default().charge_all_now(charges, now))
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service};
 
 /// All that can fall. What is not here only grows, and has to be a counter.
-const GAUGES: [&str; 22] = [
+const GAUGES: [&str; 23] = [
     "tollgate_catalog_blocks",
     "tollgate_catalog_database_reached",
     "tollgate_catalog_from_snapshot",
@@ -33,6 +33,7 @@ const GAUGES: [&str; 22] = [
     "tollgate_store_memory_bytes_max",
     "tollgate_store_nodes",
     "tollgate_store_over_admission_bound",
+    "tollgate_store_recovery_waiting",
     "tollgate_usage_waiting",
 ];
 

@@ -1,5 +1,6 @@
 //! Redis is late, gone, full or back.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -109,6 +110,86 @@ fn a_redis_that_was_killed_and_is_back_is_used_again() {
     wait_until_shared(&service, "alice");
     // The server kept nothing, but what this node counted is brought to it.
     assert_eq!(admitted(&service, "bob", 600), 400);
+}
+
+/// Two nodes that know of each other, without a Redis that answers.
+fn two_nodes_in_an_outage(redis: &RedisServer) -> [Service; 2] {
+    let nodes = [(); 2].map(|()| on(redis, 100, ""));
+    wait_for("the nodes to know of each other", || {
+        let known = |node: &Service| node.metric("tollgate_store_nodes") == Some(2.0);
+        nodes.iter().all(known).then_some(())
+    });
+    redis.freeze();
+    nodes.iter().for_each(notice_outage);
+    nodes
+}
+
+/// Until the server is left alone: what is sent to a frozen one counts there later.
+fn notice_outage(service: &Service) {
+    wait_for("the outage to be noticed", || check(service, "witness").1.then_some(()));
+    assert!((0..10).all(|_| check(service, "witness").1));
+}
+
+#[test]
+fn what_one_node_admitted_alone_is_no_second_allowance_on_the_other() {
+    let redis = RedisServer::start();
+    let nodes = two_nodes_in_an_outage(&redis);
+    assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 80)), [50, 50]);
+    redis.thaw();
+    // She comes to neither node: the others of the fleet hear of her all the same.
+    for node in &nodes {
+        wait_for("what was counted of her and of the witness to be brought in", || {
+            let brought_in = node.metric("tollgate_store_recovery_counters_total");
+            brought_in.is_some_and(|count| count >= 2.0).then_some(())
+        });
+        assert_eq!(node.metric("tollgate_store_recovery_waiting"), Some(0.0));
+    }
+    assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 5)), [0, 0]);
+}
+
+#[test]
+fn a_node_that_ends_after_an_outage_brings_in_what_it_counted() {
+    let redis = RedisServer::start();
+    let [ending, staying] = two_nodes_in_an_outage(&redis);
+    assert_eq!(admitted(&ending, "alice", 80), 50);
+    redis.thaw();
+    ending.signal("-TERM");
+    assert!(ending.ended().0.success());
+    wait_until_shared(&staying, "bob");
+    assert_eq!(admitted(&staying, "alice", 100), 50);
+}
+
+#[test]
+fn a_node_that_restarts_in_an_outage_admits_its_share_and_not_the_whole_limit() {
+    let redis = RedisServer::start();
+    let nodes = [(); 2].map(|()| on(&redis, 100, ""));
+    let kept = nodes[0].data_dir().join("fleet.nodes");
+    wait_for("the number of nodes to be kept", || {
+        fs::read_to_string(&kept).is_ok_and(|text| text == "2\n").then_some(())
+    });
+    redis.kill9();
+    let [restarted, _other] = nodes;
+    restarted.signal("-TERM");
+    let (_, folder) = restarted.ended();
+    let config = folder.path().join("tollgate.toml");
+    let restarted = Service::start(folder, Some(&config), &[]);
+    assert_eq!(admitted(&restarted, "alice", 100), 50);
+}
+
+#[test]
+fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
+    let redis = RedisServer::start();
+    let service = on(&redis, 100, "");
+    wait_until_shared(&service, "witness");
+    redis.freeze();
+    notice_outage(&service);
+    assert_eq!(admitted(&service, "alice", 30), 30);
+    redis.thaw();
+    let seen = wait_for("the counters to be shared again", || {
+        let status = service.get("/v1/rate-limit/status/alice/x").json();
+        (status["degraded"] != true).then_some(status)
+    });
+    assert!(seen["remaining"].as_u64().is_some_and(|left| (69..=70).contains(&left)), "{seen}");
 }
 
 #[test]

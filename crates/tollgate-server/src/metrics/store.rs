@@ -1,12 +1,13 @@
 //! Figures of shared counters. Servers are named as settings or the cluster name them.
 
-use tollgate::counters::CounterStore;
+use tollgate::counters::{CounterStore, Recovery};
 use tollgate_stores::redis::{LinkStats, RedisCounters, ServerFacts};
 
 use super::figures::Figures;
 
 /// Reads all of them. A server that has left the cluster leaves the figures too.
-pub(super) fn read(redis: &RedisCounters, figures: &mut Figures) {
+pub(super) fn read(redis: &RedisCounters, recovery: &Recovery, figures: &mut Figures) {
+    read_recovery(recovery, figures);
     read_links(&redis.links(), figures);
     read_facts(&redis.server_facts(), figures);
     let help = "Refusals answered without asking a server";
@@ -23,6 +24,16 @@ pub(super) fn read(redis: &RedisCounters, figures: &mut Figures) {
     figures.counter("store_leased_charges", "Charges served from leases", leases.served);
     let help = "The servers' clock less ours, as of the last answer";
     figures.gauge("store_clock_offset_seconds", help, redis.clock_offset_seconds());
+}
+
+/// What this node counted itself in outages.
+fn read_recovery(recovery: &Recovery, figures: &mut Figures) {
+    let help = "Counters charged here in an outage that are still to be brought to the store";
+    figures.gauge("store_recovery_waiting", help, recovery.waiting);
+    let help = "Counters charged here in an outage that were brought to the store";
+    figures.counter("store_recovery_counters", help, recovery.brought_in);
+    let help = "Charges in an outage whose counters are brought to the store only when their clients come";
+    figures.counter("store_recovery_unlisted", help, recovery.unlisted);
 }
 
 /// What this node knows of the servers.

@@ -27,6 +27,9 @@ pub(super) async fn open(
         CounterSettings::Redis(settings) => {
             let redis = RedisCounters::open(&settings.redis)?;
             warn_of_open_links(settings);
+            if let Some(nodes) = data_dir.fleet_nodes() {
+                redis.assume_nodes(nodes);
+            }
             redis.wait_for_seed(true);
             redis.connected(PATIENCE).await;
             let seed = fleet::join(&redis, data_dir).await;

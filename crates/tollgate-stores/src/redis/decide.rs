@@ -17,7 +17,7 @@ use super::leases::Serving;
 use super::router::Place;
 use super::script::{Answer, Arguments, Bits, Extra, Mode};
 use super::slices::Taken;
-use super::spanning::merge;
+use super::spanning::{merge, without_refunded};
 
 /// The charges of one decision that share a place.
 pub(super) struct Group {
@@ -31,13 +31,14 @@ pub(super) struct Group {
 }
 
 impl Store {
-    /// Decides, at whatever places the counters are; and by which instant of a server.
+    /// Decides, at whatever places the counters are; and by which instant of a server. Whoever waits has waited since
+    /// `started`.
     pub(super) async fn decide(
         &self,
         charges: &Charges<'_>,
         now: Timestamp,
+        started: Instant,
     ) -> Result<(Verdicts, Option<Timestamp>), Fault> {
-        let started = Instant::now();
         self.charges.fetch_add(charges.charges.len() as u64, Ordering::Relaxed);
         let refusals = self.refusals.as_ref().filter(|_| !charges.dry_run);
         if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
@@ -102,14 +103,16 @@ impl Store {
         };
         self.take_grants(&groups, charges, servings, &answers, started);
         let mut verdicts = merge(&groups, &answers, charges, servings);
-        if groups.len() > 1 {
-            verdicts = self.reconcile(&groups, charges, &answers, verdicts, now, deadline).await;
-        }
         let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
+        if groups.len() > 1 {
+            let refunds = self.refund_unless_admitted(&groups, charges, &answers, &verdicts, now);
+            verdicts = self.note_refusal_elsewhere(charges, verdicts, decided_at, deadline).await;
+            verdicts = without_refunded(refunds, verdicts, deadline).await;
+        }
         if let Some(penalty) = &charges.penalty
             && answers.iter().flatten().any(|answer| answer.noted)
         {
-            self.list_record(penalty, decided_at).await;
+            self.list_record(penalty, decided_at);
         }
         Ok((verdicts?, decided_at))
     }
@@ -195,20 +198,37 @@ impl Store {
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Adds what was counted elsewhere, one call per place.
-    pub(super) async fn carry(&self, charges: &Charges<'_>, now: Timestamp) -> Result<(), Fault> {
-        let deadline = Instant::now() + self.timeout;
-        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, charges.charges.len());
-        let groups = self.groups(charges, &asked);
+    /// Adds what was counted elsewhere, one call per place, and removes from `held` what was added.
+    pub(super) async fn carry(
+        &self,
+        held: &mut Charges<'_>,
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<(), Fault> {
+        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, held.charges.len());
+        let groups = self.groups(held, &asked);
         let calls = groups.iter().map(async |group| {
             let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
             let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-            for charge in group.positions.iter().map(|position| &charges.charges[*position]) {
+            for charge in group.positions.iter().map(|position| &held.charges[*position]) {
                 self.add(charge, false, Extra::None, now, &mut keys, &mut arguments)?;
             }
             self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
         });
-        join_all(calls).await.into_iter().find_map(Result::err).map_or(Ok(()), Err)
+        let answers = join_all(calls).await;
+        // Each place for itself: what one has added must not be brought again because another is away.
+        let added = |position: usize| {
+            let of_place = |(group, answer): (&Group, &Result<_, _>)| {
+                answer.is_ok() && group.positions.contains(&position)
+            };
+            groups.iter().zip(&answers).any(of_place)
+        };
+        let mut position = 0;
+        held.charges.retain(|_| {
+            position += 1;
+            !added(position - 1)
+        });
+        answers.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// Whether every place of the charges can be asked.

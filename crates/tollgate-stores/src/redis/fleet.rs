@@ -18,6 +18,7 @@ use tollgate::{Seed, Timestamp};
 use tracing::{info, warn};
 
 use super::error::Fault;
+use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
 use super::router::Place;
 use super::servers::Facts;
@@ -26,8 +27,6 @@ use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
 const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
-/// A node that has not been heard of for so long is gone.
-const GONE_AFTER: Duration = Duration::from_secs(5);
 /// How often servers are asked about themselves, in beats.
 const FACTS_EVERY: u64 = 5;
 /// Low bits of a version count changes; the others are drawn by chance when a server knows none. So a server that lost
@@ -47,7 +46,7 @@ const LEASES_EVERY: Duration = Duration::from_millis(250);
 /// This node among the others.
 pub(super) struct Fleet {
     /// Chosen by chance at start.
-    id: String,
+    pub(super) id: String,
     version: watch::Sender<u64>,
     /// Told when the version should be read at once.
     hinted: Notify,
@@ -145,6 +144,7 @@ impl RedisCounters {
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
+        self.0.errands.settled().await;
         self.0.settle(self.0.leases.all()).await;
         let mut leave = redis::cmd("ZREM");
         leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
@@ -275,8 +275,8 @@ impl Store {
         }
     }
 
-    /// Says that this node is there, counts the others and reads the version.
-    async fn beat(&self) -> Result<(), Fault> {
+    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
+    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
         let now = self.admin(self.home(), redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
@@ -286,7 +286,7 @@ impl Store {
             Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
             _ => 0,
         };
-        self.leases.set_nodes(mine.saturating_add(older));
+        self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
         let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
         self.agree_on_schema(older, now).await?;
         let mut version = self.version().await?;
@@ -301,21 +301,6 @@ impl Store {
         self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
         Ok(())
     }
-
-    /// How many live nodes are on a list, after putting this one on it.
-    async fn meet(&self, nodes: &str, seconds: u64, join: bool) -> Result<u32, Fault> {
-        let mut here = redis::cmd("ZADD");
-        here.arg(nodes).arg(seconds.saturating_add(GONE_AFTER.as_secs())).arg(&self.fleet.id);
-        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
-        tidy.arg(nodes).arg("-inf").arg(seconds);
-        let mut count = redis::cmd("ZCARD");
-        count.arg(nodes);
-        if join {
-            self.admin(self.home(), here).await?;
-        }
-        self.admin(self.home(), tidy).await?;
-        Ok(u32::from_redis_value(self.admin(self.home(), count).await?).unwrap_or(u32::from(join)))
-    }
 }
 
 /// Everything that runs beside decisions, for as long as the store is used.
@@ -329,10 +314,12 @@ pub(super) fn tend(store: &Arc<Store>) {
 }
 
 async fn beats(store: Weak<Store>) {
-    let mut facts = Facts::default();
+    let (mut facts, mut reunion) = (Facts::default(), Reunion::new());
     for turn in 0_u64.. {
         let Some(strong) = store.upgrade() else { return };
-        strong.schema.tried(&strong.beat().await);
+        let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
+        reunion.tried(&outcome);
+        strong.schema.tried(&outcome);
         if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
             strong.read_facts(&mut facts).await;
         }
@@ -385,11 +372,6 @@ async fn listen(store: Weak<Store>) {
         }
         sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
     }
-}
-
-/// The list of live nodes that know a version of the counters.
-fn nodes_name(version: u8) -> String {
-    keys::shared(&format!("nodes:{version}"))
 }
 
 fn strange(what: &str) -> Fault {

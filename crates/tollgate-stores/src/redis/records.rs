@@ -1,12 +1,10 @@
 //! Clients on record: what is kept of their conduct, and the list by which people find them.
 //!
 //! A record lives beside the client's counters. The list of those on record is one sorted set, written by the node that
-//! saw the violation before it answers.
+//! saw the violation; the request does not wait for that.
 
-use std::time::Instant;
-
-use futures_util::future::{join_all, join3};
-use redis::{FromRedisValue, Value};
+use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue, Value};
 use tollgate::Timestamp;
 use tollgate::counters::{Penalised, PenaltyCharge};
 use tollgate::identity::Subject;
@@ -45,21 +43,11 @@ impl Member {
 impl Store {
     /// Puts a client on the list until nothing can be held against it any more. Once per violation; if it fails the
     /// penalty holds all the same, and the client is listed with its next violation.
-    pub(super) async fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
-        let policy = penalty.policy;
-        let forgotten = now + policy.detection_window + policy.cooldown_max;
-        let member = Member { tag: Tag::new(penalty.subject), client: penalty.client.to_string() };
-        let list = keys::shared(LIST);
-        let place = self.home();
-        let mut add = redis::cmd("ZADD");
-        add.arg(&list).arg(forgotten.as_micros()).arg(member.text());
-        let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
-        tidy.arg(&list).arg("-inf").arg(now.as_micros());
-        let mut bound = redis::cmd("ZREMRANGEBYRANK");
-        bound.arg(&list).arg(0).arg(-LISTED_MAX - 1);
-        let deadline = Instant::now() + self.timeout;
-        let call = |command| self.router.call(place, command, deadline);
-        let _ = join3(call(add), call(tidy), call(bound)).await;
+    pub(super) fn list_record(&self, penalty: &PenaltyCharge<'_>, now: Timestamp) {
+        let home = self.home();
+        for command in listing(penalty, now) {
+            self.errands.send(home, command);
+        }
     }
 
     /// Forgets a client's record.
@@ -126,6 +114,7 @@ impl Store {
 
     /// Members of the list, those with the latest violations first.
     async fn members(&self, first: usize, count: usize) -> Result<Vec<Member>, Fault> {
+        self.errands.settled().await;
         let list = keys::shared(LIST);
         let mut range = redis::cmd("ZRANGE");
         range.arg(&list).arg(first).arg(first + count - 1).arg("REV");
@@ -133,6 +122,21 @@ impl Store {
         let texts = Vec::<String>::from_redis_value(value).unwrap_or_default();
         Ok(texts.iter().filter_map(|text| Member::parse(text)).collect())
     }
+}
+
+/// The commands that put a client on the list, and take those off it against whom nothing can be held any more.
+pub(super) fn listing(penalty: &PenaltyCharge<'_>, now: Timestamp) -> [Cmd; 3] {
+    let policy = penalty.policy;
+    let forgotten = now + policy.detection_window + policy.cooldown_max;
+    let member = Member { tag: Tag::new(penalty.subject), client: penalty.client.to_string() };
+    let list = keys::shared(LIST);
+    let mut add = redis::cmd("ZADD");
+    add.arg(&list).arg(forgotten.as_micros()).arg(member.text());
+    let mut tidy = redis::cmd("ZREMRANGEBYSCORE");
+    tidy.arg(&list).arg("-inf").arg(now.as_micros());
+    let mut bound = redis::cmd("ZREMRANGEBYRANK");
+    bound.arg(&list).arg(0).arg(-LISTED_MAX - 1);
+    [add, tidy, bound]
 }
 
 /// A record as the script writes it.

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
@@ -17,61 +19,68 @@ use super::decide::Group;
 use super::error::Fault;
 use super::keys::{self, Tag};
 use super::leases::Serving;
+use super::records::listing;
 use super::script::{Answer, Arguments, Extra, Mode, Told};
 
 impl Store {
-    /// After calls in several places: if any refused, or gave no answer, the others take back what they charged; and a
-    /// refusal is noted in the client's record, wherever that is.
-    pub(super) async fn reconcile(
+    /// After calls in several places: if any refused, or gave no answer, the others take back what they charged. The
+    /// request must not fail by it: what is not given back is only counted too much.
+    pub(super) fn refund_unless_admitted(
         &self,
         groups: &[Group],
         charges: &Charges<'_>,
         answers: &[Result<Answer, Fault>],
-        verdicts: Result<Verdicts, Fault>,
+        verdicts: &Result<Verdicts, Fault>,
         now: Timestamp,
+    ) -> SmallVec<[Refund; 4]> {
+        if charges.dry_run || verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges)) {
+            return SmallVec::new();
+        }
+        let answered =
+            groups.iter().zip(answers).filter_map(|(group, answer)| Some((group, answer.as_ref().ok()?)));
+        answered.filter_map(|(group, answer)| self.refund(group, charges, answer, now)).collect()
+    }
+
+    /// After calls in several places: a refusal is noted in the client's record, wherever that is.
+    pub(super) async fn note_refusal_elsewhere(
+        &self,
+        charges: &Charges<'_>,
+        verdicts: Result<Verdicts, Fault>,
+        decided_at: Timestamp,
         deadline: Instant,
     ) -> Result<Verdicts, Fault> {
-        if charges.dry_run || verdicts.as_ref().is_ok_and(|verdicts| verdicts.admitted(charges)) {
-            return verdicts;
-        }
-        let mut verdicts = verdicts;
-        for (group, answer) in groups.iter().zip(answers) {
-            let Ok(answer) = answer else { continue };
-            let left = self.refund(group, charges, answer, now).await;
-            let told = verdicts.as_mut().map(|verdicts| &mut verdicts.verdicts[..]).unwrap_or_default();
-            for (position, Verdict { remaining, reset_after, .. }) in left {
-                if let Some(verdict) = told.get_mut(position) {
-                    *verdict = Verdict { remaining, reset_after, ..*verdict };
-                }
-            }
-        }
         let mut verdicts = verdicts?;
         if let Some(penalty) = &charges.penalty
             && verdicts.cooldown.is_none()
+            && !charges.dry_run
+            && !verdicts.admitted(charges)
         {
-            verdicts.cooldown = self.note_refusal(penalty, charges, &verdicts, deadline).await;
+            let window = longest_refusing_window(penalty, charges, &verdicts);
+            verdicts.cooldown = match window {
+                Some(window) => self.note_refusal(penalty, window, decided_at, deadline).await,
+                None => None,
+            };
         }
         Ok(verdicts)
     }
 
-    /// Takes back what one place charged. How the counters stand then, by the position of the charge; nothing of those
-    /// that are not known to have been given anything back.
-    async fn refund(
+    /// Takes back what one place charged, if it charged anything.
+    fn refund(
         &self,
         group: &Group,
         charges: &Charges<'_>,
         answer: &Answer,
         now: Timestamp,
-    ) -> SmallVec<[(usize, Verdict); 4]> {
+    ) -> Option<Refund> {
         let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        let mut refunded: SmallVec<[(usize, u32); 4]> = SmallVec::new();
+        let mut taken: SmallVec<[(usize, u32); 4]> = SmallVec::new();
         // A place that refused itself has charged nothing.
         let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
             .map(|(position, told)| (*position, &charges.charges[*position], told))
             .collect();
         if told.iter().any(|(_, charge, told)| !told.verdict.admits() && charge.effect == Effect::Enforce) {
-            return SmallVec::new();
+            return None;
         }
         for (position, charge, told) in told {
             let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) else {
@@ -84,47 +93,81 @@ impl Store {
                 _ => grant.mark,
             };
             let (back, refund) = (Charge { cost: 0, ..*charge }, Extra::Refund { mark, cost: charge.cost });
-            if self.add(&back, false, refund, now, &mut keys, &mut arguments).is_err() {
-                return SmallVec::new();
-            }
-            refunded.push((position, grant.granted));
+            self.add(&back, false, refund, now, &mut keys, &mut arguments).ok()?;
+            taken.push((position, grant.granted));
         }
         if keys.is_empty() {
-            return SmallVec::new();
+            return None;
         }
-        self.refunds.fetch_add(keys.len() as u64, Ordering::Relaxed);
-        let command = self.script.call(&keys, &arguments);
-        // The request need not wait for it, and must not fail by it: what is not given back is only counted too much.
-        let value = self.router.call(group.place, command, Instant::now() + self.timeout).await;
-        let plain = std::iter::repeat_n(Extra::None, refunded.len());
-        let told = value.and_then(|value| Answer::read(&value, plain)).map(|answer| answer.told);
-        // A slice that was granted along with the charge stays here.
-        let left = |((position, granted), told): ((usize, u32), Told)| {
-            let remaining = told.verdict.remaining.saturating_add(granted);
-            (position, Verdict { remaining, ..told.verdict })
-        };
-        refunded.into_iter().zip(told.unwrap_or_default()).map(left).collect()
+        let (tell, told) = oneshot::channel();
+        let (errands, place) = (self.errands.clone(), group.place);
+        let (command, count) = (self.script.call(&keys, &arguments), keys.len());
+        let begun = self.errands.run(async move {
+            let plain = std::iter::repeat_n(Extra::None, count);
+            let answer = errands.call(place, command).await.and_then(|value| Answer::read(&value, plain));
+            // Nobody may wait for it any more.
+            let _ = tell.send(answer.map(|answer| answer.told).unwrap_or_default());
+        });
+        if begun {
+            self.refunds.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        Some(Refund { taken, told })
     }
 
-    /// Notes a refusal in a record that is kept elsewhere than the counter that refused.
+    /// Notes a refusal in a record that is kept elsewhere than the counter that refused. For how long the client is kept
+    /// out is told if that is known in time; it is noted all the same.
     async fn note_refusal(
         &self,
         penalty: &PenaltyCharge<'_>,
-        charges: &Charges<'_>,
-        verdicts: &Verdicts,
+        window: Span,
+        decided_at: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
-        let window = longest_refusing_window(penalty, charges, verdicts)?;
-        let arguments = Arguments::note(penalty, window);
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(&tag)], &arguments);
-        let value = self.router.call(self.router.place(&tag), command, deadline).await.ok()?;
-        let answer = Answer::read(&value, std::iter::empty()).ok()?;
-        if answer.noted {
-            self.list_record(penalty, answer.now).await;
-        }
-        answer.cooldown
+        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, window));
+        let (place, home, listing) = (self.router.place(&tag), self.home(), listing(penalty, decided_at));
+        let (tell, told) = oneshot::channel();
+        let errands = self.errands.clone();
+        self.errands.run(async move {
+            let Ok(value) = errands.call(place, command).await else { return };
+            let Ok(answer) = Answer::read(&value, std::iter::empty()) else { return };
+            if answer.noted {
+                for command in listing {
+                    errands.send(home, command);
+                }
+            }
+            // Nobody may wait for it any more.
+            let _ = tell.send(answer.cooldown);
+        });
+        timeout_at(deadline.into(), told).await.ok()?.ok()?
     }
+}
+
+/// Charges that are being taken back in one place.
+pub(super) struct Refund {
+    /// Their positions, and what was granted along with each: a slice stays here.
+    taken: SmallVec<[(usize, u32); 4]>,
+    told: oneshot::Receiver<SmallVec<[Told; 4]>>,
+}
+
+/// The verdicts, with counters as they stand without what is taken back. Where that is not known in time, they are told
+/// as they stood with it.
+pub(super) async fn without_refunded(
+    refunds: SmallVec<[Refund; 4]>,
+    verdicts: Result<Verdicts, Fault>,
+    deadline: Instant,
+) -> Result<Verdicts, Fault> {
+    let mut verdicts = verdicts?;
+    for Refund { taken, told } in refunds {
+        let Ok(Ok(told)) = timeout_at(deadline.into(), told).await else { continue };
+        for ((position, granted), told) in taken.into_iter().zip(told) {
+            if let Some(verdict) = verdicts.verdicts.get_mut(position) {
+                verdict.remaining = told.verdict.remaining.saturating_add(granted);
+                verdict.reset_after = told.verdict.reset_after;
+            }
+        }
+    }
+    Ok(verdicts)
 }
 
 /// The verdicts of all places in the order of the charges.

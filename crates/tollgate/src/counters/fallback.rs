@@ -7,15 +7,20 @@
 //! A cost that the limit admits at once and the share does not would never pass here, through no fault of the client. It
 //! takes the whole share, and passes if nothing of that is used.
 //!
-//! What was counted here is no second allowance: when a client comes back after the outage, it is taken out of here and
-//! added to the shared counters, unless its window is over by then.
+//! What was counted here is no second allowance: after the outage it is taken out of here and added to the shared
+//! counters, unless its window is over by then. That of a client that comes back at once, before it is decided about; that
+//! of all others one after another, by the list of the [`ledger`].
+
+mod ledger;
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::memory::{MemoryBounds, MemoryCounters, SHARDS};
+use self::ledger::Ledger;
+pub(crate) use self::ledger::Owed;
+use super::memory::{Holder, MemoryBounds, MemoryCounters, SHARDS};
 use super::{Charge, Charges, Effect, Verdicts};
 use crate::limit::Limit;
 use crate::time::Timestamp;
@@ -23,6 +28,10 @@ use crate::time::Timestamp;
 /// Counters that stand in for shared ones.
 pub(crate) struct Fallback {
     counters: MemoryCounters,
+    /// Which of them were charged.
+    ledger: Ledger,
+    /// Counters that were brought in.
+    brought_in: AtomicU64,
     /// Whether anything may be held: without an outage nobody looks further. Not a count, because the counters know
     /// theirs; written by the sweep, and where something was counted.
     used: AtomicBool,
@@ -30,7 +39,12 @@ pub(crate) struct Fallback {
 
 impl Fallback {
     pub(crate) fn new(bounds: MemoryBounds) -> Self {
-        Fallback { counters: MemoryCounters::new(bounds), used: AtomicBool::new(false) }
+        Fallback {
+            counters: MemoryCounters::new(bounds),
+            ledger: Ledger::new(bounds.keys_max),
+            brought_in: AtomicU64::new(0),
+            used: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn counters(&self) -> &MemoryCounters {
@@ -50,8 +64,21 @@ impl Fallback {
         };
         if !charges.dry_run {
             self.mark_used();
+            if verdicts.admitted(charges) {
+                self.note(charges, &verdicts);
+            }
         }
         verdicts
+    }
+
+    /// Notes what was charged.
+    fn note(&self, charges: &Charges<'_>, verdicts: &Verdicts) {
+        let holder = Holder::of(charges.tenant);
+        for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
+            if charge.cost > 0 && verdict.admits() {
+                self.ledger.note(charge, holder);
+            }
+        }
     }
 
     fn charge_share(&self, charges: &Charges<'_>, nodes: NonZeroU32, now: Timestamp) -> Verdicts {
@@ -75,39 +102,55 @@ impl Fallback {
     }
 
     /// Takes out what the counters of these charges hold, as charges of their own.
-    pub(crate) fn take<'a>(&self, charges: &Charges<'a>, now: Timestamp) -> Charges<'a> {
-        let held = charges.charges.iter().map(|charge| Charge {
-            cost: self.counters.take(charge, now),
-            effect: Effect::Enforce,
-            ..*charge
-        });
-        let held = held.filter(|charge| charge.cost > 0).collect();
-        Charges { charges: held, tenant: charges.tenant, ..Charges::default() }
+    pub(crate) fn take<'a>(&self, charges: &Charges<'a>, now: Timestamp) -> Taken<'_, 'a> {
+        let mut taken = Taken::new(self, now);
+        let holder = Holder::of(charges.tenant);
+        for charge in charges.charges.iter().filter(|charge| self.counters.holds(ledger::name(charge))) {
+            self.ledger.depart_of(charge, holder);
+            taken.add(charge);
+        }
+        taken
     }
 
-    /// Counts again what was taken out and could not be brought anywhere, beside what was counted meanwhile. More than
-    /// the limit holds is as good as the limit.
-    pub(crate) fn put_back(&self, taken: &Charges<'_>, now: Timestamp) {
-        for charge in &taken.charges {
-            let held = self.counters.take(charge, now);
-            let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
-            let alone = Charges {
-                charges: SmallVec::from_slice(&[Charge { cost, ..*charge }]),
-                tenant: taken.tenant,
-                ..Charges::default()
-            };
-            self.counters.charge_all_now(&alone, now);
+    /// Takes so many entries off the list of what was charged here. They are to be [taken out](Taken::add_listed), or put on
+    /// the list again.
+    pub(crate) fn listed(&self, count_max: usize) -> Vec<(u128, Owed)> {
+        self.ledger.next(count_max)
+    }
+
+    /// Puts an entry on the list again.
+    pub(crate) fn list(&self, (name, owed): (u128, Owed)) {
+        self.ledger.list(name, owed);
+    }
+
+    pub(crate) fn count_brought_in(&self, counters: usize) {
+        self.brought_in.fetch_add(counters as u64, Ordering::Relaxed);
+    }
+
+    /// How far it is with bringing in.
+    pub(crate) fn recovery(&self) -> Recovery {
+        Recovery {
+            waiting: self.ledger.len(),
+            under_way: self.ledger.under_way(),
+            brought_in: self.brought_in.load(Ordering::Relaxed),
+            unlisted: self.ledger.unlisted(),
         }
-        self.mark_used();
     }
 
     /// Forgets counters and records that were reset elsewhere.
     pub(crate) fn forget(&self, names: &[u128]) {
         if self.is_used() {
             for name in names {
+                // In this order: what is taken out between is on its way before it is struck off.
                 self.counters.forget(*name);
+                self.ledger.forget(*name);
             }
         }
+    }
+
+    /// Gives up bringing anything in: its subjects are not known by these names any more.
+    pub(crate) fn disown(&self) {
+        self.ledger.clear();
     }
 
     /// Drops what is as good as new from one shard in turn; after a whole round, notes whether anything is left.
@@ -116,10 +159,12 @@ impl Fallback {
             return;
         }
         self.counters.sweep_shard(turn, now);
+        self.ledger.sweep_shard(turn, |name| self.counters.holds(name));
         if turn % SHARDS == SHARDS - 1 {
             // In this order: whatever is counted from here on is noted after it.
             self.used.store(false, Ordering::SeqCst);
-            if !self.counters.is_empty() {
+            // What is on its way may come back, and must hear of resets until then.
+            if !self.counters.is_empty() || self.ledger.under_way() > 0 {
                 self.mark_used();
             }
         }
@@ -131,6 +176,65 @@ impl Fallback {
             self.used.store(true, Ordering::SeqCst);
         }
     }
+}
+
+/// What was taken out of the local counters. What is left of it in the end goes back, also when nobody waits for it any
+/// more.
+pub(crate) struct Taken<'a, 'c> {
+    local: &'a Fallback,
+    /// What is to be added elsewhere. A store removes what it has added.
+    pub(crate) charges: Charges<'c>,
+    /// The names of all of it.
+    names: SmallVec<[u128; 4]>,
+    now: Timestamp,
+}
+
+impl<'a, 'c> Taken<'a, 'c> {
+    pub(crate) fn new(local: &'a Fallback, now: Timestamp) -> Self {
+        Taken { local, charges: Charges::default(), names: SmallVec::new(), now }
+    }
+
+    /// Takes a counter out that is on the list.
+    pub(crate) fn add_listed(&mut self, charge: &Charge<'c>, owed: Owed) {
+        self.local.ledger.depart(ledger::name(charge), owed);
+        self.add(charge);
+    }
+
+    /// Takes a counter out that was noted to depart. Not before: a reset that comes between would be missed.
+    fn add(&mut self, charge: &Charge<'c>) {
+        self.names.push(ledger::name(charge));
+        let cost = self.local.counters.take(charge, self.now);
+        if cost > 0 {
+            self.charges.charges.push(Charge { cost, effect: Effect::Enforce, ..*charge });
+        }
+    }
+}
+
+impl Drop for Taken<'_, '_> {
+    fn drop(&mut self) {
+        let Taken { local, charges, names, now } = self;
+        for name in names.drain(..) {
+            let left = charges.charges.iter().find(|charge| ledger::name(charge) == name);
+            // One that was reset on the way is over.
+            let Some((owed, charge)) = local.ledger.arrive(name).zip(left) else { continue };
+            local.counters.put_back(charge, owed.holder, *now);
+            local.ledger.list(name, owed);
+            local.mark_used();
+        }
+    }
+}
+
+/// How far a node is with bringing in what it counted itself while the shared counters could not be reached.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Counters that are still to be brought in.
+    pub waiting: usize,
+    /// Counters that are being brought in at this moment.
+    pub under_way: usize,
+    /// Counters that were brought in, as often as they were.
+    pub brought_in: u64,
+    /// Charges of counters for which there was no room on the list: these are brought in only when their clients come.
+    pub unlisted: u64,
 }
 
 /// The part of a limit that one of so many nodes may admit: at least one request of any that admits some.
@@ -213,15 +317,12 @@ mod tests {
             assert_eq!(admitted(&fallback, &limit, 4), 25);
             assert!(fallback.is_used());
             let taken = fallback.take(&charges(&limit, 1), NOW);
-            assert_eq!(
-                taken.charges.iter().map(|charge| charge.cost).collect::<Vec<_>>(),
-                [25],
-                "{algorithm}"
-            );
-            assert!(fallback.take(&charges(&limit, 1), NOW).charges.is_empty());
-            fallback.put_back(&taken, NOW);
+            let costs: Vec<u32> = taken.charges.charges.iter().map(|charge| charge.cost).collect();
+            assert_eq!(costs, [25], "{algorithm}");
+            assert!(fallback.take(&charges(&limit, 1), NOW).charges.charges.is_empty());
+            drop(taken);
             let later = NOW + Span::from_secs(121);
-            assert!(fallback.take(&charges(&limit, 1), later).charges.is_empty(), "{algorithm}");
+            assert!(fallback.take(&charges(&limit, 1), later).charges.charges.is_empty(), "{algorithm}");
         }
     }
 
@@ -233,9 +334,48 @@ mod tests {
             assert_eq!(admitted(&fallback, &limit, 1), 100);
             let taken = fallback.take(&charges(&limit, 1), NOW);
             assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
-            fallback.put_back(&taken, NOW);
+            drop(taken);
             assert_eq!(admitted(&fallback, &limit, 1), 0, "{algorithm}");
+            assert_eq!(fallback.recovery().waiting, 1, "and is still to be brought in");
         }
+    }
+
+    #[test]
+    fn what_is_reset_on_its_way_does_not_come_back() {
+        let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
+        let fallback = Fallback::new(MemoryBounds::default());
+        assert_eq!(admitted(&fallback, &limit, 4), 25);
+        let taken = fallback.take(&charges(&limit, 1), NOW);
+        fallback.forget(&[7 ^ 9]);
+        drop(taken);
+        assert!(fallback.counters().is_empty());
+        assert_eq!(admitted(&fallback, &limit, 4), 25);
+    }
+
+    #[test]
+    fn the_list_is_of_counters_and_not_of_requests_and_a_sweep_strikes_off_what_is_over() {
+        let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
+        let fallback = Fallback::new(MemoryBounds::default());
+        assert_eq!(admitted(&fallback, &limit, 1), 100);
+        assert_eq!(fallback.recovery().waiting, 1);
+        (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW));
+        assert_eq!(fallback.recovery().waiting, 1, "its window lasts");
+        (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW + Span::from_secs(61)));
+        assert_eq!(fallback.recovery(), Recovery::default());
+    }
+
+    #[test]
+    fn a_list_that_is_full_says_so_and_the_rest_is_brought_in_when_its_client_comes() {
+        let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
+        let keys_max = std::num::NonZeroUsize::MIN;
+        let fallback = Fallback::new(MemoryBounds { keys_max, ..MemoryBounds::default() });
+        let mut in_one_shard = charges(&limit, 1);
+        for number in [0, SHARDS as u128, 2 * SHARDS as u128] {
+            in_one_shard.charges[0].subject = Subject(number);
+            assert!(fallback.charge(&in_one_shard, nodes(1), NOW).verdicts[0].admits());
+        }
+        let Recovery { waiting, unlisted, .. } = fallback.recovery();
+        assert_eq!((waiting, unlisted), (1, 2));
     }
 
     #[test]

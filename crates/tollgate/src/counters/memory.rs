@@ -23,7 +23,7 @@ use std::num::NonZeroUsize;
 
 use smallvec::{SmallVec, smallvec};
 
-use self::holders::Holder;
+pub(super) use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
@@ -173,6 +173,25 @@ impl MemoryCounters {
     pub(super) fn take(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
         let key = Key::new(charge.subject, charge.counter);
         lock(&self.shards[key.shard()].0).take(key, charge, now)
+    }
+
+    /// Whether there is a counter by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.
+    pub(super) fn holds(&self, name: u128) -> bool {
+        let key = Key::of(name);
+        let shard = lock(&self.shards[key.shard()].0);
+        shard.cells.contains(key) || shard.has_log(key)
+    }
+
+    /// Counts again what was [taken](Self::take) out, beside what was counted meanwhile. More than the limit holds is as
+    /// good as the limit.
+    pub(super) fn put_back(&self, charge: &Charge<'_>, holder: Holder, now: Timestamp) {
+        let key = Key::new(charge.subject, charge.counter);
+        let mut shard = lock(&self.shards[key.shard()].0);
+        let held = shard.take(key, charge, now);
+        let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
+        let charge = Charge { cost, ..*charge };
+        let judged = shard.judge(key, holder, &charge, now);
+        shard.commit(&judged, &charge, now);
     }
 
     /// Forgets a counter or a record by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.

@@ -13,7 +13,7 @@ const GREED: usize = 16;
 /// Who holds a counter: requests without a tenant, or tenants by their hash. As many as there are shards, so that it fits where
 /// a key says which shard it is of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Holder(u8);
+pub(in crate::counters) struct Holder(u8);
 
 impl Holder {
     const COUNT: u64 = SHARDS as u64;
@@ -21,7 +21,7 @@ impl Holder {
     pub(super) const COMMON: Holder = Holder(0);
 
     #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash are as good as others")]
-    pub(super) fn of(tenant: Option<Tenant<'_>>) -> Self {
+    pub(in crate::counters) fn of(tenant: Option<Tenant<'_>>) -> Self {
         let named = |tenant: Tenant<'_>| Self::numbered(tenant.subject().0 as u64 % (Self::COUNT - 1) + 1);
         tenant.map_or(Self::COMMON, named)
     }

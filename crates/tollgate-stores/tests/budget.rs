@@ -1,0 +1,100 @@
+//! A decision has one budget, however much follows from it: on a slow link it takes one answer's time and not several.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::time::{Duration, Instant};
+
+use tollgate::counters::{Charges, CounterAdmin, CounterStore};
+use tollgate::limit::Algorithm;
+use tollgate::penalties::PenaltyPolicy;
+use tollgate_stores::redis::{RedisCounters, Topology, VIRTUAL_NODES_DEFAULT};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer};
+
+use self::harness::limits::{Gauge, Watched, charges};
+use self::harness::{address, exact, now, open, runtime, single};
+
+/// How late every answer is. Two of them after each other are twice as late on any machine; that one is less than that is
+/// true of a busy one now and then, and once is enough.
+const LATE: Duration = Duration::from_millis(300);
+const ATTEMPTS: usize = 20;
+
+async fn refused(store: &RedisCounters, charges: &Charges<'_>) -> Duration {
+    let started = Instant::now();
+    let verdicts = store.charge_all(charges, now()).await.unwrap();
+    let took = started.elapsed();
+    assert!(!verdicts.admitted(charges));
+    took
+}
+
+#[test]
+fn a_violation_is_listed_without_the_request_waiting_for_it() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let store = open(&exact(single(proxy.address()))).await;
+        let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
+        let mut took = Vec::new();
+        while took.iter().all(|took| *took >= 2 * LATE) && took.len() < ATTEMPTS {
+            proxy.set(Fault::None);
+            let (client, gauge) = (Watched::new(policy.clone()), Gauge::a_day(Algorithm::FixedWindow, 1));
+            let ask = Charges { penalty: Some(client.penalty(u32::MAX)), ..charges([&gauge], 1) };
+            assert!(store.charge_all(&ask, now()).await.unwrap().admitted(&ask));
+            proxy.set(Fault::Latency(LATE));
+            took.push(refused(&store, &ask).await);
+            proxy.set(Fault::None);
+            let listed = store.penalised(usize::MAX, now()).await.unwrap();
+            assert!(listed.iter().any(|listed| listed.client.contains(&client.name)), "{listed:?}");
+        }
+        assert!(took.len() < ATTEMPTS, "{took:?}");
+    });
+}
+
+#[test]
+fn a_charge_is_taken_back_without_the_request_waiting_for_it() {
+    let servers: Vec<RedisServer> = (0..2).map(|_| RedisServer::start()).collect();
+    let proxies: Vec<FaultProxy> =
+        servers.iter().map(|server| FaultProxy::in_front_of(server.address())).collect();
+    let addresses = proxies.iter().map(|proxy| address(proxy.address())).collect();
+    let topology = Topology::Ring { servers: addresses, virtual_nodes: VIRTUAL_NODES_DEFAULT };
+    let set = |fault: &Fault| proxies.iter().for_each(|proxy| proxy.set(fault.clone()));
+    runtime().block_on(async {
+        let store = open(&exact(topology)).await;
+        let mut took = Vec::new();
+        while took.iter().all(|took| *took >= 2 * LATE) && took.len() < ATTEMPTS {
+            set(&Fault::None);
+            let (wide, narrow) =
+                (Gauge::a_day(Algorithm::FixedWindow, 10), Gauge::a_day(Algorithm::FixedWindow, 1));
+            assert!(store.charge_all(&charges([&narrow], 1), now()).await.is_ok());
+            let before = store.refunds();
+            set(&Fault::Latency(LATE));
+            let waited = refused(&store, &charges([&wide, &narrow], 1)).await;
+            // Half of the pairs are on one server, which has nothing to take back.
+            if store.refunds() > before {
+                took.push(waited);
+            }
+        }
+        assert!(took.len() < ATTEMPTS, "{took:?}");
+    });
+}
+
+#[test]
+fn what_is_brought_in_with_a_request_costs_it_no_second_wait_and_is_counted_before_it() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let store = open(&exact(single(proxy.address()))).await;
+        proxy.set(Fault::Latency(LATE));
+        let mut took = Vec::new();
+        while took.iter().all(|took| *took >= 2 * LATE) && took.len() < ATTEMPTS {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
+            let (mut held, asked) = (charges([&gauge], 30), charges([&gauge], 1));
+            let started = Instant::now();
+            let verdicts = store.carry_and_charge(&mut held, &asked, now()).await.unwrap();
+            took.push(started.elapsed());
+            assert_eq!((verdicts.verdicts[0].remaining, held.charges.len()), (69, 0));
+        }
+        assert!(took.len() < ATTEMPTS, "{took:?}");
+    });
+}
