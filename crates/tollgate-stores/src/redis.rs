@@ -230,8 +230,9 @@ impl CounterStore for RedisCounters {
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
         let (store, started) = (&self.0, Instant::now());
-        // One behind the other on the same connection, and waited for together: what is held is counted before the request
-        // is, and the request waits for one answer's time.
+        // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
+        // counted before the request is; batches and connections may pass each other, and then this one request does not
+        // know of it, as those do not that are under way already.
         let carry = store.carry(held, now, started + store.timeout);
         let (_, decided) = join(carry, store.decide(charges, now, started)).await;
         match decided {
