@@ -15,6 +15,7 @@ mod keys;
 mod lane;
 mod leases;
 mod link;
+mod listen;
 mod random;
 mod records;
 mod refusals;
