@@ -8,6 +8,7 @@
 mod breaker;
 mod claims;
 mod decide;
+mod dial;
 mod error;
 mod fleet;
 mod hot;
@@ -120,9 +121,8 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                let refused = links.iter().any(|link| link.trouble().is_some());
-                if !links.is_empty() && (refused || self.0.schema.is_known()) {
-                    return links.iter().all(|link| link.is_connected());
+                if self.0.refusal().is_some() || !links.is_empty() && self.0.schema.is_known() {
+                    return !links.is_empty() && links.iter().all(|link| link.is_connected());
                 }
                 // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -149,12 +149,14 @@ impl RedisCounters {
         self.0.router.links().iter().map(|link| link.stats()).collect()
     }
 
-    /// Why a server refuses us, if one does for a reason that only an operator can help with.
+    /// Why nothing can be decided, if it is for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        match self.0.refusal()? {
-            Fault::Misconfigured(reason) => Some(reason),
-            _ => None,
-        }
+        self.0.refusal().map(|fault| fault.words())
+    }
+
+    /// Why no server is known, as long as there is none.
+    pub fn unknown(&self) -> &'static str {
+        self.0.router.unknown()
     }
 
     /// The servers' clock less ours, in seconds, as of the last answer.
@@ -245,9 +247,13 @@ impl Store {
         Ok((counter(version), before))
     }
 
-    /// Why a server refuses us, if one does.
+    /// Why nothing can be decided, if only an operator can help: a server refuses us, none can be found, or the fleet
+    /// cannot be joined.
     fn refusal(&self) -> Option<Fault> {
-        self.router.links().iter().find_map(|link| link.trouble()).map(|fault| Fault::clone(&fault))
+        let links = self.router.links();
+        let lost = || self.router.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
+        let refused = links.iter().find_map(|link| link.trouble()).or_else(lost);
+        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble())
     }
 
     /// A command that no request waits for.
