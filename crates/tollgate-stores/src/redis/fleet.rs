@@ -329,14 +329,18 @@ pub(super) fn tend(store: &Arc<Store>) {
 
 async fn beats(store: Weak<Store>) {
     let mut facts = Facts::default();
-    for turn in 0_u64.. {
+    // The first beat that is answered asks for them at once: their warnings belong to the start.
+    let mut since_facts = FACTS_EVERY;
+    loop {
         let Some(strong) = store.upgrade() else { return };
         strong.schema.tried(&strong.beat().await);
-        if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
+        let known = strong.schema.is_known();
+        since_facts = since_facts.saturating_add(u64::from(known));
+        if known && since_facts > FACTS_EVERY {
             strong.read_facts(&mut facts).await;
+            since_facts = 1;
         }
         let hinted = strong.fleet.hinted.notified();
-        let known = strong.schema.is_known();
         let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
         let _ = timeout(pause, hinted).await;
     }
