@@ -27,6 +27,7 @@ mod servers;
 mod settings;
 mod slices;
 mod spanning;
+mod trouble;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ pub use self::servers::ServerFacts;
 pub use self::settings::{
     Address, Login, RedisSettings, Secret, Tls, Topology, UrlError, VIRTUAL_NODES_DEFAULT,
 };
+use self::trouble::Troubles;
 
 /// How long what no request waits for may take.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -76,6 +78,7 @@ struct Store {
     leasing: bool,
     fleet: Fleet,
     facts: Arc<servers::Known>,
+    troubles: Troubles,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
@@ -105,6 +108,7 @@ impl RedisCounters {
             leasing: settings.leases,
             fleet: Fleet::new(),
             facts: servers::known(),
+            troubles: Troubles::default(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
             charges: AtomicU64::new(0),
@@ -140,8 +144,18 @@ impl RedisCounters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        let decided = self.0.decide(charges, now).await;
-        decided.map_err(|fault| fault.into_store_error(self.0.timeout))
+        match self.0.decide(charges, now).await {
+            Ok((verdicts, at)) => {
+                if at.is_some() {
+                    self.0.troubles.decided();
+                }
+                Ok((verdicts, at))
+            }
+            Err(fault) => {
+                self.0.note_failed(&fault, charges);
+                Err(fault.into_store_error(self.0.timeout))
+            }
+        }
     }
 
     /// What is known of each server.

@@ -333,7 +333,7 @@ async fn beats(store: Weak<Store>) {
     let mut since_facts = FACTS_EVERY;
     loop {
         let Some(strong) = store.upgrade() else { return };
-        strong.schema.tried(&strong.beat().await);
+        strong.note_beat(&strong.beat().await);
         let known = strong.schema.is_known();
         since_facts = since_facts.saturating_add(u64::from(known));
         if known && since_facts > FACTS_EVERY {
