@@ -147,7 +147,7 @@ impl App {
 
     /// Adds the time since the last look to that without shared counters, if they are not to be had.
     pub(crate) fn count_outage(&self, state: &StoreState, passed: Duration) {
-        if *state != StoreState::Reached {
+        if state.is_outage() {
             self.metrics().count_degraded(passed);
         }
     }

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::{MemoryCounters, Timestamp};
-use tollgate_stores::redis::RedisCounters;
+use tollgate_stores::redis::{LinkStats, RedisCounters};
 
 /// Where this service counts.
 pub(crate) enum Counters {
@@ -19,6 +19,8 @@ pub(crate) enum Counters {
 pub(crate) enum StoreState {
     /// They are asked.
     Reached,
+    /// They are asked, and something about them needs attention.
+    Hindered(String),
     /// Some of them do not answer: this node counts its share.
     Unreached(String),
     /// They refuse us, and nothing can be decided until an operator acts.
@@ -26,10 +28,16 @@ pub(crate) enum StoreState {
 }
 
 impl StoreState {
+    /// Whether decisions are made without them, or not at all.
+    pub(crate) fn is_outage(&self) -> bool {
+        matches!(self, StoreState::Unreached(_) | StoreState::Refused(_))
+    }
+
     /// What is wrong, in words.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             StoreState::Reached => None,
+            StoreState::Hindered(reason) => Some(format!("{reason}: other decisions are made as ever")),
             StoreState::Unreached(reason) => {
                 Some(format!("{reason}: until that changes this node counts its share of each limit"))
             }
@@ -64,17 +72,30 @@ impl Counters {
             return StoreState::Refused(reason);
         }
         let links = redis.links();
-        let silent: Vec<&str> = (links.iter())
-            .filter(|link| !link.connected || link.breaker_open)
-            .map(|link| &*link.server)
-            .collect();
-        match (silent.as_slice(), links.is_empty()) {
-            ([], false) if redis.has_joined() => StoreState::Reached,
-            ([], false) => StoreState::Unreached("the other nodes have not been heard of yet".to_owned()),
-            ([], true) => StoreState::Unreached("no server of the cluster is known yet".to_owned()),
-            (silent, _) => StoreState::Unreached(format!("{} cannot be reached", silent.join(", "))),
+        let silent: Vec<String> =
+            (links.iter()).filter(|link| !link.connected || link.breaker_open).map(silence).collect();
+        if links.is_empty() {
+            return StoreState::Unreached(redis.unknown().to_owned());
         }
+        if !silent.is_empty() {
+            return StoreState::Unreached(silent.join(", "));
+        }
+        if !redis.has_joined() {
+            return StoreState::Unreached("the other nodes have not been heard of yet".to_owned());
+        }
+        if let Some(reason) = redis.failure() {
+            return StoreState::Unreached(format!("decisions fail ({reason})"));
+        }
+        redis.hindrance().map_or(StoreState::Reached, StoreState::Hindered)
     }
+}
+
+/// Why a server is not asked.
+fn silence(link: &LinkStats) -> String {
+    let LinkStats { server, trouble, .. } = link;
+    let reason = trouble.as_deref().unwrap_or("no answer");
+    let what = if link.connected { "does not count" } else { "cannot be reached" };
+    format!("{server} {what} ({reason})")
 }
 
 // Calls to Redis are boxed: what they keep while they wait would else make every check larger, in memory too.

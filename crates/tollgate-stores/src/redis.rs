@@ -8,6 +8,7 @@
 mod breaker;
 mod claims;
 mod decide;
+mod dial;
 mod errands;
 mod error;
 mod fleet;
@@ -16,6 +17,7 @@ mod keys;
 mod lane;
 mod leases;
 mod link;
+mod listen;
 mod nodes;
 mod random;
 mod records;
@@ -27,6 +29,7 @@ mod servers;
 mod settings;
 mod slices;
 mod spanning;
+mod trouble;
 mod url;
 
 use std::num::NonZeroU32;
@@ -54,6 +57,7 @@ use self::schema::Schema;
 use self::script::ChargeAll;
 pub use self::servers::ServerFacts;
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
+use self::trouble::Troubles;
 pub use self::url::{ServerUrl, UrlError};
 
 /// How long what no request waits for may take.
@@ -79,6 +83,7 @@ struct Store {
     leasing: bool,
     fleet: Fleet,
     facts: Arc<servers::Known>,
+    troubles: Troubles,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
     refunds: AtomicU64,
@@ -110,6 +115,7 @@ impl RedisCounters {
             leasing: settings.leases,
             fleet: Fleet::new(),
             facts: servers::known(),
+            troubles: Troubles::default(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
             charges: AtomicU64::new(0),
@@ -126,9 +132,8 @@ impl RedisCounters {
                 for link in &links {
                     link.connected().await;
                 }
-                let refused = links.iter().any(|link| link.trouble().is_some());
-                if !links.is_empty() && (refused || self.0.schema.is_known()) {
-                    return links.iter().all(|link| link.is_connected());
+                if self.0.refusal().is_some() || !links.is_empty() && self.0.schema.is_known() {
+                    return !links.is_empty() && links.iter().all(|link| link.is_connected());
                 }
                 // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -146,8 +151,7 @@ impl RedisCounters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        let decided = self.0.decide(charges, now, Instant::now()).await;
-        decided.map_err(|fault| fault.into_store_error(self.0.timeout))
+        self.0.told(self.0.decide(charges, now, Instant::now()).await, charges)
     }
 
     /// What is known of each server.
@@ -155,12 +159,14 @@ impl RedisCounters {
         self.0.router.links().iter().map(|link| link.stats()).collect()
     }
 
-    /// Why a server refuses us, if one does for a reason that only an operator can help with.
+    /// Why nothing can be decided, if it is for a reason that only an operator can help with.
     pub fn refusal(&self) -> Option<String> {
-        match self.0.refusal()? {
-            Fault::Misconfigured(reason) => Some(reason),
-            _ => None,
-        }
+        self.0.refusal().map(|fault| fault.words())
+    }
+
+    /// Why no server is known, as long as there is none.
+    pub fn unknown(&self) -> &'static str {
+        self.0.router.unknown()
     }
 
     /// The servers' clock less ours, in seconds, as of the last answer.
@@ -235,10 +241,7 @@ impl CounterStore for RedisCounters {
         // know of it, as those do not that are under way already.
         let carry = store.carry(held, now, started + store.timeout);
         let (_, decided) = join(carry, store.decide(charges, now, started)).await;
-        match decided {
-            Ok((verdicts, _)) => Ok(verdicts),
-            Err(fault) => Err(fault.into_store_error(store.timeout)),
-        }
+        store.told(decided, charges).map(|(verdicts, _)| verdicts)
     }
 }
 
@@ -257,6 +260,26 @@ impl CounterAdmin for RedisCounters {
 }
 
 impl Store {
+    /// Keeps in mind how a decision ended, and says it in the words of the library.
+    fn told(
+        &self,
+        decided: Result<(Verdicts, Option<Timestamp>), Fault>,
+        charges: &Charges<'_>,
+    ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
+        match decided {
+            Ok((verdicts, at)) => {
+                if at.is_some() {
+                    self.troubles.decided();
+                }
+                Ok((verdicts, at))
+            }
+            Err(fault) => {
+                self.note_failed(&fault, charges);
+                Err(fault.into_store_error(self.timeout))
+            }
+        }
+    }
+
     /// Where a charge's counter is in the version that the fleet speaks; and while it changes over, where it was before and
     /// until when.
     fn counter(
@@ -270,9 +293,13 @@ impl Store {
         Ok((counter(version), before))
     }
 
-    /// Why a server refuses us, if one does.
+    /// Why nothing can be decided, if only an operator can help: a server refuses us, none can be found, or the fleet
+    /// cannot be joined.
     fn refusal(&self) -> Option<Fault> {
-        self.router.links().iter().find_map(|link| link.trouble()).map(|fault| Fault::clone(&fault))
+        let links = self.router.links();
+        let lost = || self.router.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
+        let refused = links.iter().find_map(|link| link.trouble()).or_else(lost);
+        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble())
     }
 
     /// A command that no request waits for.

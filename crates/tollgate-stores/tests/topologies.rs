@@ -174,7 +174,8 @@ fn time_passes_alike_on_every_topology() {
 }
 
 /// The rights of the user that tollgate logs in as: all of them, and no more. `docs/redis.md` repeats this line.
-/// A cluster needs `+cluster|slots` and `+asking` besides, another database than 0 `+select`.
+/// A cluster needs `+cluster|slots` and `+asking` besides, a master under sentinels `+role` (a test in
+/// `misconfigured.rs`), another database than 0 `+select`.
 const RIGHTS: &str = "resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set +del +exists \
                       +rename +pttl +pexpire +expireat +incr +llen +lindex +lset +ltrim +rpush +zadd +zrem +zcard \
                       +zrange +zremrangebyrank +zremrangebyscore +hset +hdel +hget +hgetall +hrandfield +publish +subscribe";

@@ -11,6 +11,7 @@ mod outages;
 mod propagation;
 mod refusals;
 mod topologies;
+mod troubles;
 mod watching;
 
 use crate::harness::Service;

@@ -22,6 +22,12 @@ struct ServerLabel {
     server: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct FaultLabel {
+    server: String,
+    fault: &'static str,
+}
+
 impl Figures {
     pub(super) fn new() -> Self {
         Figures(Registry::with_prefix(PREFIX))
@@ -55,6 +61,20 @@ impl Figures {
         let family = Family::<ServerLabel, Counter>::default();
         for (server, figure) in figures {
             family.get_or_create(&ServerLabel { server: server.to_owned() }).inc_by(figure);
+        }
+        self.0.register(name, help, family);
+    }
+
+    /// [`Figures::counter`], of several servers and what they failed by.
+    pub(super) fn counters_by_fault<'a>(
+        &mut self,
+        name: &str,
+        help: &str,
+        figures: impl IntoIterator<Item = (&'a str, &'static str, u64)>,
+    ) {
+        let family = Family::<FaultLabel, Counter>::default();
+        for (server, fault, figure) in figures {
+            family.get_or_create(&FaultLabel { server: server.to_owned(), fault }).inc_by(figure);
         }
         self.0.register(name, help, family);
     }

@@ -48,6 +48,11 @@ fn read_links(links: &[LinkStats], figures: &mut Figures) {
     figures.counters_by_server("store_calls", "Calls sent to a server", each(|link| link.calls));
     let help = "Connections to a server that were tried";
     figures.counters_by_server("store_dials", help, each(|link| link.dials));
+    let help = "Calls that failed, by the code of the server's answer or how there was none";
+    let faults = links
+        .iter()
+        .flat_map(|link| link.faults.iter().map(|(fault, count)| (&*link.server, *fault, *count)));
+    figures.counters_by_fault("store_faults", help, faults);
 }
 
 /// What the servers say about themselves.

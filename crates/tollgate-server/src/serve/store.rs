@@ -36,6 +36,9 @@ pub(super) async fn open(
             let counters = Counters::Redis(redis);
             match counters.state() {
                 StoreState::Reached => info!("the counter store is connected"),
+                StoreState::Hindered(reason) => {
+                    warn!(reason, "the counter store is connected, and needs attention");
+                }
                 StoreState::Unreached(reason) => {
                     warn!(
                         reason,
@@ -52,7 +55,11 @@ pub(super) async fn open(
 /// Tells when the shared counters begin and cease to refuse us. Outages the stores tell of.
 pub(super) fn tell_of_refusals(before: &StoreState, now: &StoreState) {
     match (before, now) {
-        (StoreState::Refused(_), StoreState::Refused(_)) => {}
+        (StoreState::Refused(_), StoreState::Refused(_))
+        | (StoreState::Hindered(_), StoreState::Hindered(_)) => {}
+        (StoreState::Reached, StoreState::Hindered(reason)) => {
+            warn!(reason, "the counter store needs attention");
+        }
         (_, StoreState::Refused(reason)) => tell_of_refusal(reason),
         (StoreState::Refused(_), _) => info!("the counter store does not refuse us any more"),
         _ => {}

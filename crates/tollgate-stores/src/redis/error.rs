@@ -12,8 +12,10 @@ use tollgate::counters::StoreError;
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// Never sent, or refused before anything was done: nothing was charged.
+    /// Never sent: nothing was charged.
     NotDone,
+    /// The server answers, and cannot do it now: nothing was charged. In its words.
+    Refused(String),
     /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
     Unknown,
     /// The same, and the connection is as it was: it may yet come.
@@ -24,8 +26,8 @@ pub(super) enum Fault {
     Ask(String),
     /// Some of the keys are on their way, and others not yet: nothing was done.
     TryAgain,
-    /// This server is no longer the one to ask.
-    WrongServer,
+    /// This server is no longer the one to ask, in its words.
+    WrongServer(String),
     /// The script is not there.
     NoScript,
     /// Only an operator can help.
@@ -35,7 +37,12 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether the server is to blame, so that it is asked less.
     pub(super) fn counts(&self) -> bool {
-        matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent | Fault::WrongServer)
+        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent)
+    }
+
+    /// Whether a server that is there says that it cannot: that it still is there changes nothing.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Fault::Refused(_) | Fault::WrongServer(_))
     }
 
     /// Whether it is certain that nothing was charged.
@@ -49,13 +56,61 @@ impl Fault {
         ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code))
     }
 
+    /// What it means where no server may send us on to another: there it would never end.
+    pub(super) fn outside_a_cluster(self) -> Self {
+        match self {
+            Fault::Moved(to) => Fault::Misconfigured(format!("MOVED {to}: {IN_CLUSTER}")),
+            Fault::Ask(to) => Fault::Misconfigured(format!("ASK {to}: {IN_CLUSTER}")),
+            Fault::Misconfigured(reason) if reason.starts_with("CROSSSLOT") => {
+                Fault::Misconfigured(format!("{reason}: {IN_CLUSTER}"))
+            }
+            other => other,
+        }
+    }
+
+    /// Whether servers belong together in another way than we are told.
+    pub(super) fn is_of_topology(&self) -> bool {
+        matches!(self, Fault::Misconfigured(reason) if reason.ends_with(IN_CLUSTER))
+    }
+
+    /// What people are told.
+    pub(super) fn words(&self) -> String {
+        match self {
+            Fault::Refused(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => words.clone(),
+            Fault::NotDone => "there is no connection".to_owned(),
+            Fault::Unknown => "the connection was lost".to_owned(),
+            Fault::Silent => "no answer in time".to_owned(),
+            Fault::Moved(to) | Fault::Ask(to) => format!("its counters are at {to}"),
+            Fault::TryAgain => "TRYAGAIN a slot is on its way".to_owned(),
+            Fault::NoScript => "NOSCRIPT the script is missing although it was just loaded".to_owned(),
+        }
+    }
+
+    /// The same in one word of a list that does not grow, for figures; nothing where we are only sent on.
+    pub(super) fn label(&self) -> Option<&'static str> {
+        let code = match self {
+            Fault::Moved(_) | Fault::Ask(_) | Fault::TryAgain => return None,
+            Fault::NotDone => return Some("unconnected"),
+            Fault::Unknown => return Some("lost"),
+            Fault::Silent => return Some("silent"),
+            Fault::NoScript => return Some("NOSCRIPT"),
+            Fault::Refused(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => {
+                words.split(' ').next().unwrap_or_default()
+            }
+        };
+        Some(CODES.iter().find(|known| **known == code).copied().unwrap_or("other"))
+    }
+
     pub(super) fn into_store_error(self, deadline: Duration) -> StoreError {
         match self {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
-            Fault::NotDone | Fault::TryAgain | Fault::WrongServer | Fault::Moved(_) | Fault::Ask(_) => {
-                StoreError::Unreachable
-            }
+            Fault::NotDone
+            | Fault::Refused(_)
+            | Fault::TryAgain
+            | Fault::WrongServer(_)
+            | Fault::Moved(_)
+            | Fault::Ask(_) => StoreError::Unreachable,
         }
     }
 
@@ -64,18 +119,27 @@ impl Fault {
         Self::from_words(error.code(), error.details().unwrap_or_default())
     }
 
+    /// By a line as it is on the wire, without its sign.
+    pub(super) fn from_line(line: &str) -> Self {
+        let (code, detail) = line.split_once(' ').unwrap_or((line, ""));
+        Self::from_words(code, detail)
+    }
+
     fn from_words(code: &str, detail: &str) -> Self {
         let address = || detail.split(' ').nth(1).unwrap_or_default().to_owned();
         match code {
             "MOVED" => Fault::Moved(address()),
             "ASK" => Fault::Ask(address()),
-            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer,
+            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer(format!("{code} {detail}")),
             "NOSCRIPT" => Fault::NoScript,
             "TRYAGAIN" => Fault::TryAgain,
             // It will pass, and it did nothing.
-            "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => Fault::NotDone,
+            "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => {
+                Fault::Refused(format!("{code} {detail}"))
+            }
             // Servers before version 7 wrap what a command of the script was told.
             "ERR" if let Some((code, detail)) = told_within_script(detail) => Self::from_words(code, detail),
+            "DENIED" => Fault::Misconfigured(PROTECTED.to_owned()),
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
         }
@@ -86,12 +150,22 @@ impl Fault {
         if error.is_timeout() { Fault::Silent } else { Fault::Unknown }
     }
 
+    /// What the connection said. The client library shares it.
+    pub(super) fn cause(error: &RedisError) -> Option<&io::Error> {
+        let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
+        cause.and_then(|cause| cause.downcast_ref::<io::Error>())
+    }
+
     /// Of a connection that could not be made.
     pub(super) fn from_dial(error: &RedisError) -> Self {
         let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
             || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
         match error.code() {
             _ if is_about_certificates(error) => Fault::Misconfigured(format!("TLS {error}")),
+            Some("DENIED") => Fault::Misconfigured(PROTECTED.to_owned()),
+            _ if let Some(detail) = refused_database(error) => Fault::Misconfigured(format!(
+                "ERR {detail}: see the database in counters.url or counters.database"
+            )),
             _ if !refused => Fault::NotDone,
             Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
             // The client library keeps the server's words to itself.
@@ -102,6 +176,39 @@ impl Fault {
     }
 }
 
+/// Codes that figures tell by name.
+const CODES: [&str; 16] = [
+    "LOADING",
+    "OOM",
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "READONLY",
+    "CLUSTERDOWN",
+    "MASTERDOWN",
+    "NOAUTH",
+    "WRONGPASS",
+    "NOPERM",
+    "DENIED",
+    "CROSSSLOT",
+    "WRONGTYPE",
+    "ERR",
+    "TLS",
+];
+
+const IN_CLUSTER: &str = "this server is part of a cluster: set topology = \"cluster\"";
+
+/// In place of the five sentences of the server.
+const PROTECTED: &str = "DENIED this server is in protected mode and takes nobody from another machine: give its users \
+                         passwords, or switch protected-mode off where the network is closed";
+
+/// Why the server has no such database for us, if it is for good. The client library gives the words, not the code.
+fn refused_database(error: &RedisError) -> Option<&str> {
+    let for_good = ["DB index", "SELECT is not allowed", "no permissions"];
+    let is_for_good = |detail: &&str| for_good.iter().any(|words| detail.contains(words));
+    error.detail().filter(is_for_good).filter(|_| error.to_string().contains("switch database"))
+}
+
 /// The code and the rest of `Error running script (call to f_…): @user_script:9: -OOM command not allowed …`.
 fn told_within_script(detail: &str) -> Option<(&str, &str)> {
     let (_, told) = detail.strip_prefix("Error running script")?.split_once(": -")?;
@@ -110,9 +217,7 @@ fn told_within_script(detail: &str) -> Option<(&str, &str)> {
 
 /// Whether we do not trust the server by its certificate, or it does not trust us by ours.
 fn is_about_certificates(error: &RedisError) -> bool {
-    // The client library shares what the connection said.
-    let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
-    let cause = cause.and_then(|cause| cause.downcast_ref::<io::Error>()).and_then(io::Error::get_ref);
+    let cause = Fault::cause(error).and_then(io::Error::get_ref);
     match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
         Some(rustls::Error::AlertReceived(alert)) => matches!(
@@ -141,10 +246,20 @@ mod tests {
                 format!("Error running script (call to f_0c): @user_script:51: @user_script: 51: {told}");
             Fault::from_words("ERR", &detail)
         };
-        assert_eq!(wrapped("-OOM command not allowed when used memory > 'maxmemory'."), Fault::NotDone);
-        assert_eq!(wrapped("-READONLY You can't write against a read only replica."), Fault::WrongServer);
+        let full = "OOM command not allowed when used memory > 'maxmemory'.";
+        assert_eq!(wrapped(&format!("-{full}")), Fault::Refused(full.to_owned()));
+        let replica = "READONLY You can't write against a read only replica.";
+        assert_eq!(wrapped(&format!("-{replica}")), Fault::WrongServer(replica.to_owned()));
         assert!(matches!(wrapped("-WRONGTYPE Operation against a key"), Fault::Misconfigured(_)));
         assert!(matches!(wrapped("-ERR unknown command"), Fault::Misconfigured(_)));
         assert!(matches!(Fault::from_words("ERR", "no such thing: -OOM"), Fault::Misconfigured(_)));
+    }
+
+    #[test]
+    fn figures_name_what_is_known_and_lump_the_rest() {
+        assert_eq!(Fault::from_words("OOM", "command not allowed").label(), Some("OOM"));
+        assert_eq!(Fault::from_words("SOMETHING", "nobody has heard of").label(), Some("other"));
+        assert_eq!(Fault::Silent.label(), Some("silent"));
+        assert_eq!(Fault::TryAgain.label(), None);
     }
 }

@@ -9,15 +9,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
-use futures_util::StreamExt;
 use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
-use tracing::{info, warn};
 
 use super::error::Fault;
+use super::listen::listen;
 use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
 use super::router::Place;
@@ -37,7 +36,7 @@ const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
 const RESETS_HELD: usize = 256;
 /// The channel of hints.
-const CHANNEL: &str = "changes";
+pub(super) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
 const ELSEWHERE: &str = "elsewhere";
 /// How often the leases that ended are looked through.
@@ -261,7 +260,7 @@ impl Store {
         }
     }
 
-    fn heed(&self, message: &str) {
+    pub(super) fn heed(&self, message: &str) {
         match message.split_once(' ') {
             Some(("reset", names)) => {
                 let counters: Vec<u128> =
@@ -315,16 +314,20 @@ pub(super) fn tend(store: &Arc<Store>) {
 
 async fn beats(store: Weak<Store>) {
     let (mut facts, mut reunion) = (Facts::default(), Reunion::new());
-    for turn in 0_u64.. {
+    // The first beat that is answered asks for them at once: their warnings belong to the start.
+    let mut since_facts = FACTS_EVERY;
+    loop {
         let Some(strong) = store.upgrade() else { return };
         let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
         reunion.tried(&outcome);
-        strong.schema.tried(&outcome);
-        if turn % FACTS_EVERY == 0 && strong.schema.is_known() {
+        strong.note_beat(&outcome);
+        let known = strong.schema.is_known();
+        since_facts = since_facts.saturating_add(u64::from(known));
+        if known && since_facts > FACTS_EVERY {
             strong.read_facts(&mut facts).await;
+            since_facts = 1;
         }
         let hinted = strong.fleet.hinted.notified();
-        let known = strong.schema.is_known();
         let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
         let _ = timeout(pause, hinted).await;
     }
@@ -342,35 +345,6 @@ async fn end_leases(store: Weak<Store>) {
             generation = current;
         }
         store.settle(store.leases.ended(Instant::now())).await;
-    }
-}
-
-/// Hears what other nodes say; when the connection is lost, makes another.
-async fn listen(store: Weak<Store>) {
-    loop {
-        let Some(strong) = store.upgrade() else { return };
-        let (client, channel) = (strong.router.client(strong.home()), keys::shared(CHANNEL));
-        drop(strong);
-        if let Some(client) = client
-            && let Ok(Ok(mut hints)) = timeout(ADMIN_TIMEOUT, client.get_async_pubsub()).await
-            && hints.subscribe(&channel).await.is_ok()
-        {
-            info!("listening for changes by other nodes");
-            let mut messages = hints.on_message();
-            // Looked at now and then, so that a store that is no longer used is let go.
-            loop {
-                let next = timeout(Duration::from_secs(5), messages.next()).await;
-                let Some(store) = store.upgrade() else { return };
-                match next {
-                    Ok(Some(message)) => store.heed(&message.get_payload::<String>().unwrap_or_default()),
-                    Ok(None) => break,
-                    Err(_) if store.router.client_changed(store.home(), &client) => break,
-                    Err(_) => {}
-                }
-            }
-            warn!("no longer hear of changes by other nodes at once; connecting again");
-        }
-        sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
     }
 }
 

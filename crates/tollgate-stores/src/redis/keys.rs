@@ -103,6 +103,17 @@ pub(super) fn record(tag: &Tag) -> String {
 /// The hash tag of what the nodes of a fleet share: no group has so long a one.
 pub(super) const FLEET: &str = "fleet";
 
+/// The name of what is written to find out whether a server can write; in a cluster, to one that holds this slot.
+pub(super) fn probe(slot: Option<u32>) -> String {
+    let group = |index: usize| [index >> 10, index >> 5, index].map(|place| ALPHABET[place % ALPHABET.len()]);
+    let mut groups = (0..ALPHABET.len().pow(3)).map(group);
+    let of_slot = |slot: u32| groups.find(|group| u32::from(self::slot(group)) == slot);
+    // Every counter has a group: what has none belongs to the fleet.
+    let group = slot.and_then(of_slot);
+    let tag = group.as_ref().and_then(|group| std::str::from_utf8(group).ok()).unwrap_or(FLEET);
+    format!("{PREFIX}{{{tag}}}:probe")
+}
+
 /// The name of something a fleet has one of.
 pub(super) fn shared(name: &str) -> String {
     format!("{PREFIX}{{{FLEET}}}:{name}")
@@ -154,6 +165,15 @@ mod tests {
     fn the_slot_is_the_one_that_redis_computes() {
         assert_eq!(slot(b"123456789"), 0x31c3 % SLOTS);
         assert_eq!((slot(b"foo"), slot(b"")), (12_182, 0));
+    }
+
+    #[test]
+    fn a_server_is_probed_in_a_slot_that_it_holds() {
+        assert_eq!(probe(None), "rl:{fleet}:probe");
+        let tag = Tag::new(Subject(u128::MAX / 3));
+        let name = probe(Some(slot(tag.group()).into()));
+        let group = name.strip_prefix("rl:{").and_then(|rest| rest.strip_suffix("}:probe")).unwrap();
+        assert_eq!((group.len(), slot(group.as_bytes())), (GROUP_BYTES, slot(tag.group())));
     }
 
     #[test]

@@ -6,17 +6,18 @@
 //! nothing waits.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
+use redis::{Client, Cmd, Pipeline, Value};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::breaker::Breaker;
+use super::dial::{NoConnection, dial};
 use super::error::Fault;
 use super::random::jitter;
 use super::script::ChargeAll;
@@ -29,6 +30,8 @@ const BATCHES_IN_FLIGHT: usize = 2;
 const QUEUE_MAX: usize = 4_096;
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
+/// A connection that lasted so long was one.
+const LASTED: Duration = Duration::from_secs(1);
 /// How long a batch waits for its answer at least. Decisions usually stop waiting long before; this frees the place of
 /// the batch.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
@@ -57,6 +60,10 @@ struct Line {
     connection: ArcSwapOption<MultiplexedConnection>,
     /// Why the server does not take us, if only an operator can help.
     refused: ArcSwapOption<Fault>,
+    /// Why the last attempt to connect failed; nothing since one did not.
+    failed: ArcSwapOption<String>,
+    /// Whether a call was answered on this connection.
+    served: AtomicBool,
     /// Told when the connection is found broken, or made.
     broken: Notify,
     made: Notify,
@@ -81,6 +88,8 @@ impl Lane {
             silence_max: budget.max(SILENCE_MIN),
             connection: ArcSwapOption::empty(),
             refused: ArcSwapOption::empty(),
+            failed: ArcSwapOption::empty(),
+            served: AtomicBool::new(false),
             broken: Notify::new(),
             made: Notify::new(),
             dials: AtomicU64::new(0),
@@ -124,21 +133,25 @@ impl Lane {
         }
     }
 
-    /// Asks the server whether it is there, past everything that is queued. Nothing if there is no connection.
-    pub(super) async fn ping(&self, patience: Duration) -> Option<bool> {
-        let connection = self.line.connection.load_full()?;
+    /// Why the last attempt to connect failed, if it did.
+    pub(super) fn failure(&self) -> Option<Arc<String>> {
+        self.line.failed.load_full()
+    }
+
+    /// A call past everything that is queued.
+    pub(super) async fn ask(&self, command: &Cmd, patience: Duration) -> Result<Value, Fault> {
+        let connection = self.line.connection.load_full().ok_or(Fault::NotDone)?;
         let mut speaker = MultiplexedConnection::clone(&connection);
-        let ping = redis::cmd("PING");
-        match timeout(patience, speaker.send_packed_command(&ping)).await {
-            Ok(Ok(Value::ServerError(error))) => Some(!Fault::from_server(&error).counts()),
-            Ok(Ok(_)) => Some(true),
+        match timeout(patience, speaker.send_packed_command(command)).await {
+            Ok(Ok(value)) => plain(value),
             Ok(Err(error)) => {
-                if !error.is_timeout() {
+                let fault = Fault::from_connection(&error);
+                if fault != Fault::Silent {
                     self.line.give_up(&connection);
                 }
-                Some(false)
+                Err(fault)
             }
-            Err(_) => Some(false),
+            Err(_) => Err(Fault::Silent),
         }
     }
 
@@ -154,75 +167,64 @@ impl Lane {
 }
 
 impl Line {
-    /// Makes the connection, and makes it again whenever it breaks.
+    /// Makes the connection, and makes it again whenever it breaks. The first failure in a row is told with its reason.
     async fn keep(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
-            match self.dial(failures == 0).await {
+            self.dials.fetch_add(1, Ordering::Relaxed);
+            match dial(&self.client, self.connect_timeout, self.silence_max).await {
                 Ok((connection, greeting)) => {
-                    failures = 0;
-                    self.refused.store(None);
-                    self.connection.store(Some(Arc::new(connection)));
-                    self.made.notify_waiters();
-                    // A server that is too slow for decisions, or not ready for them, is still left alone.
-                    if greeting.is_some_and(|took| took <= self.budget) && self.breaker.close(Instant::now())
-                    {
-                        let server = self.client.get_connection_info().addr();
-                        info!(%server, "the counter store answers again");
-                    }
-                    self.broken.notified().await;
-                    // Not taken away before the next is there: a server that was only slow may answer on it.
+                    let lasted = self.use_until_broken(connection, greeting).await;
+                    // A connection that is closed on arrival is no better than none.
+                    failures = if lasted { 0 } else { failures + 1 };
                 }
-                Err(fault) => {
-                    self.note_failure(fault);
-                    let ceiling = BACKOFF_MIN.saturating_mul(1 << failures.min(10)).min(BACKOFF_MAX);
+                Err(failure) => {
+                    self.note_failure(failure, failures == 0);
                     failures += 1;
-                    sleep(jitter(ceiling)).await;
                 }
+            }
+            if let Some(doublings) = failures.checked_sub(1) {
+                let ceiling = BACKOFF_MIN.saturating_mul(1 << doublings.min(10)).min(BACKOFF_MAX);
+                sleep(jitter(ceiling)).await;
             }
         }
     }
 
-    fn note_failure(&self, fault: Fault) {
-        if let Fault::Misconfigured(reason) = &fault
-            && self.refused.load().is_none()
-        {
-            warn!(server = %self.client.get_connection_info().addr(), reason, "the counter store refuses us");
+    /// Has calls made on a new connection until it is found broken. Whether it was of any use.
+    async fn use_until_broken(&self, connection: MultiplexedConnection, greeting: Option<Duration>) -> bool {
+        let made = Instant::now();
+        self.refused.store(None);
+        self.failed.store(None);
+        self.served.store(false, Ordering::Relaxed);
+        self.connection.store(Some(Arc::new(connection)));
+        self.made.notify_waiters();
+        // A server that is too slow for decisions, or not ready for them, is still left alone.
+        if greeting.is_some_and(|took| took <= self.budget) && !self.breaker.is_answered() {
+            self.breaker.close(Instant::now());
+        }
+        self.broken.notified().await;
+        // Not taken away before the next is there: a server that was only slow may answer on it.
+        let lasted = self.served.load(Ordering::Relaxed) || made.elapsed() >= LASTED;
+        if lasted && self.connection.load().is_none() {
+            info!(server = %self.client.get_connection_info().addr(), "lost the connection to the counter store");
+        }
+        lasted
+    }
+
+    fn note_failure(&self, NoConnection { fault, words }: NoConnection, tell: bool) {
+        let server = self.client.get_connection_info().addr();
+        let is_refusal = matches!(fault, Fault::Misconfigured(_));
+        if is_refusal && self.refused.load().is_none() {
+            warn!(%server, reason = words, "the counter store refuses us");
+        } else if tell && !is_refusal {
+            warn!(%server, reason = words, "cannot connect to the counter store; will try again");
+        }
+        // What it was last refused for stands until there is a connection: a server that is down does not take us either.
+        if is_refusal {
             self.refused.store(Some(Arc::new(fault)));
             self.made.notify_waiters();
         }
-    }
-
-    /// Makes a connection; and how long the server took to answer on it, if it is ready. The first failure in a row is
-    /// told with its reason.
-    async fn dial(&self, tell: bool) -> Result<(MultiplexedConnection, Option<Duration>), Fault> {
-        self.dials.fetch_add(1, Ordering::Relaxed);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.connect_timeout))
-            .set_response_timeout(Some(self.silence_max));
-        let greeted = async {
-            let mut connection = self.client.get_multiplexed_async_connection_with_config(&config).await?;
-            // Without a password there is no handshake, and a server that wants one, or has too many clients, says so
-            // here: such a connection stays useless even if the server thinks better of it.
-            let asked = Instant::now();
-            match connection.send_packed_command(&redis::cmd("PING")).await? {
-                Value::ServerError(error) if matches!(error.code(), "NOAUTH" | "ERR") => Err(error.into()),
-                Value::ServerError(_) => Ok((connection, None)),
-                _ => Ok((connection, Some(asked.elapsed()))),
-            }
-        };
-        // A frozen server accepts connections and says nothing.
-        match timeout(self.connect_timeout.saturating_mul(2), greeted).await {
-            Ok(Ok(greeted)) => Ok(greeted),
-            Ok(Err(error)) => {
-                if tell {
-                    let server = self.client.get_connection_info().addr();
-                    warn!(%server, %error, "cannot connect to the counter store; will try again");
-                }
-                Err(Fault::from_dial(&error))
-            }
-            Err(_) => Err(Fault::NotDone),
-        }
+        self.failed.store(Some(Arc::new(words)));
     }
 
     /// Takes a broken connection out of use, unless it was replaced meanwhile.
@@ -231,7 +233,6 @@ impl Line {
         if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
             self.connection.store(None);
             self.broken.notify_one();
-            info!(server = %self.client.get_connection_info().addr(), "lost the connection to the counter store");
         }
     }
 }
@@ -282,6 +283,9 @@ async fn send_batch(batch: Vec<Job>, line: &Line) {
             return;
         }
     };
+    if !line.served.load(Ordering::Relaxed) {
+        line.served.store(true, Ordering::Relaxed);
+    }
     if answers.contains(&Err(Fault::NoScript)) {
         say_script_again(&connection, &pipeline, &mut answers).await;
     }
@@ -329,6 +333,8 @@ async fn say_script_again(
     let second = exchange(connection, &again).await;
     for (index, position) in missing {
         answers[index] = match &second {
+            // Why it stays unknown: we may not tell it.
+            Ok(second) if let Some(Err(fault)) = second.first() => Err(fault.clone()),
             Ok(second) => second.get(position).cloned().unwrap_or(Err(Fault::Unknown)),
             // The next batch finds out about the connection.
             Err(fault) => Err(fault.clone()),

@@ -1,18 +1,20 @@
 //! One server: its connections, its breaker, and a probe that asks whether it is back.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
 use redis::{Client, Cmd, Value};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
-use tracing::{info, warn};
 
 use super::breaker::Breaker;
 use super::error::Fault;
+use super::keys;
 use super::lane::{Job, Lane};
 use super::random::jitter;
 use super::settings::{Address, RedisSettings};
@@ -20,12 +22,16 @@ use super::settings::{Address, RedisSettings};
 /// How often a server that is left alone is asked whether it is back.
 const PROBE_EVERY: Duration = Duration::from_millis(75);
 const PROBE_JITTER: Duration = Duration::from_millis(50);
+/// What a probe writes ends by itself after this.
+const PROBE_KEPT_MILLIS: u64 = 1_000;
 /// After so long without an answer to any probe the connection itself is suspected.
 const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a refused call speaks for those to come. Not for ever: a node that is sent no requests because of it would
-/// not learn that all is well again.
+/// How long a refused decision speaks for those to come. Not for ever: a node that is sent no requests because of it
+/// would not learn that all is well again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(5);
+/// The same of what is done beside decisions, some of it every few seconds.
+const SIDE_REFUSAL_KEPT: Duration = Duration::from_secs(20);
 
 /// One server.
 pub(super) struct Link {
@@ -43,13 +49,37 @@ struct Inner {
     /// and one far away never.
     patience: Duration,
     calls: AtomicU64,
-    /// What our login was last refused; nothing since an answer.
+    /// Calls that failed, by the label of the fault.
+    faults: Mutex<BTreeMap<&'static str, u64>>,
+    /// What our login was last refused of decisions; nothing since one was answered.
     refused: ArcSwapOption<Refused>,
+    /// The same of everything else; nothing since the same command was answered.
+    refused_aside: ArcSwapOption<Refused>,
+    /// The slot of a cluster in which a call was last answered with a fault; none outside of clusters.
+    slot: AtomicU32,
 }
+
+const NO_SLOT: u32 = u32::MAX;
 
 struct Refused {
     fault: Fault,
+    /// The name of the command, where it is not the one of decisions.
+    command: Option<Box<[u8]>>,
     at: Instant,
+}
+
+impl Refused {
+    /// Whether an answer to this command ends it. One of a cluster that is asked alone serves its own part of the clients:
+    /// that says nothing of the others.
+    fn is_over_with(&self, command: Option<&[u8]>) -> bool {
+        self.command.as_deref() == command && !self.fault.is_of_topology()
+    }
+
+    /// The fault, if it was noted not long ago.
+    fn within(this: &ArcSwapOption<Self>, kept: Duration) -> Option<Arc<Fault>> {
+        let refused = this.load_full().filter(|refused| refused.at.elapsed() < kept)?;
+        Some(Arc::new(refused.fault.clone()))
+    }
 }
 
 impl Link {
@@ -57,7 +87,8 @@ impl Link {
     pub(super) fn open(address: &Address, settings: &RedisSettings) -> Result<Self, Fault> {
         let client = settings.client(address).map_err(|error| Fault::Misconfigured(error.to_string()))?;
         let mut tasks = Vec::new();
-        let breaker = Arc::new(Breaker::new(Instant::now()));
+        let name = address.to_string();
+        let breaker = Arc::new(Breaker::new(name.clone(), Instant::now()));
         let lanes = (0..settings.connections.get()).map(|_| {
             let (lane, own) =
                 Lane::open(client.clone(), settings.connect_timeout, settings.timeout, Arc::clone(&breaker));
@@ -71,10 +102,12 @@ impl Link {
             breaker,
             patience: settings.timeout,
             calls: AtomicU64::new(0),
+            faults: Mutex::default(),
             refused: ArcSwapOption::empty(),
+            refused_aside: ArcSwapOption::empty(),
+            slot: AtomicU32::new(NO_SLOT),
         });
-        let name = address.to_string();
-        tasks.push(tokio::spawn(probe(Arc::clone(&inner), name.clone())));
+        tasks.push(tokio::spawn(probe(Arc::clone(&inner))));
         Ok(Link { name, client, inner, tasks })
     }
 
@@ -98,11 +131,25 @@ impl Link {
         self.inner.breaker.is_doubted()
     }
 
-    /// Why the server refuses us, when it is dialled or has of late refused what was asked of it.
+    /// Why the server refuses us, when it is dialled or has of late refused a decision.
     pub(super) fn trouble(&self) -> Option<Arc<Fault>> {
-        let of_late =
-            |refused: Arc<Refused>| (refused.at.elapsed() < REFUSAL_KEPT).then(|| refused.fault.clone());
-        self.refusal().or_else(|| self.inner.refused.load_full().and_then(of_late).map(Arc::new))
+        self.refusal().or_else(|| Refused::within(&self.inner.refused, REFUSAL_KEPT))
+    }
+
+    /// What the server has of late refused us beside decisions.
+    pub(super) fn hindrance(&self) -> Option<Arc<Fault>> {
+        Refused::within(&self.inner.refused_aside, SIDE_REFUSAL_KEPT)
+    }
+
+    /// Keeps in mind that decisions are refused, until one is not.
+    pub(super) fn refuse(&self, fault: &Fault) {
+        let refused = Refused { fault: fault.clone(), command: None, at: Instant::now() };
+        self.inner.refused.store(Some(Arc::new(refused)));
+    }
+
+    /// Keeps in mind in which slot of a cluster the server said that it cannot: there it is asked whether it can.
+    pub(super) fn note_slot(&self, slot: u32) {
+        self.inner.slot.store(slot, Ordering::Relaxed);
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -123,7 +170,18 @@ impl Link {
             breaker_openings: inner.breaker.openings(),
             calls: inner.calls.load(Ordering::Relaxed),
             dials: inner.lanes.iter().map(Lane::dials).sum(),
+            faults: inner.faults.lock().iter().map(|(label, count)| (*label, *count)).collect(),
+            trouble: self.words(),
         }
+    }
+
+    /// Why nothing is asked of the server, if nothing is.
+    fn words(&self) -> Option<String> {
+        if !self.is_connected() {
+            let failure = self.inner.lanes.iter().find_map(Lane::failure);
+            return Some(failure.map_or_else(|| Fault::NotDone.words(), |words| words.to_string()));
+        }
+        self.inner.breaker.why().map(|fault| fault.words())
     }
 
     /// Waits until there is a connection, or a refusal.
@@ -143,24 +201,45 @@ impl Link {
             return Err(Fault::NotDone);
         }
         let turn = inner.next.fetch_add(1, Ordering::Relaxed) % inner.lanes.len().max(1);
+        let aside = (!is_decision(&command)).then(|| name_of(&command).into());
         let outcome = self.exchange(turn, command, asking, deadline).await;
-        self.note_refusal(&outcome);
-        let failed = outcome.as_ref().is_err_and(Fault::counts);
-        if inner.breaker.note(failed, Instant::now()) {
-            warn!(server = %self.name, "the counter store does not answer: deciding without it until it does");
-        }
+        self.note(&outcome, aside);
         outcome
     }
 
+    /// A call past the breaker, and past all others: about the server itself, however it is.
+    pub(super) async fn ask_aside(&self, command: &Cmd, patience: Duration) -> Result<Value, Fault> {
+        if let Some(refusal) = self.refusal() {
+            return Err(Fault::clone(&refusal));
+        }
+        let lane = self.inner.lanes.iter().find(|lane| lane.is_connected()).ok_or(Fault::NotDone)?;
+        let outcome = lane.ask(command, patience).await;
+        self.note_refusal(&outcome, Some(name_of(command).into()));
+        outcome
+    }
+
+    /// Draws conclusions from how a call ended. `aside` is the name of its command if it was no decision.
+    fn note(&self, outcome: &Result<Value, Fault>, aside: Option<Box<[u8]>>) {
+        let inner = &*self.inner;
+        self.note_refusal(outcome, aside);
+        let fault = outcome.as_ref().err();
+        if let Some(label) = fault.and_then(Fault::label) {
+            *inner.faults.lock().entry(label).or_default() += 1;
+        }
+        inner.breaker.note(fault.filter(|fault| fault.counts()), Instant::now());
+    }
+
     /// Keeps in mind that our login may not do what it must, until it may.
-    fn note_refusal(&self, outcome: &Result<Value, Fault>) {
+    fn note_refusal(&self, outcome: &Result<Value, Fault>, command: Option<Box<[u8]>>) {
+        let inner = &*self.inner;
+        let kept = if command.is_some() { &inner.refused_aside } else { &inner.refused };
         match outcome {
             Err(fault) if fault.is_of_login() => {
-                self.inner
-                    .refused
-                    .store(Some(Arc::new(Refused { fault: fault.clone(), at: Instant::now() })));
+                kept.store(Some(Arc::new(Refused { fault: fault.clone(), command, at: Instant::now() })));
             }
-            Ok(_) if self.inner.refused.load().is_some() => self.inner.refused.store(None),
+            Ok(_) if kept.load().as_ref().is_some_and(|refused| refused.is_over_with(command.as_deref())) => {
+                kept.store(None);
+            }
             _ => {}
         }
     }
@@ -210,10 +289,26 @@ pub struct LinkStats {
     pub calls: u64,
     /// Connections that were tried.
     pub dials: u64,
+    /// Calls that failed, by what they were told: a code of the server, or that it said nothing.
+    pub faults: Vec<(&'static str, u64)>,
+    /// Why it is not asked, if it is not.
+    pub trouble: Option<String>,
+}
+
+/// Decisions are calls of the script.
+fn is_decision(command: &Cmd) -> bool {
+    name_of(command) == b"EVALSHA"
+}
+
+fn name_of(command: &Cmd) -> &[u8] {
+    match command.args_iter().next() {
+        Some(redis::Arg::Simple(name)) => name,
+        _ => b"",
+    }
 }
 
 /// Asks a server that is left alone whether it is back, and lets the others know.
-async fn probe(inner: Arc<Inner>, name: String) {
+async fn probe(inner: Arc<Inner>) {
     let mut unanswered_since: Option<Instant> = None;
     loop {
         sleep(PROBE_EVERY + jitter(PROBE_JITTER)).await;
@@ -223,12 +318,15 @@ async fn probe(inner: Arc<Inner>, name: String) {
         }
         for lane in &inner.lanes {
             let asked = Instant::now();
-            match lane.ping(inner.patience).await {
-                Some(true) if inner.breaker.close(Instant::now()) => {
-                    info!(server = %name, "the counter store answers again");
+            match lane.ask(&inner.question(), inner.patience).await {
+                Err(fault) if fault.counts() => {
+                    inner.breaker.still_open(&fault, Instant::now());
+                    // Without a connection nothing was asked.
+                    if fault != Fault::NotDone {
+                        unanswered_since.get_or_insert(asked);
+                    }
                 }
-                Some(false) => drop(unanswered_since.get_or_insert(asked)),
-                Some(true) | None => {}
+                _ => drop(inner.breaker.close(Instant::now())),
             }
             // The server may be back while this connection leads nowhere: another is tried beside it.
             if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {
@@ -236,5 +334,19 @@ async fn probe(inner: Arc<Inner>, name: String) {
                 lane.redial();
             }
         }
+    }
+}
+
+impl Inner {
+    /// What tells whether the server is back. If it was silent, that it speaks; if it said that it cannot, that it can:
+    /// a full server, and one that became a replica, still speak.
+    fn question(&self) -> Cmd {
+        if !self.breaker.is_answered() {
+            return redis::cmd("PING");
+        }
+        let slot = Some(self.slot.load(Ordering::Relaxed)).filter(|slot| *slot != NO_SLOT);
+        let mut write = redis::cmd("SET");
+        write.arg(keys::probe(slot)).arg(1).arg("PX").arg(PROBE_KEPT_MILLIS);
+        write
     }
 }

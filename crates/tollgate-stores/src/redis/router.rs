@@ -43,6 +43,8 @@ pub(super) struct Spot {
     doubted: tokio::sync::Notify,
     /// How often it changed.
     generation: AtomicU64,
+    /// Why it cannot be known which one, if only an operator can help.
+    trouble: ArcSwapOption<Fault>,
 }
 
 /// Counters in one place share a call.
@@ -93,7 +95,7 @@ impl Router {
         match &self.map {
             Map::One(spot) => {
                 let outcome = match spot.link.load_full() {
-                    Some(link) => link.call(command, false, deadline).await,
+                    Some(link) => call_alone(&link, command, deadline).await,
                     None => Err(Fault::NotDone),
                 };
                 if outcome.as_ref().is_err_and(Fault::counts) {
@@ -101,7 +103,7 @@ impl Router {
                 }
                 outcome
             }
-            Map::Ring(ring) => ring.link(place.0).call(command, false, deadline).await,
+            Map::Ring(ring) => call_alone(ring.link(place.0), command, deadline).await,
             Map::Cluster(cluster) => cluster.call(place.0, command, deadline, REDIRECTS_MAX).await,
         }
     }
@@ -140,6 +142,25 @@ impl Router {
         link.is_some_and(|link| link.is_connected() && !link.is_doubted())
     }
 
+    /// Why it is not known which servers hold counters, if only an operator can help; and whether some are known from
+    /// before, which are asked all the same.
+    pub(super) fn trouble(&self) -> Option<(Arc<Fault>, bool)> {
+        match &self.map {
+            Map::One(spot) => spot.trouble.load_full().map(|fault| (fault, spot.link.load().is_some())),
+            Map::Cluster(cluster) => cluster.trouble().map(|fault| (fault, cluster.is_known())),
+            Map::Ring(_) => None,
+        }
+    }
+
+    /// Why no server is known, as long as there is none.
+    pub(super) fn unknown(&self) -> &'static str {
+        match &self.map {
+            Map::One(_) => "no sentinel has said yet which server is the master",
+            Map::Cluster(_) => "no server of the cluster is known yet",
+            Map::Ring(_) => "there are no servers",
+        }
+    }
+
     /// Every server that holds counters.
     pub(super) fn links(&self) -> Vec<Arc<Link>> {
         match &self.map {
@@ -158,9 +179,32 @@ impl Drop for Router {
 
 impl Spot {
     fn new(link: Option<Link>) -> Arc<Self> {
-        let (doubted, generation) = (tokio::sync::Notify::new(), AtomicU64::new(0));
-        Arc::new(Spot { link: ArcSwapOption::new(link.map(Arc::new)), doubted, generation })
+        Arc::new(Spot {
+            link: ArcSwapOption::new(link.map(Arc::new)),
+            doubted: tokio::sync::Notify::new(),
+            generation: AtomicU64::new(0),
+            trouble: ArcSwapOption::empty(),
+        })
     }
+}
+
+/// One call to a server that has no others to send us on to.
+async fn call_alone(link: &Link, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
+    let fault = match link.call(command, false, deadline).await {
+        Err(fault @ (Fault::Moved(_) | Fault::Ask(_) | Fault::Misconfigured(_))) => fault.outside_a_cluster(),
+        other => return other,
+    };
+    if fault.is_of_topology() {
+        link.refuse(&fault);
+    }
+    Err(fault)
+}
+
+/// What so many servers say of how we are to find the counters: a refusal is one if most of them refuse, because one of
+/// several may be strange, or just starting.
+fn refusal_of_most(refusals: &[Fault], servers: usize) -> Option<Arc<Fault>> {
+    let first = refusals.first().filter(|_| refusals.len() * 2 > servers);
+    first.cloned().map(Arc::new)
 }
 
 fn links(addresses: &[super::settings::Address], settings: &RedisSettings) -> Result<Vec<Arc<Link>>, Fault> {

@@ -72,6 +72,11 @@ impl Schema {
         self.deaf.store(fault.cloned().map(Arc::new));
     }
 
+    /// Why nothing can be decided, if only an operator can help.
+    pub(super) fn trouble(&self) -> Option<Fault> {
+        self.speaks().err().filter(|fault| matches!(fault, Fault::Misconfigured(_)))
+    }
+
     /// Until the seed is adopted, subjects are not those of the fleet.
     pub(super) fn wait_for_seed(&self, waiting: bool) {
         self.waiting.store(waiting, Ordering::Relaxed);

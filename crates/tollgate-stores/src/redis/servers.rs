@@ -1,7 +1,6 @@
 //! What servers say about themselves: whether they throw counters away, and how full they are.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use hashbrown::HashSet;
 use parking_lot::Mutex;
@@ -46,19 +45,22 @@ impl RedisCounters {
 }
 
 impl Store {
-    /// Asks every server about itself, and warns of what an operator should know.
+    /// Asks every server about itself, and warns of what an operator should know. It is asked past the breaker, and what
+    /// it said last stands until it says something else: a server that is full is left alone for just that.
     pub(super) async fn read_facts(&self, said: &mut Facts) {
+        let mut info = redis::cmd("INFO");
+        info.arg("everything");
         let mut all = Vec::new();
         for link in self.router.links() {
-            let mut info = redis::cmd("INFO");
-            info.arg("everything");
-            let answer = link.call(info, false, Instant::now() + ADMIN_TIMEOUT).await;
-            let text = match answer {
-                Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-                Ok(Value::VerbatimString { text, .. }) => text,
-                _ => continue,
+            let text = match link.ask_aside(&info, ADMIN_TIMEOUT).await {
+                Ok(Value::BulkString(bytes)) => Some(String::from_utf8_lossy(&bytes).into_owned()),
+                Ok(Value::VerbatimString { text, .. }) => Some(text),
+                _ => None,
             };
-            let facts = ServerFacts::read(link.name(), &text);
+            let before = || self.facts.0.lock().iter().find(|facts| facts.server == link.name()).cloned();
+            let Some(facts) = text.map(|text| ServerFacts::read(link.name(), &text)).or_else(before) else {
+                continue;
+            };
             said.warn(&facts);
             all.push(facts);
         }

@@ -4,18 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tracing::debug;
+use tracing::warn;
 
 use super::super::error::Fault;
 use super::super::keys::SLOTS;
 use super::super::link::Link;
 use super::super::settings::{Address, RedisSettings};
+use super::refusal_of_most;
 
 /// How often the map is read when nothing is amiss.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub(super) struct Cluster {
     /// Told when the map turns out to be old.
     doubted: Notify,
     generation: AtomicU64,
+    /// Why there is no map, if only an operator can help.
+    trouble: ArcSwapOption<Fault>,
 }
 
 /// Which server holds which slot.
@@ -56,6 +59,7 @@ impl Cluster {
             links: Mutex::default(),
             doubted: Notify::new(),
             generation: AtomicU64::new(0),
+            trouble: ArcSwapOption::empty(),
         };
         for server in servers {
             cluster.link(server)?;
@@ -87,6 +91,16 @@ impl Cluster {
         self.map.load().masters.clone()
     }
 
+    /// Why there is no map, or none newer than the one in use.
+    pub(super) fn trouble(&self) -> Option<Arc<Fault>> {
+        self.trouble.load_full()
+    }
+
+    /// Whether there is a map.
+    pub(super) fn is_known(&self) -> bool {
+        !self.map.load().masters.is_empty()
+    }
+
     /// One call to whoever holds the slot.
     pub(super) async fn call(
         &self,
@@ -111,8 +125,11 @@ impl Cluster {
                 }
                 Err(Fault::Ask(address)) => (self.link_from(&address, &link)?, true),
                 other => {
-                    if other.as_ref().is_err_and(Fault::counts) {
+                    if let Err(fault) = &other
+                        && fault.counts()
+                    {
                         self.doubted.notify_one();
+                        link.note_slot(slot);
                     }
                     return other;
                 }
@@ -144,17 +161,27 @@ impl Cluster {
     /// Reads the map from the first server that tells it. Whether one did.
     async fn read_map(&self) -> bool {
         let known: Vec<Arc<Link>> = self.links.lock().values().cloned().collect();
-        for link in known.iter().filter(|link| link.is_connected()) {
-            let mut command = redis::cmd("CLUSTER");
-            command.arg("SLOTS");
-            let answer = link.call(command, false, Instant::now() + PATIENCE).await;
-            let ranges = answer.ok().and_then(|value| Vec::<SlotRange>::from_redis_value(value).ok());
-            if let Some(ranges) = ranges.filter(|ranges| !ranges.is_empty()) {
-                self.learn(&ranges, link);
-                return true;
+        let mut refusals = Vec::new();
+        let speaks = |link: &&Arc<Link>| link.is_connected() || link.refusal().is_some();
+        for link in known.iter().filter(speaks) {
+            match slots_of(link).await {
+                Ok(ranges) if !ranges.is_empty() => {
+                    self.learn(&ranges, link);
+                    self.trouble.store(None);
+                    return true;
+                }
+                Err(fault @ Fault::Misconfigured(_)) => refusals.push(fault),
+                // A server that does not answer, or one that has yet to meet the others.
+                Ok(_) | Err(_) => {}
             }
-            debug!(server = link.name(), "told no cluster slots");
         }
+        let trouble = refusal_of_most(&refusals, known.len());
+        if let Some(fault) = &trouble
+            && self.trouble.load().is_none()
+        {
+            warn!(reason = fault.words(), "no server tells how the cluster is laid out");
+        }
+        self.trouble.store(trouble);
         false
     }
 
@@ -185,6 +212,21 @@ impl Cluster {
         let is_master = |link: &Arc<Link>| masters.iter().any(|master| Arc::ptr_eq(master, link));
         self.links.lock().retain(|name, link| is_master(link) || named.contains(name));
     }
+}
+
+/// Which slots are where, as one server sees it.
+async fn slots_of(link: &Link) -> Result<Vec<SlotRange>, Fault> {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("SLOTS");
+    let value = match link.call(command, false, Instant::now() + PATIENCE).await {
+        Err(Fault::Misconfigured(reason)) if reason.contains("cluster support disabled") => {
+            let words = "this server is in no cluster: set topology = \"single\"";
+            return Err(Fault::Misconfigured(format!("{reason}: {words}")));
+        }
+        answer => answer?,
+    };
+    let strange = |_| Fault::Misconfigured("CLUSTER SLOTS was answered with something else".to_owned());
+    Vec::from_redis_value(value).map_err(strange)
 }
 
 impl Slots {

@@ -1,17 +1,23 @@
 //! Sentinels say which server is the master; when they say another, the connection follows.
+//!
+//! Usually one of them is asked. If the server it names is doubted, or is not the one in use, all of them are, and the
+//! server that most of them name and that takes itself for a master is followed: a sentinel that was cut off from the
+//! others names the old one for ever.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use redis::{Client, FromRedisValue};
+use futures_util::future::join_all;
+use redis::{Client, FromRedisValue, Value};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::super::dial::explain;
 use super::super::error::Fault;
 use super::super::link::Link;
 use super::super::settings::{Address, Login, RedisSettings};
-use super::Spot;
+use super::{Spot, refusal_of_most};
 
 /// How often the sentinels are asked when nothing is amiss.
 const ASK_EVERY: Duration = Duration::from_secs(1);
@@ -25,6 +31,8 @@ pub(super) struct Watch {
     sentinels: Vec<Client>,
     master: String,
     spot: Arc<Spot>,
+    /// What was last told of sentinels that do not know, so that it is told once.
+    told: Option<String>,
 }
 
 impl Watch {
@@ -43,6 +51,7 @@ impl Watch {
             sentinels: clients,
             master: master.to_owned(),
             spot: Spot::new(None),
+            told: None,
         })
     }
 
@@ -52,19 +61,76 @@ impl Watch {
 
     /// Asks again and again; sooner when calls fail.
     pub(super) async fn run(mut self) {
+        let mut doubted = true;
         loop {
-            match self.ask().await {
-                Some(address) if !self.follows(&address) => self.follow(&address),
-                Some(_) => {}
-                None => warn!(master = %self.master, "no sentinel says where the master is"),
+            if doubted || !self.is_confirmed().await {
+                self.look_for_master().await;
             }
-            let _ = timeout(ASK_EVERY, self.spot.doubted.notified()).await;
+            doubted = timeout(ASK_EVERY, self.spot.doubted.notified()).await.is_ok();
             tokio::time::sleep(ASK_AGAIN).await;
         }
     }
 
+    /// Whether the first sentinel names the server in use, and nothing speaks against that.
+    async fn is_confirmed(&self) -> bool {
+        let Some(link) = self.spot.link.load_full().filter(|link| !link.is_doubted()) else { return false };
+        let Some(first) = self.sentinels.first() else { return false };
+        matches!(named_by(first, &self.master).await, Ok(address) if address.to_string() == link.name())
+    }
+
+    /// Asks all sentinels, and follows the server that most of them name if it takes itself for a master.
+    async fn look_for_master(&mut self) {
+        let answers = join_all(self.sentinels.iter().map(|sentinel| named_by(sentinel, &self.master))).await;
+        let mut named: Vec<(usize, &Address)> = Vec::new();
+        for address in answers.iter().flatten() {
+            match named.iter_mut().find(|(_, known)| *known == address) {
+                Some((votes, _)) => *votes += 1,
+                None => named.push((1, address)),
+            }
+        }
+        // Stable: of those with as many votes the first one named.
+        named.sort_by_key(|(votes, _)| std::cmp::Reverse(*votes));
+        let mut found = None;
+        for (_, address) in &named {
+            if self.is_master(address).await {
+                found = Some(*address);
+                break;
+            }
+        }
+        // Better one that does not answer than none: it is dialled, and it is known which one is missing.
+        let known = self.spot.link.load().is_some();
+        let found = found.or_else(|| named.first().map(|(_, address)| *address).filter(|_| !known));
+        if let Some(address) = found {
+            if !self.follows(address) {
+                self.follow(address);
+            }
+            let naming = answers.iter().position(|answer| answer.as_ref() == Ok(address));
+            self.sentinels.swap(0, naming.unwrap_or(0));
+        }
+        self.note_refusals(&answers);
+    }
+
     fn follows(&self, address: &Address) -> bool {
         self.spot.link.load().as_ref().is_some_and(|link| link.name() == address.to_string())
+    }
+
+    /// Whether a server says that it is a master. One that we may not ask counts as one.
+    async fn is_master(&self, address: &Address) -> bool {
+        let role = redis::cmd("ROLE");
+        let known = self.spot.link.load_full().filter(|link| link.name() == address.to_string());
+        let answer = if let Some(link) = known {
+            link.ask_aside(&role, PATIENCE).await
+        } else {
+            let Ok(client) = self.settings.client(address) else { return false };
+            ask(&client, &role).await
+        };
+        match answer {
+            Ok(Value::Array(items)) => {
+                matches!(items.first(), Some(Value::BulkString(name)) if name == b"master")
+            }
+            Ok(_) | Err(Fault::Misconfigured(_)) => true,
+            Err(_) => false,
+        }
     }
 
     fn follow(&self, address: &Address) {
@@ -80,25 +146,64 @@ impl Watch {
         }
     }
 
-    /// The first sentinel that knows. It is asked first the next time.
-    async fn ask(&mut self) -> Option<Address> {
-        for position in 0..self.sentinels.len() {
-            if let Ok(Some(address)) =
-                timeout(PATIENCE, master_of(&self.sentinels[position], &self.master)).await
-            {
-                self.sentinels.swap(0, position);
-                return Some(address);
-            }
+    /// Keeps in mind why no sentinel names a master, and tells each reason once.
+    fn note_refusals(&mut self, answers: &[Result<Address, Fault>]) {
+        if answers.iter().any(Result::is_ok) {
+            self.spot.trouble.store(None);
+            self.told = None;
+            return;
         }
-        None
+        let faults = answers.iter().filter_map(|answer| answer.as_ref().err());
+        let refusals: Vec<Fault> =
+            faults.clone().filter(|fault| matches!(fault, Fault::Misconfigured(_))).cloned().collect();
+        let reason = refusals.first().or(answers.first().and_then(|answer| answer.as_ref().err()));
+        let reason = reason.map(Fault::words).unwrap_or_default();
+        if self.told.as_ref() != Some(&reason) {
+            warn!(master = %self.master, reason, "no sentinel says where the master is");
+            self.told = Some(reason);
+        }
+        self.spot.trouble.store(refusal_of_most(&refusals, self.sentinels.len()));
     }
 }
 
-async fn master_of(sentinel: &Client, master: &str) -> Option<Address> {
-    let mut connection = sentinel.get_multiplexed_async_connection().await.ok()?;
+/// The master that a sentinel names.
+async fn named_by(sentinel: &Client, master: &str) -> Result<Address, Fault> {
     let mut command = redis::cmd("SENTINEL");
     command.arg("get-master-addr-by-name").arg(master);
-    let answer = connection.send_packed_command(&command).await.ok()?;
-    let (host, port): (String, u16) = Option::from_redis_value(answer).ok()??;
-    Some(Address::Tcp { host, port })
+    let answer = match ask(sentinel, &command).await {
+        Err(Fault::Misconfigured(reason)) if reason.contains("unknown command") => {
+            let words = "this server is no sentinel: nodes must name sentinels, or topology must be another";
+            return Err(Fault::Misconfigured(format!("{reason}: {words}")));
+        }
+        answer => answer?,
+    };
+    match Option::<(String, u16)>::from_redis_value(answer) {
+        Ok(Some((host, port))) => Ok(Address::Tcp { host, port }),
+        Ok(None) => {
+            Err(Fault::Misconfigured(format!("the sentinels know no master {master:?}: see sentinel_master")))
+        }
+        Err(_) => Err(Fault::Misconfigured("a sentinel answered something else than an address".to_owned())),
+    }
+}
+
+/// One question on a connection of its own.
+async fn ask(client: &Client, command: &redis::Cmd) -> Result<Value, Fault> {
+    let asked = async {
+        let mut connection = match client.get_multiplexed_async_connection().await {
+            Ok(connection) => connection,
+            Err(error) => return Err(explain(client, &error).await),
+        };
+        match connection.send_packed_command(command).await {
+            Ok(Value::ServerError(error)) => Ok(Err(Fault::from_server(&error))),
+            Ok(value) => Ok(Ok(value)),
+            Err(error) => Err(explain(client, &error).await),
+        }
+    };
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => answer,
+        // What is no refusal is told in the words of the connection.
+        Ok(Err(none)) if none.fault == Fault::NotDone => Err(Fault::Refused(none.words)),
+        Ok(Err(none)) => Err(none.fault),
+        Err(_) => Err(Fault::Silent),
+    }
 }

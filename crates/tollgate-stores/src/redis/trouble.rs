@@ -1,0 +1,147 @@
+//! What went wrong of late, for those who look after the service: which decisions the servers did not make, and why.
+//!
+//! Nothing here is written while all is well: a decision that succeeds looks at one flag.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use tollgate::counters::{Charge, Charges};
+use tracing::error;
+
+use super::error::Fault;
+use super::{RedisCounters, Store, keys};
+
+/// A decision that failed speaks for so long, unless one succeeds before.
+const FAILURE_KEPT: Duration = Duration::from_secs(1);
+/// A counter that cannot be used speaks for so long. Others succeed meanwhile: that says nothing of this one.
+const DAMAGE_KEPT: Duration = Duration::from_secs(15);
+/// How often the log is told of counters that cannot be used.
+const DAMAGE_TOLD_EVERY: Duration = Duration::from_mins(1);
+/// Of a decision with many limits so many are named.
+const NAMED_MAX: usize = 4;
+
+/// What went wrong of late.
+#[derive(Default)]
+pub(super) struct Troubles {
+    /// Whether `decision` or `beat` is anything.
+    failing: AtomicBool,
+    /// The last decision that no server made; nothing since one was made.
+    decision: ArcSwapOption<Failed>,
+    /// Why the fleet's own keys could not be kept up to date the last time; nothing if they were.
+    beat: ArcSwapOption<Fault>,
+    /// The last counter that could not be used.
+    damage: ArcSwapOption<Failed>,
+    /// When the log was told of one.
+    told: Mutex<Option<Instant>>,
+}
+
+struct Failed {
+    words: String,
+    at: Instant,
+}
+
+impl Failed {
+    fn now(words: String) -> Arc<Self> {
+        Arc::new(Failed { words, at: Instant::now() })
+    }
+
+    fn within(this: &ArcSwapOption<Self>, kept: Duration) -> Option<String> {
+        let failed = this.load_full().filter(|failed| failed.at.elapsed() < kept)?;
+        Some(failed.words.clone())
+    }
+}
+
+impl Troubles {
+    /// A server made a decision.
+    pub(super) fn decided(&self) {
+        if self.failing.load(Ordering::Relaxed) {
+            self.failing.store(false, Ordering::Relaxed);
+            self.decision.store(None);
+            if self.beat.load().as_ref().is_some_and(|fault| fault.counts()) {
+                self.beat.store(None);
+            }
+        }
+    }
+
+    /// Keeps in mind how the last beat ended.
+    pub(super) fn beat(&self, outcome: &Result<(), Fault>) {
+        self.beat.store(outcome.as_ref().err().cloned().map(Arc::new));
+        if outcome.is_err() {
+            self.failing.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn failed(&self, words: String) {
+        self.decision.store(Some(Failed::now(words)));
+        self.failing.store(true, Ordering::Relaxed);
+    }
+
+    fn damaged(&self, words: String) {
+        let now = Instant::now();
+        let mut told = self.told.lock();
+        if told.is_none_or(|told| now.duration_since(told) >= DAMAGE_TOLD_EVERY) {
+            *told = Some(now);
+            error!(reason = words, "a counter cannot be used: requests that it limits are refused");
+        }
+        self.damage.store(Some(Failed::now(words)));
+    }
+}
+
+impl RedisCounters {
+    /// Why no server makes decisions, though all are connected: the last one failed a moment ago, or what the nodes share
+    /// could not be written.
+    pub fn failure(&self) -> Option<String> {
+        let troubles = &self.0.troubles;
+        let beat = || troubles.beat.load_full().filter(|fault| fault.counts()).map(|fault| fault.words());
+        Failed::within(&troubles.decision, FAILURE_KEPT).or_else(beat)
+    }
+
+    /// What is wrong though decisions are made, if anything is.
+    pub fn hindrance(&self) -> Option<String> {
+        let store = &*self.0;
+        let damage = Failed::within(&store.troubles.damage, DAMAGE_KEPT);
+        let beat = || {
+            let fault = store.troubles.beat.load_full().filter(|fault| !fault.counts());
+            fault.map(|fault| format!("what the nodes share cannot be kept up to date: {}", fault.words()))
+        };
+        let topology = || store.router.trouble().map(|(fault, _)| fault.words());
+        let aside = || {
+            let links = store.router.links();
+            links.iter().find_map(|link| Some(format!("{}: {}", link.name(), link.hindrance()?.words())))
+        };
+        damage.or_else(topology).or_else(aside).or_else(beat)
+    }
+}
+
+impl Store {
+    /// Keeps in mind that a decision failed.
+    pub(super) fn note_failed(&self, fault: &Fault, charges: &Charges<'_>) {
+        match fault {
+            // Told by the server that refuses, whatever is asked of it.
+            fault if fault.is_of_login() || fault.is_of_topology() => {}
+            Fault::Misconfigured(_) | Fault::NoScript if self.schema.speaks().is_ok() => {
+                self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
+            }
+            Fault::Misconfigured(_) | Fault::NoScript => {}
+            fault => self.troubles.failed(fault.words()),
+        }
+    }
+
+    /// Looks after the fleet's keys, and keeps in mind how that went.
+    pub(super) fn note_beat(&self, outcome: &Result<(), Fault>) {
+        self.schema.tried(outcome);
+        self.troubles.beat(outcome);
+    }
+}
+
+/// The rules of a decision and their counters.
+fn named(charges: &Charges<'_>) -> String {
+    let name = |charge: &Charge<'_>| {
+        format!("rule {:?}, key {}", charge.rule, keys::counter(keys::SCHEMA, charge).key)
+    };
+    let names: Vec<String> = charges.charges.iter().take(NAMED_MAX).map(name).collect();
+    names.join("; or ")
+}
