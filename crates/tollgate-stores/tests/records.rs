@@ -33,10 +33,11 @@ fn crowd(server: &RedisServer, list: &str, count: usize) {
     assert_eq!(server.cli(&["EVAL", script, "1", list, &count.to_string()]), "OK");
 }
 
+/// The name of the list, once there is one: a request does not wait for it.
 fn list_of(server: &RedisServer) -> String {
-    let keys = server.cli(&["KEYS", "*penalised*"]);
-    assert!(!keys.is_empty() && !keys.contains('\n'), "{keys}");
-    keys
+    let keys = || server.cli(&["KEYS", "*penalised*"]);
+    assert!(wait_until(Duration::from_secs(10), || !keys().is_empty()));
+    keys()
 }
 
 #[test]

@@ -27,7 +27,7 @@ pub(crate) async fn an_empty_database_is_brought_up_to_date_once(empty: TestData
 }
 
 pub(crate) async fn nodes_that_start_at_once_migrate_once(empty: TestDatabase) {
-    let nodes = [(); 4].map(|()| {
+    let nodes = [(); 16].map(|()| {
         let url = empty.url.clone();
         tokio::spawn(async move { Database::open(&url).await?.migrate().await })
     });
