@@ -52,6 +52,8 @@ fn admitted() -> impl IntoResponse {
         ("x-ratelimit-remaining", "999999"),
         ("x-ratelimit-reset", "1640000000"),
         ("x-ratelimit-strategy", "token_bucket"),
+        ("cache-control", "no-store"),
+        ("content-security-policy", "frame-ancestors 'none'"),
         ("x-request-id", "req_0199a3f27c1e7b4a"),
         ("x-content-type-options", "nosniff"),
     ];
