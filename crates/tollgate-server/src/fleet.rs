@@ -92,8 +92,11 @@ impl Member {
         if RedisCounters::was_lost(self.followed, version) {
             self.tell_again().await?;
         }
-        take_over(&self.app, &self.redis.shared_config().await?);
-        self.followed = version;
+        // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
+        if let Some(config) = self.redis.shared_config(version).await? {
+            take_over(&self.app, &config);
+            self.followed = version;
+        }
         Ok(())
     }
 

@@ -121,6 +121,26 @@ fn numbers_outlive_a_redis_that_forgets_everything() {
     });
 }
 
+/// Whatever a node was just doing: reading the numbers, telling them again, or counting the change.
+#[test]
+fn numbers_outlive_a_redis_that_forgets_everything_again_and_again() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 70).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+
+    let mut forgetful = TcpStream::connect(redis.address()).unwrap();
+    for pause in (0..1_500).map(|n| Duration::from_micros(n * 7 % 2_000)) {
+        forgetful.write_all(b"FLUSHALL\r\nPUBLISH rl:{fleet}:changes version\r\n").unwrap();
+        std::thread::sleep(pause);
+    }
+    drop(forgetful);
+    assert_eq!(set(&nodes[1], "carol", 80).status, 200);
+    until(&nodes, "both numbers", |node| {
+        limit_of(node, "carol") == Some(80) && limit_of(node, "bob") == Some(70)
+    });
+}
+
 #[test]
 fn numbers_that_cannot_be_shared_are_set_nowhere() {
     let redis = RedisServer::start();

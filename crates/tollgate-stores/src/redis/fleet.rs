@@ -111,12 +111,13 @@ impl RedisCounters {
         self.0.fleet.announced.subscribe()
     }
 
-    /// What nodes have set for all of them, by name.
+    /// What nodes have set for all of them, by name. None if the servers forgot everything since this version was seen:
+    /// then what is read says nothing of what was set.
     ///
     /// # Errors
     /// When the store cannot be reached.
-    pub async fn shared_config(&self) -> Result<Vec<(String, String)>, StoreError> {
-        self.0.shared_config().await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+    pub async fn shared_config(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, StoreError> {
+        self.0.shared_config_since(seen).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
     /// Sets, or removes, something for all nodes.
@@ -186,6 +187,14 @@ impl Store {
         Vec::from_redis_value(value).map_err(|_| strange("config"))
     }
 
+    /// Versions drawn by chance do not come back: the same before and after means that nothing was lost between.
+    async fn shared_config_since(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, Fault> {
+        let config = self.shared_config().await?;
+        let still_there =
+            self.version().await?.is_some_and(|version| !RedisCounters::was_lost(seen, version));
+        Ok(still_there.then_some(config))
+    }
+
     async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
         let config = keys::shared("config");
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
@@ -216,16 +225,21 @@ impl Store {
         self.begin_versions().await?;
         let mut count = redis::cmd("INCR");
         count.arg(keys::shared("version"));
-        self.admin(self.home(), count).await?;
+        let version = u64::from_redis_value(self.admin(self.home(), count).await?);
+        if version.map_err(|_| strange("version"))? >> CHANGES_BITS == 0 {
+            // It was lost between the two commands, and counting began at nothing instead of at a drawn one.
+            let mut draw = redis::cmd("SET");
+            draw.arg(keys::shared("version")).arg(drawn_version());
+            self.admin(self.home(), draw).await?;
+        }
         self.hint("version").await;
         Ok(())
     }
 
     /// Draws a version unless there is one.
     async fn begin_versions(&self) -> Result<(), Fault> {
-        let first = (u64::from_be_bytes(bytes()) >> 1) >> CHANGES_BITS << CHANGES_BITS;
         let mut begin = redis::cmd("SET");
-        begin.arg(keys::shared("version")).arg(first).arg("NX");
+        begin.arg(keys::shared("version")).arg(drawn_version()).arg("NX");
         self.admin(self.home(), begin).await.map(|_| ())
     }
 
@@ -296,8 +310,10 @@ impl Store {
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
         }
-        let version = version.unwrap_or(0);
-        self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        // None only if it was just lost, which the next beat will find.
+        if let Some(version) = version {
+            self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
+        }
         Ok(())
     }
 }
@@ -346,6 +362,10 @@ async fn end_leases(store: Weak<Store>) {
         }
         store.settle(store.leases.ended(Instant::now())).await;
     }
+}
+
+fn drawn_version() -> u64 {
+    (u64::from_be_bytes(bytes()) >> 1) >> CHANGES_BITS << CHANGES_BITS
 }
 
 fn strange(what: &str) -> Fault {
