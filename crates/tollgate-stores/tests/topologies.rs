@@ -249,7 +249,7 @@ fn t71_none_of_the_documented_rights_is_too_many() {
     runtime().block_on(async {
         let settings = as_user(&server);
         let told = exercise(&settings).await;
-        assert_eq!(told, "[Ok(true), Ok(true), Ok(false)] Ok(1) Ok(6) Ok(true) Ok(()) Ok(1) Ok(())");
+        assert_eq!(told, "[Ok(true), Ok(true), Ok(false)] Ok(1) Ok(6) Ok(true) Ok(()) Ok(Some(1)) Ok(())");
         assert_eq!(server.cli(&["ACL", "LOG"]), "");
         for right in rights.into_iter().filter(|right| !untried.contains(right)) {
             set_user(&format!("{RIGHTS} ").replace(&format!("{right} "), " "));
