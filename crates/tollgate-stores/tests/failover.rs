@@ -157,8 +157,9 @@ fn offset(server: &RedisServer, field: &str) -> u64 {
 /// How often a replica of these was made a master. A machine that stalls looks like one that died: whatever a second
 /// failover loses is not what is measured here.
 fn failovers(servers: &[RedisServer]) -> usize {
-    let promoted =
-        |log: &str| log.matches("MASTER MODE enabled").count() + log.matches("Failover election won").count();
+    // The second is what Valkey says.
+    let words = ["MASTER MODE enabled", "PRIMARY MODE enabled", "Failover election won"];
+    let promoted = |log: &str| words.map(|words| log.matches(words).count()).iter().sum::<usize>();
     servers.iter().map(|server| promoted(&server.log())).sum()
 }
 
