@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
@@ -18,6 +18,8 @@ use crate::data_dir::DataDir;
 
 /// How often a node that could not join tries again.
 const JOIN_EVERY: Duration = Duration::from_millis(50);
+/// How long the server with the fleet's names may take before a copy of them is asked for.
+const NAMES_FIRST: Duration = Duration::from_secs(1);
 /// How often a node that has joined looks whether it still agrees with the others, if it hears nothing.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -46,7 +48,8 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
     let mut versions = redis.config_version();
-    let mut member = Member { app, redis, data_dir, adopted: None, nodes: None, followed: 0 };
+    let mut member =
+        Member { app, redis, data_dir, started: Instant::now(), adopted: None, nodes: None, followed: 0 };
     loop {
         let version = *versions.borrow_and_update();
         match member.keep_up(version).await {
@@ -74,6 +77,7 @@ struct Member {
     app: Arc<App>,
     redis: RedisCounters,
     data_dir: Arc<DataDir>,
+    started: Instant,
     adopted: Option<Seed>,
     /// How many nodes there are, as far as it is on the disk.
     nodes: Option<NonZeroU32>,
@@ -104,7 +108,10 @@ impl Member {
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
         let limiter = self.app.limiter();
         let own = limiter.seed();
-        let seed = self.redis.fleet_seed(own).await?;
+        let seed = match self.redis.fleet_seed(own).await {
+            Ok(seed) => seed,
+            Err(error) => self.copied_seed().await.ok_or(error)?,
+        };
         if seed != own {
             warn!(
                 "the fleet knows clients by another seed: what this node counted by its own is not found any more"
@@ -116,6 +123,16 @@ impl Member {
             self.adopted = Some(seed);
         }
         Ok(())
+    }
+
+    /// For a node that has yet to join.
+    async fn copied_seed(&self) -> Option<Seed> {
+        if self.adopted.is_some() || self.started.elapsed() < NAMES_FIRST {
+            return None;
+        }
+        let seed = self.redis.copied_seed().await?;
+        info!("the server with the fleet's names is away: this node goes by a copy on another one");
+        Some(seed)
     }
 
     /// Kept for a start without the others.

@@ -7,6 +7,7 @@
 
 mod breaker;
 mod claims;
+mod copies;
 mod decide;
 mod dial;
 mod errands;

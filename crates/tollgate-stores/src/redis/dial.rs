@@ -89,8 +89,11 @@ pub(super) async fn explain(client: &Client, error: &RedisError) -> NoConnection
     NoConnection { fault, words }
 }
 
-/// Whether the other side hung up.
+/// Whether the other side hung up. Where nobody listens there is none.
 fn is_closed(error: &RedisError) -> bool {
+    if error.is_connection_refusal() {
+        return false;
+    }
     let kinds = [io::ErrorKind::BrokenPipe, io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset];
     error.is_connection_dropped() || Fault::cause(error).is_some_and(|cause| kinds.contains(&cause.kind()))
 }

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
 
+use super::copies::keep_copies;
 use super::error::Fault;
 use super::listen::listen;
 use super::nodes::{Reunion, nodes_name};
@@ -50,7 +51,7 @@ pub(super) struct Fleet {
     /// Told when the version should be read at once.
     hinted: Notify,
     /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
-    seed: ArcSwapOption<Seed>,
+    pub(super) seed: ArcSwapOption<Seed>,
     /// Grows when another node says that the configuration, wherever it is kept, has changed.
     announced: watch::Sender<u64>,
     /// Counters that were reset on any node.
@@ -323,6 +324,7 @@ pub(super) fn tend(store: &Arc<Store>) {
     let spawn = |store: Weak<Store>| {
         tokio::spawn(beats(Weak::clone(&store)));
         tokio::spawn(listen(Weak::clone(&store)));
+        tokio::spawn(keep_copies(Weak::clone(&store)));
         tokio::spawn(end_leases(store));
     };
     spawn(Arc::downgrade(store));
@@ -337,6 +339,9 @@ async fn beats(store: Weak<Store>) {
         let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
         reunion.tried(&outcome);
         strong.note_beat(&outcome);
+        if outcome.as_ref().is_err_and(Fault::counts) && !strong.schema.is_known() {
+            strong.go_by_a_copy().await;
+        }
         let known = strong.schema.is_known();
         since_facts = since_facts.saturating_add(u64::from(known));
         if known && since_facts > FACTS_EVERY {

@@ -90,6 +90,18 @@ impl Router {
         }
     }
 
+    /// The other servers of a ring. Elsewhere another server takes the place of one that is lost.
+    pub(super) fn other_places(&self, place: Place) -> Vec<Place> {
+        match &self.map {
+            Map::One(_) | Map::Cluster(_) => Vec::new(),
+            Map::Ring(ring) => (0_u32..)
+                .zip(ring.links())
+                .map(|(other, _)| Place(other))
+                .filter(|other| *other != place)
+                .collect(),
+        }
+    }
+
     /// One call in one place, sent on where the place has moved to.
     pub(super) async fn call(&self, place: Place, command: Cmd, deadline: Instant) -> Result<Value, Fault> {
         match &self.map {

@@ -72,6 +72,29 @@ impl Schema {
         self.deaf.store(fault.cloned().map(Arc::new));
     }
 
+    /// When the fleet changed over to the version in use, in microseconds; zero if it never spoke another.
+    pub(super) fn since(&self) -> u64 {
+        self.since.load(Ordering::Relaxed)
+    }
+
+    /// What the fleet speaks by hearsay, since when. That of two versions ago is not spoken here: then nothing is known.
+    pub(super) fn hear(&self, version: u8, since: u64) {
+        if version > self.own {
+            self.leave_behind();
+        } else if version == self.own {
+            self.since.store(since, Ordering::Relaxed);
+            self.speaks.store(version, Ordering::Relaxed);
+        }
+        let spoken_here = version.saturating_add(1) >= self.own;
+        self.heard.fetch_or(spoken_here, Ordering::Relaxed);
+    }
+
+    fn leave_behind(&self) {
+        if !self.left_behind.swap(true, Ordering::Relaxed) {
+            error!("the fleet speaks a newer version of the counters: upgrade this node");
+        }
+    }
+
     /// Why nothing can be decided, if only an operator can help.
     pub(super) fn trouble(&self) -> Option<Fault> {
         self.speaks().err().filter(|fault| matches!(fault, Fault::Misconfigured(_)))
@@ -127,9 +150,7 @@ impl Store {
     async fn follow_schema(&self, older: u32, now: Timestamp) -> Result<(), Fault> {
         let schema = &self.schema;
         if self.changed_over(schema.own.saturating_add(1)).await?.is_some() {
-            if !schema.left_behind.swap(true, Ordering::Relaxed) {
-                error!("the fleet speaks a newer version of the counters: upgrade this node");
-            }
+            schema.leave_behind();
             return Ok(());
         }
         if schema.own == super::keys::SCHEMA || schema.speaks.load(Ordering::Relaxed) == schema.own {
