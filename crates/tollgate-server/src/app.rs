@@ -29,10 +29,6 @@ use crate::transport::ConnectionStats;
 use crate::unsaved::Unsaved;
 use crate::usage::Usage;
 
-/// Batches that are decided at once, however many there are: whoever sends many keeps other batches waiting, and checks as little
-/// as that many can.
-const BATCHES_MAX: usize = 32;
-
 /// The limiter of this service.
 pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
 
@@ -74,7 +70,7 @@ pub(crate) struct App {
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
-    /// Places for batches that are being decided.
+    /// Places for batches that are worked on.
     pub(crate) batches: Semaphore,
     pub(crate) request_ids: RequestIds,
     pub(crate) body_timeout: Duration,
@@ -110,6 +106,7 @@ impl App {
         connections: Arc<ConnectionStats>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
+        let batch_places = crate::rest::batch_places(&counters);
         let live = Live::new(&settings, admin_key, None);
         let records = Records {
             metrics: Metrics::new(&settings.rules),
@@ -130,7 +127,7 @@ impl App {
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
-            batches: Semaphore::new(BATCHES_MAX),
+            batches: Semaphore::new(batch_places),
             request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,

@@ -30,6 +30,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
+pub(crate) use self::batch::places as batch_places;
 use self::routes::{Handling, Route, routes_of};
 use crate::app::App;
 use crate::auth::{Access, Caller};

@@ -1,18 +1,20 @@
 //! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
 
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::sync::SemaphorePermit;
 use tollgate::{Decision, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::own_limit;
 use super::{BATCH_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
+use crate::counters::Counters;
 use crate::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::idempotency::Turn;
@@ -23,6 +25,15 @@ const CHECKS_MAX: usize = 1_000;
 const KEY_BYTES_MAX: usize = 256;
 /// Checks that are decided before others have their turn: some microseconds each.
 const CHECKS_AT_A_TIME: usize = 32;
+/// Batches that wait for Redis at once.
+const PLACES_ON_REDIS: usize = 32;
+
+/// How many batches are worked on at once, in the order in which they are there: the others wait, and single checks for no more than
+/// these. On counters in memory a batch never waits for anything, so more than there are threads would only share them.
+pub(crate) fn places(counters: &Counters) -> usize {
+    let threads = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    if counters.redis().is_some() { PLACES_ON_REDIS } else { threads() }
+}
 
 /// Many checks.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -81,6 +92,8 @@ pub(crate) enum ItemBody<'a> {
 pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let mut owed = Owed { call: &call, counted: false };
     let body = call.json_body(body, BATCH_BYTES_MAX).await?;
+    // They are never closed.
+    let _place = call.app.batches.acquire().await.ok();
     let batch: BatchBody<'_> = json::parse(&body)?;
     if batch.checks.len() > CHECKS_MAX {
         let reason = format!("a batch has at most {CHECKS_MAX} checks");
@@ -89,7 +102,6 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
     let now = call.app.now();
     let Some(key) = &batch.idempotency_key else {
         owed.count(batch.checks.len())?;
-        let _place = place(&call).await;
         return Ok(render(&decide(&call, &batch, now).await, call.request_id.as_str()));
     };
     if key.0.is_empty() || key.0.len() > KEY_BYTES_MAX {
@@ -99,8 +111,6 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
         // What is only told again counts as what is only asked.
         Turn::Replay(answer) => owed.count(1).map(|()| replay(&answer)),
         Turn::Decide(mut ticket) => {
-            // Before other nodes are told that it is under way: what waits for long would be taken for dead by them.
-            let _place = place(&call).await;
             if let Some(answer) = ticket.claim(&call.app).await? {
                 ticket.answer(&answer);
                 return owed.count(1).map(|()| replay(&answer));
@@ -147,11 +157,6 @@ impl Drop for Owed<'_> {
             let _ = self.count(1);
         }
     }
-}
-
-/// A place among the batches that are decided at once, in the order of asking. They are never closed.
-async fn place(call: &Call) -> Option<SemaphorePermit<'_>> {
-    call.app.batches.acquire().await.ok()
 }
 
 /// Decides every check, and lets others have their turn now and then: memory never waits, and a thousand checks in one go would keep
@@ -237,7 +242,6 @@ mod tests {
     use crate::app::{App, Secrets};
     use crate::auth::Caller;
     use crate::clock::Clock;
-    use crate::counters::Counters;
     use crate::keys::KeySecret;
     use crate::rest::RequestId;
     use crate::settings::Settings;
