@@ -39,7 +39,7 @@ pub(crate) struct Callers {
     limits: Vec<RuleLimit>,
     ipv6_prefix: u8,
     nat64: bool,
-    /// Outlives the limits: a reload gives nobody a second allowance.
+    /// Outlives the limits: other numbers give nobody a second allowance.
     asked: Arc<Asked>,
 }
 
@@ -144,9 +144,10 @@ impl Callers {
 
     /// A line when a caller begins to be refused, none for each request.
     fn tell(&self, who: Client<'_>, subject: Subject, now: Timestamp) {
-        match self.asked.told.lock().news(subject, now) {
+        let news = self.asked.told.lock().news(subject, now);
+        match news {
             News::Caller => {
-                warn!(caller = %Named(who), "a caller asks more than [callers] allows and is refused")
+                warn!(caller = %Named(who), "a caller asks more than [callers] allows and is refused");
             }
             News::More => warn!(
                 "more callers ask too much than are told of one by one: see tollgate_callers_refused_total"
