@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 use tollgate::headers::HeaderProfile;
 use tollgate::record::{Record, RecordSink};
 use tollgate::wire::Problems;
@@ -14,6 +15,7 @@ use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::auth::Gate;
 use crate::brake::Brake;
+use crate::callers::Callers;
 use crate::catalog::{Catalog, FileRules};
 use crate::clock::Clock;
 use crate::counters::{Counters, StoreState};
@@ -68,6 +70,8 @@ pub(crate) struct App {
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
+    /// Places for batches that are worked on.
+    pub(crate) batches: Semaphore,
     pub(crate) request_ids: RequestIds,
     pub(crate) body_timeout: Duration,
     listen: SocketAddr,
@@ -77,11 +81,17 @@ pub(crate) struct App {
 pub(crate) struct Live {
     pub(crate) gate: Gate,
     pub(crate) profiles: Vec<HeaderProfile>,
+    /// What callers may ask; nothing if that is not limited.
+    pub(crate) callers: Option<Callers>,
 }
 
 impl Live {
-    fn new(settings: &Settings, admin_key: &str) -> Self {
-        Live { gate: Gate::new(&settings.auth, admin_key), profiles: settings.server.headers.clone() }
+    fn new(settings: &Settings, admin_key: &str, before: Option<&Live>) -> Self {
+        Live {
+            gate: Gate::new(&settings.auth, admin_key),
+            profiles: settings.server.headers.clone(),
+            callers: Callers::new(settings, before.and_then(|before| before.callers.as_ref())),
+        }
     }
 }
 
@@ -96,7 +106,8 @@ impl App {
         connections: Arc<ConnectionStats>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let live = Live::new(&settings, admin_key);
+        let batch_places = crate::rest::batch_places(&counters);
+        let live = Live::new(&settings, admin_key, None);
         let records = Records {
             metrics: Metrics::new(&settings.rules),
             usage: Usage::default(),
@@ -116,6 +127,7 @@ impl App {
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
+            batches: Semaphore::new(batch_places),
             request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
@@ -142,6 +154,9 @@ impl App {
         match self.counters().memory() {
             Some(memory) => memory.sweep_shard(turn, self.now()),
             None => self.limiter.sweep_local(turn, self.now()),
+        }
+        if let Some(callers) = &self.live().callers {
+            callers.sweep(turn, self.now());
         }
     }
 
@@ -200,13 +215,14 @@ impl App {
         self.live.load()
     }
 
-    /// Puts newly read settings in force: rules, keys and header profiles. The rest needs a restart.
+    /// Puts newly read settings in force: rules, keys, header profiles and what callers may ask. The rest needs a restart.
     ///
     /// # Errors
     /// When the rules do not go together with those of the database; nothing has changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
-        self.live.store(Arc::new(Live::new(settings, &self.admin_key)));
+        let live = Live::new(settings, &self.admin_key, Some(&self.live()));
+        self.live.store(Arc::new(live));
         Ok(())
     }
 

@@ -41,6 +41,11 @@ impl Caller {
         Caller { name: "".into(), tenant: None, scopes: Scopes::default() }
     }
 
+    #[cfg(test)]
+    pub(crate) fn named(name: &str, scopes: Scopes) -> Self {
+        Caller { name: name.into(), tenant: None, scopes }
+    }
+
     /// A key that was made in the database.
     fn keyed(key: &Key<'_>) -> Self {
         Caller {

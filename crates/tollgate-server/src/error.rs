@@ -46,6 +46,8 @@ pub(crate) enum Code {
     IdempotencyMismatch,
     /// Too many wrong keys came from this address.
     TooManyAttempts,
+    /// The caller itself asks more than it may; no client is over a limit.
+    CallerLimited,
     /// A defect of the server.
     InternalError,
     /// The counters cannot be reached.
@@ -67,7 +69,7 @@ impl Code {
             Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
-            Code::TooManyAttempts => StatusCode::TOO_MANY_REQUESTS,
+            Code::TooManyAttempts | Code::CallerLimited => StatusCode::TOO_MANY_REQUESTS,
             Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
             Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
@@ -133,11 +135,14 @@ pub(crate) struct ErrorDetails<'a> {
     /// Why it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
+    /// How long to wait, to the microsecond; `Retry-After` is the same in whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_us: Option<u64>,
 }
 
 impl ErrorDetails<'_> {
     fn is_empty(&self) -> bool {
-        self.field.is_none() && self.reason.is_none()
+        self.field.is_none() && self.reason.is_none() && self.retry_after_us.is_none()
     }
 }
 
@@ -197,6 +202,19 @@ impl ApiError {
         ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
     }
 
+    /// The caller has asked so much that it must wait.
+    pub(crate) fn caller_limited(wait: Span) -> Self {
+        let message = "you, the caller, ask more than this service takes from one caller: wait for Retry-After; \
+                       nothing was charged, and this says nothing of any client's limits";
+        ApiError { retry_after: Some(wait), ..ApiError::new(Code::CallerLimited, message) }
+    }
+
+    /// The caller asks at once what it never may, however long it waits.
+    pub(crate) fn more_than_a_caller_may(checks: u32, most: u32) -> Self {
+        let reason = format!("this service takes at most {most} checks at once from a caller, not {checks}");
+        ApiError::field(Code::PayloadTooLarge, "checks", reason)
+    }
+
     /// The request is of a client whose key is none, or is none any more. It is answered like a decision about a client that
     /// is blocked.
     pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
@@ -231,7 +249,11 @@ impl ApiError {
     }
 
     pub(crate) fn body<'a>(&'a self, request_id: &'a str) -> ErrorBody<'a> {
-        let details = ErrorDetails { field: self.field.as_deref(), reason: self.reason.as_deref() };
+        let details = ErrorDetails {
+            field: self.field.as_deref(),
+            reason: self.reason.as_deref(),
+            retry_after_us: self.retry_after.map(Span::as_micros),
+        };
         ErrorBody { code: self.code, message: &self.message, details, request_id }
     }
 

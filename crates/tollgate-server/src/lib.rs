@@ -12,6 +12,7 @@ pub mod transport;
 
 mod auth;
 mod brake;
+mod callers;
 mod facts;
 mod fleet;
 mod json;

@@ -44,6 +44,8 @@ pub(crate) struct Metrics {
     responses: Family<ResponseLabels, Counter>,
     /// Checks of clients whose key is none.
     keys_refused: Family<ReasonLabel, Counter>,
+    /// Requests of callers that ask too much themselves.
+    callers_refused: Counter,
     in_force: ArcSwap<InForce>,
     /// Locked when rules are replaced and when somebody asks for metrics; by a decision only if its rule has just gone.
     former: Mutex<Former>,
@@ -190,6 +192,9 @@ impl Metrics {
         registry.register("http_responses", "Answers by route and status", responses.clone());
         let help = "Checks of clients whose key is none";
         registry.register("keys_refused", help, keys_refused.clone());
+        let callers_refused = Counter::default();
+        let help = "Requests of callers that asked more than callers may";
+        registry.register("callers_refused", help, callers_refused.clone());
         let unruled = RuleCounters::new("", &decisions);
         let metrics = Metrics {
             registry,
@@ -199,6 +204,7 @@ impl Metrics {
             shadow_refusals,
             responses,
             keys_refused,
+            callers_refused,
             in_force: ArcSwap::default(),
             former: Mutex::default(),
             unruled,
@@ -246,6 +252,10 @@ impl Metrics {
 
     pub(crate) fn count_degraded(&self, passed: Duration) {
         self.degraded_seconds.inc_by(passed.as_secs_f64());
+    }
+
+    pub(crate) fn count_refused_caller(&self) {
+        self.callers_refused.inc();
     }
 
     pub(crate) fn count_refused_key(&self, refusal: KeyRefusal) {

@@ -18,7 +18,7 @@ mod service;
 mod status;
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -30,9 +30,10 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 
+pub(crate) use self::batch::places as batch_places;
 use self::routes::{Handling, Route, routes_of};
 use crate::app::App;
-use crate::auth::Caller;
+use crate::auth::{Access, Caller};
 use crate::error::{ApiError, Code};
 use crate::json;
 
@@ -55,6 +56,7 @@ pub(crate) struct Call {
     /// The form of its path.
     path: &'static str,
     caller: Caller,
+    peer: IpAddr,
     request_id: RequestId,
 }
 
@@ -70,14 +72,14 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
             "host",
             "there must be one Host header: proxies go by it, and may go by another than we",
         )),
-        Some(route) => match admit(app, route, request.headers(), peer) {
+        Some(route) => match admit(app, route, request.headers(), peer.ip()) {
             Ok(caller) => {
                 let (parts, body) = request.into_parts();
                 if route.changes_something() && !tries_only(&parts) {
                     changed_by = Some(caller.name.clone());
                 }
                 let (path, request_id) = (route.path, request_id.clone());
-                let call = Call { app: Arc::clone(app), parts, path, caller, request_id };
+                let call = Call { app: Arc::clone(app), parts, path, caller, peer: peer.ip(), request_id };
                 Stage::Handling((route.handler)(call, body))
             }
             Err(error) => Stage::Refused(error),
@@ -108,11 +110,18 @@ fn tries_only(parts: &Parts) -> bool {
     parts.uri.query().is_some_and(|query| query.split('&').any(|each| each == "dry_run=true"))
 }
 
-/// The caller, if the route is for it.
-fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: SocketAddr) -> Result<Caller, ApiError> {
-    let caller = app.live().gate.admit(headers, route.access, peer.ip(), app)?;
+/// The caller, if the route is for it and it has not asked too much already.
+fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: IpAddr) -> Result<Caller, ApiError> {
+    let live = app.live();
+    let caller = live.gate.admit(headers, route.access, peer, app)?;
     if route.path.starts_with("/v1/admin/") {
         caller.require_unbound()?;
+    }
+    // Before a byte of the body is read. Probes and metrics must not fail because somebody asks too much.
+    if let Some(callers) = &live.callers
+        && route.access != Access::Anyone
+    {
+        callers.charge(&caller, peer, u32::from(!route.by_check), app.now())?;
     }
     Ok(caller)
 }
@@ -148,6 +157,9 @@ impl Future for Answering {
         let response = outcome.unwrap_or_else(|error| {
             if let Some(refusal) = error.key_refusal() {
                 self.app.metrics().count_refused_key(refusal);
+            }
+            if error.code() == Code::CallerLimited {
+                self.app.metrics().count_refused_caller();
             }
             code = Some(error.code());
             error.into_response(self.request_id.as_str())
@@ -344,7 +356,6 @@ mod tests {
     use super::routes::{Deprecated, ROUTES, route};
     use super::*;
     use crate::app::Secrets;
-    use crate::auth::Access;
     use crate::clock::Clock;
     use crate::counters::Counters;
     use crate::keys::KeySecret;

@@ -3,6 +3,7 @@
 //! What was written becomes one [`Document`] (file < environment < flags), and only a document without a single
 //! mistake becomes [`Settings`]. So a reload either has all of the new settings in hand or nothing.
 
+mod callers;
 mod database;
 mod environment;
 mod error;
@@ -23,6 +24,7 @@ use tollgate::headers::HeaderProfile;
 use tollgate::wire::{Document, Problems};
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
+pub use self::callers::CallerLimits;
 pub use self::database::DatabaseSettings;
 pub use self::environment::environment;
 pub use self::error::SettingsError;
@@ -49,6 +51,8 @@ pub struct Settings {
     pub database: DatabaseSettings,
     /// Who may call.
     pub auth: AuthSettings,
+    /// How much each caller may ask, if that is limited.
+    pub callers: Option<CallerLimits>,
     /// What is logged, and how.
     pub log: LogSettings,
     /// The leading bits by which IPv6 addresses are counted; the rules know them too.
@@ -269,6 +273,7 @@ impl Clone for Settings {
             counters: self.counters.clone(),
             database: self.database.clone(),
             auth: self.auth.clone(),
+            callers: self.callers.clone(),
             log: self.log.clone(),
             ipv6_prefix: self.ipv6_prefix,
             nat64: self.nat64,

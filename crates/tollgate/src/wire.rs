@@ -12,7 +12,7 @@ use hashbrown::HashSet;
 
 pub use self::document::{Document, Fields, Node, Origin, Problem, Problems, Value};
 pub use self::rule::read as read_rule;
-pub use self::short_forms::read_tier;
+pub use self::short_forms::{read_limit_and_window, read_tier};
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::time::Span;

@@ -5,6 +5,7 @@ mod admin;
 mod attacks;
 mod batch;
 mod browser;
+mod caller_limits;
 mod callers;
 mod checks;
 mod commands;

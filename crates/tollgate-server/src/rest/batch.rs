@@ -1,5 +1,7 @@
 //! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
 
+use std::num::NonZeroUsize;
+
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::Full;
@@ -12,6 +14,7 @@ use utoipa::ToSchema;
 use super::check::own_limit;
 use super::{BATCH_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
+use crate::counters::Counters;
 use crate::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::idempotency::Turn;
@@ -20,6 +23,17 @@ use crate::keys::KeyRefusal;
 
 const CHECKS_MAX: usize = 1_000;
 const KEY_BYTES_MAX: usize = 256;
+/// Checks that are decided before others have their turn: some microseconds each.
+const CHECKS_AT_A_TIME: usize = 32;
+/// Batches that wait for Redis at once.
+const PLACES_ON_REDIS: usize = 32;
+
+/// How many batches are worked on at once, in the order in which they are there: the others wait, and single checks for no more than
+/// these. On counters in memory a batch never waits for anything, so more than there are threads would only share them.
+pub(crate) fn places(counters: &Counters) -> usize {
+    let threads = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    if counters.redis().is_some() { PLACES_ON_REDIS } else { threads() }
+}
 
 /// Many checks.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -70,35 +84,44 @@ pub(crate) enum ItemBody<'a> {
         (status = 200, description = "One outcome per check, in order", body = BatchAnswer<'_>),
         (status = 400, description = "The batch itself is wrong; nothing was charged", body = ErrorEnvelope<'_>),
         (status = 409, description = "A batch with this key is under way", body = ErrorEnvelope<'_>),
-        (status = 413, description = "More than 1000 checks, or more than 1 MB", body = ErrorEnvelope<'_>),
+        (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than callers may ever send at once",
+         body = ErrorEnvelope<'_>),
         (status = 422, description = "The key was used for another body", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    let mut owed = Owed { call: &call, counted: false };
     let body = call.json_body(body, BATCH_BYTES_MAX).await?;
+    // They are never closed.
+    let _place = call.app.batches.acquire().await.ok();
     let batch: BatchBody<'_> = json::parse(&body)?;
     if batch.checks.len() > CHECKS_MAX {
         let reason = format!("a batch has at most {CHECKS_MAX} checks");
         return Err(ApiError::field(Code::PayloadTooLarge, "checks", reason));
     }
     let now = call.app.now();
-    let Some(key) = &batch.idempotency_key else { return Ok(decide(&call, &batch, now).await.0) };
+    let Some(key) = &batch.idempotency_key else {
+        owed.count(batch.checks.len())?;
+        return Ok(render(&decide(&call, &batch, now).await, call.request_id.as_str()));
+    };
     if key.0.is_empty() || key.0.len() > KEY_BYTES_MAX {
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
     }
     match call.app.idempotency.turn(&call.caller.name, &key.0, &body, now)? {
-        Turn::Replay(answer) => Ok(replay(&answer)),
+        // What is only told again counts as what is only asked.
+        Turn::Replay(answer) => owed.count(1).map(|()| replay(&answer)),
         Turn::Decide(mut ticket) => {
             if let Some(answer) = ticket.claim(&call.app).await? {
                 ticket.answer(&answer);
-                return Ok(replay(&answer));
+                return owed.count(1).map(|()| replay(&answer));
             }
-            let (response, replayable) = decide(&call, &batch, now).await;
-            if let Some(answer) = replayable {
+            owed.count(batch.checks.len())?;
+            let outcomes = decide(&call, &batch, now).await;
+            if let Some(answer) = replayable(&outcomes, call.request_id.as_str()) {
                 ticket.tell_others(&call.app, &answer).await;
                 ticket.answer(&answer);
             }
-            Ok(response)
+            Ok(render(&outcomes, call.request_id.as_str()))
         }
     }
 }
@@ -106,23 +129,66 @@ pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, 
 /// A check that was decided, or whose key was refused, or what is wrong with it.
 type Outcome<'a> = Result<(CheckBody<'a>, Result<Decision, KeyRefusal>), ApiError>;
 
-/// Decides every check. The second value is the answer for those who send the batch again; a decision made
-/// without the counters is none.
-async fn decide(call: &Call, batch: &BatchBody<'_>, now: Timestamp) -> (Response, Option<Bytes>) {
+/// What a batch still counts for its caller: as much as is in it, all or nothing. One that never gets so far, because something is
+/// wrong with it or the caller hangs up, counts as one: its body was read all the same.
+struct Owed<'a> {
+    call: &'a Call,
+    counted: bool,
+}
+
+impl Owed<'_> {
+    /// Counts so many checks, and an empty batch as one.
+    fn count(&mut self, checks: usize) -> Result<(), ApiError> {
+        let Call { app, caller, peer, .. } = self.call;
+        let live = app.live();
+        let Some(callers) = &live.callers else { return Ok(()) };
+        let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
+        let counted = callers.charge(caller, *peer, cost, app.now());
+        // One that has to wait changes nothing, and one that is too large for ever is as wrong as any other.
+        self.counted = counted.as_ref().map_or_else(|error| error.code() == Code::CallerLimited, |()| true);
+        counted
+    }
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if !self.counted {
+            // The answer stands, whatever else was asked meanwhile.
+            let _ = self.count(1);
+        }
+    }
+}
+
+/// Decides every check, and lets others have their turn now and then: memory never waits, and a thousand checks in one go would keep
+/// everybody waiting who shares the thread.
+async fn decide<'a>(call: &Call, batch: &BatchBody<'a>, now: Timestamp) -> Vec<Outcome<'a>> {
     let mut outcomes = Vec::with_capacity(batch.checks.len());
     for (number, raw) in batch.checks.iter().enumerate() {
+        if number > 0 && number % CHECKS_AT_A_TIME == 0 {
+            tokio::task::yield_now().await;
+        }
         let outcome = decide_one(call, raw, now).await;
         outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{number}]"))));
     }
-    let items = || outcomes.iter().map(|outcome| item(outcome, call.request_id.as_str())).collect();
+    outcomes
+}
+
+fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
+    let results = outcomes.iter().map(|outcome| item(outcome, request_id)).collect();
+    answer::json(StatusCode::OK, &BatchAnswer { results, replayed: false })
+}
+
+/// The answer for those who send the batch again; a decision made without the counters is none.
+fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
     let without_counters = |outcome: &Outcome<'_>| match outcome {
         Ok((_, decision)) => decision.as_ref().is_ok_and(|decision| decision.degraded),
         Err(error) => error.code() == Code::ServiceUnavailable,
     };
-    let degraded = outcomes.iter().any(without_counters);
-    let replayed = BatchAnswer { results: items(), replayed: true };
-    let replayable = serde_json::to_vec(&replayed).ok().filter(|_| !degraded).map(Bytes::from);
-    (answer::json(StatusCode::OK, &BatchAnswer { results: items(), replayed: false }), replayable)
+    if outcomes.iter().any(without_counters) {
+        return None;
+    }
+    let results = outcomes.iter().map(|outcome| item(outcome, request_id)).collect();
+    serde_json::to_vec(&BatchAnswer { results, replayed: true }).ok().map(Bytes::from)
 }
 
 async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outcome<'a> {
@@ -163,4 +229,79 @@ fn replay(answer: &Bytes) -> Response {
     let mut response = Response::new(Full::new(answer.clone()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+    use tollgate::{MemoryCounters, Seed};
+
+    use super::*;
+    use crate::app::{App, Secrets};
+    use crate::auth::Caller;
+    use crate::clock::Clock;
+    use crate::keys::KeySecret;
+    use crate::rest::RequestId;
+    use crate::settings::Settings;
+
+    fn app(settings: &str) -> Arc<App> {
+        let counters = Counters::Memory(MemoryCounters::default());
+        let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
+        let settings = Settings::from_toml(settings).unwrap();
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    }
+
+    fn call(app: &Arc<App>) -> Call {
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let request_id = RequestId::of(app, &parts.headers);
+        let (caller, peer) = (Caller::anonymous(), [192, 0, 2, 1].into());
+        Call { app: Arc::clone(app), parts, path: "/v1/rate-limit/batch-check", caller, peer, request_id }
+    }
+
+    #[tokio::test]
+    async fn t38_others_have_their_turn_while_a_batch_is_decided() {
+        let body =
+            format!(r#"{{"checks":[{}]}}"#, vec![r#"{"user_id":"a","endpoint":"/x"}"#; 1_000].join(","));
+        let (turns, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        // On the one thread of this test: it has a turn only when the batch gives it one.
+        let other = tokio::spawn({
+            let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
+            async move {
+                while !done.load(Ordering::Relaxed) {
+                    turns.fetch_add(1, Ordering::Relaxed);
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+        let call = call(&app("default_limit = 5000"));
+        let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
+        let outcomes = decide(&call, &batch, call.app.now()).await;
+        done.store(true, Ordering::Relaxed);
+        other.await.unwrap();
+        assert_eq!(outcomes.len(), 1_000);
+        assert!(turns.load(Ordering::Relaxed) >= 1_000 / CHECKS_AT_A_TIME - 1, "{turns:?}");
+    }
+
+    #[tokio::test]
+    async fn t38_what_never_gets_so_far_counts_as_one_and_what_must_wait_as_nothing() {
+        let app = app("[callers]\nlimit = 10\nwindow = \"1h\"");
+        let call = call(&app);
+        let count = |checks| Owed { call: &call, counted: false }.count(checks).map_err(|error| error.code());
+        drop(Owed { call: &call, counted: false });
+        assert_eq!(count(9), Ok(()), "nine were left");
+        assert_eq!(count(1), Err(Code::CallerLimited));
+
+        let app = self::app("[callers]\nlimit = 10\nwindow = \"1h\"");
+        let call = self::call(&app);
+        let count = |checks| Owed { call: &call, counted: false }.count(checks).map_err(|error| error.code());
+        assert_eq!(count(6), Ok(()));
+        for _ in 0..100 {
+            assert_eq!(count(5), Err(Code::CallerLimited), "and four are still left");
+        }
+        assert_eq!(count(11), Err(Code::PayloadTooLarge), "which counts as one");
+        assert_eq!(count(4), Err(Code::CallerLimited));
+        assert_eq!((count(3), count(0)), (Ok(()), Err(Code::CallerLimited)), "nothing at all is one too");
+    }
 }

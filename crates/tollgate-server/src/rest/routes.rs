@@ -22,6 +22,8 @@ pub(crate) struct Route {
     pub(super) path: &'static str,
     pub(super) access: Access,
     pub(super) deprecated: Option<Deprecated>,
+    /// Whether it counts for its caller as many as there are checks in it, which is known once it is read.
+    pub(super) by_check: bool,
     pub(super) handler: Handler,
 }
 
@@ -94,6 +96,7 @@ macro_rules! route {
             path: $path,
             access: $access,
             deprecated: None,
+            by_check: false,
             handler: $handler,
         }
     };
@@ -108,7 +111,10 @@ const ADMIN: Access = Access::Keyed(Scope::Admin);
 /// Every route. The alias under `/api` is made from the same list.
 pub(crate) static ROUTES: &[Route] = &[
     route!(Post "/v1/rate-limit/check", Access::OpenScope(Scope::Check), check::check, body),
-    route!(Post "/v1/rate-limit/batch-check", Access::OpenScope(Scope::Check), batch::batch_check, body),
+    Route {
+        by_check: true,
+        ..route!(Post "/v1/rate-limit/batch-check", Access::OpenScope(Scope::Check), batch::batch_check, body)
+    },
     route!(Get "/v1/rate-limit/status", Access::OpenScope(Scope::Read), status::status),
     route!(Get "/v1/rate-limit/status/{user_id}/{*endpoint}", Access::OpenScope(Scope::Read), status::status_by_path),
     route!(Post "/v1/rate-limit/explain", Access::OpenScope(Scope::Read), explain::explain, body),

@@ -18,7 +18,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::{
     AuthSettings, Caller, CounterSettings, KeySecretSettings, LogFormat, LogSettings, RedisCounterSettings,
-    ServerSettings, Settings, Source, database, listen_default, redis,
+    ServerSettings, Settings, Source, callers, database, listen_default, redis,
 };
 use crate::scope::{Scope, Scopes};
 
@@ -40,6 +40,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let counters = fields.table("counters", read_counters).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
+    let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
     let (ipv6_prefix, nat64) = identity.unwrap_or((IPV6_PREFIX_DEFAULT, false));
@@ -52,6 +53,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         counters,
         database,
         auth,
+        callers,
         log,
         ipv6_prefix,
         nat64,

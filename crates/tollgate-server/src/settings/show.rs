@@ -9,7 +9,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::limit::Window;
 use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
-use tollgate::{RuleSet, Span};
+use tollgate::{Limit, RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
 use super::redis::word_for;
@@ -23,6 +23,9 @@ impl Settings {
         self.show_counters(&mut out);
         self.database.show(&mut out);
         self.show_auth(&mut out);
+        if let Some(callers) = &self.callers {
+            callers.show(&mut out);
+        }
         out.section("log");
         out.text("format", self.log.format.as_str());
         out.text("level", &self.log.filter);
@@ -174,8 +177,7 @@ fn show_rule(rule: &Rule, out: &mut Toml) {
         if let Some(delay) = first.limit.max_delay() {
             out.text("max_delay", delay);
         }
-        let limits: Vec<String> = rule.limits.iter().map(limit).collect();
-        out.plain("limits", format_args!("[{}]", limits.join(", ")));
+        out.plain("limits", limits(&rule.limits));
         out.plain("leases", rule.leases);
     }
     out.text("on_store_failure", rule.on_store_failure.as_str());
@@ -205,8 +207,12 @@ fn matcher(when: &Matcher) -> Vec<String> {
     conditions
 }
 
-fn limit(limit: &RuleLimit) -> String {
-    let limit = &limit.limit;
+pub(super) fn limits(limits: &[RuleLimit]) -> String {
+    let limits: Vec<String> = limits.iter().map(|one| limit(&one.limit)).collect();
+    format!("[{}]", limits.join(", "))
+}
+
+fn limit(limit: &Limit) -> String {
     let burst = limit.burst().map(|burst| format!(", burst = {burst}")).unwrap_or_default();
     format!("{{ requests = {}, {}{burst} }}", limit.requests(), window(limit.window()))
 }

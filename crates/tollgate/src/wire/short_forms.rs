@@ -116,8 +116,8 @@ fn exemption_name(fields: &Fields<'_, '_>) -> Option<String> {
     Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
 }
 
-/// `limit` and `window`, or any form that `[[rules]]` takes.
-fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
+/// Reads `limit` and `window`, or any form that `[[rules]]` takes. What is wrong with them, the fields know.
+pub fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
     let short = fields.has("limit") || fields.has("window");
     let burst = fields.read("burst", integer(1..=u32::MAX));
     if !short && FORMS.iter().any(|key| fields.has(key)) {

@@ -142,7 +142,9 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
     if let Some(scope) = scope {
         let others = "or is bound to a tenant that this is not about";
         errors.push(("403", format!("The key lacks the scope {}, {others}", scope.as_str())));
-        errors.push(("429", "Too many wrong keys came from this address; see Retry-After".to_owned()));
+        let too_much =
+            "Too many wrong keys came from this address, or the caller asks too much; see Retry-After";
+        errors.push(("429", too_much.to_owned()));
         errors.push(("503", "What is needed to answer cannot be reached; see Retry-After".to_owned()));
     }
     let names_a_client = names_a_client(operation);

@@ -22,7 +22,14 @@ fn call() -> Call {
     let app = App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default());
     let (parts, ()) = http::Request::new(()).into_parts();
     let request_id = RequestId::of(&app, &parts.headers);
-    Call { app, parts, path: "/v1/admin/keys", caller: Caller::anonymous(), request_id }
+    Call {
+        app,
+        parts,
+        path: "/v1/admin/keys",
+        caller: Caller::anonymous(),
+        peer: [192, 0, 2, 1].into(),
+        request_id,
+    }
 }
 
 /// A key that was made just before.

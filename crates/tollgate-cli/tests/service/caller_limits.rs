@@ -1,0 +1,266 @@
+//! What callers of the service itself may ask, and that no batch of one keeps the others waiting.
+
+use std::fs;
+use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Answer, Service, read_answer, wait_for};
+
+const BATCH: &str = "/v1/rate-limit/batch-check";
+/// Ten in an hour: none comes back while a test runs.
+const TEN: &str = "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
+/// The keys are `checker-key` and `reader-key`.
+const KEYS: &str = r#"
+[[auth.callers]]
+name = "checker"
+key_sha256 = "df939c9023364b1468dd2ecb77f1ee54d0e36c867b310e251a5c4fc15735e421"
+scopes = ["check"]
+[[auth.callers]]
+name = "reader"
+key_sha256 = "ec4408df15da46b328f6f3246fa723d0aa6cb0f0a0dd9c4626080ab1b02aa3b2"
+scopes = ["read"]
+"#;
+const CHECK: &str = r#"{"user_id":"a","endpoint":"/x"}"#;
+
+fn batch_of(count: usize) -> String {
+    format!(r#"{{"checks":[{}]}}"#, vec![CHECK; count].join(","))
+}
+
+/// What the client has left, told to somebody whom the limit does not concern.
+fn left_for_the_client(service: &Service) -> u64 {
+    let status = service.admin("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x", "");
+    status.json()["remaining"].as_u64().unwrap()
+}
+
+/// An answer that nobody can take for the refusal of a client.
+#[track_caller]
+fn assert_caller_limited(answer: &Answer) {
+    assert_eq!((answer.status, &*answer.error().1), (429, "CALLER_LIMITED"), "{}", answer.text);
+    assert!(answer.json().get("allowed").is_none() && answer.json().get("decision").is_none());
+    let told = |name: &str| name.contains("ratelimit");
+    assert!(!answer.headers.iter().any(|(name, _)| told(name)), "{:?}", answer.headers);
+    let exact = answer.json()["error"]["details"]["retry_after_us"].as_u64().unwrap();
+    let rounded: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!(exact > 0 && rounded == exact.div_ceil(1_000_000), "{exact} {rounded}");
+}
+
+/// How many checks pass until one does not.
+fn passing(mut check: impl FnMut() -> Answer) -> usize {
+    (0..100).take_while(|_| check().status == 200).count()
+}
+
+#[test]
+fn t38_a_batch_counts_as_many_as_it_has_and_is_refused_whole() {
+    let service = Service::with_config(TEN);
+    assert_eq!(service.post(BATCH, &batch_of(6)).status, 200);
+    assert_caller_limited(&service.post(BATCH, &batch_of(5)));
+    assert_eq!(left_for_the_client(&service), 994, "nothing of it was charged to the client");
+    assert_eq!(service.post(BATCH, &batch_of(4)).status, 200, "nor to the caller");
+    let refused = service.check("a", "/x");
+    assert_caller_limited(&refused);
+    assert_caller_limited(&service.post(BATCH, &batch_of(1)));
+    assert_eq!(left_for_the_client(&service), 990);
+    assert_eq!(service.metric("tollgate_callers_refused_total"), Some(3.0));
+}
+
+#[test]
+fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
+    let service = Service::with_config(TEN);
+    for _ in 0..3 {
+        let answer = service.post(BATCH, &batch_of(11));
+        assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
+        let reason = answer.json()["error"]["details"]["reason"].clone();
+        assert_eq!(reason, "this service takes at most 10 checks at once from a caller, not 11");
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    assert_eq!(left_for_the_client(&service), 1_000);
+    let larger = TEN.replace("[callers]\n", "[callers]\nburst = 1000\n");
+    let service = Service::with_config(&larger);
+    assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "a burst is what fits at once");
+}
+
+#[test]
+fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing() {
+    let service = Service::with_config(TEN);
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/nowhere"] {
+        (0..20).for_each(|_| drop(service.get(path)));
+    }
+    let looked = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x");
+    assert_eq!((looked.status, looked.json()["remaining"].as_u64()), (200, Some(1_000)));
+    assert_eq!(service.post("/v1/rate-limit/explain", CHECK).status, 200);
+    assert_eq!(service.post("/v1/rate-limit/check", "{").status, 400);
+    assert_eq!(service.post(BATCH, "{").status, 400);
+    assert_eq!(service.post(BATCH, &batch_of(1_001)).status, 413);
+    assert_eq!(service.post(BATCH, r#"{"checks":[]}"#).status, 200);
+    assert_eq!(passing(|| service.check("a", "/x")), 4, "six were used");
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json"] {
+        assert_eq!(service.get(path).status, 200, "{path}");
+    }
+    assert_caller_limited(&service.get("/v1/rate-limit/status?user_id=a&endpoint=/x"));
+    assert_caller_limited(&service.post("/v1/rate-limit/explain", CHECK));
+}
+
+#[test]
+fn t38_callers_are_told_apart_and_whoever_administers_is_not_limited() {
+    let service = Service::with_config(&[TEN, KEYS].concat());
+    assert_eq!(passing(|| service.check("a", "/x")), 10);
+    let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
+    assert_eq!(passing(checker), 10, "a key has its own");
+    assert_caller_limited(&checker());
+    let rules = || service.with_key("reader-key", "GET", "/v1/admin/rules", "");
+    assert_eq!(passing(rules), 10, "reading what is configured counts, too");
+    assert_caller_limited(&rules());
+    assert_eq!(passing(|| service.admin("POST", "/v1/rate-limit/check", CHECK)), 100);
+    assert_eq!(service.admin("POST", BATCH, &batch_of(1_000)).status, 200);
+    assert_eq!(
+        service.with_key("wrong", "GET", "/v1/admin/rules", "").status,
+        401,
+        "which is none's request"
+    );
+}
+
+#[test]
+fn t38_an_api_key_counts_for_itself_and_so_does_one_that_is_bound_to_a_tenant() {
+    let service = Service::with_config(TEN);
+    let make =
+        |body: &str| service.admin("POST", "/v1/admin/keys", body).json()["key"].as_str().unwrap().to_owned();
+    let operator = make(r#"{"name":"operator","scopes":["admin"]}"#);
+    let gateway = make(r#"{"name":"gateway","scopes":["check"]}"#);
+    let bound = make(r#"{"name":"bound","scopes":["admin"],"tenant":"acme"}"#);
+    let checks = |key: &str| passing(|| service.with_key(key, "POST", "/v1/rate-limit/check", CHECK));
+    assert_eq!((checks(&operator), checks(&gateway), checks(&bound)), (100, 10, 10));
+}
+
+#[test]
+fn t38_a_replay_counts_one_and_a_batch_that_must_wait_can_be_sent_again() {
+    let service = Service::with_config(TEN);
+    let keyed = |key: &str, count: usize| {
+        service.post(BATCH, &batch_of(count).replacen('{', &format!(r#"{{"idempotency_key":"{key}","#), 1))
+    };
+    assert_eq!(keyed("a", 5).json()["replayed"], false);
+    assert_caller_limited(&keyed("b", 6));
+    assert_eq!(
+        keyed("b", 5).json()["error"],
+        json!(null),
+        "the key was not used up by the one that must wait"
+    );
+    assert_caller_limited(&keyed("a", 5));
+
+    let service = Service::with_config(TEN);
+    let keyed =
+        |count: usize| service.post(BATCH, &batch_of(count).replacen('{', r#"{"idempotency_key":"k","#, 1));
+    assert_eq!(keyed(5).json()["replayed"], false);
+    assert_eq!(keyed(5).json()["replayed"], true);
+    assert_eq!(keyed(4).status, 422, "another body");
+    assert_eq!(passing(|| service.check("a", "/x")), 3, "five, and one for each of the others");
+}
+
+#[test]
+fn t38_the_limit_follows_the_file_and_a_reload_gives_nothing_back() {
+    let service = Service::with_config("default_limit = 1000");
+    let reload = |config: &str| {
+        fs::write(service.config_file(), config).unwrap();
+        let answer = service.admin("POST", "/v1/admin/reload", "");
+        assert_eq!((answer.status, &answer.json()["needs_restart"]), (200, &json!([])), "{}", answer.text);
+    };
+    assert_eq!(passing(|| service.check("a", "/x")), 100, "off unless it is said");
+    reload(TEN);
+    assert_eq!(passing(|| service.check("a", "/x")), 10);
+    reload(&TEN.replace("limit = 10\n", "limit = 15\n"));
+    assert_eq!(passing(|| service.check("a", "/x")), 5);
+    fs::write(service.config_file(), TEN.replace("limit = 10\n", "limit = -1\n")).unwrap();
+    assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 400);
+    assert_caller_limited(&service.check("a", "/x"));
+    reload("default_limit = 1000");
+    assert_eq!(passing(|| service.check("a", "/x")), 100);
+}
+
+#[test]
+fn t38_the_environment_says_it_and_config_show_tells_it() {
+    let folder = TempDir::new().unwrap();
+    let environment = [("TOLLGATE_CALLERS__LIMIT", "3"), ("TOLLGATE_CALLERS__WINDOW", "1h")];
+    let show =
+        Command::new(env!("CARGO_BIN_EXE_tollgate")).args(["config", "show"]).envs(environment).output();
+    let shown = String::from_utf8(show.unwrap().stdout).unwrap();
+    let section = "[callers]\nalgorithm = \"token_bucket\"\nlimits = [{ requests = 3, window = \"1h\" }]\n";
+    assert!(shown.contains(section), "{shown}");
+    let service = Service::start(folder, None, &environment);
+    assert_eq!(passing(|| service.check("a", "/x")), 3);
+}
+
+#[test]
+fn t38_the_log_tells_of_a_caller_once_and_the_command_line_takes_it_for_no_decision() {
+    let service = Service::with_config(&[TEN, KEYS].concat());
+    (0..20).for_each(|_| drop(service.check("a", "/x")));
+    let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
+    (0..20).for_each(|_| drop(checker()));
+    let log = service.log();
+    let told: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
+    assert_eq!(told.len(), 2, "{log}");
+    assert!(told[0].contains("ip:127.0.0.1") && told[1].contains("\"checker\""), "{told:#?}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(["check", "--user", "a", "--endpoint", "/x"]);
+    command.env("TOLLGATE_URL", format!("http://{}", service.address)).env("TOLLGATE_KEY", "checker-key");
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
+    assert!(text.contains("you, the caller"), "{text}");
+}
+
+/// Sends the same request again and again on one connection, until it is told to stop or so many were answered.
+fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &AtomicBool) -> Vec<Duration> {
+    let mut stream = service.connect();
+    let request = format!(
+        "POST {path} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut waits = Vec::new();
+    while waits.len() < count && !stop.load(Ordering::Relaxed) {
+        let started = Instant::now();
+        stream.write_all(request.as_bytes()).unwrap();
+        let answer = read_answer(&mut stream);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        waits.push(started.elapsed());
+    }
+    waits.sort_unstable();
+    waits
+}
+
+/// Batches in flight all the time, many more than are decided at once, on one thread that all share.
+#[test]
+fn t38_single_checks_are_answered_between_the_checks_of_batches() {
+    const SENDERS: usize = 40;
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("tollgate.toml");
+    fs::write(&file, "default_limit = 1000000000").unwrap();
+    let service = Service::start(folder, Some(&file), &[("TOKIO_WORKER_THREADS", "1")]);
+    let (stop, never) = (AtomicBool::new(false), AtomicBool::new(false));
+    let check = "/v1/rate-limit/check";
+    let alone = repeat(&service, check, CHECK, 200, &never);
+    let (batch, batches) = (batch_of(1_000), AtomicUsize::new(0));
+    let beside = std::thread::scope(|scope| {
+        for _ in 0..SENDERS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    batches.fetch_add(repeat(&service, BATCH, &batch, 1, &never).len(), Ordering::Relaxed);
+                }
+            });
+        }
+        wait_for("a batch to be answered", || (batches.load(Ordering::Relaxed) > 0).then_some(()));
+        let beside = repeat(&service, check, CHECK, 200, &never);
+        stop.store(true, Ordering::Relaxed);
+        beside
+    });
+    assert_eq!((alone.len(), beside.len()), (200, 200), "every one was answered");
+    // How long anything takes is a matter of the machine, and only told. But whoever stands behind batches sees as many go by:
+    // some 25 for each check when batches did not give way, and one in four checks since.
+    let batches = batches.load(Ordering::Relaxed);
+    assert!(batches < beside.len() * 10, "{batches} batches went by");
+    println!("checks alone: median {:?}, p99 {:?}", alone[100], alone[198]);
+    println!("beside {batches} batches of 1,000: median {:?}, p99 {:?}", beside[100], beside[198]);
+}
