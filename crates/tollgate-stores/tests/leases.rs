@@ -233,6 +233,32 @@ fn a_slice_used_late_does_not_fill_the_bucket_twice() {
     });
 }
 
+#[test]
+fn a_check_that_costs_nothing_sees_what_its_node_holds() {
+    let server = RedisServer::start();
+    let load = Load::new(Algorithm::FixedWindow, 1_000, Span::from_secs(30 * 86_400));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        let remaining = async |cost| {
+            let mut charges = load.charges();
+            charges.charges[0].cost = cost;
+            let told = store.charge_all(&charges, harness::now()).await.unwrap();
+            (told.admitted(&charges), told.verdicts[0].remaining)
+        };
+        let mut used = 0;
+        while store.leases().units < 100 {
+            assert!(remaining(1).await.0);
+            used += 1;
+        }
+        assert_eq!(remaining(0).await, (true, 1_000 - used));
+        while remaining(1).await.0 {
+            used += 1;
+        }
+        assert_eq!((used, remaining(0).await), (1_000, (false, 0)));
+    });
+}
+
 /// Clients hang up. Whoever does it while a lease is asked for must not keep the counter from being leased ever again.
 #[test]
 fn requests_that_are_given_up_do_not_end_leasing() {

@@ -56,9 +56,7 @@ impl Store {
         } else {
             taken.tell_as_put_back(&mut verdicts);
         }
-        if charges.dry_run {
-            self.add_leased(charges, &mut verdicts, started);
-        }
+        self.add_leased(charges, &mut verdicts, started);
         match refusals {
             Some(refusals) if admitted => refusals.outdate(charges),
             Some(refusals) => refusals.remember(charges, &verdicts, started),
@@ -69,7 +67,8 @@ impl Store {
 
     /// To whoever only looks, what this node holds of a counter is as good as there.
     fn add_leased(&self, charges: &Charges<'_>, verdicts: &mut Verdicts, now: Instant) {
-        for (charge, verdict) in charges.charges.iter().zip(&mut verdicts.verdicts) {
+        let told = charges.charges.iter().zip(&mut verdicts.verdicts);
+        for (charge, verdict) in told.filter(|(charge, _)| charges.dry_run || charge.cost == 0) {
             let left = self.leases.left(charge, now);
             verdict.remaining = verdict.remaining.saturating_add(left);
             if left >= charge.cost.max(1) && matches!(verdict.outcome, Outcome::Refuse { .. }) {
