@@ -1,6 +1,7 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
 use hyper::body::Incoming;
+use tollgate::identity::Scratch;
 use tollgate::{Limit, Timestamp};
 
 use super::{CHECK_BYTES_MAX, Call, Response};
@@ -64,7 +65,8 @@ pub(super) async fn numbers_of(
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
-    let client = in_force.rules().resolve(&request).request.client();
+    let mut scratch = Scratch::default();
+    let client = in_force.rules().resolve(&request, &mut scratch).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)

@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
+use tollgate::identity::Scratch;
 use tollgate::inspect::{Endpoints, Inspected, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
@@ -119,8 +120,9 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     let rules = call.app.limiter().rules();
-    let request = rules.resolve(&request).request;
-    let mut body = CountersBody::new(&request, endpoints, store, looked);
+    let mut scratch = Scratch::default();
+    let counted = rules.resolve(&request, &mut scratch).request;
+    let mut body = CountersBody::new(&counted, endpoints, store, looked);
     body.tell_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
     Ok(answer::json(StatusCode::OK, &body))
 }

@@ -4,6 +4,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate::Request;
+use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
 use super::check::numbers_of;
@@ -71,7 +72,8 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;
     let rules = call.app.limiter().rules();
-    let client = rules.resolve(&request).request.client().map(|client| client.to_string());
+    let mut scratch = Scratch::default();
+    let client = rules.resolve(&request, &mut scratch).request.client().map(|client| client.to_string());
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {

@@ -11,7 +11,7 @@ use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
 use crate::accounts::Accounts;
-use crate::identity::Seed;
+use crate::identity::{Seed, Spelling};
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
@@ -36,6 +36,8 @@ pub struct RuleSet {
     pub(super) has_accounts: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
+    /// Which spellings of facts are one; none if each is taken as it is written.
+    pub(super) spelling: Option<Arc<Spelling>>,
     /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
     pub(crate) seed: Seed,
 }
@@ -65,20 +67,20 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let (index, filed) = Index::new(&rules);
-        let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
+        let (index, briefs) = file(&rules);
         Ok(RuleSet {
             rules: rules.into(),
             briefs,
             layers,
             enforced_max,
-            index: Arc::new(index),
+            index,
             penalties,
             overrides: Arc::default(),
             accounts: Arc::default(),
             has_accounts: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
+            spelling: None,
             seed: Seed::random(),
         })
     }
@@ -95,9 +97,26 @@ impl RuleSet {
         RuleSet { nat64, ..self }
     }
 
+    /// The same rules for requests whose facts are read by `spelling`. What the rules name is spelled so from then on, and
+    /// so are the users and endpoints that have numbers of their own.
+    ///
+    /// Counters of clients whose facts read differently are not found any more: such clients start afresh.
+    #[must_use]
+    pub fn with_spelling(self, spelling: Spelling) -> Self {
+        let mut rules = self.rules.to_vec();
+        for rule in &mut rules {
+            rule.when.respell(&spelling);
+        }
+        let (index, briefs) = file(&rules);
+        let spelling = (!spelling.is_plain()).then(|| Arc::new(spelling));
+        let overrides = Arc::clone(&self.overrides);
+        RuleSet { rules: rules.into(), briefs, index, spelling, ..self }.with_overrides(overrides)
+    }
+
     /// The same rules with these numbers for single users and endpoints.
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
+        let overrides = Overrides::spelled(overrides, self.spelling.as_ref());
         RuleSet { overrides, ..self.clone() }
     }
 
@@ -137,10 +156,31 @@ impl RuleSet {
         self.nat64
     }
 
+    /// Which spellings of facts are one.
+    pub fn spelling(&self) -> &Spelling {
+        self.spelling.as_deref().unwrap_or(&PLAIN)
+    }
+
+    /// Whether every fact is taken as it is written: one look, for the way of every request.
+    #[inline]
+    pub(crate) fn reads_as_written(&self) -> bool {
+        self.spelling.is_none()
+    }
+
     /// When and how long clients are kept out, if at all.
     pub fn penalties(&self) -> Option<&PenaltyPolicy> {
         self.penalties.as_ref()
     }
+}
+
+/// Every fact as it is written.
+static PLAIN: Spelling = Spelling::PLAIN;
+
+/// Files the rules, and makes a brief of each.
+fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[Brief]>) {
+    let (index, filed) = Index::new(rules);
+    let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
+    (Arc::new(index), briefs)
 }
 
 /// The layer of rules that take none.
