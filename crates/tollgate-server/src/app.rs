@@ -207,6 +207,8 @@ impl App {
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
         self.live.store(Arc::new(Live::new(settings, &self.admin_key)));
+        // Accounts are known by ids that were folded as the old settings said.
+        self.catalog.look_again();
         Ok(())
     }
 

@@ -15,6 +15,7 @@ pub(crate) mod items;
 mod preview;
 pub(crate) mod resets;
 pub(crate) mod snapshot;
+pub(crate) mod spelling;
 mod usage;
 
 use std::collections::{HashMap, HashSet};
@@ -26,13 +27,15 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
+use tollgate::identity::Spelling;
 use tollgate::wire::Problems;
-use tollgate_stores::sql::{Database, DatabaseError, SqlSettings, Write};
+use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, SqlSettings, Write};
 use tracing::warn;
 
 use self::book::Book;
 pub(crate) use self::book::FileRules;
 pub(crate) use self::follow::follow;
+use self::spelling::{OtherSpellings, TooLong};
 pub(crate) use self::usage::{close, flush_usage};
 use crate::app::App;
 use crate::error::{ApiError, Code};
@@ -61,6 +64,8 @@ pub(crate) struct Catalog {
     /// Whether keys are known at all: from the database, or from the last snapshot.
     has_keys: AtomicBool,
     rules: Mutex<Rules>,
+    /// What the database holds in another spelling than it is read in.
+    other_spellings: ArcSwap<OtherSpellings>,
     state: ArcSwap<CatalogState>,
     /// The version in force here.
     version: watch::Sender<u64>,
@@ -158,6 +163,7 @@ impl Catalog {
                 book: Book::default(),
                 good: Book::default(),
             }),
+            other_spellings: ArcSwap::default(),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),
             settled: watch::Sender::new(false),
@@ -188,6 +194,29 @@ impl Catalog {
         let mut versions = self.version.subscribe();
         let in_force = versions.wait_for(|known| *known >= version);
         matches!(tokio::time::timeout(CATCH_UP_PATIENCE, in_force).await, Ok(Ok(_)))
+    }
+
+    /// Has this node look at the database again, because settings are others.
+    pub(crate) fn look_again(&self) {
+        self.wake.notify_one();
+    }
+
+    /// The id under which the database holds what is meant by `id`, in whichever spelling.
+    pub(crate) fn stored_as(&self, id: &ItemId, spelling: &Spelling) -> ItemId {
+        if spelling.is_plain() {
+            return id.clone();
+        }
+        self.other_spellings.load().stored_as(spelling::read_as(id, spelling))
+    }
+
+    /// An item as it is to be stored: its facts as they are read, under the id that it has if it is there already.
+    ///
+    /// # Errors
+    /// When a fact is too long as it is read.
+    pub(crate) fn to_store(&self, item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
+        let read = spelling::item_as_read(item, spelling)?;
+        let id = self.stored_as(&read.id(), spelling);
+        Ok(spelling::renamed(read, id))
     }
 
     /// Whether the rule of this name is from the database, not from the file.

@@ -30,7 +30,7 @@ pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(&keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     answer::decision(&decision, &call.app.live().profiles)

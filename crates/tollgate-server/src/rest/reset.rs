@@ -65,7 +65,7 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     json::require_known(&body, &FIELDS)?;
     let whose: CheckBody<'_> = json::parse(&body)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = whose.facts(&keys, &call.caller)?;
+    let facts = whose.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
     let own = numbers_of(&call.app, &facts, call.app.now()).await?;
     let request = facts.request(own.as_ref());

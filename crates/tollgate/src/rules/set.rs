@@ -103,6 +103,9 @@ impl RuleSet {
     /// Counters of clients whose facts read differently are not found any more: such clients start afresh.
     #[must_use]
     pub fn with_spelling(self, spelling: Spelling) -> Self {
+        if spelling.is_plain() && self.reads_as_written() {
+            return self;
+        }
         let mut rules = self.rules.to_vec();
         for rule in &mut rules {
             rule.when.respell(&spelling);
