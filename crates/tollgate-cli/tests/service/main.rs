@@ -23,4 +23,5 @@ mod management;
 mod matrix;
 mod pages;
 mod slow;
+mod spellings;
 mod transfer;
