@@ -27,15 +27,14 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
-use tollgate::identity::Spelling;
 use tollgate::wire::Problems;
-use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, SqlSettings, Write};
+use tollgate_stores::sql::{Database, DatabaseError, SqlSettings, Write};
 use tracing::warn;
 
 use self::book::Book;
 pub(crate) use self::book::FileRules;
 pub(crate) use self::follow::follow;
-use self::spelling::{OtherSpellings, TooLong};
+use self::spelling::OtherSpellings;
 pub(crate) use self::usage::{close, flush_usage};
 use crate::app::App;
 use crate::error::{ApiError, Code};
@@ -199,24 +198,6 @@ impl Catalog {
     /// Has this node look at the database again, because settings are others.
     pub(crate) fn look_again(&self) {
         self.wake.notify_one();
-    }
-
-    /// The id under which the database holds what is meant by `id`, in whichever spelling.
-    pub(crate) fn stored_as(&self, id: &ItemId, spelling: &Spelling) -> ItemId {
-        if spelling.is_plain() {
-            return id.clone();
-        }
-        self.other_spellings.load().stored_as(spelling::read_as(id, spelling))
-    }
-
-    /// An item as it is to be stored: its facts as they are read, under the id that it has if it is there already.
-    ///
-    /// # Errors
-    /// When a fact is too long as it is read.
-    pub(crate) fn to_store(&self, item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
-        let read = spelling::item_as_read(item, spelling)?;
-        let id = self.stored_as(&read.id(), spelling);
-        Ok(spelling::renamed(read, id))
     }
 
     /// Whether the rule of this name is from the database, not from the file.

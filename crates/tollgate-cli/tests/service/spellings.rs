@@ -261,6 +261,9 @@ fn t11_a_reload_that_folds_finds_whom_it_knew_before_and_one_that_does_not_any_m
     assert_eq!(service.admin("PUT", &quota(written), r#"{"requests_per_hour":7}"#).status, 201);
     let block = |name: &str| format!("/v1/admin/blocks/login:{}", escaped(name));
     assert_eq!(service.admin("PUT", &block(written), "{}").status, 201);
+    let key =
+        service.admin("POST", "/v1/admin/keys", &json!({ "name": "k", "user_id": written }).to_string());
+    assert_eq!(key.status, 201, "{}", key.text);
     assert_eq!(left(&service, &user(written)), 6);
 
     fs::write(service.config_file(), FOLDING).unwrap();
@@ -277,8 +280,17 @@ fn t11_a_reload_that_folds_finds_whom_it_knew_before_and_one_that_does_not_any_m
     let changed = service.admin("PUT", &quota(other), r#"{"requests_per_hour":8}"#);
     assert_eq!((changed.status, &changed.json()["user_id"]), (200, &json!(written)), "{}", changed.text);
     assert_eq!(left(&service, &user(READ)), 5, "of eight, three are used");
+    let listed = service.admin("GET", &format!("/v1/admin/keys?user_id={}", escaped(written)), "").json();
+    assert_eq!(listed["keys"][0]["user_id"], written, "{listed}");
     assert_eq!(service.admin("DELETE", &block(other), "").status, 204);
     assert_eq!(check(&service, &json!({ "login": written })).status, 200);
+    let anew = service.admin("PUT", &block(written), "{}");
+    assert_eq!(
+        (anew.status, &anew.json()["client"]),
+        (201, &json!(format!("login:{READ}"))),
+        "as it is read"
+    );
+    assert_eq!(service.admin("DELETE", &block(written), "").status, 204);
 
     fs::write(service.config_file(), exact).unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);

@@ -148,6 +148,7 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
         let accounts = accounts.finish();
         app.limiter().update_accounts(|_| accounts.clone());
     }
+    forget_spellings(app, changed);
     if catalog.keeps_limits {
         take_over_limits(app, changed).await;
     }
@@ -157,6 +158,16 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     }
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);
+}
+
+/// What is gone and comes back is spelled as it is read.
+fn forget_spellings(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let gone: Vec<&ItemId> =
+        changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
+    let (rules, others) = (app.limiter().rules(), &app.catalog().other_spellings);
+    if let Some(next) = others.load().without(&gone, rules.spelling()) {
+        others.store(Arc::new(next));
+    }
 }
 
 /// Whether rules or tiers are among them.

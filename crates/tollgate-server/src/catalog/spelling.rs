@@ -10,6 +10,7 @@ use tollgate::Endpoint;
 use tollgate::identity::{Fold, ID_BYTES_MAX, Spelling};
 use tollgate_stores::sql::{BlockKind, Item, ItemId};
 
+use super::Catalog;
 use crate::error::ApiError;
 
 /// Items that are stored in another spelling than they are read in, by what they are read as.
@@ -22,6 +23,26 @@ enum Other {
     StoredAs(ItemId),
     /// There are several, one of which counts.
     Several,
+}
+
+impl Catalog {
+    /// The id under which the database holds what is meant by `id`, in whichever spelling.
+    pub(crate) fn stored_as(&self, id: &ItemId, spelling: &Spelling) -> ItemId {
+        if spelling.is_plain() {
+            return id.clone();
+        }
+        self.other_spellings.load().stored_as(read_as(id, spelling))
+    }
+
+    /// An item as it is to be stored: its facts as they are read, under the id that it has if it is there already.
+    ///
+    /// # Errors
+    /// When a fact is too long as it is read.
+    pub(crate) fn to_store(&self, item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
+        let read = item_as_read(item, spelling)?;
+        let id = self.stored_as(&read.id(), spelling);
+        Ok(renamed(read, id))
+    }
 }
 
 impl OtherSpellings {
@@ -48,6 +69,21 @@ impl OtherSpellings {
         }
     }
 
+    /// The same without those of these that are gone; nothing if none of them is here.
+    pub(super) fn without(&self, gone: &[&ItemId], spelling: &Spelling) -> Option<Self> {
+        let is_here = |(read, id): &(ItemId, &ItemId)| matches!(self.0.get(read), Some(Other::StoredAs(stored)) if stored == *id);
+        let gone: Vec<(ItemId, &ItemId)> =
+            gone.iter().map(|id| (read_as(id, spelling), *id)).filter(is_here).collect();
+        if gone.is_empty() {
+            return None;
+        }
+        let mut next = self.clone();
+        for (read, _) in &gone {
+            next.0.remove(read);
+        }
+        Some(next)
+    }
+
     /// How many are there in several spellings.
     pub(super) fn several(&self) -> usize {
         self.0.values().filter(|other| matches!(other, Other::Several)).count()
@@ -70,7 +106,7 @@ impl From<TooLong> for ApiError {
 }
 
 /// An id as its facts are read.
-pub(crate) fn read_as(id: &ItemId, spelling: &Spelling) -> ItemId {
+pub(super) fn read_as(id: &ItemId, spelling: &Spelling) -> ItemId {
     match id {
         ItemId::Quota(user) => ItemId::Quota(spelling.ids.user.apply(user).into_owned()),
         ItemId::Block { kind, subject } => {
@@ -88,7 +124,7 @@ pub(crate) fn read_as(id: &ItemId, spelling: &Spelling) -> ItemId {
 ///
 /// # Errors
 /// When one of them is too long then; it is named.
-pub(crate) fn item_as_read(mut item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
+fn item_as_read(mut item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
     if spelling.is_plain() {
         return Ok(item);
     }
@@ -110,7 +146,7 @@ pub(crate) fn item_as_read(mut item: Item, spelling: &Spelling) -> Result<Item, 
 }
 
 /// The same item under another id of its kind.
-pub(super) fn renamed(mut item: Item, id: ItemId) -> Item {
+fn renamed(mut item: Item, id: ItemId) -> Item {
     match (&mut item, id) {
         (Item::Quota(quota), ItemId::Quota(user)) => quota.user = user,
         (Item::Block(block), ItemId::Block { subject, .. }) => block.subject = subject,

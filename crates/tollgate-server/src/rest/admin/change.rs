@@ -95,16 +95,6 @@ impl Call {
     pub(super) fn database(&self) -> Result<Database, ApiError> {
         self.app.catalog().database()
     }
-
-    /// The id under which the database holds what is meant.
-    pub(super) fn stored_as(&self, id: &ItemId) -> ItemId {
-        self.app.catalog().stored_as(id, self.app.limiter().rules().spelling())
-    }
-
-    /// An item as it is to be stored.
-    pub(super) fn to_store(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(self.app.catalog().to_store(item, self.app.limiter().rules().spelling())?)
-    }
 }
 
 /// A flag of a query; absent is no.

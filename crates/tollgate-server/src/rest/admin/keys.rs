@@ -17,6 +17,7 @@ use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX, Made};
 use super::page::Page;
 use super::read::KeyFacts;
 use super::sent::Sent;
+use super::spelled::spellings;
 use super::{conditions, read, render, require_text, show};
 use crate::answer;
 use crate::catalog;
@@ -256,8 +257,8 @@ impl KeysQuery {
         let active = change::flag("active", self.active.as_deref())?;
         Ok(Filter {
             prefix: self.prefix.clone(),
-            user: self.user_id.as_deref().map(|user| spelling.ids.user.apply(user).into_owned()),
-            tenant: self.tenant.as_deref().map(|tenant| spelling.ids.tenant.apply(tenant).into_owned()),
+            users: spellings(self.user_id.as_deref(), spelling.ids.user),
+            tenants: spellings(self.tenant.as_deref(), spelling.ids.tenant),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
             ..Filter::default()
