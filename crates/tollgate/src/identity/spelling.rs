@@ -183,15 +183,15 @@ impl Spelling {
         ];
         for (fact, fold, id) in ids {
             if let Some(id) = id {
-                fits(fact, fold.apply(id.as_str()).len(), ID_BYTES_MAX)?;
+                fits(&fold.apply(id.as_str()), ID_BYTES_MAX, || fact)?;
             }
         }
         for (name, value) in request.descriptors {
             let folded = self.descriptors.of(name.as_str()).apply(value.as_str());
-            fits(Dimension::Descriptor(name.as_str().into()), folded.len(), ID_BYTES_MAX)?;
+            fits(&folded, ID_BYTES_MAX, || Dimension::Descriptor(name.as_str().into()))?;
         }
         let endpoint = self.endpoint(request.endpoint.borrowed());
-        fits(Dimension::Endpoint, endpoint.as_str().len(), ENDPOINT_BYTES_MAX)
+        fits(endpoint.as_str(), ENDPOINT_BYTES_MAX, || Dimension::Endpoint)
     }
 
     /// The request as it is counted. What had to be spelled anew lies in `scratch`.
@@ -216,8 +216,9 @@ impl Spelling {
     }
 }
 
-fn fits(fact: Dimension, length: usize, length_max: usize) -> Result<(), SpellingError> {
-    if length > length_max { Err(SpellingError { fact, length, length_max }) } else { Ok(()) }
+fn fits(text: &str, length_max: usize, fact: impl FnOnce() -> Dimension) -> Result<(), SpellingError> {
+    let length = text.len();
+    if length > length_max { Err(SpellingError { fact: fact(), length, length_max }) } else { Ok(()) }
 }
 
 /// Where facts of one request lie that had to be spelled anew, for as long as the request is looked at.
