@@ -32,8 +32,10 @@ pub struct RuleSet {
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
-    /// Whether the accounts know anybody. Here, because every request asks.
+    /// Whether the accounts know anybody.
     pub(super) has_accounts: bool,
+    /// Whether requests are completed or read otherwise before the walk. Here, because every request asks, once.
+    pub(super) has_door: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
     /// Which spellings of facts are one; none if each is taken as it is written.
@@ -78,6 +80,7 @@ impl RuleSet {
             overrides: Arc::default(),
             accounts: Arc::default(),
             has_accounts: false,
+            has_door: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
             spelling: None,
@@ -94,7 +97,7 @@ impl RuleSet {
     /// The same rules, with addresses of `64:ff9b::/96` taken for the IPv4 addresses that a NAT64 put into them, or not.
     #[must_use]
     pub fn with_nat64(self, nat64: bool) -> Self {
-        RuleSet { nat64, ..self }
+        RuleSet { nat64, ..self }.with_door()
     }
 
     /// The same rules for requests whose facts are read by `spelling`. What the rules name is spelled so from then on, and
@@ -113,7 +116,8 @@ impl RuleSet {
         let (index, briefs) = file(&rules);
         let spelling = (!spelling.is_plain()).then(|| Arc::new(spelling));
         let overrides = Arc::clone(&self.overrides);
-        RuleSet { rules: rules.into(), briefs, index, spelling, ..self }.with_overrides(overrides)
+        let set = RuleSet { rules: rules.into(), briefs, index, spelling, ..self };
+        set.with_overrides(overrides).with_door()
     }
 
     /// The same rules with these numbers for single users and endpoints.
@@ -126,7 +130,12 @@ impl RuleSet {
     /// The same rules with these users, keys and blocks.
     #[must_use]
     pub fn with_accounts(&self, accounts: Arc<Accounts>) -> Self {
-        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }
+        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.with_door()
+    }
+
+    /// The same rules, with what every request asks about them put together.
+    fn with_door(self) -> Self {
+        RuleSet { has_door: self.has_accounts || self.nat64 || self.spelling.is_some(), ..self }
     }
 
     /// The same rules with subjects hashed by this key.

@@ -97,7 +97,7 @@ impl RuleSet {
         seed: Seed,
         now: Timestamp,
     ) -> Plan<'a> {
-        if self.has_accounts || self.nat64 || self.spelling.is_some() {
+        if self.has_door {
             return self.plan_known(request, scratch, seed, now);
         }
         self.walk(request, seed, None)
