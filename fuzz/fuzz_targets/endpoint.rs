@@ -28,7 +28,17 @@ fn normalises(text: &str) -> Option<Endpoint<'_>> {
     // What stands behind the path never matters.
     let query = format!("{normal}?q=1#f");
     assert_eq!(Endpoint::parse(&query).map(|same| same.as_str().to_owned()).as_deref(), Ok(normal));
+    is_normal_without_case(&endpoint);
     Some(endpoint)
+}
+
+/// Without case it is a normal form too, unless it has become too long for one, and has none left.
+fn is_normal_without_case(endpoint: &Endpoint<'_>) {
+    let without = endpoint.clone().without_case();
+    assert_eq!(without.clone().without_case(), without, "from {endpoint}");
+    if without.as_str().len() <= endpoint.as_str().len() {
+        assert_eq!(Endpoint::parse(without.as_str()).as_ref(), Ok(&without), "from {endpoint}");
+    }
 }
 
 fn survives_display(text: &str) -> Option<Pattern> {

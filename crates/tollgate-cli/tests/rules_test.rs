@@ -253,3 +253,42 @@ expect = { allowed = false }
     assert_eq!(run(&["rules", "test", &files.path("by_block.toml"), &files.path("tests.toml")]).code, 0);
     assert_eq!(run(&["rules", "test", &files.path("by_host.toml"), &files.path("tests.toml")]).code, 1);
 }
+
+#[test]
+fn t11_t14_t15_spellings_are_read_as_the_service_would_read_them() {
+    let rules =
+        "[[rules]]\nname = \"a\"\nper = [\"user\", \"endpoint\", \"method\"]\nrequests_per_hour = 1\n";
+    let tests = r#"
+[[tests]]
+name = "one user, one path"
+request = { user = "Alice", endpoint = "/Search", method = "GET" }
+[[tests.steps]]
+expect = { allowed = true }
+[[tests.steps]]
+request = { user = "ALICE", endpoint = "/search" }
+expect = { allowed = false }
+[[tests.steps]]
+request = { method = "HEAD" }
+expect = { allowed = true }
+"#;
+    let folding =
+        format!("[identity]\nfold.user_id = \"casefold\"\nignore_path_case = true\nhead = \"own\"\n{rules}");
+    let wrong = folding.replace("casefold", "lower");
+    let files = Files::new(&[
+        ("exact.toml", rules),
+        ("folding.toml", &folding),
+        ("wrong.toml", &wrong),
+        ("tests.toml", tests),
+    ]);
+    let test = |rules: &str| run(&["rules", "test", &files.path(rules), &files.path("tests.toml")]);
+    assert_eq!((test("exact.toml").code, test("folding.toml").code), (1, 0));
+    let refused = test("wrong.toml");
+    let told = format!("{}:2: identity.fold.user_id: \"lower\" is not one of", files.path("wrong.toml"));
+    assert!(refused.code == 2 && refused.stderr.contains(&told), "{}", refused.stderr);
+    let linted = run(&["rules", "lint", &files.path("wrong.toml")]);
+    assert!(
+        linted.code != 0 && format!("{}{}", linted.stdout, linted.stderr).contains(&told),
+        "{}",
+        linted.stderr
+    );
+}

@@ -223,6 +223,8 @@ impl App {
         self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
         let live = Live::new(settings, &self.admin_key, Some(&self.live()));
         self.live.store(Arc::new(live));
+        // Accounts are known by ids that were folded as the old settings said.
+        self.catalog.look_again();
         Ok(())
     }
 

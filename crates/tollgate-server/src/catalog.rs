@@ -15,6 +15,7 @@ pub(crate) mod items;
 mod preview;
 pub(crate) mod resets;
 pub(crate) mod snapshot;
+pub(crate) mod spelling;
 mod usage;
 
 use std::collections::{HashMap, HashSet};
@@ -33,6 +34,7 @@ use tracing::warn;
 use self::book::Book;
 pub(crate) use self::book::FileRules;
 pub(crate) use self::follow::follow;
+use self::spelling::OtherSpellings;
 pub(crate) use self::usage::{close, flush_usage};
 use crate::app::App;
 use crate::error::{ApiError, Code};
@@ -61,6 +63,8 @@ pub(crate) struct Catalog {
     /// Whether keys are known at all: from the database, or from the last snapshot.
     has_keys: AtomicBool,
     rules: Mutex<Rules>,
+    /// What the database holds in another spelling than it is read in.
+    other_spellings: ArcSwap<OtherSpellings>,
     state: ArcSwap<CatalogState>,
     /// The version in force here.
     version: watch::Sender<u64>,
@@ -158,6 +162,7 @@ impl Catalog {
                 book: Book::default(),
                 good: Book::default(),
             }),
+            other_spellings: ArcSwap::default(),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),
             settled: watch::Sender::new(false),
@@ -188,6 +193,11 @@ impl Catalog {
         let mut versions = self.version.subscribe();
         let in_force = versions.wait_for(|known| *known >= version);
         matches!(tokio::time::timeout(CATCH_UP_PATIENCE, in_force).await, Ok(Ok(_)))
+    }
+
+    /// Has this node look at the database again, because settings are others.
+    pub(crate) fn look_again(&self) {
+        self.wake.notify_one();
     }
 
     /// Whether the rule of this name is from the database, not from the file.

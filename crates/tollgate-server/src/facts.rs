@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use tollgate::identity::IdError;
+use tollgate::identity::{Dimension, Fold, IdError, Spelling, SpellingError};
 use tollgate::{Algorithm, Endpoint, Id, Limit, Method, Request, Span, Window};
 use utoipa::ToSchema;
 
@@ -87,8 +87,14 @@ impl<'a> CheckBody<'a> {
         self.api_key.as_ref().map(|text| &*text.0)
     }
 
-    /// Checks every fact, for a caller that may be bound to one organisation. The first that does not hold is named.
-    pub(crate) fn facts(&'a self, keys: &'a KeyRing<'_>, caller: &'a Caller) -> Result<Facts<'a>, ApiError> {
+    /// Checks every fact, for a caller that may be bound to one organisation. The first that does not hold is named: as it
+    /// is written, and as it is read where spellings are folded.
+    pub(crate) fn facts(
+        &'a self,
+        spelling: &Spelling,
+        keys: &'a KeyRing<'_>,
+        caller: &'a Caller,
+    ) -> Result<Facts<'a>, ApiError> {
         let mut request = Request::new(endpoint(&self.endpoint.0)?);
         request.user = id("user_id", self.user_id.as_ref())?;
         request.tenant = id("tenant", self.tenant.as_ref())?;
@@ -102,7 +108,7 @@ impl<'a> CheckBody<'a> {
         }
         if let Some(tenant) = &caller.tenant {
             let said = request.tenant.map(Id::as_str).or(key_tenant);
-            request.tenant = Some(bound(tenant, said)?);
+            request.tenant = Some(bound(tenant, said, spelling.ids.tenant)?);
         }
         if let Some(ip) = &self.ip {
             request.ip = Some(address(&ip.0)?);
@@ -115,7 +121,9 @@ impl<'a> CheckBody<'a> {
             let reason = "at least one of user_id, api_key, ip, tenant, login is needed";
             return Err(ApiError::invalid("user_id", reason));
         }
-        Ok(Facts { request, descriptors: self.descriptors()?, own: self.own_numbers()? })
+        let facts = Facts { request, descriptors: self.descriptors()?, own: self.own_numbers()? };
+        spelling.check(&facts.request(None)).map_err(|error| too_long(&error))?;
+        Ok(facts)
     }
 
     fn descriptors(&'a self) -> Result<Vec<(Id<'a>, Id<'a>)>, ApiError> {
@@ -208,12 +216,24 @@ fn address(text: &str) -> Result<IpAddr, ApiError> {
 }
 
 /// The organisation of a caller that is bound to it; `said` is what the request says about that.
-fn bound<'a>(tenant: &'a str, said: Option<&str>) -> Result<Id<'a>, ApiError> {
-    if said.is_some_and(|said| said != tenant) {
+fn bound<'a>(tenant: &'a str, said: Option<&str>, fold: Fold) -> Result<Id<'a>, ApiError> {
+    if said.is_some_and(|said| fold.apply(said) != fold.apply(tenant)) {
         let message = format!("the key is bound to the tenant {tenant:?}, and the request is of another");
         return Err(ApiError::new(Code::Forbidden, message));
     }
     Id::parse(tenant).map_err(|error| wrong("tenant", error))
+}
+
+/// A fact that is too long as it is read, by the name that the API has for it.
+pub(crate) fn too_long(error: &SpellingError) -> ApiError {
+    let field = match error.fact {
+        Dimension::User => "user_id",
+        Dimension::Tenant => "tenant",
+        Dimension::Login => "login",
+        Dimension::Endpoint => "endpoint",
+        _ => "descriptors",
+    };
+    ApiError::invalid(field, error.to_string())
 }
 
 fn not_taken(error: NotTaken) -> ApiError {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
 use tollgate::counters::{CounterStore, StoreError};
-use tollgate::rules::overrides::{Override, Overrides};
+use tollgate::rules::overrides::Override;
 use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
 use tollgate_stores::redis::RedisCounters;
 use tracing::{info, warn};
@@ -169,7 +169,7 @@ fn take_over(app: &App, config: &[(String, String)]) {
         }
         numbers
     };
-    let next: Overrides = config.iter().filter_map(read).collect();
+    let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(read));
     if *app.limiter().rules().overrides().as_ref() != next {
         info!(count = next.len(), "numbers set for single users follow those of the fleet");
         app.limiter().update_overrides(|_| next.clone());

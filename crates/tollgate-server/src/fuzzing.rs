@@ -1,6 +1,7 @@
 //! The doors of the service, for fuzzers: what a stranger's bytes meet first.
 
 use tollgate::Timestamp;
+use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Spelling};
 
 use crate::auth::Caller;
 use crate::facts::CheckBody;
@@ -11,7 +12,18 @@ use crate::keys::KeyRing;
 pub fn check_body(body: &[u8]) -> bool {
     let Ok(check) = json::parse::<CheckBody<'_>>(body) else { return false };
     let (keys, caller) = (KeyRing::new(None, Timestamp::from_secs(0)), Caller::anonymous());
-    let Ok(facts) = check.facts(&keys, &caller) else { return false };
+    let Ok(facts) = check.facts(&folding(), &keys, &caller) else { return false };
     let request = facts.request(None);
     request.client().is_some() && !request.endpoint.as_str().is_empty()
+}
+
+/// Every fold there is: what it makes of hostile text is looked at too.
+fn folding() -> Spelling {
+    let fold = Fold::NfcCasefold;
+    Spelling {
+        ids: Folds { user: fold, tenant: fold, login: fold },
+        descriptors: DescriptorFolds::All(fold),
+        ignore_path_case: true,
+        head: Head::Own,
+    }
 }

@@ -59,7 +59,7 @@ pub struct Settings {
     pub ipv6_prefix: u8,
     /// Whether addresses of `64:ff9b::/96` are the IPv4 addresses in them; the rules know that too.
     pub nat64: bool,
-    /// The rules.
+    /// The rules. They know which spellings of a request's facts are one.
     pub rules: RuleSet,
     /// Whether they are the built-in default, because none are written.
     pub has_built_in_default: bool,

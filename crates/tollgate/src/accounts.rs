@@ -34,7 +34,7 @@ pub(crate) use self::resolve::Own;
 pub use self::resolve::Resolved;
 use self::shards::Shards;
 use self::table::Table;
-use crate::identity::{IdError, Seed, SubjectHasher, tag};
+use crate::identity::{Folds, IdError, Seed, SubjectHasher, tag};
 use crate::limit::LimitError;
 use crate::time::Timestamp;
 
@@ -43,6 +43,8 @@ use crate::time::Timestamp;
 pub struct Accounts {
     /// The key of the hashes.
     seed: Seed,
+    /// Which spellings of ids are one here: hashes cannot be folded afterwards.
+    folds: Folds,
     users: Shards<Table<UserRecord>>,
     keys: Shards<KeyShard>,
     blocks: Blocks,
@@ -90,6 +92,7 @@ impl Default for Accounts {
     fn default() -> Self {
         Accounts {
             seed: Seed::random(),
+            folds: Folds::default(),
             users: Shards::default(),
             keys: Shards::default(),
             blocks: Blocks::default(),
@@ -101,6 +104,17 @@ impl Default for Accounts {
 }
 
 impl Accounts {
+    /// Accounts of nobody yet, whose ids are folded. They keep to it whatever the rules beside them do, until others are made
+    /// in their place: nobody is forgotten when rules begin to fold.
+    pub fn folded(folds: Folds) -> Self {
+        Accounts { folds, ..Accounts::default() }
+    }
+
+    /// Which spellings of ids are one.
+    pub fn folds(&self) -> Folds {
+        self.folds
+    }
+
     /// Whether nothing is known of anybody.
     pub fn is_empty(&self) -> bool {
         self.users() == 0 && self.keys() == 0 && self.blocks() == 0
@@ -141,7 +155,11 @@ impl Accounts {
 
     /// The user with this id.
     pub fn user(&self, id: &str) -> Option<User<'_>> {
-        self.user_by_hash(hash_of(self.seed, tag::USER, id.as_bytes()))
+        self.user_by_hash(self.hash_of_user(id))
+    }
+
+    fn hash_of_user(&self, id: &str) -> u128 {
+        hash_of(self.seed, tag::USER, self.folds.user.apply(id).as_bytes())
     }
 
     fn user_by_hash(&self, hash: u128) -> Option<User<'_>> {
@@ -150,7 +168,7 @@ impl Accounts {
 
     /// The block of one that is in force at `now`; of an address or a network, the one set for exactly that.
     pub fn block(&self, who: Blocked<'_>, now: Timestamp) -> Option<Block<'_>> {
-        self.blocks.exactly(self.seed, who, now)
+        self.blocks.exactly(who.hash(self.seed, self.folds), now)
     }
 
     pub(crate) fn block_at(&self, at: BlockAt) -> Option<Block<'_>> {

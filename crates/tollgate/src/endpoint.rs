@@ -18,17 +18,22 @@
 //! control characters, malformed escapes, escapes that are not UTF-8 (an overlong `%C0%AE` is a dot to some),
 //! dots encoded twice.
 
+mod without_case;
+
 use std::borrow::Cow;
 use std::fmt;
 
+pub(crate) use self::without_case::without_case;
+
 /// The longest endpoint, in bytes, as it was sent and in its normal form.
-const LENGTH_MAX: usize = 2048;
+pub(crate) const ENDPOINT_BYTES_MAX: usize = 2048;
+const LENGTH_MAX: usize = ENDPOINT_BYTES_MAX;
 
 /// A request's endpoint in its normal form: two requests for one thing have equal endpoints.
 ///
 /// The normal form starts with `/`, has neither empty nor dot segments nor a trailing slash, and is ASCII:
-/// all that may not stand in a path is percent-encoded in upper case. It is case-sensitive. An endpoint need
-/// not come from a URL: the plain name `search` is `/search`. Text that is normal already is borrowed, not
+/// all that may not stand in a path is percent-encoded in upper case. It is case-sensitive: see
+/// [`Endpoint::without_case`]. An endpoint need not come from a URL: the plain name `search` is `/search`. Text that is normal already is borrowed, not
 /// copied.
 ///
 /// ```
@@ -105,6 +110,24 @@ impl<'a> Endpoint<'a> {
     /// The normal form.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The same endpoint for servers that ignore case: every character by Unicode's simple case folding, the escaped ones
+    /// too, but none beyond ASCII as one of ASCII. An endpoint without upper case is not copied. It may become longer than an
+    /// endpoint is allowed to be.
+    ///
+    /// ```
+    /// use tollgate::Endpoint;
+    /// let endpoint = Endpoint::parse("/API/Caf%C3%89/%2F")?.without_case();
+    /// assert_eq!(endpoint.as_str(), "/api/caf%C3%A9/%2F");
+    /// # Ok::<(), tollgate::endpoint::EndpointError>(())
+    /// ```
+    #[must_use]
+    pub fn without_case(self) -> Self {
+        match without_case(&self.0) {
+            Some(folded) => Endpoint(Cow::Owned(folded)),
+            None => self,
+        }
     }
 
     /// The same endpoint, of the same memory.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::accounts::{BlockKind, Resolved};
 use crate::decision::{Decision, Report};
-use crate::identity::Request;
+use crate::identity::{Request, Scratch};
 use crate::rules::{Rule, Step};
 use crate::time::Timestamp;
 
@@ -53,21 +53,23 @@ impl Explanation {
     }
 
     /// The request with what is known of its key and its user.
-    pub fn resolved<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
-        self.decision.rules().resolve(request)
+    pub fn resolved<'a>(&'a self, request: &'a Request<'a>, scratch: &'a mut Scratch<'a>) -> Resolved<'a> {
+        self.decision.rules().resolve(request, scratch)
     }
 
     /// The numbers that apply in place of a rule's: `@check` for the check's own, `@config` for those set for user and
     /// endpoint, `@key` for the key's own, `@quota` for the user's.
     pub fn numbers(&self, request: &Request<'_>) -> Option<&'static str> {
         let rules = self.decision.rules();
-        rules.namespace_of(&rules.resolve(request))
+        let mut scratch = Scratch::default();
+        rules.namespace_of(&rules.resolve(request, &mut scratch))
     }
 
     /// Every rule in the order of the walk, with what became of it.
     pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
         let barred = self.decision.block().map(|block| block.kind);
-        let resolved = self.decision.rules().resolve(request);
+        let mut scratch = Scratch::default();
+        let resolved = self.decision.rules().resolve(request, &mut scratch);
         let rules = self.decision.rules().rules();
         let each = (0u32..).zip(rules.iter().zip(&self.steps));
         each.map(|(position, (rule, step))| RuleExplanation {

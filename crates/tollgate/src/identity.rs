@@ -2,7 +2,9 @@
 
 mod address;
 mod client;
+mod fold;
 mod siphash;
+mod spelling;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -11,7 +13,10 @@ use std::net::IpAddr;
 pub(crate) use self::address::unmap_net;
 pub use self::address::{counted_ip, unmap, untranslate};
 pub use self::client::{ApiKey, Client};
+pub use self::fold::Fold;
+pub(crate) use self::fold::fold_path_character;
 use self::siphash::SipHasher;
+pub use self::spelling::{DescriptorFolds, Folds, Head, Scratch, Spelling, SpellingError};
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
 use crate::method::Method;
@@ -19,7 +24,7 @@ use crate::method::Method;
 /// The longest identifier, in bytes.
 pub const ID_BYTES_MAX: usize = 256;
 
-/// An identifier as the caller spelled it: opaque, byte-exact, 1 to 256 bytes.
+/// An identifier as the caller spelled it: opaque, 1 to 256 bytes. Byte-exact, unless a [`Spelling`] says otherwise.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id<'a>(&'a str);
 

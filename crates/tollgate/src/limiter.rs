@@ -12,7 +12,7 @@ use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::explain::{Cooldown, Explanation};
-use crate::identity::{Request, Seed};
+use crate::identity::{Request, Scratch, Seed};
 use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
@@ -154,7 +154,13 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     fn conclude(&self, draft: Draft, rules: Snapshot, request: &Request<'_>, now: Timestamp) -> Decision {
         let decision = draft.complete(rules, now);
-        self.records.offer(&Record { request, decision: &decision });
+        if decision.rules().reads_as_written() {
+            self.records.offer(&Record { request, decision: &decision });
+        } else {
+            let mut scratch = Scratch::default();
+            let request = decision.rules().read(request, &mut scratch);
+            self.records.offer(&Record { request: &request, decision: &decision });
+        }
         decision
     }
 }
@@ -176,7 +182,8 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// The same answer as [`Limiter::peek`], with what became of every rule on the walk.
     pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
         let rules = self.rules.load();
-        let (mut plan, steps) = rules.plan_explained(request, rules.seed, now);
+        let mut scratch = Scratch::default();
+        let (mut plan, steps) = rules.plan_explained(request, &mut scratch, rules.seed, now);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
         let mut cooldown = None;
@@ -202,7 +209,8 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     ) -> Result<Inspection, StoreError> {
         let rules = self.rules.load();
         let request = Request { cost: 0, ..request.clone() };
-        let (of_client, skipped) = rules.charges_to_inspect(&request, rules.seed, endpoints);
+        let mut scratch = Scratch::default();
+        let (of_client, skipped) = rules.charges_to_inspect(&request, &mut scratch, rules.seed, endpoints);
         let mut inspection = Inspection::new(&skipped, now);
         // The record apart: of a client that is kept out no limit is looked at.
         let looks = of_client.charges.chunks(CHARGES_MAX).map(|some| (SmallVec::from_slice(some), None));
@@ -222,7 +230,8 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     }
 
     async fn decide(&self, rules: &RuleSet, request: &Request<'_>, now: Timestamp, dry_run: bool) -> Draft {
-        let mut plan = rules.plan(request, rules.seed, now);
+        let mut scratch = Scratch::default();
+        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
         plan.charges.dry_run = dry_run;
         self.charge(&mut plan, rules, now).await
     }
@@ -273,7 +282,8 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     /// [`Limiter::check`] without a future: memory never waits.
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
-        let plan = rules.plan(request, rules.seed, now);
+        let mut scratch = Scratch::default();
+        let plan = rules.plan(request, &mut scratch, rules.seed, now);
         let draft = Self::settled(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });
@@ -290,7 +300,8 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
     /// When the store cannot be reached.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let rules = self.rules.load();
-        let (charges, skipped) = rules.charges_of_client(request, rules.seed);
+        let mut scratch = Scratch::default();
+        let (charges, skipped) = rules.charges_of_client(request, &mut scratch, rules.seed);
         let counters = self.counters.reset(&charges).await?;
         if self.local.is_used() {
             // What is forgotten there must not be brought there again.
@@ -339,7 +350,8 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         }
         let rules = self.rules.load();
         let carried = Request { cost: used.min(new.limit.limit.capacity()), ..request.clone() };
-        let mut plan = rules.plan(&carried, rules.seed, now);
+        let mut scratch = Scratch::default();
+        let mut plan = rules.plan(&carried, &mut scratch, rules.seed, now);
         plan.charges.penalty = None;
         let new_counter = new.limit.counter;
         plan.charges.charges.retain(|charge| charge.counter == new_counter);

@@ -15,6 +15,8 @@ pub enum Method {
     Get,
     /// `HEAD`, counted as `GET`.
     Head,
+    /// `HEAD`, counted as itself: what a [`Spelling`](crate::identity::Spelling) makes of it that tells it from `GET`.
+    OwnHead,
     /// `POST`
     Post,
     /// `PUT`
@@ -94,7 +96,7 @@ impl Method {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
-            Self::Head => "HEAD",
+            Self::Head | Self::OwnHead => "HEAD",
             Self::Post => "POST",
             Self::Put => "PUT",
             Self::Patch => "PATCH",
@@ -113,6 +115,15 @@ impl Method {
     pub const fn counted(self) -> Self {
         match self {
             Self::Head => Self::Get,
+            method => method,
+        }
+    }
+
+    /// The same, with `HEAD` counted as itself.
+    #[must_use]
+    pub const fn with_own_head(self) -> Self {
+        match self {
+            Self::Head => Self::OwnHead,
             method => method,
         }
     }
@@ -179,6 +190,15 @@ mod tests {
         assert_eq!(Method::Head.to_string(), "HEAD");
         for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
             assert_eq!(method.counted(), method);
+        }
+    }
+
+    #[test]
+    fn t15_a_head_of_its_own_is_no_get_and_nothing_else_changes() {
+        assert_eq!(Method::Head.with_own_head().counted(), Method::OwnHead);
+        assert_eq!(Method::OwnHead.with_own_head().to_string(), "HEAD");
+        for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
+            assert_eq!(method.with_own_head(), method);
         }
     }
 }

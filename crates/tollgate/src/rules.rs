@@ -1,6 +1,7 @@
 //! Which limits apply to a request: rules, compiled once into an immutable set that is swapped whole.
 
 mod brief;
+mod door;
 mod index;
 mod of_client;
 pub mod overrides;

@@ -1,11 +1,13 @@
 //! The door: text from outside becomes checked types here, or a list of everything that is wrong with it.
 
 pub mod document;
+mod fields;
 mod json;
 mod limits;
 mod rule;
 mod short_forms;
 mod slips;
+mod spelling;
 pub mod values;
 
 use hashbrown::HashSet;
@@ -13,6 +15,7 @@ use hashbrown::HashSet;
 pub use self::document::{Document, Fields, Node, Origin, Problem, Problems, Value};
 pub use self::rule::read as read_rule;
 pub use self::short_forms::{read_limit_and_window, read_tier};
+pub use self::spelling::read_spelling;
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::time::Span;

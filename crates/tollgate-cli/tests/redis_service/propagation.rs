@@ -85,6 +85,31 @@ fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messa
     until(&late, "the numbers on nodes that came later", |node| limit_of(node) == Some(90));
 }
 
+#[test]
+fn t11_nodes_that_fold_share_counters_and_numbers_in_every_spelling() {
+    let redis = RedisServer::start();
+    let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
+    let exact = service(1_000, &counters, "");
+    assert_eq!(set(&exact, "Bob", 70).status, 200, "before anybody folds");
+    let nodes = [(); 2].map(|()| service(1_000, &counters, "[identity.fold]\nuser_id = \"nfc+casefold\""));
+    until(&nodes, "the numbers", |node| limit_of(node, "BOB") == Some(70));
+    assert_eq!(set(&nodes[0], "bOB", 80).json()["user_id"], "Bob", "changed in place");
+    until(&nodes, "the new numbers", |node| limit_of(node, "bob") == Some(80));
+    assert_eq!(limit_of(&exact, "bob"), Some(1_000), "to a node that does not fold it is somebody else");
+    let removed = nodes[1].admin("DELETE", "/v1/rate-limit/config?user_id=bob&endpoint=/x", "");
+    assert_eq!(removed.status, 204, "{}", removed.text);
+    until(&nodes, "their removal", |node| limit_of(node, "Bob") == Some(1_000));
+
+    let left = |node: &Service, user: &str| node.check(user, "/x").json()["remaining"].as_u64().unwrap();
+    assert_eq!(
+        [left(&nodes[0], "Alice"), left(&nodes[1], "ALICE"), left(&nodes[0], "alice")],
+        [999, 998, 997]
+    );
+    let reset = nodes[1].admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"aLiCe","endpoint":"/x"}"#);
+    assert_eq!(reset.json()["counters"], 1, "{}", reset.text);
+    assert_eq!(left(&nodes[0], "Alice"), 999);
+}
+
 /// Sets the limit of a user on a node.
 fn set(node: &Service, user: &str, limit: u32) -> Answer {
     let body = format!(

@@ -24,4 +24,5 @@ mod management;
 mod matrix;
 mod pages;
 mod slow;
+mod spellings;
 mod transfer;

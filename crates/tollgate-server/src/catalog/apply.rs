@@ -1,34 +1,100 @@
 //! Puts what the database holds in force.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate::accounts::Accounts;
+use tollgate::accounts::{Accounts, Editor};
+use tollgate::identity::Spelling;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, Stored};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::snapshot::Configuration;
+use super::spelling::read_as;
 use super::{Rules, Source, items};
 use crate::app::App;
 
-/// Everything, at one version.
-pub(super) async fn load(database: &Database) -> Result<Configuration, DatabaseError> {
-    let mut configuration = Configuration::default();
-    let mut accounts = Accounts::default().edit();
-    let mut overrides = Vec::new();
+/// Everything, at one version, for requests that are read so.
+pub(super) async fn load(database: &Database, spelling: &Spelling) -> Result<Configuration, DatabaseError> {
+    let mut loading = Loading {
+        configuration: Configuration::default(),
+        accounts: Accounts::folded(spelling.ids).edit(),
+        limits: HashMap::new(),
+    };
+    let mut spelled_otherwise = Vec::new();
     let version = database
-        .load(|stored: Stored| match &stored.item {
-            Item::Rule(_) | Item::Tier(_) => drop(configuration.book.put(&stored.item)),
-            Item::Limit(limit) => overrides.extend(items::override_of(limit, set_at(&stored))),
-            item => drop(items::put(&mut accounts, item)),
+        .load(|stored: Stored| {
+            let id = stored.item.id();
+            let read = if spelling.is_plain() { id.clone() } else { read_as(&id, spelling) };
+            if read == id {
+                loading.put(read, &stored);
+            } else {
+                spelled_otherwise.push((read, stored));
+            }
         })
         .await?;
-    configuration.version = version;
-    configuration.accounts = accounts.finish();
-    configuration.overrides = overrides.into_iter().collect();
-    Ok(configuration)
+    // Behind all that are spelled as they are read, because those count.
+    for (read, stored) in spelled_otherwise {
+        let is_known = loading.knows(&read);
+        if !is_known || matches!(read, ItemId::Block { .. }) {
+            loading.put(read.clone(), &stored);
+        }
+        loading.configuration.other_spellings.note(read, stored.item.id(), is_known);
+    }
+    Ok(loading.finish(version))
+}
+
+/// A configuration that is being read.
+struct Loading {
+    configuration: Configuration,
+    accounts: Editor,
+    /// Numbers of single users, by what user and endpoint are read as.
+    limits: HashMap<ItemId, Override>,
+}
+
+impl Loading {
+    fn put(&mut self, read: ItemId, stored: &Stored) {
+        match &stored.item {
+            Item::Rule(_) | Item::Tier(_) => drop(self.configuration.book.put(&stored.item)),
+            Item::Limit(limit) => {
+                if let Some(numbers) = items::override_of(limit, set_at(stored)) {
+                    self.limits.insert(read, numbers);
+                }
+            }
+            // Of two blocks of one client the longer one keeps it out.
+            Item::Block(block) if items::lasts_longer(self.accounts.accounts(), block) => {}
+            item => drop(items::put(&mut self.accounts, item)),
+        }
+    }
+
+    /// Whether there is one already that is read so.
+    fn knows(&self, read: &ItemId) -> bool {
+        match read {
+            ItemId::Quota(user) => self.accounts.accounts().user(user).is_some(),
+            ItemId::Block { kind, subject } => items::is_blocked(self.accounts.accounts(), *kind, subject),
+            read => self.limits.contains_key(read),
+        }
+    }
+
+    fn finish(self, version: u64) -> Configuration {
+        let Loading { configuration, accounts, limits } = self;
+        let several = configuration.other_spellings.several();
+        if several > 0 {
+            warn!(
+                several,
+                "items of the database are there in several spellings that are read as one (identity.fold): of each the one \
+                 counts that is spelled as it is read"
+            );
+        }
+        Configuration {
+            version,
+            accounts: accounts.finish(),
+            overrides: limits.into_values().collect(),
+            ..configuration
+        }
+    }
 }
 
 fn set_at(stored: &Stored) -> Timestamp {
@@ -37,8 +103,9 @@ fn set_at(stored: &Stored) -> Timestamp {
 
 /// A whole configuration takes the place of what is in force.
 pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Source) {
-    let Configuration { version, book, overrides, accounts } = configuration;
+    let Configuration { version, book, overrides, accounts, other_spellings } = configuration;
     let catalog = app.catalog();
+    catalog.other_spellings.store(Arc::new(other_spellings));
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut rules = catalog.rules.lock();
     rules.book = book;
@@ -81,6 +148,7 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
         let accounts = accounts.finish();
         app.limiter().update_accounts(|_| accounts.clone());
     }
+    forget_spellings(app, changed);
     if catalog.keeps_limits {
         take_over_limits(app, changed).await;
     }
@@ -90,6 +158,16 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     }
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);
+}
+
+/// What is gone and comes back is spelled as it is read.
+fn forget_spellings(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+    let gone: Vec<&ItemId> =
+        changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
+    let (rules, others) = (app.limiter().rules(), &app.catalog().other_spellings);
+    if let Some(next) = others.load().without(&gone, rules.spelling()) {
+        others.store(Arc::new(next));
+    }
 }
 
 /// Whether rules or tiers are among them.

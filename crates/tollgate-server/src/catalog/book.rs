@@ -138,7 +138,8 @@ impl Book {
         let stored = self.entries.values().filter_map(|entry| entry.rule.as_ref().ok().cloned());
         let rules: Vec<Rule> = file.beside(&self.entries).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned()).map_err(|error| error.to_string())?;
-        Ok(set.with_ipv6_prefix(file.ipv6_prefix).with_nat64(file.set.nat64()))
+        let set = set.with_ipv6_prefix(file.ipv6_prefix).with_nat64(file.set.nat64());
+        Ok(set.with_spelling(file.set.spelling().clone()))
     }
 
     fn problems(&self, file: &FileRules) -> Problems {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
 use tollgate_stores::redis::RedisCounters;
-use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, KeyCheck};
+use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, ItemId, KeyCheck, Stored};
 use tracing::{error, info, warn};
 
 use super::apply::{compare, load, put_in_force, take_over};
@@ -210,6 +210,8 @@ impl Follower {
         let changes = database.changes_since(self.app.catalog().version());
         let changes = tokio::time::timeout(ANSWER_PATIENCE, changes).await;
         match changes.map_err(|_| Outage::Silent)?? {
+            _ if self.reads_otherwise() => self.read_again(database).await?,
+            Changes::Some { items, .. } if !self.can_be_told(&items) => self.read_again(database).await?,
             Changes::None => {}
             Changes::Some { version, items, acts } => {
                 take_over(&self.app, version, &items).await;
@@ -223,10 +225,25 @@ impl Follower {
         Ok(compared.map_err(|_| Outage::Silent)??)
     }
 
+    /// Whether the accounts were made for requests that were read otherwise: settings have changed, or they are from disk.
+    fn reads_otherwise(&self) -> bool {
+        let rules = self.app.limiter().rules();
+        rules.accounts().folds() != rules.spelling().ids
+    }
+
+    /// Whether these changes alone tell what is in force after them. Where there are several spellings of one item they do not.
+    fn can_be_told(&self, changed: &[(ItemId, Option<Stored>)]) -> bool {
+        let rules = self.app.limiter().rules();
+        let others = self.app.catalog().other_spellings.load();
+        let spelling = rules.spelling();
+        spelling.is_plain() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
+    }
+
     /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
     async fn read_again(&self, database: &Database) -> Result<(), Outage> {
         let followed = self.app.catalog().version();
-        let configuration = load(database).await?;
+        let spelling = self.app.limiter().rules().spelling().clone();
+        let configuration = load(database, &spelling).await?;
         let version = configuration.version;
         // Asked for first: once the version is in force nobody asks for them again.
         let resets = resets::latest(database, RESETS_MAX).await?;
@@ -281,7 +298,8 @@ async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseE
     let database = Database::connect(app.catalog().sql.clone()).await?;
     database.migrate().await?;
     app.catalog().update_state(|state| state.is_loading = true);
-    let loaded = load(&database).await;
+    let spelling = app.limiter().rules().spelling().clone();
+    let loaded = load(&database, &spelling).await;
     app.catalog().update_state(|state| state.is_loading = false);
     Ok((database, loaded?))
 }

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tollgate::accounts::{Blocked, Editor, NewKey, Numbers};
+use tollgate::accounts::{Accounts, Blocked, Editor, NewKey, Numbers};
 use tollgate::rules::overrides::Override;
 use tollgate::{Algorithm, Endpoint, Id, Limit, Span, Timestamp, Window};
 use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem, UserEndpointLimit};
@@ -73,6 +73,19 @@ fn put_block(accounts: &mut Editor, block: &BlockItem) -> Result<(), String> {
     let who = blocked(block.kind, &block.subject).ok_or("it is no address")?;
     accounts.put_block(who, &block.reason, block.until_micros.map(Timestamp::from_micros));
     Ok(())
+}
+
+/// Whether a block of the same client is known that lasts longer.
+pub(super) fn lasts_longer(accounts: &Accounts, than: &BlockItem) -> bool {
+    // In force at the beginning of time: in force or over, whatever the time is.
+    let known = blocked(than.kind, &than.subject).and_then(|who| accounts.block(who, Timestamp::default()));
+    let until = |until: Option<Timestamp>| until.map_or(u64::MAX, Timestamp::as_micros);
+    known.is_some_and(|known| until(known.until) > until(than.until_micros.map(Timestamp::from_micros)))
+}
+
+/// Whether there is a block of this client, in force or over.
+pub(super) fn is_blocked(accounts: &Accounts, kind: BlockKind, subject: &str) -> bool {
+    blocked(kind, subject).is_some_and(|who| accounts.block(who, Timestamp::default()).is_some())
 }
 
 fn blocked(kind: BlockKind, subject: &str) -> Option<Blocked<'_>> {

@@ -15,6 +15,7 @@ use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
 
 use super::book::Book;
 use super::items;
+use super::spelling::OtherSpellings;
 
 const MARK: &[u8; 8] = b"tgconf\0\x01";
 /// Rules and numbers for single users take far less.
@@ -40,6 +41,7 @@ pub(crate) struct Configuration {
     pub(super) book: Book,
     pub(super) overrides: Overrides,
     pub(crate) accounts: Accounts,
+    pub(super) other_spellings: OtherSpellings,
 }
 
 /// Everything but the accounts, which are many and have a form of their own.
@@ -177,7 +179,9 @@ impl Head {
             book.put(&Item::Tier(TierItem { name, description, body }));
         }
         let overrides = self.limits.into_iter().filter_map(LimitEntry::into_override).collect();
-        (self.place, Configuration { version: self.version, book, overrides, accounts })
+        let configuration =
+            Configuration { version: self.version, book, overrides, accounts, ..Configuration::default() };
+        (self.place, configuration)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tollgate_stores::sql::ItemId;
 use tracing::{info, warn};
 
 use super::follow;
@@ -43,7 +44,7 @@ async fn take_up(app: &App, data_dir: &Arc<DataDir>) {
 async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     let Ok(database) = app.catalog().database() else { return false };
     let mut flusher = app.catalog().flusher.lock().await;
-    let arrived = flusher.flush(app.usage(), &database).await;
+    let arrived = flusher.flush(app.usage(), &database, |user| stored_as(app, user)).await;
     if arrived && flusher.has_taken_up() {
         flusher.forget_taken_up();
         let data_dir = Arc::clone(data_dir);
@@ -52,12 +53,18 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     arrived
 }
 
+/// A user as the database knows it, where it was written before spellings were folded.
+fn stored_as(app: &App, user: String) -> String {
+    let (id, rules) = (ItemId::Quota(user), app.limiter().rules());
+    app.catalog().stored_as(&id, rules.spelling()).to_string()
+}
+
 /// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.
 pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
     let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
     if all_arrived != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_PATIENCE, app.catalog().flusher.lock()).await {
-            Ok(mut flusher) => flusher.left(app.usage()),
+            Ok(mut flusher) => flusher.left(app.usage(), |user| stored_as(app, user)),
             Err(_) => None,
         };
         if let Some(left) = left {

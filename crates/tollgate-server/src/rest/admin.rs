@@ -19,6 +19,7 @@ pub(super) mod rules;
 pub(super) mod secrets;
 mod sent;
 mod show;
+mod spelled;
 pub(super) mod tiers;
 mod written;
 

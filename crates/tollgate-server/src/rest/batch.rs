@@ -195,7 +195,7 @@ async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outco
     let check: CheckBody<'a> = json::parse(raw.get().as_bytes())?;
     let decision = {
         let keys = call.app.key_ring(check.key_text(), now);
-        match check.facts(&keys, &call.caller) {
+        match check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller) {
             Ok(facts) => {
                 let own = own_limit(&call.app, &call.caller, &facts, now).await?;
                 Ok(call.app.limiter().check(&facts.request(own.as_ref()), now).await)

@@ -1,6 +1,7 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
 use hyper::body::Incoming;
+use tollgate::identity::Scratch;
 use tollgate::{Limit, Timestamp};
 
 use super::{CHECK_BYTES_MAX, Call, Response};
@@ -29,7 +30,7 @@ pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(&keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     answer::decision(&decision, &call.app.live().profiles)
@@ -64,7 +65,8 @@ pub(super) async fn numbers_of(
     }
     let request = facts.request(None);
     let in_force = app.limiter().peek(&request, now).await;
-    let client = in_force.rules().resolve(&request).request.client();
+    let mut scratch = Scratch::default();
+    let client = in_force.rules().resolve(&request, &mut scratch).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
     let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
     facts.own.limit(in_force).map(Some)

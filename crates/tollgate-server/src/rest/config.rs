@@ -4,8 +4,9 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
+use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
-use tollgate::{Endpoint, Id, Request, Span, Window};
+use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Edit, Expect, Item, ItemId, Write};
 use utoipa::{IntoParams, ToSchema};
 
@@ -14,7 +15,7 @@ use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer;
 use crate::catalog::{self, items::limit_of};
 use crate::error::{ApiError, Code, ErrorEnvelope};
-use crate::facts::{endpoint, id, numbers, strategy};
+use crate::facts::{endpoint, id, numbers, strategy, too_long};
 use crate::fleet;
 use crate::json::{self, Text};
 
@@ -101,8 +102,10 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let window = Span::from_secs(u64::from(config.window_seconds));
     let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
-    let new = Override::new(user, &endpoint, limit, now);
+    let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
+    rules.spelling().check(&request).map_err(|error| too_long(&error))?;
+    let new = numbers_to_set(&rules, &request, limit, now).ok_or_else(missing_user)?;
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
         let message =
             format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
@@ -113,7 +116,6 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     if call.wants_dry_run()? {
         return call.try_limit(Write::Put(Item::Limit(limit_of(&new)))).await;
     }
-    let request = Request { user: Some(user), ..Request::new(endpoint) };
     let answer = answer_of(&new);
     let being_set = call.app.catalog().begin_to_set(&new.user, &new.endpoint);
     let mut version = None;
@@ -166,8 +168,10 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
     let (user, endpoint) = query.parse()?;
-    let (user, endpoint) = (user.as_str(), endpoint.as_str());
-    call.app.limiter().rules().overrides().get(user, endpoint).ok_or_else(not_found)?;
+    let found = call.app.limiter().rules().overrides().get(user.as_str(), endpoint.as_str()).cloned();
+    let found = found.ok_or_else(not_found)?;
+    // By the spelling that they were set in: so they are kept.
+    let (user, endpoint) = (&*found.user, &*found.endpoint);
     if call.wants_dry_run()? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         return call.try_limit(Write::Delete(id)).await;
@@ -181,6 +185,16 @@ pub(super) async fn delete(call: Call) -> Result<Response, ApiError> {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
+}
+
+/// Numbers for the user and the endpoint of a request: under the names that they have if there are some, and else as they are
+/// read. Nothing without a user.
+fn numbers_to_set(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
+    let mut scratch = Scratch::default();
+    let read = rules.read(request, &mut scratch);
+    let new = Override::new(read.user?, &read.endpoint, limit, now);
+    let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
+    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), ..new })
 }
 
 /// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,

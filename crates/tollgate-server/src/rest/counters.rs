@@ -4,6 +4,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
+use tollgate::identity::Scratch;
 use tollgate::inspect::{Endpoints, Inspected, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
@@ -113,14 +114,15 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let written = serde_json::to_vec(&Whose::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = check.facts(&keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     let rules = call.app.limiter().rules();
-    let request = rules.resolve(&request).request;
-    let mut body = CountersBody::new(&request, endpoints, store, looked);
+    let mut scratch = Scratch::default();
+    let counted = rules.resolve(&request, &mut scratch).request;
+    let mut body = CountersBody::new(&counted, endpoints, store, looked);
     body.tell_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
     Ok(answer::json(StatusCode::OK, &body))
 }

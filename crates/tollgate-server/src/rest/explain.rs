@@ -8,6 +8,7 @@ use tollgate::counters::Effect;
 use tollgate::decision::Report;
 use tollgate::explain::{Explanation, RuleExplanation};
 use tollgate::headers::retry_after_secs;
+use tollgate::identity::Scratch;
 use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
 
@@ -122,13 +123,14 @@ pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(&keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts, now).await?;
     let request = facts.request(own.as_ref());
     let explanation = call.app.limiter().explain(&request, now).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
-    let resolved = explanation.resolved(&request);
+    let mut scratch = Scratch::default();
+    let resolved = explanation.resolved(&request, &mut scratch);
     let known = KnownBody {
         user_id: resolved.user.map(Id::as_str),
         tenant: resolved.tenant.map(Id::as_str),
@@ -140,7 +142,7 @@ pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         decision: DecisionBody::new(decision),
         client: resolved.request.client().map(|client| client.to_string()),
         known,
-        normalized_endpoint: request.endpoint.as_str(),
+        normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: next_allowed_at(&explanation).map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
         rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),

@@ -4,6 +4,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate::Request;
+use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
 use super::check::numbers_of;
@@ -64,14 +65,15 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     json::require_known(&body, &FIELDS)?;
     let whose: CheckBody<'_> = json::parse(&body)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = whose.facts(&keys, &call.caller)?;
+    let facts = whose.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
     let own = numbers_of(&call.app, &facts, call.app.now()).await?;
     let request = facts.request(own.as_ref());
     let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;
     let rules = call.app.limiter().rules();
-    let client = rules.resolve(&request).request.client().map(|client| client.to_string());
+    let mut scratch = Scratch::default();
+    let client = rules.resolve(&request, &mut scratch).request.client().map(|client| client.to_string());
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
+use tollgate::identity::Spelling;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::wire::values::{boolean, integer, span, text, word};
-use tollgate::wire::{Fields, Value, read_rules};
+use tollgate::wire::{Fields, Value, read_rules, read_spelling};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
@@ -43,7 +44,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let (ipv6_prefix, nat64) = identity.unwrap_or((IPV6_PREFIX_DEFAULT, false));
+    let Identity { ipv6_prefix, nat64, spelling } = identity.unwrap_or_default();
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -57,7 +58,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         log,
         ipv6_prefix,
         nat64,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_spelling(spelling),
         has_built_in_default,
         source,
     })
@@ -307,7 +308,23 @@ fn filter(value: &Value) -> Result<String, String> {
     if valid { Ok(text) } else { Err(format!("{text:?} is not a level ({})", levels.join(", "))) }
 }
 
-fn read_identity(fields: &mut Fields<'_, '_>) -> (u8, bool) {
-    let ipv6_prefix = fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT);
-    (ipv6_prefix, fields.read("nat64", boolean).unwrap_or(false))
+/// How clients are told from each other.
+struct Identity {
+    ipv6_prefix: u8,
+    nat64: bool,
+    spelling: Spelling,
+}
+
+impl Default for Identity {
+    fn default() -> Self {
+        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, spelling: Spelling::PLAIN }
+    }
+}
+
+fn read_identity(fields: &mut Fields<'_, '_>) -> Identity {
+    Identity {
+        ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
+        nat64: fields.read("nat64", boolean).unwrap_or(false),
+        spelling: read_spelling(fields),
+    }
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tollgate::counters::memory::MemoryBounds;
+use tollgate::identity::{DescriptorFolds, Folds, Spelling};
 use tollgate::limit::Window;
 use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
 use tollgate::{Limit, RuleSet, Span};
@@ -32,6 +33,7 @@ impl Settings {
         out.section("identity");
         out.plain("ipv6_prefix", self.ipv6_prefix);
         out.plain("nat64", self.nat64);
+        show_spelling(self.rules.spelling(), &mut out);
         show_rules(&self.rules, &mut out);
         out.0
     }
@@ -84,6 +86,23 @@ impl Settings {
             out.plain("scopes", list(caller.scopes.iter()));
         }
     }
+}
+
+fn show_spelling(spelling: &Spelling, out: &mut Toml) {
+    let Folds { user, tenant, login } = spelling.ids;
+    let descriptors = match &spelling.descriptors {
+        DescriptorFolds::All(fold) => quoted(fold.as_str()),
+        DescriptorFolds::Named(folds) => {
+            let named =
+                folds.iter().map(|(name, fold)| format!("{} = {}", quoted(name), quoted(fold.as_str())));
+            format!("{{ {} }}", named.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let ids = [("user_id", user), ("tenant", tenant), ("login", login)];
+    let ids = ids.map(|(key, fold)| format!("{key} = {}", quoted(fold.as_str()))).join(", ");
+    out.plain("fold", format_args!("{{ {ids}, descriptors = {descriptors} }}"));
+    out.plain("ignore_path_case", spelling.ignore_path_case);
+    out.text("head", spelling.head.as_str());
 }
 
 fn show_bounds(bounds: &MemoryBounds, out: &mut Toml) {

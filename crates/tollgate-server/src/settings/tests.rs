@@ -1,6 +1,8 @@
 use std::fs;
 use std::path::Path;
 
+use tollgate::identity::{Fold, Folds, Head};
+
 use super::*;
 use crate::scope::Scope;
 
@@ -30,6 +32,9 @@ level = "warn,tollgate_server=debug"
 [identity]
 ipv6_prefix = 56
 nat64 = true
+fold = { user_id = "nfc+casefold", login = "casefold", descriptors = { mail = "nfc" } }
+ignore_path_case = true
+head = "own"
 [progressive_penalties]
 enabled = true
 [[rules]]
@@ -90,8 +95,28 @@ fn every_key_of_the_file_is_used() {
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
+    let spelling = settings.rules.spelling();
+    let folds = Folds { user: Fold::NfcCasefold, tenant: Fold::Exact, login: Fold::Casefold };
+    assert_eq!((spelling.ids, spelling.ignore_path_case, spelling.head), (folds, true, Head::Own));
+    assert_eq!((spelling.descriptors.of("mail"), spelling.descriptors.of("plan")), (Fold::Nfc, Fold::Exact));
     assert_eq!(settings.auth.override_max, Some(5_000));
     assert_eq!(settings.rules.rules().len(), 4);
+}
+
+#[test]
+fn t11_t14_t15_spellings_can_be_said_in_the_environment() {
+    let said = [
+        ("TOLLGATE_IDENTITY__FOLD__USER_ID", "nfc+casefold"),
+        ("TOLLGATE_IDENTITY__FOLD__DESCRIPTORS", "{ mail = \"casefold\" }"),
+        ("TOLLGATE_IDENTITY__IGNORE_PATH_CASE", "true"),
+        ("TOLLGATE_IDENTITY__HEAD", "own"),
+    ];
+    let settings = load(&Flags::default(), &said).unwrap();
+    let spelling = settings.rules.spelling();
+    assert_eq!((spelling.ids.user, spelling.descriptors.of("mail")), (Fold::NfcCasefold, Fold::Casefold));
+    assert!(spelling.ignore_path_case && spelling.head == Head::Own);
+    let wrong = load(&Flags::default(), &[("TOLLGATE_IDENTITY__FOLD__API_KEY", "nfc")]).unwrap_err();
+    assert!(problems(&wrong)[0].starts_with("TOLLGATE_IDENTITY__FOLD__API_KEY: "), "{wrong}");
 }
 
 #[test]

@@ -22,10 +22,10 @@ pub struct Filter {
     pub prefix: Option<String>,
     /// Quotas and keys of this tier.
     pub tier: Option<String>,
-    /// Quotas, keys and limits of this user.
-    pub user: Option<String>,
-    /// Keys of this tenant.
-    pub tenant: Option<String>,
+    /// Quotas, keys and limits of one of these users; of all if there are none. A user may have several spellings.
+    pub users: Vec<String>,
+    /// Keys of one of these tenants; of all if there are none.
+    pub tenants: Vec<String>,
     /// Rules with this action. One that says none rejects.
     pub action: Option<String>,
     /// Rules that are switched on, or off.
@@ -144,14 +144,14 @@ impl Transaction {
 impl Filter {
     fn check(&self) -> Result<(), DatabaseError> {
         let texts = [
-            ("prefix", &self.prefix),
-            ("tier", &self.tier),
-            ("user", &self.user),
-            ("tenant", &self.tenant),
-            ("action", &self.action),
+            ("prefix", self.prefix.as_slice()),
+            ("tier", self.tier.as_slice()),
+            ("user", &self.users),
+            ("tenant", &self.tenants),
+            ("action", self.action.as_slice()),
         ];
-        for (field, text) in texts {
-            check_text(field, text.as_deref().unwrap_or_default(), ID_BYTES_MAX)?;
+        for (field, texts) in texts {
+            texts.iter().try_for_each(|text| check_text(field, text, ID_BYTES_MAX))?;
         }
         Ok(())
     }
@@ -163,21 +163,20 @@ impl Filter {
         upper: Option<&'a str>,
     ) -> Result<(), DatabaseError> {
         self.push_prefix(query, kind, upper);
-        let texts: &[(&'static str, &'a Option<String>)] = match kind {
-            Kind::Rule => &[(" AND COALESCE(action, 'reject') = ", &self.action)],
+        let (action, tier) = (self.action.as_slice(), self.tier.as_slice());
+        let texts: &[(&'static str, &'a [String])] = match kind {
+            Kind::Rule => &[(" AND COALESCE(action, 'reject') IN (", action)],
             Kind::Tier | Kind::Block => &[],
-            Kind::Quota => &[(" AND tier = ", &self.tier), (" AND user_id = ", &self.user)],
+            Kind::Quota => &[(" AND tier IN (", tier), (" AND user_id IN (", &self.users)],
             Kind::Key => &[
-                (" AND tier = ", &self.tier),
-                (" AND user_id = ", &self.user),
-                (" AND tenant = ", &self.tenant),
+                (" AND tier IN (", tier),
+                (" AND user_id IN (", &self.users),
+                (" AND tenant IN (", &self.tenants),
             ],
-            Kind::Limit => &[(" AND user_id = ", &self.user)],
+            Kind::Limit => &[(" AND user_id IN (", &self.users)],
         };
-        for (text, value) in texts {
-            if let Some(value) = value {
-                query.push(text).bind(Value::Text(value));
-            }
+        for (text, values) in texts.iter().filter(|(_, values)| !values.is_empty()) {
+            query.push(text).bind_all(values.iter().map(|value| Value::Text(value))).push(")");
         }
         if let (Kind::Rule, Some(enabled)) = (kind, self.enabled) {
             query.push(" AND COALESCE(enabled, 1) = ").bind(Value::Int(enabled.into()));

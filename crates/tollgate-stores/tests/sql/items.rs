@@ -322,6 +322,7 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     ];
     change(&database, &edits).await;
     let text = |text: &str| Some(text.to_owned());
+    let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
     let filter = Filter::default;
     assert_eq!(names(&database, Kind::Rule, Filter { action: text("reject"), ..filter() }).await, ["a", "c"]);
     assert_eq!(names(&database, Kind::Rule, Filter { enabled: Some(true), ..filter() }).await, ["a", "c"]);
@@ -329,15 +330,22 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     assert_eq!(names(&database, Kind::Quota, Filter { tier: text("gold"), ..filter() }).await, ["alice"]);
     assert_eq!(names(&database, Kind::Quota, Filter { tier: text("GOLD"), ..filter() }).await, [""; 0]);
     assert_eq!(names(&database, Kind::Key, Filter { tier: text("gold"), ..filter() }).await, ["b"]);
-    assert_eq!(names(&database, Kind::Key, Filter { user: text("alice"), ..filter() }).await, ["a"]);
-    assert_eq!(names(&database, Kind::Key, Filter { tenant: text("acme"), ..filter() }).await, ["a"]);
+    assert_eq!(names(&database, Kind::Key, Filter { users: texts(&["alice"]), ..filter() }).await, ["a"]);
+    assert_eq!(
+        names(&database, Kind::Key, Filter { users: texts(&["Alice", "alice"]), ..filter() }).await,
+        ["a"]
+    );
+    assert_eq!(
+        names(&database, Kind::Key, Filter { tenants: texts(&["acme", "other"]), ..filter() }).await,
+        ["a"]
+    );
     let active = |at| Filter { active_at_micros: Some(at), ..Filter::default() };
     assert_eq!(names(&database, Kind::Key, active(99)).await, ["a", "b"]);
     assert_eq!(names(&database, Kind::Key, active(100)).await, ["a"]);
     assert_eq!(names(&database, Kind::Block, active(100)).await, ["tenant:alice", "user:alice"]);
     let tenants = Filter { block_kind: Some(BlockKind::Tenant), ..filter() };
     assert_eq!(names(&database, Kind::Block, tenants).await, ["tenant:alice"]);
-    let alice = Filter { user: text("alice"), ..filter() };
+    let alice = Filter { users: texts(&["alice"]), ..filter() };
     assert_eq!(
         names(&database, Kind::Limit, alice.clone()).await,
         [r#"["alice","/a"]"#, r#"["alice","/b"]"#]

@@ -189,7 +189,12 @@ pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDa
     }
     for (number, text) in (0_u8..).zip(HOSTILE) {
         let given = || Some(text.to_owned());
-        let only = Filter { tier: given(), user: given(), tenant: given(), ..Filter::default() };
+        let only = Filter {
+            tier: given(),
+            users: given().into_iter().collect(),
+            tenants: given().into_iter().collect(),
+            ..Filter::default()
+        };
         for (kind, name) in [(Kind::Quota, text), (Kind::Key, text), (Kind::Limit, text)] {
             let page = database.list(kind, &only, None, 10).await.unwrap();
             assert_eq!(page.len(), 1, "{kind:?} {name}");
@@ -214,8 +219,8 @@ pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDa
     let filters = [
         Filter { prefix: nul(), ..Filter::default() },
         Filter { tier: nul(), ..Filter::default() },
-        Filter { user: nul(), ..Filter::default() },
-        Filter { tenant: nul(), ..Filter::default() },
+        Filter { users: nul().into_iter().collect(), ..Filter::default() },
+        Filter { tenants: nul().into_iter().collect(), ..Filter::default() },
         Filter { action: nul(), ..Filter::default() },
     ];
     for filter in filters {

@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use super::hash_of;
 use super::shards::Shards;
 use super::table::Table;
-use crate::identity::{Seed, tag, unmap_net};
+use crate::identity::{Fold, Folds, Seed, tag, unmap_net};
 use crate::time::Timestamp;
 
 /// Whom a block is about.
@@ -82,11 +82,13 @@ impl Blocked<'_> {
         }
     }
 
-    fn hash(self, seed: Seed) -> u128 {
+    pub(super) fn hash(self, seed: Seed, folds: Folds) -> u128 {
+        let of_id = |id: &str, fold: Fold| hash_of(seed, self.kind().tag(), fold.apply(id).as_bytes());
         match self {
-            Blocked::User(id) | Blocked::ApiKey(id) | Blocked::Tenant(id) | Blocked::Login(id) => {
-                hash_of(seed, self.kind().tag(), id.as_bytes())
-            }
+            Blocked::User(id) => of_id(id, folds.user),
+            Blocked::ApiKey(id) => of_id(id, Fold::Exact),
+            Blocked::Tenant(id) => of_id(id, folds.tenant),
+            Blocked::Login(id) => of_id(id, folds.login),
             Blocked::Ip(net) => hash_of_network(seed, unmap_net(net.trunc())),
         }
     }
@@ -170,9 +172,9 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn put(&mut self, seed: Seed, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
+    pub(super) fn put(&mut self, hash: u128, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
         let (kind, length) = (who.kind(), NetworkLength::of(who));
-        self.put_hashed(who.hash(seed), BlockRecord { kind, length, reason: reason.into(), until });
+        self.put_hashed(hash, BlockRecord { kind, length, reason: reason.into(), until });
     }
 
     pub(super) fn put_hashed(&mut self, hash: u128, record: BlockRecord) {
@@ -193,8 +195,7 @@ impl Blocks {
         }
     }
 
-    pub(super) fn remove(&mut self, seed: Seed, who: Blocked<'_>) {
-        let hash = who.hash(seed);
+    pub(super) fn remove(&mut self, hash: u128) {
         if self.table.of(hash).and_then(|shard| shard.find(hash)).is_none() {
             return;
         }
@@ -249,8 +250,8 @@ impl Blocks {
         Some(BlockAt { shard: u16::try_from(number).ok()?, position: u32::try_from(position).ok()? })
     }
 
-    pub(super) fn exactly(&self, seed: Seed, who: Blocked<'_>, now: Timestamp) -> Option<Block<'_>> {
-        self.at(self.find(who.hash(seed), now)?)
+    pub(super) fn exactly(&self, hash: u128, now: Timestamp) -> Option<Block<'_>> {
+        self.at(self.find(hash, now)?)
     }
 
     pub(super) fn at(&self, at: BlockAt) -> Option<Block<'_>> {

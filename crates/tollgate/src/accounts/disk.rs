@@ -16,11 +16,13 @@ use super::keys::{Fields, RECORD_BYTES_MAX};
 use super::numbers::{Numbers, OwnNumbers};
 use super::pool::{Pool, PoolId};
 use super::{Accounts, KeyShard, Table, UserRecord};
-use crate::identity::Seed;
+use crate::identity::{Fold, Folds, Seed};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
 const MAGIC: [u8; 8] = *b"tollacc1";
+/// The same with how ids are folded behind it. Only where they are, so that an older build reads what it understands.
+const MAGIC_FOLDED: [u8; 8] = *b"tollacc2";
 /// Stands for no instant: no timestamp reaches it.
 const NEVER: u64 = u64::MAX;
 
@@ -46,7 +48,13 @@ impl Accounts {
     /// When writing fails; what was written by then cannot be read.
     pub fn write_to(&self, to: impl Write) -> io::Result<()> {
         let mut out = Summed { inner: to, sum: SipHasher13::new() };
-        out.bytes(&MAGIC)?;
+        if self.folds == Folds::default() {
+            out.bytes(&MAGIC)?;
+        } else {
+            out.bytes(&MAGIC_FOLDED)?;
+            let Folds { user, tenant, login } = self.folds;
+            out.bytes(&[user as u8, tenant as u8, login as u8])?;
+        }
         out.bytes(&self.seed.0)?;
         out.slots(&self.tiers, |out, tier| out.text(tier))?;
         out.slots(&self.quotas, |out, own| out.numbers(own.numbers))?;
@@ -84,10 +92,13 @@ impl Accounts {
     /// When the bytes end too early, are something else, or are damaged. Nothing is believed of them then.
     pub fn read_from(from: impl Read) -> Result<Accounts, AccountsError> {
         let mut input = Summed { inner: from, sum: SipHasher13::new() };
-        if input.array::<8>()? != MAGIC {
-            return Err(AccountsError::Foreign);
-        }
+        let folds = match input.array::<8>()? {
+            MAGIC => Folds::default(),
+            MAGIC_FOLDED => input.read_folds()?,
+            _ => return Err(AccountsError::Foreign),
+        };
         let mut editor = Editor::new(Accounts {
+            folds,
             seed: Seed(input.array()?),
             tiers: input.read_slots(|input| input.read_text().map(String::into_boxed_str))?,
             quotas: input.read_slots(|input| input.read_own(QUOTA_NAMESPACE))?,
@@ -162,6 +173,12 @@ impl<W: Write> Summed<W> {
 }
 
 impl<R: Read> Summed<R> {
+    fn read_folds(&mut self) -> Result<Folds, AccountsError> {
+        let fold = |number: u8| Fold::ALL.get(usize::from(number)).copied().ok_or(AccountsError::Damaged);
+        let [user, tenant, login] = self.array()?;
+        Ok(Folds { user: fold(user)?, tenant: fold(tenant)?, login: fold(login)? })
+    }
+
     fn array<const N: usize>(&mut self) -> Result<[u8; N], AccountsError> {
         let mut bytes = [0; N];
         self.inner.read_exact(&mut bytes)?;

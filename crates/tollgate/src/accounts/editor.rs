@@ -82,7 +82,7 @@ impl Editor {
         let accounts = &mut self.accounts;
         let numbers = intern_numbers(&mut accounts.quotas, QUOTA_NAMESPACE, numbers)?;
         let record = UserRecord { tier: intern_tier(&mut accounts.tiers, tier)?, numbers };
-        self.put_user_hashed(hash_of(self.accounts.seed, tag::USER, id.as_bytes()), record);
+        self.put_user_hashed(self.accounts.hash_of_user(id), record);
         Ok(())
     }
 
@@ -92,7 +92,7 @@ impl Editor {
 
     /// Forgets a user.
     pub fn remove_user(&mut self, id: &str) {
-        let hash = hash_of(self.accounts.seed, tag::USER, id.as_bytes());
+        let hash = self.accounts.hash_of_user(id);
         // Looked for first: what is not there copies nothing.
         if self.accounts.user_by_hash(hash).is_some() {
             self.accounts.users.change(hash, |shard| (-isize::from(shard.remove(hash).is_some()), ()));
@@ -145,8 +145,8 @@ impl Editor {
 
     /// Keeps somebody out, until then or for good. An earlier block of the same one is replaced.
     pub fn put_block(&mut self, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
-        let seed = self.accounts.seed;
-        self.accounts.blocks.put(seed, who, reason, until);
+        let hash = who.hash(self.accounts.seed, self.accounts.folds);
+        self.accounts.blocks.put(hash, who, reason, until);
     }
 
     pub(super) fn put_block_hashed(&mut self, hash: u128, block: BlockRecord) {
@@ -155,8 +155,7 @@ impl Editor {
 
     /// Lets somebody in again.
     pub fn remove_block(&mut self, who: Blocked<'_>) {
-        let seed = self.accounts.seed;
-        self.accounts.blocks.remove(seed, who);
+        self.accounts.blocks.remove(who.hash(self.accounts.seed, self.accounts.folds));
     }
 
     /// As it stands so far.

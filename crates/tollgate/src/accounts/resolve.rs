@@ -2,7 +2,7 @@
 
 use super::blocks::{BlockAt, BlockKind};
 use super::{Accounts, OwnNumbers, hash_of};
-use crate::identity::{ApiKey, Client, Id, Request, tag, unmap};
+use crate::identity::{ApiKey, Client, Fold, Id, Request, Scratch, Spelling, tag, unmap};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -23,6 +23,9 @@ pub struct Resolved<'a> {
     of_key: Option<Own<'a>>,
     of_user: Option<Own<'a>>,
     user_hash: Option<u128>,
+    /// As they were written: the accounts may know them by another spelling than the rules.
+    tenant_written: Option<Id<'a>>,
+    login_written: Option<Id<'a>>,
 }
 
 /// Numbers of somebody's own.
@@ -46,7 +49,17 @@ impl<'a> Resolved<'a> {
             of_key: None,
             of_user: None,
             user_hash: None,
+            tenant_written: request.tenant,
+            login_written: request.login,
         }
+    }
+
+    /// The same with the request read as it is counted, and numbers of the user's own counted by that too.
+    pub(crate) fn respelled(self, spelling: &Spelling, scratch: &'a mut Scratch<'a>) -> Self {
+        let request = spelling.read(self.request, scratch);
+        let client = request.user.map(Client::User);
+        let of_user = self.of_user.map(|own| Own { client: client.unwrap_or(own.client), ..own });
+        Resolved { request, of_user, ..self }
     }
 
     /// Numbers of the key's own and of the user's own; the first that there are come before the others.
@@ -76,6 +89,7 @@ impl Accounts {
         if request.tenant.is_none() {
             request.tenant = id(key.tenant());
             resolved.tenant = request.tenant;
+            resolved.tenant_written = request.tenant;
         }
         if request.tier.is_none() {
             request.tier = id(key.tier());
@@ -87,7 +101,7 @@ impl Accounts {
 
     fn add_user<'a>(&'a self, resolved: &mut Resolved<'a>) {
         let Some(id) = resolved.request.user else { return };
-        let hash = hash_of(self.seed, tag::USER, id.as_str().as_bytes());
+        let hash = self.hash_of_user(id.as_str());
         resolved.user_hash = Some(hash);
         let Some(user) = self.user_by_hash(hash) else { return };
         if resolved.request.tier.is_none() {
@@ -106,15 +120,16 @@ impl Accounts {
         }
         let request = &resolved.request;
         let blocks = &self.blocks;
-        let of_id = |kind, tag, id: Option<Id<'_>>| {
-            let hash = |id: Id<'_>| hash_of(self.seed, tag, id.as_str().as_bytes());
+        let of_id = |kind, tag, fold: Fold, id: Option<Id<'_>>| {
+            let hash = |id: Id<'_>| hash_of(self.seed, tag, fold.apply(id.as_str()).as_bytes());
             id.and_then(|id| blocks.of_id(kind, || hash(id), now))
         };
         let key = request.api_key.and_then(ApiKey::known_id);
+        let (tenant, login) = (resolved.tenant_written, resolved.login_written);
         (resolved.user_hash.and_then(|hash| blocks.of_id(BlockKind::User, || hash, now)))
-            .or_else(|| of_id(BlockKind::ApiKey, tag::KNOWN_KEY, key))
-            .or_else(|| of_id(BlockKind::Tenant, tag::TENANT, request.tenant))
-            .or_else(|| of_id(BlockKind::Login, tag::LOGIN, request.login))
+            .or_else(|| of_id(BlockKind::ApiKey, tag::KNOWN_KEY, Fold::Exact, key))
+            .or_else(|| of_id(BlockKind::Tenant, tag::TENANT, self.folds.tenant, tenant))
+            .or_else(|| of_id(BlockKind::Login, tag::LOGIN, self.folds.login, login))
             .or_else(|| request.ip.and_then(|ip| blocks.of_ip(self.seed, unmap(ip), now)))
     }
 }

@@ -5,7 +5,7 @@ use super::set::RuleSet;
 use super::walk::{Plan, Walk};
 use crate::accounts::Resolved;
 use crate::counters::{Charges, Effect};
-use crate::identity::{Dimension, Request, Seed, SubjectHasher};
+use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
 use crate::inspect::Endpoints;
 
 impl RuleSet {
@@ -18,19 +18,21 @@ impl RuleSet {
     pub(crate) fn charges_of_client<'a>(
         &'a self,
         request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
         seed: Seed,
     ) -> (Charges<'a>, Vec<&'a str>) {
-        self.own_charges(&self.resolve(request), seed, Endpoints::Asked, |_| true)
+        self.own_charges(&self.resolve(request, scratch), seed, Endpoints::Asked, |_| true)
     }
 
     /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
     pub(crate) fn charges_to_inspect<'a>(
         &'a self,
         request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
         seed: Seed,
         endpoints: Endpoints,
     ) -> (Charges<'a>, Vec<&'a str>) {
-        let resolved = self.resolve(request);
+        let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
         let of_plan = |rule: &Rule| {
             let tiers = &rule.when.tiers;

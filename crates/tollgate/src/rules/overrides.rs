@@ -1,12 +1,13 @@
 //! Numbers set for one user on one endpoint, in place of those of the rule in force.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::rule::RuleLimit;
-use crate::endpoint::Endpoint;
-use crate::identity::{Id, Request};
+use crate::endpoint::{Endpoint, without_case};
+use crate::identity::{Fold, Id, Request, Spelling};
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -23,9 +24,9 @@ pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
 /// Numbers for one user on one endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// The user.
+    /// The user, as written.
     pub user: Box<str>,
-    /// The endpoint, in its normal form.
+    /// The endpoint, as written, in its normal form.
     pub endpoint: Box<str>,
     /// The numbers.
     pub limit: RuleLimit,
@@ -46,11 +47,23 @@ impl Override {
 }
 
 /// All overrides, by user and then endpoint. Immutable: a change makes the next one.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// Those of a [`RuleSet`](super::RuleSet) are known by user and endpoint as its [`Spelling`] reads them, and each remembers
+/// how it was written. Of two that read the same one is known: the later one.
+#[derive(Clone, Debug, Default)]
 pub struct Overrides {
     by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
     count: usize,
+    spelling: Option<Arc<Spelling>>,
 }
+
+impl PartialEq for Overrides {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_user == other.by_user
+    }
+}
+
+impl Eq for Overrides {}
 
 impl Overrides {
     /// How many there are.
@@ -63,18 +76,45 @@ impl Overrides {
         self.count == 0
     }
 
-    /// The one for this user and endpoint.
+    /// The one for this user and endpoint, however they are spelled.
     pub fn get(&self, user: &str, endpoint: &str) -> Option<&Arc<Override>> {
-        self.by_user.get(user)?.get(endpoint)
+        self.by_user.get(&*self.user(user))?.get(&*self.endpoint(endpoint))
     }
 
-    /// The one for this request.
+    /// The one for this request, which is read already.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<&Override> {
         // Usually there are none, and then no user is hashed.
         if self.count == 0 {
             return None;
         }
-        self.get(request.user?.as_str(), request.endpoint.as_str()).map(|found| &**found)
+        let endpoints = self.by_user.get(request.user?.as_str())?;
+        endpoints.get(request.endpoint.as_str()).map(|found| &**found)
+    }
+
+    /// The same, known by what this spelling reads.
+    pub(super) fn spelled(overrides: Arc<Self>, spelling: Option<&Arc<Spelling>>) -> Arc<Self> {
+        if overrides.spelling.as_deref() == spelling.map(|spelling| &**spelling) {
+            return overrides;
+        }
+        Arc::new(Overrides::of(spelling.cloned(), overrides.iter().cloned()))
+    }
+
+    /// All of these in place of those there are.
+    #[must_use]
+    pub fn replaced(&self, all: impl IntoIterator<Item = Override>) -> Self {
+        Overrides::of(self.spelling.clone(), all)
+    }
+
+    fn of(spelling: Option<Arc<Spelling>>, all: impl IntoIterator<Item = Override>) -> Self {
+        let mut made = Overrides { spelling, ..Overrides::default() };
+        for each in all {
+            // They come in no order: what was set last counts.
+            let known = made.get(&each.user, &each.endpoint);
+            if known.is_none_or(|known| known.updated_at <= each.updated_at) {
+                made.add(each);
+            }
+        }
+        made
     }
 
     /// The next set, with this one added or replaced.
@@ -100,10 +140,21 @@ impl Overrides {
     }
 
     fn add(&mut self, new: Override) {
-        let endpoints = self.by_user.entry(new.user.clone()).or_default();
-        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
+        let (user, endpoint) = (self.user(&new.user).into(), self.endpoint(&new.endpoint).into());
+        let endpoints = self.by_user.entry(user).or_default();
+        if endpoints.insert(endpoint, Arc::new(new)).is_none() {
             self.count += 1;
         }
+    }
+
+    fn user<'a>(&self, user: &'a str) -> Cow<'a, str> {
+        self.spelling.as_ref().map_or(Fold::Exact, |spelling| spelling.ids.user).apply(user)
+    }
+
+    fn endpoint<'a>(&self, endpoint: &'a str) -> Cow<'a, str> {
+        let ignores_case = self.spelling.as_ref().is_some_and(|spelling| spelling.ignore_path_case);
+        let folded = if ignores_case { without_case(endpoint) } else { None };
+        folded.map_or(Cow::Borrowed(endpoint), Cow::Owned)
     }
 
     /// All of them, in no order.
@@ -120,22 +171,22 @@ impl Overrides {
     }
 
     fn take_away(&mut self, user: &str, endpoint: &str) {
-        let Some(endpoints) = self.by_user.get_mut(user) else { return };
-        if endpoints.remove(endpoint).is_some() {
+        let (user, endpoint) = (self.user(user), self.endpoint(endpoint));
+        let Some(endpoints) = self.by_user.get_mut(&*user) else { return };
+        if endpoints.remove(&*endpoint).is_some() {
             self.count -= 1;
         }
         if endpoints.is_empty() {
-            self.by_user.remove(user);
+            self.by_user.remove(&*user);
         }
     }
 }
 
-/// Of two for the same user and endpoint the later counts. Made at once: [`Overrides::with`] copies all there are.
+/// Of two for the same user and endpoint the one that was set later counts. Made at once: [`Overrides::with`] copies all
+/// there are.
 impl FromIterator<Override> for Overrides {
     fn from_iter<I: IntoIterator<Item = Override>>(all: I) -> Self {
-        let mut made = Overrides::default();
-        all.into_iter().for_each(|each| made.add(each));
-        made
+        Overrides::default().replaced(all)
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use crate::endpoint::{Endpoint, EndpointError, absolute_form_path};
+use crate::endpoint::{Endpoint, EndpointError, absolute_form_path, without_case};
 
 /// The longest pattern, in bytes, as it was written and in its normal form.
 const LENGTH_MAX: usize = 512;
@@ -169,6 +169,17 @@ impl Pattern {
     /// Whether a rule with this pattern applies to the endpoint.
     pub fn matches(&self, endpoint: &Endpoint<'_>) -> bool {
         self.is_everything() || fits(&self.segments, self.open, endpoint.below_root())
+    }
+
+    /// The same pattern for endpoints [without case](Endpoint::without_case).
+    pub(super) fn without_case(&self) -> Self {
+        let fold = |segment: &Segment| match segment {
+            Segment::Literal(text) => {
+                without_case(text).map_or_else(|| segment.clone(), |text| Segment::Literal(text.into()))
+            }
+            Segment::Any | Segment::Named(_) => segment.clone(),
+        };
+        Pattern { segments: self.segments.iter().map(fold).collect(), open: self.open }
     }
 
     /// How narrow the pattern is, to decide which of two matching ones goes first.

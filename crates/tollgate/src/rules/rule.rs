@@ -8,7 +8,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::pattern::{Pattern, Specificity};
 use crate::counters::CounterId;
-use crate::identity::{Dimension, Id, Request, unmap};
+use crate::identity::{Dimension, Fold, Id, Request, Spelling, unmap};
 use crate::limit::Limit;
 use crate::method::Method;
 use crate::time::Span;
@@ -155,7 +155,7 @@ pub struct Matcher {
     pub tiers: Vec<Box<str>>,
     /// Endpoint patterns.
     pub endpoints: Vec<Pattern>,
-    /// Methods; `HEAD` is `GET`.
+    /// Methods; `HEAD` is `GET`, unless a [`Spelling`] says otherwise.
     pub methods: Vec<Method>,
     /// Blocks of addresses.
     pub ips: Vec<IpNet>,
@@ -195,6 +195,21 @@ impl fmt::Display for Mismatch {
 }
 
 impl Matcher {
+    /// Names what it is about as requests that are read by `spelling` do.
+    pub(super) fn respell(&mut self, spelling: &Spelling) {
+        fold_all(&mut self.users, spelling.ids.user);
+        fold_all(&mut self.tenants, spelling.ids.tenant);
+        for (name, values) in &mut self.descriptors {
+            fold_all(values, spelling.descriptors.of(name));
+        }
+        for method in &mut self.methods {
+            *method = spelling.method(*method);
+        }
+        if spelling.ignore_path_case {
+            self.endpoints.iter_mut().for_each(|pattern| *pattern = pattern.without_case());
+        }
+    }
+
     /// Whether every condition holds.
     pub fn matches(&self, request: &Request<'_>) -> bool {
         self.matches_beyond(None, request)
@@ -267,6 +282,12 @@ impl Matcher {
         let endpoint = self.endpoints.iter().map(Pattern::specificity).min();
         let network = self.ips.iter().map(IpNet::prefix_len).min().unwrap_or(0);
         (count, endpoint, network)
+    }
+}
+
+fn fold_all(values: &mut [Box<str>], fold: Fold) {
+    for value in values {
+        *value = fold.apply(value).into();
     }
 }
 

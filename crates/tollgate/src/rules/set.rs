@@ -11,7 +11,7 @@ use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
 use crate::accounts::Accounts;
-use crate::identity::Seed;
+use crate::identity::{Seed, Spelling};
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
@@ -32,10 +32,14 @@ pub struct RuleSet {
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
-    /// Whether the accounts know anybody. Here, because every request asks.
+    /// Whether the accounts know anybody.
     pub(super) has_accounts: bool,
+    /// Whether requests are completed or read otherwise before the walk. Here, because every request asks, once.
+    pub(super) has_door: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
+    /// Which spellings of facts are one; none if each is taken as it is written.
+    pub(super) spelling: Option<Arc<Spelling>>,
     /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
     pub(crate) seed: Seed,
 }
@@ -65,20 +69,21 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let (index, filed) = Index::new(&rules);
-        let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
+        let (index, briefs) = file(&rules);
         Ok(RuleSet {
             rules: rules.into(),
             briefs,
             layers,
             enforced_max,
-            index: Arc::new(index),
+            index,
             penalties,
             overrides: Arc::default(),
             accounts: Arc::default(),
             has_accounts: false,
+            has_door: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
+            spelling: None,
             seed: Seed::random(),
         })
     }
@@ -92,19 +97,45 @@ impl RuleSet {
     /// The same rules, with addresses of `64:ff9b::/96` taken for the IPv4 addresses that a NAT64 put into them, or not.
     #[must_use]
     pub fn with_nat64(self, nat64: bool) -> Self {
-        RuleSet { nat64, ..self }
+        RuleSet { nat64, ..self }.with_door()
+    }
+
+    /// The same rules for requests whose facts are read by `spelling`. What the rules name is spelled so from then on, and
+    /// so are the users and endpoints that have numbers of their own.
+    ///
+    /// Counters of clients whose facts read differently are not found any more: such clients start afresh.
+    #[must_use]
+    pub fn with_spelling(self, spelling: Spelling) -> Self {
+        if spelling.is_plain() && self.reads_as_written() {
+            return self;
+        }
+        let mut rules = self.rules.to_vec();
+        for rule in &mut rules {
+            rule.when.respell(&spelling);
+        }
+        let (index, briefs) = file(&rules);
+        let spelling = (!spelling.is_plain()).then(|| Arc::new(spelling));
+        let overrides = Arc::clone(&self.overrides);
+        let set = RuleSet { rules: rules.into(), briefs, index, spelling, ..self };
+        set.with_overrides(overrides).with_door()
     }
 
     /// The same rules with these numbers for single users and endpoints.
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
+        let overrides = Overrides::spelled(overrides, self.spelling.as_ref());
         RuleSet { overrides, ..self.clone() }
     }
 
     /// The same rules with these users, keys and blocks.
     #[must_use]
     pub fn with_accounts(&self, accounts: Arc<Accounts>) -> Self {
-        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }
+        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.with_door()
+    }
+
+    /// The same rules, with what every request asks about them put together.
+    fn with_door(self) -> Self {
+        RuleSet { has_door: self.has_accounts || self.nat64 || self.spelling.is_some(), ..self }
     }
 
     /// The same rules with subjects hashed by this key.
@@ -137,10 +168,31 @@ impl RuleSet {
         self.nat64
     }
 
+    /// Which spellings of facts are one.
+    pub fn spelling(&self) -> &Spelling {
+        self.spelling.as_deref().unwrap_or(&PLAIN)
+    }
+
+    /// Whether every fact is taken as it is written: one look, for the way of every request.
+    #[inline]
+    pub(crate) fn reads_as_written(&self) -> bool {
+        self.spelling.is_none()
+    }
+
     /// When and how long clients are kept out, if at all.
     pub fn penalties(&self) -> Option<&PenaltyPolicy> {
         self.penalties.as_ref()
     }
+}
+
+/// Every fact as it is written.
+static PLAIN: Spelling = Spelling::PLAIN;
+
+/// Files the rules, and makes a brief of each.
+fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[Brief]>) {
+    let (index, filed) = Index::new(rules);
+    let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
+    (Arc::new(index), briefs)
 }
 
 /// The layer of rules that take none.

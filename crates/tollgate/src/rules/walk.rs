@@ -15,7 +15,7 @@ use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
 use crate::accounts::{BlockAt, Own, Resolved};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Seed, Subject, SubjectHasher, Tenant, tag, untranslate};
+use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, SubjectHasher, Tenant, tag};
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -90,17 +90,29 @@ pub(super) struct Walk<'a, 'r> {
 
 impl RuleSet {
     /// What the request is charged.
-    pub(crate) fn plan<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
-        if self.has_accounts || self.nat64 {
-            return self.plan_known(request, seed, now);
+    pub(crate) fn plan<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
+        seed: Seed,
+        now: Timestamp,
+    ) -> Plan<'a> {
+        if self.has_door {
+            return self.plan_known(request, scratch, seed, now);
         }
         self.walk(request, seed, None)
     }
 
-    /// The same where users or keys are known, or addresses translated.
+    /// The same where users or keys are known, addresses translated, or spellings folded.
     #[inline(never)]
-    fn plan_known<'a>(&'a self, request: &'a Request<'a>, seed: Seed, now: Timestamp) -> Plan<'a> {
-        let resolved = self.resolve(request);
+    fn plan_known<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
+        seed: Seed,
+        now: Timestamp,
+    ) -> Plan<'a> {
+        let resolved = self.resolve(request, scratch);
         match self.accounts.block_of(&resolved, now) {
             Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
             None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
@@ -130,10 +142,11 @@ impl RuleSet {
     pub(crate) fn plan_explained<'a>(
         &'a self,
         request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
         seed: Seed,
         now: Timestamp,
     ) -> (Plan<'a>, Vec<Step>) {
-        let resolved = self.resolve(request);
+        let resolved = self.resolve(request, scratch);
         let mut plan = Plan::default();
         if let Some(at) = self.accounts.block_of(&resolved, now) {
             plan.end = End::Barred(at);
@@ -144,16 +157,6 @@ impl RuleSet {
         let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
         (plan, steps)
-    }
-
-    /// The request, completed by what is known of its key and its user.
-    pub fn resolve<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
-        let mut resolved =
-            if self.has_accounts { self.accounts.resolve(request) } else { Resolved::unknown(request) };
-        if self.nat64 {
-            resolved.request.ip = resolved.request.ip.map(untranslate);
-        }
-        resolved
     }
 
     /// The numbers of its key's or its user's own that apply to the request: the check's own and those set for user and

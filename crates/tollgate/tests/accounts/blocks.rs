@@ -3,6 +3,7 @@
 use tollgate::accounts::{BlockKind, Blocked, NewKey};
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::Answer;
+use tollgate::identity::Scratch;
 use tollgate::{ApiKey, Limiter, MemoryCounters, Request, Span, Timestamp};
 
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, limiter, look, new_key};
@@ -188,7 +189,8 @@ fn t30_ids_that_nobody_has_are_found_nowhere_and_change_nothing() {
         assert!(rules.accounts().user(&name).is_none() && rules.accounts().key(&name).is_none());
         let client = format!("api_key:{name}");
         let request = Request { user: id(&name), api_key: crate::known(&client), ..at("/") };
-        let resolved = rules.resolve(&request);
+        let mut scratch = Scratch::default();
+        let resolved = rules.resolve(&request, &mut scratch);
         assert_eq!((resolved.tier, resolved.tenant), (None, None));
         let decision = limiter.check_now(&request, NOW);
         assert!(decision.admits() && decision.binding().unwrap().requests == 5);

@@ -2,6 +2,7 @@
 
 use tollgate::accounts::{NewKey, Numbers};
 use tollgate::counters::conformance::block_on;
+use tollgate::identity::Scratch;
 use tollgate::{ApiKey, Client, Request};
 
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, known, limiter, look, new_key, per_hour};
@@ -48,12 +49,14 @@ fn a_key_gives_user_and_tenant_where_the_request_says_none() {
     });
     let rules = limiter.rules();
     let request = by_key("api_key:k1");
-    let resolved = rules.resolve(&request);
+    let mut scratch = Scratch::default();
+    let resolved = rules.resolve(&request, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant, resolved.tier), (id("alice"), id("acme"), None));
     assert_eq!((resolved.request.user, resolved.request.tenant), (id("alice"), id("acme")));
     assert_eq!(resolved.request.client(), Some(Client::User(id("alice").unwrap())));
     let said = Request { user: id("bob"), tenant: id("other"), ..by_key("api_key:k1") };
-    let resolved = rules.resolve(&said);
+    let mut scratch = Scratch::default();
+    let resolved = rules.resolve(&said, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant), (None, None), "nothing was added");
     assert_eq!((resolved.request.user, resolved.request.tenant), (id("bob"), id("other")));
 }
@@ -95,7 +98,7 @@ fn t27_an_opaque_key_gets_nothing_of_the_key_with_that_id() {
     });
     let opaque = Request { api_key: ApiKey::parse("k1").ok(), ..at("/") };
     let rules = limiter.rules();
-    assert_eq!(rules.resolve(&opaque).request.user, None);
+    assert_eq!(rules.resolve(&opaque, &mut Scratch::default()).request.user, None);
     assert_eq!(look(&limiter, &opaque).binding().unwrap().requests, 100);
 }
 
@@ -132,7 +135,8 @@ fn an_explanation_says_what_was_resolved() {
     });
     let request = by_key("api_key:k1");
     let explanation = block_on(limiter.explain(&request, NOW));
-    let resolved = explanation.resolved(&request);
+    let mut scratch = Scratch::default();
+    let resolved = explanation.resolved(&request, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant, resolved.tier), (id("alice"), id("acme"), id("pro")));
     assert_eq!(explanation.numbers(&request), Some("@quota"));
     let reasons: Vec<(String, bool)> =

@@ -3,6 +3,7 @@
 
 mod overrides;
 mod short_forms;
+mod spelling;
 mod walk;
 
 use tollgate::counters::conformance::block_on;

@@ -6,9 +6,10 @@ use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
+use tollgate::identity::Spelling;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
-use tollgate::wire::values::integer;
-use tollgate::wire::{Document, Origin, Problems, Value, read_rules};
+use tollgate::wire::values::{boolean, integer};
+use tollgate::wire::{Document, Fields, Origin, Problems, Value, read_rules, read_spelling};
 use tollgate_server::settings::{self, Settings, SettingsError};
 
 use crate::failure::Failure;
@@ -80,21 +81,32 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
     for section in SERVICE_SECTIONS {
         fields.skip(section);
     }
-    let (ipv6_prefix, nat64) = fields.read("identity", |value| Ok(identity(value))).unwrap_or_default();
+    let identity = fields.table("identity", identity).unwrap_or_default();
     let lines = fields.read("rules", |rules| Ok(lines_by_name(rules))).unwrap_or_default();
     let set = read_rules(&mut fields);
     fields.finish();
-    let set = problems.or(set)?.with_ipv6_prefix(ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
-    Ok((set.with_nat64(nat64), lines))
+    let set = problems.or(set)?.with_ipv6_prefix(identity.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
+    Ok((set.with_nat64(identity.nat64).with_spelling(identity.spelling), lines))
 }
 
-/// The keys of the service that change what rules count, `ipv6_prefix` and `nat64`. Whether they are valid is for the
-/// service to say.
-fn identity(identity: &Value) -> (Option<u8>, bool) {
-    let Value::Table(entries) = identity else { return (None, false) };
-    let value = |wanted: &str| entries.iter().find(|(key, _)| key == wanted).map(|(_, node)| &node.value);
-    let prefix = value("ipv6_prefix").and_then(|bits| integer(0..=128)(bits).ok());
-    (prefix, matches!(value("nat64"), Some(Value::Boolean(true))))
+/// The keys of the service that change what rules match and count.
+#[derive(Default)]
+struct Identity {
+    ipv6_prefix: Option<u8>,
+    nat64: bool,
+    spelling: Spelling,
+}
+
+/// Whether the other keys are valid is for the service to say. Spellings are read as it reads them: a test of rules that takes
+/// two clients for one, or one for two, is worth nothing.
+fn identity(fields: &mut Fields<'_, '_>) -> Identity {
+    let identity = Identity {
+        ipv6_prefix: fields.peek("ipv6_prefix", integer(0..=128)),
+        nat64: fields.peek("nat64", boolean).unwrap_or(false),
+        spelling: read_spelling(fields),
+    };
+    fields.skip_rest();
+    identity
 }
 
 /// The line of each rule of a file without mistakes.

@@ -154,8 +154,8 @@ pub(in crate::rest) async fn put(call: Call, body: Incoming) -> Result<Response,
     let (id, now) = (id_of(&call)?, call.app.now());
     let item = Sent::json(&body)?.named_if_absent("client", &id.to_string());
     let item = item.read(|fields, _| read::block(fields, now, true))?;
-    // An address has several spellings: what they stand for is compared.
-    if item.id() != id {
+    // An address has several spellings, and so may a name: what they stand for is compared.
+    if call.stored_as(&item.id()) != call.stored_as(&id) {
         return Err(ApiError::field(Code::InvalidInput, "client", "is not what the path says"));
     }
     change::put(&call, item).await

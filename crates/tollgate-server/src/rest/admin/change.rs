@@ -108,6 +108,7 @@ pub(super) fn flag(field: &'static str, text: Option<&str>) -> Result<bool, ApiE
 
 /// Adds an item that must not be there yet.
 pub(super) async fn create(call: &Call, item: Item) -> Result<Response, ApiError> {
+    let item = call.to_store(item)?;
     let id = item.id();
     let edit = Edit { write: Write::Put(item), expect: Expect::Absent };
     if call.is_dry_run()? {
@@ -119,6 +120,7 @@ pub(super) async fn create(call: &Call, item: Item) -> Result<Response, ApiError
 
 /// Adds an item or replaces it.
 pub(super) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
+    let item = call.to_store(item)?;
     let id = item.id();
     let expect = conditions::expected(&call.parts.headers)?;
     let refused: Refused = if expect == Expect::Absent { is_there } else { differs };
@@ -142,7 +144,7 @@ pub(super) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
         }
         expect => (expect, differs),
     };
-    let edit = Edit { write: Write::Delete(id), expect };
+    let edit = Edit { write: Write::Delete(call.stored_as(&id)), expect };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], refused).await;
     }
@@ -152,6 +154,7 @@ pub(super) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
 
 /// One item, or 304 if whoever asks has it already.
 pub(super) async fn read(call: &Call, id: &ItemId) -> Result<Response, ApiError> {
+    let id = &call.stored_as(id);
     let stored = call.database()?.get(id).await.map_err(|error| catalog::failed(&error))?;
     let stored = stored.ok_or_else(|| missing(id, None))?;
     let version = stored.version;

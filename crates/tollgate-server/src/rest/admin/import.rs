@@ -6,7 +6,6 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::Timestamp;
 use tollgate::wire::Fields;
 use tollgate_stores::sql::{
     Database, DatabaseError, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write,
@@ -106,7 +105,7 @@ pub(in crate::rest) async fn import(call: Call, body: Incoming) -> Result<Respon
     let named = query.kinds.as_deref().map(|text| kinds(Some(text))).transpose()?;
     let expected = conditions::expected_version(&call.parts.headers)?;
     let sent = read_body(&call, body).await?;
-    let parsed = parse(&sent, named, prune, call.app.now())?;
+    let parsed = parse(&sent, named, prune, &call)?;
     parsed.refuse_limits_kept_elsewhere(&call)?;
     let mut attempt = 1;
     loop {
@@ -155,7 +154,7 @@ struct Parsed {
     items: Vec<Item>,
 }
 
-fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, now: Timestamp) -> Result<Parsed, ApiError> {
+fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Result<Parsed, ApiError> {
     let has = |kind: &Kind| sent.values().contains_key(render::plural(*kind));
     let kinds = named.unwrap_or_else(|| KINDS.into_iter().filter(has).collect());
     if prune && sent.values().contains_key("next") {
@@ -169,7 +168,7 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, now: Timestamp) -> 
         let _ = fields.read("keys", |_| {
             Err::<(), String>("keys cannot be imported: their secrets are not kept anywhere".to_owned())
         });
-        Some(KINDS.iter().flat_map(|kind| section(fields, values, *kind, now)).collect::<Vec<Item>>())
+        Some(KINDS.iter().flat_map(|kind| section(fields, values, *kind, call)).collect::<Vec<Item>>())
     })?;
     if items.len() > ITEMS_MAX {
         let message = format!("an import has at most {ITEMS_MAX} items: send it in parts");
@@ -180,8 +179,8 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, now: Timestamp) -> 
 }
 
 /// The items of one kind, each named once.
-fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, now: Timestamp) -> Vec<Item> {
-    let nothing = Map::new();
+fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, call: &Call) -> Vec<Item> {
+    let (nothing, now, rules) = (Map::new(), call.app.now(), call.app.limiter().rules());
     let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(render::plural(kind), |one| {
@@ -194,6 +193,8 @@ fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, 
             Kind::Limit => read::limit(one),
             Kind::Key => None,
         }?;
+        let item = call.app.catalog().to_store(item, rules.spelling());
+        let item = item.map_err(|error| one.complain(error.field, error.to_string())).ok()?;
         if !known.insert(item.id()) {
             one.complain(name_key(kind), format!("{:?} is given twice", item.id().to_string()));
         }

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
+use tollgate::identity::Spelling;
 use tollgate_stores::sql::{
     Edit, Expect, Filter, Item, ItemId, KeyItem, KeyUsage, Kind, Numbers, Stored, Write,
 };
@@ -16,6 +17,7 @@ use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX, Made};
 use super::page::Page;
 use super::read::KeyFacts;
 use super::sent::Sent;
+use super::spelled::spellings;
 use super::{conditions, read, render, require_text, show};
 use crate::answer;
 use crate::catalog;
@@ -147,7 +149,7 @@ pub(crate) struct KeysAnswer {
 pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: KeysQuery = call.query()?;
     let page = Page::of(Kind::Key, query.limit.as_deref(), query.after.as_deref())?;
-    let filter = query.filter(call.app.now())?;
+    let filter = query.filter(call.app.now(), call.app.limiter().rules().spelling())?;
     let stored = call.database()?.list(Kind::Key, &filter, page.after.as_ref(), page.asked()).await;
     let (stored, next) =
         page.cut(stored.map_err(|error| catalog::failed(&error))?, |stored| stored.item.id());
@@ -173,7 +175,7 @@ pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Respon
     let catalog = call.app.catalog();
     let new = catalog.new_key()?;
     let key = facts.into_key(new.id(), catalog.key_hash(new.reveal()));
-    let edit = Edit { write: Write::Put(Item::Key(key)), expect: Expect::Absent };
+    let edit = Edit { write: Write::Put(call.to_store(Item::Key(key))?), expect: Expect::Absent };
     if call.is_dry_run()? {
         return change::dry_run(&call, &[edit], change::differs).await;
     }
@@ -242,7 +244,7 @@ pub(in crate::rest) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 impl KeysQuery {
-    fn filter(&self, now: Timestamp) -> Result<Filter, ApiError> {
+    fn filter(&self, now: Timestamp, spelling: &Spelling) -> Result<Filter, ApiError> {
         let texts = [
             ("prefix", &self.prefix),
             ("user_id", &self.user_id),
@@ -255,8 +257,8 @@ impl KeysQuery {
         let active = change::flag("active", self.active.as_deref())?;
         Ok(Filter {
             prefix: self.prefix.clone(),
-            user: self.user_id.clone(),
-            tenant: self.tenant.clone(),
+            users: spellings(self.user_id.as_deref(), spelling.ids.user),
+            tenants: spellings(self.tenant.as_deref(), spelling.ids.tenant),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
             ..Filter::default()
@@ -338,7 +340,7 @@ pub(super) async fn update(
         }
         let stored = stored.ok_or_else(|| change::missing(id, None))?;
         let Some(key) = show::key_of(&stored) else { return Err(change::missing(id, None)) };
-        let write = Write::Put(Item::Key(next(key.clone())?));
+        let write = Write::Put(call.to_store(Item::Key(next(key.clone())?))?);
         let edit = Edit { write, expect: Expect::Version(stored.version) };
         if is_dry_run {
             return change::dry_run(call, &[edit], change::differs).await.map(Updated::Looked);

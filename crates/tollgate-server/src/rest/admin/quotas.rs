@@ -16,7 +16,7 @@ use super::sent::Sent;
 use super::{read, render, require_text, show};
 use crate::answer;
 use crate::catalog;
-use crate::error::{ApiError, ErrorEnvelope};
+use crate::error::{ApiError, Code, ErrorEnvelope};
 use crate::rest::{Call, Response};
 
 /// Which users.
@@ -167,8 +167,13 @@ pub(in crate::rest) async fn read(call: Call) -> Result<Response, ApiError> {
 )]
 pub(in crate::rest) async fn put(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, ITEM_BYTES_MAX).await?;
-    let sent = Sent::json(&body)?.named("user_id", &call.piece("user_id")?)?;
+    let id = ItemId::Quota(call.piece("user_id")?);
+    let sent = Sent::json(&body)?.named_if_absent("user_id", &id.to_string());
     let item = sent.read(|fields, _| read::quota(fields))?;
+    // A user may have several spellings: what they stand for is compared.
+    if call.stored_as(&item.id()) != call.stored_as(&id) {
+        return Err(ApiError::field(Code::InvalidInput, "user_id", "is not what the path says"));
+    }
     change::put(&call, item).await
 }
 
