@@ -9,7 +9,8 @@
 //!
 //! 1. The path is cut out: scheme and host before it, query and fragment behind it.
 //! 2. It is split at `/`. `%2F` is not a separator and never becomes one.
-//! 3. Each segment is decoded, once, and only where an escape stands for an unreserved character.
+//! 3. Each segment is decoded, once, and only where an escape and its character mean the same to servers: `%61` is `a` and
+//!    `%40` is `@`, but to some `+` is a space and `%2B` is not.
 //! 4. Matrix parameters are stripped, and only now is the segment compared with `.` and `..`:
 //!    `%2e%2e;x=1` has become `..` by then. Nothing is decoded after dots are resolved.
 //!
@@ -225,7 +226,7 @@ fn normal_escapes(segment: &[u8], at: usize) -> Option<usize> {
     let escapes = segment.get(at..at + character.escaped_length())?;
     // `%25` may be the first half of a dot encoded twice: not for the quick look to decide.
     let stays =
-        |byte: &u8| !(is_unreserved(*byte) || byte.is_ascii_control() || matches!(byte, b'\\' | b'%'));
+        |byte: &u8| !(is_decoded(*byte) || byte.is_ascii_control() || matches!(byte, b'\\' | b'%'));
     let is_normal = character.bytes().iter().all(stays) && !escapes.iter().any(u8::is_ascii_lowercase);
     is_normal.then_some(escapes.len())
 }
@@ -286,7 +287,7 @@ fn push_decoded(normal: &mut String, segment: &str, offset: usize) -> Result<(),
             let character = EscapedCharacter::read(bytes, at).map_err(|error| error.shifted(offset))?;
             for &byte in character.bytes() {
                 refuse_ambiguous(byte, offset + at)?;
-                push_byte(normal, byte, is_unreserved(byte));
+                push_byte(normal, byte, is_decoded(byte));
             }
             at += character.escaped_length();
         } else {
@@ -323,15 +324,18 @@ fn refuse_ambiguous(byte: u8, at: usize) -> Result<(), EndpointError> {
     }
 }
 
-/// RFC 3986, section 2.3: an escape of one of these means the same as the character itself.
-const fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~')
+/// Whether an escape of it means the same as the character itself: unreserved ones by RFC 3986, section 2.3, and by what
+/// servers do those that delimit nothing in a path. Not the `+`, a space to some; the `;`, which begins parameters; nor the
+/// `*`, which in a pattern says something else.
+const fn is_decoded(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&'..=b')' | b',' | b'=' | b':' | b'@')
 }
 
 /// What may stand unescaped in a segment of the normal form: RFC 3986's `pchar` without the `;` of
 /// parameters.
 const fn is_path_byte(byte: u8) -> bool {
-    is_unreserved(byte) || matches!(byte, b'!' | b'$' | b'&'..=b',' | b'=' | b':' | b'@')
+    is_decoded(byte) || matches!(byte, b'*' | b'+')
 }
 
 /// One character of UTF-8 that was written as percent-escapes.
@@ -435,15 +439,18 @@ mod tests {
     }
 
     #[test]
-    fn escapes_of_unreserved_characters_are_decoded_once() {
+    fn t12_escapes_that_mean_their_character_are_decoded_once() {
         assert_eq!(normal("/%61pi%2d%2E%5f%7E%30"), "/api-._~0");
+        assert_eq!(normal("/users/%40me%3aexport%2C%21%24%26%27%28%29%3d"), "/users/@me:export,!$&'()=");
+        assert_eq!(normal("/%2540me"), "/%2540me");
         assert_eq!(normal("/%2561pi"), "/%2561pi");
         assert_eq!(normal("/%25%36%31"), "/%2561");
     }
 
     #[test]
     fn escapes_of_reserved_characters_stay_in_upper_case() {
-        assert_eq!(normal("/a%2fb%3a%3B%3f%23%5b"), "/a%2Fb%3A%3B%3F%23%5B");
+        assert_eq!(normal("/a%2fb%2b%2a%3B%3f%23%5b"), "/a%2Fb%2B%2A%3B%3F%23%5B");
+        assert_ne!(normal("/a%2Bb"), normal("/a+b"), "to some servers that is a space");
         assert_ne!(normal("/a%2Fb"), normal("/a/b"));
     }
 
@@ -539,8 +546,8 @@ mod tests {
         }
 
         #[test]
-        fn escaping_any_unreserved_character_changes_nothing(
-            path in "(/[a-z0-9._~-]{1,4}){1,5}",
+        fn escaping_any_ordinary_character_changes_nothing(
+            path in "(/[a-z0-9._~@:,!$&'()=-]{1,4}){1,5}",
             chosen in any::<u32>(),
         ) {
             let spell = |(at, c): (usize, char)| match c {
