@@ -225,8 +225,7 @@ fn normal_escapes(segment: &[u8], at: usize) -> Option<usize> {
     let character = EscapedCharacter::read(segment, at).ok()?;
     let escapes = segment.get(at..at + character.escaped_length())?;
     // `%25` may be the first half of a dot encoded twice: not for the quick look to decide.
-    let stays =
-        |byte: &u8| !(is_decoded(*byte) || byte.is_ascii_control() || matches!(byte, b'\\' | b'%'));
+    let stays = |byte: &u8| !(is_decoded(*byte) || byte.is_ascii_control() || matches!(byte, b'\\' | b'%'));
     let is_normal = character.bytes().iter().all(stays) && !escapes.iter().any(u8::is_ascii_lowercase);
     is_normal.then_some(escapes.len())
 }

@@ -249,6 +249,7 @@ impl Limit {
         let queue = max_delay.map(|delay| tick.floor(delay.as_micros()) * u64::from(requests));
         let debt_units_max = match (algorithm, queue) {
             // A shaper starts one request at a time: what may wait is bounded by the burst and by the delay.
+            // One of a higher cost takes as many turns, and the last of them begins within the delay too.
             (Algorithm::LeakyBucket, Some(queue)) => capacity_units.min(window_ticks + queue),
             (_, Some(queue)) if requests > 0 => capacity_units + queue,
             _ => capacity_units,
