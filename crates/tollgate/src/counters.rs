@@ -137,6 +137,10 @@ pub trait CounterStore: Send + Sync {
         true
     }
 
+    /// Told when a limit was lowered: what is counted already must not be forgotten in the time that it would have taken
+    /// before. For a store that does not remember limits, and forgets what they have made up for.
+    fn slow_down(&self, _slower: &Slower) {}
+
     /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
     /// one's conduct is noted. No request waits for it.
     ///
@@ -164,6 +168,28 @@ pub trait CounterStore: Send + Sync {
             self.carry(held, now).await?;
             self.charge_all(charges, now).await
         }
+    }
+}
+
+/// That consumption which was counted before lasts longer than was reckoned with then, because a limit was lowered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Slower {
+    /// Which counter it is about, by its subject and its id, combined by exclusive or; nothing if it may be any.
+    pub counter: Option<u128>,
+    /// How many times as long at most: `times / of`.
+    pub times: u32,
+    /// See `times`; never zero.
+    pub of: u32,
+    /// How long a counter lasts at most from when it was written, by the limits that were lowered.
+    pub longest: Span,
+}
+
+impl Slower {
+    /// How long something lasts that was to last so long.
+    pub fn apply(&self, lasts: Span) -> Span {
+        let longer = u128::from(lasts.as_micros()) * u128::from(self.times);
+        let longer = u64::try_from(longer.div_ceil(u128::from(self.of))).unwrap_or(u64::MAX);
+        Span::from_micros(longer).min(self.longest).max(lasts)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::identity::{Request, Scratch, Seed};
 use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
-use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
+use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot, slowed};
 use crate::time::Timestamp;
 
 /// What a reset did.
@@ -116,32 +116,6 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.rules.load()
     }
 
-    /// Replaces the rules; numbers set for single users stay, and so do the accounts.
-    pub fn replace_rules(&self, rules: RuleSet) {
-        // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
-        self.rules.update(move |current| {
-            let kept = rules.with_overrides(Arc::clone(current.overrides()));
-            kept.with_accounts(Arc::clone(current.accounts())).with_seed(current.seed)
-        });
-    }
-
-    /// Replaces the numbers set for single users.
-    pub fn update_overrides(&self, next: impl Fn(&Overrides) -> Overrides) {
-        self.rules.update(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
-    }
-
-    /// Replaces what is known of users and keys, and who is blocked. `next` may be asked again, if another change comes
-    /// between.
-    pub fn update_accounts(&self, next: impl Fn(&Accounts) -> Accounts) {
-        self.rules.update(|rules| rules.with_accounts(Arc::new(next(rules.accounts()))));
-    }
-
-    /// Replaces rules, numbers of single users and accounts at once. `next` makes the whole of them from those in force,
-    /// and may be asked again, if another change comes between.
-    pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
-        self.rules.update(|current| next(current).with_seed(current.seed));
-    }
-
     /// A request that is refused or admitted without any counter being asked.
     fn settled(plan: &Plan<'_>) -> Option<Draft> {
         match plan.end {
@@ -162,6 +136,45 @@ impl<S, R: RecordSink> Limiter<S, R> {
             self.records.offer(&Record { request: &request, decision: &decision });
         }
         decision
+    }
+}
+
+impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
+    /// Replaces the rules; numbers set for single users stay, and so do the accounts.
+    pub fn replace_rules(&self, rules: RuleSet) {
+        // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
+        self.change_rules(move |current| {
+            let kept = rules.with_overrides(Arc::clone(current.overrides()));
+            kept.with_accounts(Arc::clone(current.accounts())).with_seed(current.seed)
+        });
+    }
+
+    /// Replaces the numbers set for single users.
+    pub fn update_overrides(&self, next: impl Fn(&Overrides) -> Overrides) {
+        self.change_rules(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
+    }
+
+    /// Replaces what is known of users and keys, and who is blocked. `next` may be asked again, if another change comes
+    /// between.
+    pub fn update_accounts(&self, next: impl Fn(&Accounts) -> Accounts) {
+        self.change_rules(|rules| rules.with_accounts(Arc::new(next(rules.accounts()))));
+    }
+
+    /// Replaces rules, numbers of single users and accounts at once. `next` makes the whole of them from those in force,
+    /// and may be asked again, if another change comes between.
+    pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        self.change_rules(|current| next(current).with_seed(current.seed));
+    }
+
+    /// Puts the next rule set in force, and tells the counters which limits were lowered by it.
+    fn change_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        let before = self.rules.update(next);
+        // Afterwards: what is still counted by the old rules meanwhile is told of too. A decision that began before and
+        // writes later is not, and is forgotten at the old limit's pace.
+        for slower in slowed(&before, &self.rules.load()) {
+            self.counters.slow_down(&slower);
+            self.local.counters().slow_down(&slower);
+        }
     }
 }
 

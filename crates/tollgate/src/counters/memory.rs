@@ -9,6 +9,10 @@
 //! per limit until there is room. So filling the table with invented clients frees nobody from a limit. Full it is for
 //! each tenant on its own: one that invents clients leaves room for those of the others, and shares its overflow counters
 //! with nobody else as long as there is room for them.
+//!
+//! **When a limit is lowered**, counters last longer than they say: a counter knows how long it lasts, by the limit it was
+//! written under, and no limit. Which of them are that limit's cannot be told, so each that there is lasts longer by as much
+//! as the limit became slower ([`Slower`]); the others are forgotten later than they could be, and nothing else.
 
 mod holders;
 mod packed;
@@ -27,7 +31,8 @@ pub(super) use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, Slower, StoreError, Verdict,
+    Verdicts,
 };
 use crate::algorithms::Outcome;
 use crate::identity::{Subject, Tenant};
@@ -301,6 +306,15 @@ impl CounterStore for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         ready(Ok(self.charge_all_now(charges, now)))
+    }
+
+    fn slow_down(&self, slower: &Slower) {
+        if let Some(name) = slower.counter {
+            let key = Key::of(name);
+            lock(&self.shards[key.shard()].0).slow_down_one(key, slower);
+        } else {
+            self.shards.iter().for_each(|shard| lock(&shard.0).slow_down(slower));
+        }
     }
 }
 

@@ -240,9 +240,9 @@ impl CurrentRules {
         Snapshot(self.0.load())
     }
 
-    /// Makes the next set from the current one; made again if another change comes between.
-    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) {
-        self.0.rcu(|current| next(current));
+    /// Makes the next set from the current one; made again if another change comes between. The one before it.
+    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
+        self.0.rcu(|current| next(current))
     }
 }
 
