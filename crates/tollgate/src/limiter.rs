@@ -349,7 +349,16 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
 
     /// What the client has used under the rule in force, as far as new numbers do not know of it.
     pub async fn used_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
-        let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
+        let request = &Request { cost: 0, ..request.clone() };
+        let rules = self.rules.load();
+        let mut scratch = Scratch::default();
+        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        plan.charges.dry_run = true;
+        // Without its record: of a client that is kept out nothing remains, whatever it has used.
+        plan.charges.penalty = None;
+        let draft = self.charge(&mut plan, &rules, now).await;
+        drop(plan);
+        let before = draft.complete(rules, now);
         // The same window and algorithm are the same counter: what was used is there already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
         let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);

@@ -1,8 +1,15 @@
 //! Threat 66: penalties end when clients are told they end, and not before.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::convert::Infallible;
+
+use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Refusal};
-use tollgate::{Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp};
+use tollgate::rules::overrides::Override;
+use tollgate::{
+    Algorithm, Decision, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
+    Window,
+};
 
 const RULES: &str = r#"
     default_limit = 2
@@ -71,4 +78,32 @@ fn t65_a_clock_that_was_wrong_for_a_moment_keeps_nobody_out_for_a_year() {
     let wait = run_into_the_limit(&limiter, now);
     assert!(wait <= Span::from_secs(300), "kept out for {wait}");
     assert!(check(&limiter, "alice", now + wait).admits());
+}
+
+/// A limiter with these rules that keeps clients out for ten minutes at once.
+fn strict(rules: &str) -> Limiter<MemoryCounters> {
+    let penalties =
+        "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"10m\"";
+    Limiter::new(RuleSet::from_toml(&format!("{rules}\n{penalties}")).unwrap(), MemoryCounters::default())
+}
+
+#[test]
+fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
+    let now = Timestamp::from_secs(1_000);
+    let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/").unwrap());
+    let request = Request { user: Some(user), ..Request::new(endpoint.clone()) };
+    let hour = Limit::new(Algorithm::TokenBucket, 36, Window::Length(Span::from_secs(3_600))).unwrap();
+    let new = Override::new(user, &endpoint, hour, now);
+    // Of two in ten seconds both are there again after a minute, and one after five seconds.
+    for (later, used) in [(60, 0), (5, 1)] {
+        let limiter = strict("default_limit = 2\ndefault_window = \"10s\"");
+        run_into_the_limit(&limiter, now);
+        let now = now + Span::from_secs(later);
+        assert_eq!(block_on(limiter.used_before(&request, &new, now)), used, "{later} s later");
+        let agreed = std::future::ready(Ok::<(), Infallible>(()));
+        block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
+        let looked =
+            block_on(limiter.peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
+        assert_eq!(looked.binding().unwrap().remaining(), 36.min(36 - used + 6));
+    }
 }
