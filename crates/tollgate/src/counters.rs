@@ -98,9 +98,11 @@ pub struct Verdicts {
     /// One per charge, in their order. What remains, and until when, is stated as the counters stand after this call:
     /// charged if the decision admits, and as they stood before if it refuses or only looks.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// How long the client is kept out: since an earlier refusal, and then its limits were not looked at and there are
-    /// no verdicts; or from this refusal on, and then the verdicts say what refused.
+    /// How long the client is kept out: since an earlier refusal, or from this one on.
     pub cooldown: Option<Span>,
+    /// Whether it was kept out before: then nothing was charged, and the verdicts are what its limits say to whoever only
+    /// looks. They may be missing, all of them, if no limit was looked at.
+    pub kept_out: bool,
 }
 
 impl Verdicts {
@@ -117,7 +119,7 @@ pub trait CounterStore: Send + Sync {
     /// Charges every limit, or none of them if an enforced one refuses. Verdicts keep the order of `charges`.
     ///
     /// One call, because between a read and a later write another caller can take the last unit. A client in
-    /// cooldown is refused before its limits are looked at. A limit that only shadows is charged with the others
+    /// cooldown is refused whatever its limits say; they are only looked at, because it must wait for them too. A limit that only shadows is charged with the others
     /// if it admits, and skipped if it does not. `now` is the caller's clock; a store shared by several nodes
     /// uses its own and says so.
     fn charge_all(

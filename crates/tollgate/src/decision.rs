@@ -115,6 +115,8 @@ pub(crate) struct Draft {
     reports: SmallVec<[Report; 2]>,
     binding: Option<usize>,
     decided_by: Decider,
+    /// How long the client is kept out since before, if it is.
+    kept_out: Option<Span>,
     degraded: bool,
     misconfigured: bool,
 }
@@ -135,8 +137,8 @@ impl Draft {
     pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
-        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
-            return Draft::cooling_down(plan, left);
+        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.kept_out) {
+            return Draft::cooling_down(plan, &reports, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -149,25 +151,41 @@ impl Draft {
             End::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
-        Draft { answer, reports, binding, decided_by, degraded: false, misconfigured: false }
+        Draft { answer, reports, binding, decided_by, kept_out: None, degraded: false, misconfigured: false }
     }
 
-    /// The decision about a client that is kept out. No counter was asked: nothing passes until the cooldown ends,
-    /// and that is told of the first limit that is the client's own.
-    fn cooling_down(plan: &Plan<'_>, left: Span) -> Self {
-        let own = |position: &usize| plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position));
-        let verdict =
-            Verdict { outcome: Outcome::Refuse { retry_after: left }, remaining: 0, reset_after: left };
-        let report = (0..plan.sources.len())
-            .find(own)
-            .map(|position| report(&plan.charges.charges[position], plan.sources[position], verdict));
-        let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
-        let binding = report.map(|_| 0);
+    /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
+    /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
+    /// client's own.
+    fn cooling_down(plan: &Plan<'_>, looked: &[Report], left: Span) -> Self {
+        let own = |position: &usize| {
+            plan.charges.charges[*position].effect == Effect::Enforce
+                && plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position))
+        };
+        let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
+        let (answer, told) = match refuse(looked) {
+            (Answer::Refuse { retry_after: Some(wait), .. }, slowest) if wait > left => {
+                (cooldown(wait), slowest)
+            }
+            (never @ Answer::Refuse { retry_after: None, .. }, Some(position)) => (never, Some(position)),
+            _ => (cooldown(left), (0..plan.sources.len()).find(own)),
+        };
+        let report = told.map(|position| {
+            let outcome = match answer {
+                Answer::Refuse { retry_after: Some(retry_after), .. } => Outcome::Refuse { retry_after },
+                _ => Outcome::Never,
+            };
+            let reset_after =
+                looked.get(position).map_or(left, |report| report.verdict.reset_after.max(left));
+            let verdict = Verdict { outcome, remaining: 0, reset_after };
+            report(&plan.charges.charges[position], plan.sources[position], verdict)
+        });
         Draft {
             answer,
+            binding: report.map(|_| 0),
             reports: report.into_iter().collect(),
-            binding,
             decided_by: Decider::Limits,
+            kept_out: Some(left),
             degraded: false,
             misconfigured: false,
         }
@@ -189,6 +207,7 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by,
+            kept_out: None,
             degraded: false,
             misconfigured: false,
         }
@@ -201,17 +220,15 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by: rule.map_or(Decider::Limits, Decider::Rule),
+            kept_out: None,
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
     }
 
-    /// How long the client is kept out, if it is: then no limit was asked.
+    /// How long the client is kept out since before, if it is: then what its limits say is not in the reports.
     pub(crate) fn cooldown(&self) -> Option<Span> {
-        match self.answer {
-            Answer::Refuse { reason: Refusal::Cooldown, retry_after } => retry_after,
-            _ => None,
-        }
+        self.kept_out
     }
 
     /// What each limit said.
@@ -224,7 +241,7 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, degraded, misconfigured } = self;
+        let Draft { answer, reports, binding, decided_by, degraded, misconfigured, .. } = self;
         let mut decision =
             Decision { rules, answer, reports, binding, decided_by, now, degraded, misconfigured };
         decision.raise_to_floor();

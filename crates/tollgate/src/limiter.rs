@@ -201,7 +201,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let draft = self.charge(&mut plan, &rules, now).await;
         let mut cooldown = None;
         if let Some(left) = draft.cooldown() {
-            // Of a client that is kept out no limit was looked at: apart from its record they can be.
+            // Of a client that is kept out that is told, and not what its limits say: apart from its record they do.
             plan.charges.penalty = None;
             let reports = self.charge(&mut plan, &rules, now).await.into_reports();
             cooldown = Some(Cooldown { until: now + left, reports });

@@ -88,6 +88,48 @@ fn strict(rules: &str) -> Limiter<MemoryCounters> {
 }
 
 #[test]
+fn t66_the_wait_told_in_a_cooldown_is_that_of_the_limits_behind_it_if_they_take_longer() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let start = Timestamp::from_secs(1_000);
+    assert_eq!(run_into_the_limit(&limiter, start), Span::from_secs(3_600));
+    let now = start + Span::from_secs(60);
+    let kept_out = check(&limiter, "alice", now);
+    let wait = Span::from_secs(3_540);
+    assert_eq!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) });
+    assert_eq!(kept_out.binding().unwrap().remaining(), 0);
+    assert_eq!(kept_out.reset_at(), Some(now + wait));
+    assert!(!check(&limiter, "alice", now + wait - Span::from_micros(1)).admits());
+    assert!(check(&limiter, "alice", now + wait).admits());
+}
+
+#[test]
+fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let now = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, now);
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, cost: 2, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let answer = limiter.check_now(&request, now).answer;
+    assert_eq!(answer, Answer::Refuse { reason: Refusal::CostExceedsLimit, retry_after: None });
+}
+
+#[test]
+fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
+    let rule = |name: &str, action: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = \"user\"\naction = \"{action}\"\nlayer = \"{name}\"\n\
+             limits = [{{ requests = 1, window = \"1m\" }}]\n"
+        )
+    };
+    let limiter = strict(&(rule("a-look", "log_only") + &rule("enforced", "reject")));
+    let now = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, now);
+    let kept_out = check(&limiter, "alice", now);
+    assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    assert_eq!(kept_out.rule_name(), Some("enforced"));
+}
+
+#[test]
 fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
     let now = Timestamp::from_secs(1_000);
     let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/").unwrap());

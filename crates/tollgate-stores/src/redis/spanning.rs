@@ -75,7 +75,10 @@ impl Store {
         let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
         let mut taken: SmallVec<[(usize, u32); 4]> = SmallVec::new();
-        // A place that refused itself has charged nothing.
+        // A place that refused itself has charged nothing, nor one that keeps the client out.
+        if answer.kept_out {
+            return None;
+        }
         let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
             .map(|(position, told)| (*position, &charges.charges[*position], told))
             .collect();
@@ -182,20 +185,17 @@ pub(super) fn merge(
         _ => None,
     });
     let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
-    let mut cooldown = None;
+    let (mut cooldown, mut kept_out) = (None, false);
     for (group, answer) in groups.iter().zip(answers) {
         let answer = answer.as_ref().map_err(Fault::clone)?;
         cooldown = cooldown.or(answer.cooldown);
-        if group.watched && answer.cooldown.is_some() && answer.told.is_empty() {
-            // Kept out since before: its limits do not matter.
-            return Ok(Verdicts { verdicts: SmallVec::new(), cooldown });
-        }
+        kept_out |= answer.kept_out;
         for (position, told) in group.positions.iter().zip(&answer.told) {
             verdicts[*position] = Some(told.whole());
         }
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
-    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown })
+    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown, kept_out })
 }
 
 fn longest_refusing_window(

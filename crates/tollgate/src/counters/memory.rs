@@ -209,7 +209,7 @@ impl MemoryCounters {
 
     #[inline]
     fn charge_alone(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
-        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };
+        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], ..Verdicts::default() };
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
         match shard.charge_known_bucket(key, charge, now) {
@@ -222,13 +222,10 @@ impl MemoryCounters {
     #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
-        if let Some(penalty) = charges.penalty {
+        let kept_out = charges.penalty.and_then(|penalty| {
             let key = Key::of(penalty.subject.0);
-            let cooldown = locked.shard(key).cooldown_left(key, &penalty, now);
-            if cooldown.is_some() {
-                return Verdicts { verdicts: SmallVec::new(), cooldown };
-            }
-        }
+            locked.shard(key).cooldown_left(key, &penalty, now)
+        });
         let holder = Holder::of(charges.tenant);
         let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
             .map(|charge| {
@@ -236,8 +233,11 @@ impl MemoryCounters {
                 locked.shard(key).judge(key, holder, charge, now)
             })
             .collect();
-        let mut verdicts =
-            Verdicts { verdicts: judged.iter().map(|judged| judged.verdict).collect(), cooldown: None };
+        let mut verdicts = Verdicts {
+            verdicts: judged.iter().map(|judged| judged.verdict).collect(),
+            cooldown: kept_out,
+            kept_out: kept_out.is_some(),
+        };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {
             let judged = charges.charges.iter().zip(&judged);
@@ -246,7 +246,7 @@ impl MemoryCounters {
                 *verdict = shard.uncharged(judged, charge, now);
             }
         }
-        if charges.dry_run {
+        if charges.dry_run || verdicts.kept_out {
             return verdicts;
         }
         for (charge, judged) in charges.charges.iter().zip(&judged) {

@@ -44,7 +44,8 @@ fn of_overrides(before: &RuleSet, after: &RuleSet) -> Vec<Slower> {
         return Vec::new();
     }
     let each = after.overrides.as_read().filter_map(|(user, endpoint, new)| {
-        let old = before.overrides.get(user, endpoint).filter(|old| old.limit.counter == new.limit.counter)?;
+        let old =
+            before.overrides.get(user, endpoint).filter(|old| old.limit.counter == new.limit.counter)?;
         let slower = slower(&old.limit.limit, &new.limit.limit)?;
         let mut values = SubjectHasher::new(after.seed);
         values.push_bytes(tag::USER, user.as_bytes());
