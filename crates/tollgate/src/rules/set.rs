@@ -214,7 +214,7 @@ fn number_layers(rules: &[Rule]) -> Result<(Arc<[u32]>, usize), RuleSetError> {
     for rule in rules {
         let fresh = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
         let (number, limits_max) = numbers.entry(&rule.layer).or_insert((fresh, 0));
-        if rule.action != Action::LogOnly {
+        if rule.enabled && rule.action != Action::LogOnly {
             *limits_max = rule.limits.len().max(*limits_max);
         }
         layers.push(if matches!(rule.action, Action::Reject | Action::Throttle) {
