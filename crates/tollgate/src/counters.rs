@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::Verdict;
+use crate::algorithms::{Outcome, Verdict};
 use crate::identity::{Client, Subject, Tenant};
-use crate::limit::Limit;
+use crate::limit::{Limit, Window};
 use crate::penalties::PenaltyPolicy;
 use crate::time::{Span, Timestamp};
 
@@ -111,6 +111,22 @@ impl Verdicts {
         let enforced =
             |(charge, verdict): (&Charge<'_>, &Verdict)| verdict.admits() || charge.effect == Effect::Shadow;
         self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(enforced)
+    }
+
+    /// For how long further refusals of the client belong to this one: the longest window of the limits of its own that
+    /// refuse, and of a calendar's what is left of it. Nothing if none of them does.
+    pub fn episode(&self, charges: &Charges<'_>) -> Option<Span> {
+        let penalty = charges.penalty?;
+        let judged = charges.charges.iter().zip(&self.verdicts).enumerate();
+        let episode = |(position, (charge, verdict)): (usize, (&Charge<'_>, &Verdict))| {
+            let blamed = charge.effect == Effect::Enforce && charge.cost > 0 && penalty.blames(position);
+            match (verdict.outcome, charge.limit.window()) {
+                (Outcome::Refuse { retry_after }, Window::Calendar(_)) if blamed => Some(retry_after),
+                (Outcome::Refuse { .. }, Window::Length(length)) if blamed => Some(*length),
+                _ => None,
+            }
+        };
+        judged.filter_map(episode).max()
     }
 }
 

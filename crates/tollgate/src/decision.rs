@@ -6,7 +6,7 @@ use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Window};
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -83,8 +83,10 @@ pub struct Report {
     pub requests: u32,
     /// The largest cost that can ever be admitted at once.
     pub capacity: u32,
-    /// The length of the window.
+    /// The length of the window; of a calendar's as people say it.
     pub window: Span,
+    /// Whether the window is one of a calendar.
+    calendar: bool,
     /// How it counts.
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
@@ -272,6 +274,7 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
         window: charge.limit.window_length(),
+        calendar: matches!(charge.limit.window(), Window::Calendar(_)),
         algorithm: charge.limit.algorithm(),
         effect: charge.effect,
         verdict,
@@ -351,6 +354,17 @@ impl Decision {
     /// The rule behind a report, by name.
     pub fn rule_of(&self, report: &Report) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
+    }
+
+    /// The window behind a report.
+    pub fn window_of(&self, report: &Report) -> Window {
+        let rule = self.rules.rules().get(report.rule as usize).filter(|_| report.calendar);
+        let mut windows = rule.into_iter().flat_map(|rule| &rule.limits).map(|each| &each.limit);
+        let found = windows.find(|limit| {
+            matches!(limit.window(), Window::Calendar(_))
+                && (limit.window_length(), limit.requests()) == (report.window, report.requests)
+        });
+        found.map_or(Window::Length(report.window), |limit| limit.window().clone())
     }
 
     /// When the binding limit is as good as new, if no one else comes.

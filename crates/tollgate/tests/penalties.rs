@@ -3,6 +3,7 @@
 
 use std::convert::Infallible;
 
+use tollgate::counters::CounterAdmin;
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Refusal};
 use tollgate::rules::overrides::Override;
@@ -147,5 +148,26 @@ fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
         let looked =
             block_on(limiter.peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
         assert_eq!(looked.binding().unwrap().remaining(), 36.min(36 - used + 6));
+    }
+}
+
+#[test]
+fn one_window_of_the_calendar_is_one_violation() {
+    let rules = "[[rules]]\nname = \"daily\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
+                 limits = [{ requests = 1, window = \"day\" }]\n\
+                 [progressive_penalties]\nenabled = true\nviolation_threshold = 9\ndetection_window = \"30d\"";
+    let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), MemoryCounters::default());
+    let (midnight, hour) = (Timestamp::from_secs(1_767_225_600), 3_600);
+    let violations = |now| block_on(limiter.counters().penalised(9, now)).unwrap()[0].violations;
+    for day in 0..3 {
+        // From the last hour of one day to the first of the next.
+        for second in [23 * hour, 23 * hour + 1, 24 * hour - 1] {
+            let now = midnight + Span::from_secs(day * 24 * hour + second);
+            while check(&limiter, "alice", now).admits() {}
+            assert_eq!(violations(now), usize::try_from(day).unwrap() + 1);
+        }
+        let now = midnight + Span::from_secs((day + 1) * 24 * hour);
+        while check(&limiter, "alice", now).admits() {}
+        assert_eq!(violations(now), usize::try_from(day).unwrap() + 2);
     }
 }

@@ -659,7 +659,11 @@ local cooldown, noted = -1, 0
 if watched and not dry and not admitted and not forced then
   local length = 0
   for _, c in ipairs(charges) do
-    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 and c.length > length then length = c.length end
+    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 then
+      -- A window of the calendar is over when it ends, however long such windows can be.
+      local episode = c.kind == 5 and c.wait or c.length
+      if episode > length then length = episode end
+    end
   end
   if length > 0 then cooldown, noted = note_refusal(length) end
 end

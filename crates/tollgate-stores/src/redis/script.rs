@@ -166,7 +166,7 @@ impl Arguments {
         };
         let by_length = matches!(kind, Kind::Fixed | Kind::Calendar | Kind::Log);
         let (tick, window) = if by_length {
-            (1, limit.window_length().as_micros())
+            (1, limit.window_longest().as_micros())
         } else {
             (limit.tick().micros(), limit.window_ticks())
         };

@@ -9,7 +9,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
-use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::algorithms::Verdict;
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
@@ -55,9 +55,8 @@ impl Store {
             && !charges.dry_run
             && !verdicts.admitted(charges)
         {
-            let window = longest_refusing_window(penalty, charges, &verdicts);
-            verdicts.cooldown = match window {
-                Some(window) => self.note_refusal(penalty, window, decided_at, deadline).await,
+            verdicts.cooldown = match verdicts.episode(charges) {
+                Some(episode) => self.note_refusal(penalty, episode, decided_at, deadline).await,
                 None => None,
             };
         }
@@ -122,12 +121,12 @@ impl Store {
     async fn note_refusal(
         &self,
         penalty: &PenaltyCharge<'_>,
-        window: Span,
+        episode: Span,
         decided_at: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, window));
+        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, episode));
         let (place, home, listing) = (self.router.place(&tag), self.home(), listing(penalty, decided_at));
         let (tell, told) = oneshot::channel();
         let errands = self.errands.clone();
@@ -196,19 +195,4 @@ pub(super) fn merge(
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown, kept_out })
-}
-
-fn longest_refusing_window(
-    penalty: &PenaltyCharge<'_>,
-    charges: &Charges<'_>,
-    verdicts: &Verdicts,
-) -> Option<Span> {
-    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-        charge.effect == Effect::Enforce
-            && charge.cost > 0
-            && penalty.blames(*position)
-            && matches!(verdict.outcome, Outcome::Refuse { .. })
-    };
-    let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
-    judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
 }

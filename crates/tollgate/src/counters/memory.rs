@@ -31,10 +31,8 @@ pub(super) use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, Slower, StoreError, Verdict,
-    Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Penalised, Slower, StoreError, Verdicts,
 };
-use crate::algorithms::Outcome;
 use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
@@ -279,23 +277,12 @@ impl Locked<'_> {
         &mut self.0[position].1
     }
 
-    /// Notes the refusal in the client's record, once per episode of the refusing limit with the longest window. How
-    /// long the client is kept out for it, if it is.
+    /// Notes the refusal in the client's record, once per episode. How long the client is kept out for it, if it is.
     fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
-        let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-            charge.effect == Effect::Enforce
-                && charge.cost > 0
-                && penalty.blames(*position)
-                && matches!(verdict.outcome, Outcome::Refuse { .. })
-        };
-        let window = (charges.charges.iter().zip(&verdicts.verdicts))
-            .enumerate()
-            .filter(refusing)
-            .map(|(_, (charge, _))| charge.limit.window_length())
-            .max();
+        let episode = verdicts.episode(charges)?;
         let key = Key::of(penalty.subject.0);
-        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, window?, now)
+        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, episode, now)
     }
 }
 
