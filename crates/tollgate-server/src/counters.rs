@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, Slower, StoreError, Verdicts};
 use tollgate::{MemoryCounters, Timestamp};
 use tollgate_stores::redis::{LinkStats, RedisCounters};
 
@@ -113,6 +113,12 @@ impl CounterStore for Counters {
 
     fn reaches(&self, charges: &Charges<'_>) -> bool {
         self.redis().is_none_or(|redis| redis.reaches(charges))
+    }
+
+    fn slow_down(&self, slower: &Slower) {
+        if let Counters::Memory(memory) = self {
+            memory.slow_down(slower);
+        }
     }
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {

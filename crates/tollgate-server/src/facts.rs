@@ -156,15 +156,19 @@ impl OwnNumbers {
     }
 
     /// The limit they make together with the numbers in force.
-    pub(crate) fn limit(&self, in_force: Option<(Algorithm, u32, Span)>) -> Result<Limit, ApiError> {
+    pub(crate) fn limit(&self, in_force: Option<(Algorithm, u32, Window)>) -> Result<Limit, ApiError> {
         let (algorithm, requests, window) =
-            in_force.unwrap_or((Algorithm::TokenBucket, 100, Span::from_secs(60)));
-        numbers(
-            self.algorithm.unwrap_or(algorithm),
-            self.requests.unwrap_or(requests),
-            self.window.unwrap_or(window),
-            None,
-        )
+            in_force.unwrap_or((Algorithm::TokenBucket, 100, Window::Length(Span::from_secs(60))));
+        let algorithm = self.algorithm.unwrap_or(algorithm);
+        let window = match (self.window, window) {
+            (Some(own), _) => Window::Length(own),
+            // Only a fixed window can be one of a calendar.
+            (None, Window::Calendar(calendar)) if algorithm != Algorithm::FixedWindow => {
+                Window::Length(calendar.nominal())
+            }
+            (None, window) => window,
+        };
+        numbers(algorithm, self.requests.unwrap_or(requests), window, None)
     }
 }
 
@@ -172,11 +176,11 @@ impl OwnNumbers {
 pub(crate) fn numbers(
     algorithm: Algorithm,
     requests: u32,
-    window: Span,
+    window: Window,
     burst: Option<u32>,
 ) -> Result<Limit, ApiError> {
     use tollgate::LimitError as Wrong;
-    Limit::shaped(algorithm, requests, Window::Length(window), burst, None).map_err(|error| {
+    Limit::shaped(algorithm, requests, window, burst, None).map_err(|error| {
         let field = match error {
             // In the words of the field, which has whole seconds.
             Wrong::WindowTooShort | Wrong::WindowTooLong => {
@@ -245,4 +249,27 @@ fn not_taken(error: NotTaken) -> ApiError {
 
 fn wrong(field: &'static str, error: IdError) -> ApiError {
     ApiError::invalid(field, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate::calendar::{Calendar, CalendarUnit};
+
+    use super::*;
+
+    #[test]
+    fn own_numbers_count_in_the_window_of_the_rule_unless_they_bring_one() {
+        let day = Window::Calendar(Arc::new(Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap()));
+        let window = |own: OwnNumbers| {
+            own.limit(Some((Algorithm::FixedWindow, 9, day.clone()))).unwrap().window().clone()
+        };
+        let (none, span) = (OwnNumbers::default, Span::from_secs);
+        assert_eq!(window(OwnNumbers { requests: Some(5), ..none() }), day);
+        assert_eq!(window(OwnNumbers { window: Some(span(60)), ..none() }), Window::Length(span(60)));
+        // No other algorithm can count days of a calendar.
+        let bucket = OwnNumbers { algorithm: Some(Algorithm::TokenBucket), ..none() };
+        assert_eq!(window(bucket), Window::Length(span(86_400)));
+    }
 }

@@ -127,7 +127,7 @@ impl Trace {
             assert_eq!(told, expected, "step {step} at {at:?}: {charges:#?}");
             seen.operations += 1;
             seen.changed += usize::from(changed);
-            if told.cooldown.is_some() && told.verdicts.is_empty() {
+            if told.kept_out {
                 seen.kept_out += 1;
             } else if told.admitted(&charges) {
                 seen.admitted += 1;

@@ -116,6 +116,6 @@ pub fn heal(limit: &Limit, cell: Cell, now: Timestamp) -> Option<Cell> {
 /// How far ahead of the clock a state may lie before it is called corrupt.
 pub(crate) fn tolerance(limit: &Limit) -> Span {
     const FLOOR: Span = Span::from_secs(60);
-    let window = limit.window_length();
+    let window = limit.window_longest();
     (window + window).max(FLOOR)
 }

@@ -55,6 +55,19 @@ impl Calendar {
         Ok(Calendar { unit, zone })
     }
 
+    /// The calendar that [prints](fmt::Display) so, if one does.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (unit, zone) = text.split_once('@')?;
+        let anchor = |anchor: &str| anchor.parse::<i8>().ok();
+        let unit = match unit.split_once('-') {
+            None if unit == "day" => CalendarUnit::Day,
+            Some(("week", day)) => CalendarUnit::Week(Weekday::from_monday_one_offset(anchor(day)?).ok()?),
+            Some(("month", day)) => CalendarUnit::Month(anchor(day)?),
+            _ => return None,
+        };
+        Calendar::new(unit, zone).ok()
+    }
+
     /// The unit, with its anchor.
     pub fn unit(&self) -> CalendarUnit {
         self.unit
@@ -70,7 +83,16 @@ impl Calendar {
         (self.midnight(first), self.midnight(self.next_first(first)))
     }
 
-    /// The longest a window can last.
+    /// How long a window is, as people say it: a day has 24 hours and a month 30 days.
+    pub const fn nominal(&self) -> Span {
+        Span::from_secs(match self.unit {
+            CalendarUnit::Day => 86_400,
+            CalendarUnit::Week(_) => 7 * 86_400,
+            CalendarUnit::Month(_) => 30 * 86_400,
+        })
+    }
+
+    /// No window lasts longer, and hardly any as long: a bound, and nothing to be told.
     pub fn longest(&self) -> Span {
         let days = match self.unit {
             CalendarUnit::Day => 1,
@@ -187,6 +209,20 @@ mod tests {
                 assert_eq!(next.0, end);
                 (start, end) = next;
             }
+        }
+    }
+
+    #[test]
+    fn what_a_calendar_prints_is_read_again() {
+        for unit in [CalendarUnit::Day, CalendarUnit::Week(Weekday::Sunday), CalendarUnit::Month(31)] {
+            for zone in ["UTC", "Europe/Berlin", "America/Port-au-Prince"] {
+                let calendar = Calendar::new(unit, zone).unwrap();
+                assert_eq!(Calendar::parse(&calendar.to_string()), Some(calendar));
+            }
+        }
+        for text in ["day", "week@UTC", "month-32@UTC", "week-0@UTC", "day-1@UTC", "year@UTC", "day@Nowhere"]
+        {
+            assert_eq!(Calendar::parse(text), None, "{text}");
         }
     }
 

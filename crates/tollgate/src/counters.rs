@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithms::Verdict;
+use crate::algorithms::{Outcome, Verdict};
 use crate::identity::{Client, Subject, Tenant};
-use crate::limit::Limit;
+use crate::limit::{Limit, Window};
 use crate::penalties::PenaltyPolicy;
 use crate::time::{Span, Timestamp};
 
@@ -98,9 +98,11 @@ pub struct Verdicts {
     /// One per charge, in their order. What remains, and until when, is stated as the counters stand after this call:
     /// charged if the decision admits, and as they stood before if it refuses or only looks.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// How long the client is kept out: since an earlier refusal, and then its limits were not looked at and there are
-    /// no verdicts; or from this refusal on, and then the verdicts say what refused.
+    /// How long the client is kept out: since an earlier refusal, or from this one on.
     pub cooldown: Option<Span>,
+    /// Whether it was kept out before: then nothing was charged, and the verdicts are what its limits say to whoever only
+    /// looks. They may be missing, all of them, if no limit was looked at.
+    pub kept_out: bool,
 }
 
 impl Verdicts {
@@ -110,6 +112,22 @@ impl Verdicts {
             |(charge, verdict): (&Charge<'_>, &Verdict)| verdict.admits() || charge.effect == Effect::Shadow;
         self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(enforced)
     }
+
+    /// For how long further refusals of the client belong to this one: the longest window of the limits of its own that
+    /// refuse, and of a calendar's what is left of it. Nothing if none of them does.
+    pub fn episode(&self, charges: &Charges<'_>) -> Option<Span> {
+        let penalty = charges.penalty?;
+        let judged = charges.charges.iter().zip(&self.verdicts).enumerate();
+        let episode = |(position, (charge, verdict)): (usize, (&Charge<'_>, &Verdict))| {
+            let blamed = charge.effect == Effect::Enforce && charge.cost > 0 && penalty.blames(position);
+            match (verdict.outcome, charge.limit.window()) {
+                (Outcome::Refuse { retry_after }, Window::Calendar(_)) if blamed => Some(retry_after),
+                (Outcome::Refuse { .. }, Window::Length(length)) if blamed => Some(*length),
+                _ => None,
+            }
+        };
+        judged.filter_map(episode).max()
+    }
 }
 
 /// Shared memory of how far each limit has been used.
@@ -117,7 +135,7 @@ pub trait CounterStore: Send + Sync {
     /// Charges every limit, or none of them if an enforced one refuses. Verdicts keep the order of `charges`.
     ///
     /// One call, because between a read and a later write another caller can take the last unit. A client in
-    /// cooldown is refused before its limits are looked at. A limit that only shadows is charged with the others
+    /// cooldown is refused whatever its limits say; they are only looked at, because it must wait for them too. A limit that only shadows is charged with the others
     /// if it admits, and skipped if it does not. `now` is the caller's clock; a store shared by several nodes
     /// uses its own and says so.
     fn charge_all(
@@ -136,6 +154,10 @@ pub trait CounterStore: Send + Sync {
     fn reaches(&self, _charges: &Charges<'_>) -> bool {
         true
     }
+
+    /// Told when a limit was lowered: what is counted already must not be forgotten in the time that it would have taken
+    /// before. For a store that does not remember limits, and forgets what they have made up for.
+    fn slow_down(&self, _slower: &Slower) {}
 
     /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
     /// one's conduct is noted. No request waits for it.
@@ -164,6 +186,28 @@ pub trait CounterStore: Send + Sync {
             self.carry(held, now).await?;
             self.charge_all(charges, now).await
         }
+    }
+}
+
+/// That consumption which was counted before lasts longer than was reckoned with then, because a limit was lowered.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Slower {
+    /// Which counter it is about, by its subject and its id, combined by exclusive or; nothing if it may be any.
+    pub counter: Option<u128>,
+    /// How many times as long at most: `times / of`.
+    pub times: u32,
+    /// See `times`; never zero.
+    pub of: u32,
+    /// How long a counter lasts at most from when it was written, by the limits that were lowered.
+    pub longest: Span,
+}
+
+impl Slower {
+    /// How long something lasts that was to last so long.
+    pub fn apply(&self, lasts: Span) -> Span {
+        let longer = u128::from(lasts.as_micros()) * u128::from(self.times);
+        let longer = u64::try_from(longer.div_ceil(u128::from(self.of))).unwrap_or(u64::MAX);
+        Span::from_micros(longer).min(self.longest).max(lasts)
     }
 }
 

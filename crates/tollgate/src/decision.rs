@@ -6,7 +6,7 @@ use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
-use crate::limit::Algorithm;
+use crate::limit::{Algorithm, Window};
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -83,8 +83,10 @@ pub struct Report {
     pub requests: u32,
     /// The largest cost that can ever be admitted at once.
     pub capacity: u32,
-    /// The length of the window.
+    /// The length of the window; of a calendar's as people say it.
     pub window: Span,
+    /// Whether the window is one of a calendar.
+    calendar: bool,
     /// How it counts.
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
@@ -115,6 +117,8 @@ pub(crate) struct Draft {
     reports: SmallVec<[Report; 2]>,
     binding: Option<usize>,
     decided_by: Decider,
+    /// How long the client is kept out since before, if it is.
+    kept_out: Option<Span>,
     degraded: bool,
     misconfigured: bool,
 }
@@ -135,8 +139,8 @@ impl Draft {
     pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
-        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.verdicts.is_empty()) {
-            return Draft::cooling_down(plan, left);
+        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.kept_out) {
+            return Draft::cooling_down(plan, &reports, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -149,25 +153,41 @@ impl Draft {
             End::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
-        Draft { answer, reports, binding, decided_by, degraded: false, misconfigured: false }
+        Draft { answer, reports, binding, decided_by, kept_out: None, degraded: false, misconfigured: false }
     }
 
-    /// The decision about a client that is kept out. No counter was asked: nothing passes until the cooldown ends,
-    /// and that is told of the first limit that is the client's own.
-    fn cooling_down(plan: &Plan<'_>, left: Span) -> Self {
-        let own = |position: &usize| plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position));
-        let verdict =
-            Verdict { outcome: Outcome::Refuse { retry_after: left }, remaining: 0, reset_after: left };
-        let report = (0..plan.sources.len())
-            .find(own)
-            .map(|position| report(&plan.charges.charges[position], plan.sources[position], verdict));
-        let answer = Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(left) };
-        let binding = report.map(|_| 0);
+    /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
+    /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
+    /// client's own.
+    fn cooling_down(plan: &Plan<'_>, looked: &[Report], left: Span) -> Self {
+        let own = |position: &usize| {
+            plan.charges.charges[*position].effect == Effect::Enforce
+                && plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position))
+        };
+        let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
+        let (answer, told) = match refuse(looked) {
+            (Answer::Refuse { retry_after: Some(wait), .. }, slowest) if wait > left => {
+                (cooldown(wait), slowest)
+            }
+            (never @ Answer::Refuse { retry_after: None, .. }, Some(position)) => (never, Some(position)),
+            _ => (cooldown(left), (0..plan.sources.len()).find(own)),
+        };
+        let report = told.map(|position| {
+            let outcome = match answer {
+                Answer::Refuse { retry_after: Some(retry_after), .. } => Outcome::Refuse { retry_after },
+                _ => Outcome::Never,
+            };
+            let reset_after =
+                looked.get(position).map_or(left, |report| report.verdict.reset_after.max(left));
+            let verdict = Verdict { outcome, remaining: 0, reset_after };
+            report(&plan.charges.charges[position], plan.sources[position], verdict)
+        });
         Draft {
             answer,
+            binding: report.map(|_| 0),
             reports: report.into_iter().collect(),
-            binding,
             decided_by: Decider::Limits,
+            kept_out: Some(left),
             degraded: false,
             misconfigured: false,
         }
@@ -189,6 +209,7 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by,
+            kept_out: None,
             degraded: false,
             misconfigured: false,
         }
@@ -201,17 +222,15 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by: rule.map_or(Decider::Limits, Decider::Rule),
+            kept_out: None,
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
     }
 
-    /// How long the client is kept out, if it is: then no limit was asked.
+    /// How long the client is kept out since before, if it is: then what its limits say is not in the reports.
     pub(crate) fn cooldown(&self) -> Option<Span> {
-        match self.answer {
-            Answer::Refuse { reason: Refusal::Cooldown, retry_after } => retry_after,
-            _ => None,
-        }
+        self.kept_out
     }
 
     /// What each limit said.
@@ -224,7 +243,7 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, degraded, misconfigured } = self;
+        let Draft { answer, reports, binding, decided_by, degraded, misconfigured, .. } = self;
         let mut decision =
             Decision { rules, answer, reports, binding, decided_by, now, degraded, misconfigured };
         decision.raise_to_floor();
@@ -255,6 +274,7 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
         window: charge.limit.window_length(),
+        calendar: matches!(charge.limit.window(), Window::Calendar(_)),
         algorithm: charge.limit.algorithm(),
         effect: charge.effect,
         verdict,
@@ -334,6 +354,17 @@ impl Decision {
     /// The rule behind a report, by name.
     pub fn rule_of(&self, report: &Report) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
+    }
+
+    /// The window behind a report.
+    pub fn window_of(&self, report: &Report) -> Window {
+        let rule = self.rules.rules().get(report.rule as usize).filter(|_| report.calendar);
+        let mut windows = rule.into_iter().flat_map(|rule| &rule.limits).map(|each| &each.limit);
+        let found = windows.find(|limit| {
+            matches!(limit.window(), Window::Calendar(_))
+                && (limit.window_length(), limit.requests()) == (report.window, report.requests)
+        });
+        found.map_or(Window::Length(report.window), |limit| limit.window().clone())
     }
 
     /// When the binding limit is as good as new, if no one else comes.

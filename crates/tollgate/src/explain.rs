@@ -3,10 +3,12 @@
 use smallvec::SmallVec;
 
 use crate::accounts::{BlockKind, Resolved};
+use crate::algorithms::Outcome;
+use crate::counters::Effect;
 use crate::decision::{Decision, Report};
 use crate::identity::{Request, Scratch};
 use crate::rules::{Rule, Step};
-use crate::time::Timestamp;
+use crate::time::{Span, Timestamp};
 
 /// A decision with the whole walk behind it. Nothing was charged for it.
 #[derive(Debug)]
@@ -50,6 +52,26 @@ impl Explanation {
     /// What each limit says, in the order of the walk: as its counter stands, also of a client that is kept out.
     pub fn reports(&self) -> &[Report] {
         self.cooldown.as_ref().map_or(&self.decision.reports, |cooldown| &cooldown.reports)
+    }
+
+    /// The earliest instant at which the request is admitted, if no one else comes; nothing if that is never.
+    pub fn next_allowed_at(&self) -> Option<Timestamp> {
+        let decision = &self.decision;
+        if decision.admits() {
+            return Some(decision.now);
+        }
+        decision.retry_after()?;
+        // Not what is told: a rule may ask clients to stay away for longer. When a cooldown ends, a limit may still be in
+        // the way.
+        let mut wait = self.cooldown_until().map_or(Span::ZERO, |until| until.since(decision.now));
+        for report in self.reports().iter().filter(|report| report.effect == Effect::Enforce) {
+            match report.verdict.outcome {
+                Outcome::Refuse { retry_after } => wait = wait.max(retry_after),
+                Outcome::Never => return None,
+                Outcome::Admit { .. } => {}
+            }
+        }
+        Some(decision.now + wait)
     }
 
     /// The request with what is known of its key and its user.

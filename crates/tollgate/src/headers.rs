@@ -248,6 +248,26 @@ mod tests {
     }
 
     #[test]
+    fn the_windows_of_a_calendar_are_told_as_long_as_people_say_they_are() {
+        for (window, seconds) in [("day", 86_400), ("week", 604_800), ("month", 2_592_000)] {
+            let rules = format!(
+                "[[rules]]\nname = \"r\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
+                 limits = [{{ requests = 2, window = \"{window}\", time_zone = \"Europe/Berlin\" }}]"
+            );
+            let limiter = Limiter::new(RuleSet::from_toml(&rules).unwrap(), MemoryCounters::default());
+            let user = Some(Id::parse("alice").unwrap());
+            let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+            let decision = limiter.check_now(&request, Timestamp::from_secs(600));
+            assert_eq!(decision.binding().unwrap().window.as_secs_ceil(), seconds, "{window}");
+            let mut policy = None;
+            for_each(&decision, &[HeaderProfile::Draft10], |field, value| {
+                policy = policy.take().or((field.name() == "ratelimit-policy").then(|| value.to_owned()));
+            });
+            assert_eq!(policy.as_deref(), Some(&*format!("\"r\";q=2;w={seconds}")));
+        }
+    }
+
+    #[test]
     fn the_limit_with_the_least_left_is_the_one_clients_hear_of() {
         assert_eq!(
             lines(HeaderProfile::XRateLimit, 1),

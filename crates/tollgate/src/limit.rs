@@ -303,8 +303,16 @@ impl Limit {
         self.capacity
     }
 
-    /// The length of one window, or of the longest one if they differ.
-    pub const fn window_length(&self) -> Span {
+    /// The length of one window; of a calendar's, whose lengths differ, as people say it.
+    pub fn window_length(&self) -> Span {
+        match &self.window {
+            Window::Length(length) => *length,
+            Window::Calendar(calendar) => calendar.nominal(),
+        }
+    }
+
+    /// No window lasts longer. For how long to remember, never to be told: a day of some calendar may be two.
+    pub const fn window_longest(&self) -> Span {
         self.length
     }
 

@@ -16,7 +16,7 @@ use crate::identity::{Request, Scratch, Seed};
 use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
-use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot};
+use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot, slowed};
 use crate::time::Timestamp;
 
 /// What a reset did.
@@ -116,32 +116,6 @@ impl<S, R: RecordSink> Limiter<S, R> {
         self.rules.load()
     }
 
-    /// Replaces the rules; numbers set for single users stay, and so do the accounts.
-    pub fn replace_rules(&self, rules: RuleSet) {
-        // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
-        self.rules.update(move |current| {
-            let kept = rules.with_overrides(Arc::clone(current.overrides()));
-            kept.with_accounts(Arc::clone(current.accounts())).with_seed(current.seed)
-        });
-    }
-
-    /// Replaces the numbers set for single users.
-    pub fn update_overrides(&self, next: impl Fn(&Overrides) -> Overrides) {
-        self.rules.update(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
-    }
-
-    /// Replaces what is known of users and keys, and who is blocked. `next` may be asked again, if another change comes
-    /// between.
-    pub fn update_accounts(&self, next: impl Fn(&Accounts) -> Accounts) {
-        self.rules.update(|rules| rules.with_accounts(Arc::new(next(rules.accounts()))));
-    }
-
-    /// Replaces rules, numbers of single users and accounts at once. `next` makes the whole of them from those in force,
-    /// and may be asked again, if another change comes between.
-    pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
-        self.rules.update(|current| next(current).with_seed(current.seed));
-    }
-
     /// A request that is refused or admitted without any counter being asked.
     fn settled(plan: &Plan<'_>) -> Option<Draft> {
         match plan.end {
@@ -162,6 +136,45 @@ impl<S, R: RecordSink> Limiter<S, R> {
             self.records.offer(&Record { request: &request, decision: &decision });
         }
         decision
+    }
+}
+
+impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
+    /// Replaces the rules; numbers set for single users stay, and so do the accounts.
+    pub fn replace_rules(&self, rules: RuleSet) {
+        // From the set in force when it is replaced, not before: numbers set meanwhile are not lost.
+        self.change_rules(move |current| {
+            let kept = rules.with_overrides(Arc::clone(current.overrides()));
+            kept.with_accounts(Arc::clone(current.accounts())).with_seed(current.seed)
+        });
+    }
+
+    /// Replaces the numbers set for single users.
+    pub fn update_overrides(&self, next: impl Fn(&Overrides) -> Overrides) {
+        self.change_rules(|rules| rules.with_overrides(Arc::new(next(rules.overrides()))));
+    }
+
+    /// Replaces what is known of users and keys, and who is blocked. `next` may be asked again, if another change comes
+    /// between.
+    pub fn update_accounts(&self, next: impl Fn(&Accounts) -> Accounts) {
+        self.change_rules(|rules| rules.with_accounts(Arc::new(next(rules.accounts()))));
+    }
+
+    /// Replaces rules, numbers of single users and accounts at once. `next` makes the whole of them from those in force,
+    /// and may be asked again, if another change comes between.
+    pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        self.change_rules(|current| next(current).with_seed(current.seed));
+    }
+
+    /// Puts the next rule set in force, and tells the counters which limits were lowered by it.
+    fn change_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        let before = self.rules.update(next);
+        // Afterwards: what is still counted by the old rules meanwhile is told of too. A decision that began before and
+        // writes later is not, and is forgotten at the old limit's pace.
+        for slower in slowed(&before, &self.rules.load()) {
+            self.counters.slow_down(&slower);
+            self.local.counters().slow_down(&slower);
+        }
     }
 }
 
@@ -188,7 +201,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let draft = self.charge(&mut plan, &rules, now).await;
         let mut cooldown = None;
         if let Some(left) = draft.cooldown() {
-            // Of a client that is kept out no limit was looked at: apart from its record they can be.
+            // Of a client that is kept out that is told, and not what its limits say: apart from its record they do.
             plan.charges.penalty = None;
             let reports = self.charge(&mut plan, &rules, now).await.into_reports();
             cooldown = Some(Cooldown { until: now + left, reports });
@@ -336,7 +349,16 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
 
     /// What the client has used under the rule in force, as far as new numbers do not know of it.
     pub async fn used_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
-        let before = self.peek(&Request { cost: 0, ..request.clone() }, now).await;
+        let request = &Request { cost: 0, ..request.clone() };
+        let rules = self.rules.load();
+        let mut scratch = Scratch::default();
+        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        plan.charges.dry_run = true;
+        // Without its record: of a client that is kept out nothing remains, whatever it has used.
+        plan.charges.penalty = None;
+        let draft = self.charge(&mut plan, &rules, now).await;
+        drop(plan);
+        let before = draft.complete(rules, now);
         // The same window and algorithm are the same counter: what was used is there already.
         let same_counter = |old: &Arc<Override>| old.limit.counter == new.limit.counter;
         let known = self.rules.load().overrides().get(&new.user, &new.endpoint).is_some_and(same_counter);

@@ -8,10 +8,12 @@ pub mod overrides;
 pub mod pattern;
 mod rule;
 mod set;
+mod slower;
 mod walk;
 
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
+pub(crate) use self::slower::slowed;
 pub use self::walk::{CHARGES_MAX, Step};
 pub(crate) use self::walk::{End, Plan, namespace};

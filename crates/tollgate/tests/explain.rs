@@ -108,3 +108,27 @@ fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
     assert_eq!(over.reports().len(), 2);
     assert!(over.rules(&asked).iter().all(|rule| rule.reason == "matches: its limits apply"));
 }
+
+#[test]
+fn the_next_admission_is_told_without_the_time_that_a_rule_asks_clients_to_stay_away() {
+    let rule = r#"
+        [[rules]]
+        name = "r"
+        per = ["user"]
+        limits = [{ requests = 1, window = "1m" }]
+        response = { retry_after_floor = "1h" }
+    "#;
+    let penalties =
+        "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"10m\"";
+    for (rules, wait) in [(rule.to_owned(), 60), (format!("{rule}\n{penalties}"), 600)] {
+        let limiter = limiter(&rules);
+        assert!(limiter.check_now(&request(1), NOW).admits());
+        assert!(!limiter.check_now(&request(1), NOW).admits());
+        let explained = block_on(limiter.explain(&request(1), NOW));
+        assert_eq!(explained.decision.retry_after(), Some(Span::from_secs(3_600)));
+        let next = explained.next_allowed_at().unwrap();
+        assert_eq!(next, NOW + Span::from_secs(wait));
+        assert!(!limiter.check_now(&request(1), next - Span::from_micros(1)).admits());
+        assert!(limiter.check_now(&request(1), next).admits());
+    }
+}

@@ -1,8 +1,16 @@
 //! Threat 66: penalties end when clients are told they end, and not before.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::convert::Infallible;
+
+use tollgate::counters::CounterAdmin;
+use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Refusal};
-use tollgate::{Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp};
+use tollgate::rules::overrides::Override;
+use tollgate::{
+    Algorithm, Decision, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
+    Window,
+};
 
 const RULES: &str = r#"
     default_limit = 2
@@ -71,4 +79,95 @@ fn t65_a_clock_that_was_wrong_for_a_moment_keeps_nobody_out_for_a_year() {
     let wait = run_into_the_limit(&limiter, now);
     assert!(wait <= Span::from_secs(300), "kept out for {wait}");
     assert!(check(&limiter, "alice", now + wait).admits());
+}
+
+/// A limiter with these rules that keeps clients out for ten minutes at once.
+fn strict(rules: &str) -> Limiter<MemoryCounters> {
+    let penalties =
+        "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"10m\"";
+    Limiter::new(RuleSet::from_toml(&format!("{rules}\n{penalties}")).unwrap(), MemoryCounters::default())
+}
+
+#[test]
+fn t66_the_wait_told_in_a_cooldown_is_that_of_the_limits_behind_it_if_they_take_longer() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let start = Timestamp::from_secs(1_000);
+    assert_eq!(run_into_the_limit(&limiter, start), Span::from_secs(3_600));
+    let now = start + Span::from_secs(60);
+    let kept_out = check(&limiter, "alice", now);
+    let wait = Span::from_secs(3_540);
+    assert_eq!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) });
+    assert_eq!(kept_out.binding().unwrap().remaining(), 0);
+    assert_eq!(kept_out.reset_at(), Some(now + wait));
+    assert!(!check(&limiter, "alice", now + wait - Span::from_micros(1)).admits());
+    assert!(check(&limiter, "alice", now + wait).admits());
+}
+
+#[test]
+fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let now = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, now);
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, cost: 2, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let answer = limiter.check_now(&request, now).answer;
+    assert_eq!(answer, Answer::Refuse { reason: Refusal::CostExceedsLimit, retry_after: None });
+}
+
+#[test]
+fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
+    let rule = |name: &str, action: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = \"user\"\naction = \"{action}\"\nlayer = \"{name}\"\n\
+             limits = [{{ requests = 1, window = \"1m\" }}]\n"
+        )
+    };
+    let limiter = strict(&(rule("a-look", "log_only") + &rule("enforced", "reject")));
+    let now = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, now);
+    let kept_out = check(&limiter, "alice", now);
+    assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    assert_eq!(kept_out.rule_name(), Some("enforced"));
+}
+
+#[test]
+fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
+    let now = Timestamp::from_secs(1_000);
+    let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/").unwrap());
+    let request = Request { user: Some(user), ..Request::new(endpoint.clone()) };
+    let hour = Limit::new(Algorithm::TokenBucket, 36, Window::Length(Span::from_secs(3_600))).unwrap();
+    let new = Override::new(user, &endpoint, hour, now);
+    // Of two in ten seconds both are there again after a minute, and one after five seconds.
+    for (later, used) in [(60, 0), (5, 1)] {
+        let limiter = strict("default_limit = 2\ndefault_window = \"10s\"");
+        run_into_the_limit(&limiter, now);
+        let now = now + Span::from_secs(later);
+        assert_eq!(block_on(limiter.used_before(&request, &new, now)), used, "{later} s later");
+        let agreed = std::future::ready(Ok::<(), Infallible>(()));
+        block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
+        let looked =
+            block_on(limiter.peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
+        assert_eq!(looked.binding().unwrap().remaining(), 36.min(36 - used + 6));
+    }
+}
+
+#[test]
+fn one_window_of_the_calendar_is_one_violation() {
+    let rules = "[[rules]]\nname = \"daily\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
+                 limits = [{ requests = 1, window = \"day\" }]\n\
+                 [progressive_penalties]\nenabled = true\nviolation_threshold = 9\ndetection_window = \"30d\"";
+    let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), MemoryCounters::default());
+    let (midnight, hour) = (Timestamp::from_secs(1_767_225_600), 3_600);
+    let violations = |now| block_on(limiter.counters().penalised(9, now)).unwrap()[0].violations;
+    for day in 0..3 {
+        // From the last hour of one day to the first of the next.
+        for second in [23 * hour, 23 * hour + 1, 24 * hour - 1] {
+            let now = midnight + Span::from_secs(day * 24 * hour + second);
+            while check(&limiter, "alice", now).admits() {}
+            assert_eq!(violations(now), usize::try_from(day).unwrap() + 1);
+        }
+        let now = midnight + Span::from_secs((day + 1) * 24 * hour);
+        while check(&limiter, "alice", now).admits() {}
+        assert_eq!(violations(now), usize::try_from(day).unwrap() + 2);
+    }
 }

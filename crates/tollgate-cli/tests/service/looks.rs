@@ -152,6 +152,22 @@ fn a_reset_that_names_a_checks_own_numbers_clears_their_counter() {
 }
 
 #[test]
+fn own_numbers_on_a_rule_by_the_calendar_count_its_days() {
+    let service = Service::with_config(
+        "[[rules]]\nname = \"daily\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimits = [{ requests = 9, window = \"day\" }]",
+    );
+    let own = r#"{"user_id":"a","endpoint":"/x","limit":2}"#;
+    let checked = service.post("/v1/rate-limit/check", own).json();
+    assert_eq!(checked["reset_at"].as_u64().unwrap() % 86_400, 0, "{checked}");
+    for body in [own, r#"{"user_id":"a","endpoint":"/x"}"#] {
+        let explained = service.post("/v1/rate-limit/explain", body).json();
+        assert_eq!(explained["rules"][0]["limits"][0]["window_seconds"], 86_400, "{explained}");
+    }
+    let reset = service.admin("POST", "/v1/rate-limit/reset", own).json();
+    assert_eq!(reset["counters"], 1);
+}
+
+#[test]
 fn numbers_set_for_a_user_are_reset_beside_those_of_a_check() {
     let service = Service::unconfigured();
     let set = r#"{"user_id":"a","endpoint":"/x","limit":5,"window_seconds":60,"strategy":"fixed_window"}"#;

@@ -3,7 +3,10 @@
 //! Counters in memory are each node's own, by hashes of its own: what is told is who was reset, and every node finds its
 //! counters itself. The text of a key that is not one of ours is not told to anybody: such a reset is this node's alone.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
+use tollgate::calendar::Calendar;
 use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
 use tollgate_stores::sql::{Act, AuditEntry, AuditFilter, Database, DatabaseError};
 use tracing::info;
@@ -45,18 +48,28 @@ pub(crate) struct ResetFacts {
 #[derive(Debug, Serialize, Deserialize)]
 struct OwnNumbers {
     window_us: u64,
+    /// The window, if it is one of a calendar: `day@Europe/Berlin`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    calendar: Option<String>,
     strategy: String,
 }
 
 impl OwnNumbers {
     fn of(limit: &Limit) -> Self {
         let strategy = limit.algorithm().as_str().to_owned();
-        OwnNumbers { window_us: limit.window_length().as_micros(), strategy }
+        let calendar = match limit.window() {
+            Window::Calendar(calendar) => Some(calendar.to_string()),
+            Window::Length(_) => None,
+        };
+        OwnNumbers { window_us: limit.window_length().as_micros(), calendar, strategy }
     }
 
     /// A limit with that counter; how much it allows does not matter.
     fn limit(&self) -> Option<Limit> {
-        let window = Window::Length(Span::from_micros(self.window_us));
+        let window = match &self.calendar {
+            Some(calendar) => Window::Calendar(Arc::new(Calendar::parse(calendar)?)),
+            None => Window::Length(Span::from_micros(self.window_us)),
+        };
         Limit::new(Algorithm::parse(&self.strategy)?, 1, window).ok()
     }
 }
@@ -123,4 +136,25 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
 pub(super) async fn latest(database: &Database, count_max: u32) -> Result<Vec<AuditEntry>, DatabaseError> {
     let filter = AuditFilter { kind: Some(KIND.to_owned()), ..AuditFilter::default() };
     database.audit_newest(&filter, None, count_max).await
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::calendar::CalendarUnit;
+
+    use super::*;
+
+    #[test]
+    fn the_counter_of_own_numbers_is_found_again_by_what_is_told_of_it() {
+        let day = Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap();
+        for window in [Window::Calendar(Arc::new(day)), Window::Length(Span::from_secs(86_400))] {
+            let limit = Limit::new(Algorithm::FixedWindow, 5, window).unwrap();
+            let told = serde_json::to_string(&OwnNumbers::of(&limit)).unwrap();
+            let read: OwnNumbers = serde_json::from_str(&told).unwrap();
+            assert_eq!(read.limit().unwrap().window(), limit.window());
+        }
+        let before = r#"{"window_us":60000000,"strategy":"gcra"}"#;
+        let read: OwnNumbers = serde_json::from_str(before).unwrap();
+        assert_eq!(read.limit().unwrap().window(), &Window::Length(Span::from_secs(60)));
+    }
 }

@@ -68,7 +68,7 @@ pub(super) async fn numbers_of(
     let mut scratch = Scratch::default();
     let client = in_force.rules().resolve(&request, &mut scratch).request.client();
     let replaced = client.and_then(|client| in_force.report_on(client));
-    let in_force = replaced.map(|report| (report.algorithm, report.requests, report.window));
+    let in_force = replaced.map(|report| (report.algorithm, report.requests, in_force.window_of(report)));
     facts.own.limit(in_force).map(Some)
 }
 

@@ -99,7 +99,7 @@ pub(super) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
         return Err(ApiError::invalid("endpoint", "must be one endpoint; patterns are for rules"));
     }
-    let window = Span::from_secs(u64::from(config.window_seconds));
+    let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
     let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
@@ -237,15 +237,11 @@ impl ConfigQuery {
 
 fn answer_of(found: &Override) -> ConfigAnswer<'_> {
     let limit = &found.limit.limit;
-    let window = match limit.window() {
-        Window::Length(span) => span.as_secs_ceil(),
-        Window::Calendar(_) => limit.window_length().as_secs_ceil(),
-    };
     ConfigAnswer {
         user_id: &found.user,
         endpoint: &found.endpoint,
         limit: limit.requests(),
-        window_seconds: window,
+        window_seconds: limit.window_length().as_secs_ceil(),
         strategy: limit.algorithm().as_str(),
         burst_capacity: limit.burst(),
         updated_at: answer::rfc3339(found.updated_at),

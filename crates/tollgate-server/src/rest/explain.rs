@@ -6,7 +6,7 @@ use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
 use tollgate::decision::Report;
-use tollgate::explain::{Explanation, RuleExplanation};
+use tollgate::explain::RuleExplanation;
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
 use tollgate::{Decision, Id, Timestamp};
@@ -143,28 +143,11 @@ pub(super) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         client: resolved.request.client().map(|client| client.to_string()),
         known,
         normalized_endpoint: resolved.request.endpoint.as_str(),
-        next_allowed_at_us: next_allowed_at(&explanation).map(Timestamp::as_micros),
+        next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),
         rules: rules.iter().map(|rule| rule_body(rule, decision)).collect(),
     };
     Ok(answer::json(StatusCode::OK, &body))
-}
-
-fn next_allowed_at(explanation: &Explanation) -> Option<Timestamp> {
-    let decision = &explanation.decision;
-    if decision.admits() {
-        return Some(decision.now);
-    }
-    let mut wait = decision.retry_after()?;
-    // When a cooldown ends, a limit may still be in the way.
-    for report in explanation.reports().iter().filter(|report| report.effect == Effect::Enforce) {
-        match report.verdict.outcome {
-            Outcome::Refuse { retry_after } => wait = wait.max(retry_after),
-            Outcome::Never => return None,
-            Outcome::Admit { .. } => {}
-        }
-    }
-    Some(decision.now + wait)
 }
 
 fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBody<'a> {

@@ -4,7 +4,7 @@
 --          its counter was under in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
 -- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
--- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
+-- Answer   { now, cooldown or -1, record changed (1) or client kept out since before (2), then per charge: outcome, remaining, wait, reset
 --            [, granted, valid for, born, mark] }; times in microseconds.
 --
 -- Every number is an integer of at most 2^53, so doubles are exact: limits are refused at load time if their products
@@ -553,7 +553,7 @@ end
 
 -- A client's record: how many violations, until when refusals belong to the last one, until when it is kept out,
 -- then the violations, then its name.
-local record, policy
+local record, policy, kept_out
 if watched then
   policy = {}
   local next_at
@@ -568,7 +568,11 @@ if watched then
     for index = 1, count do record.violations[index], position = unpack('>I7', value, position) end
   end
   local left = record.cooldown - now
-  if left > 0 and left <= policy.possible and not forced then return { now, left, 0 } end
+  if left > 0 and left <= policy.possible and not forced then
+    if has(flags, 8) then return { now, left, 0 } end
+    -- Kept out: nothing is charged. Its limits are looked at, because it has to wait for them too.
+    kept_out, dry = left, true
+  end
 end
 
 -- Notes a refusal by a limit of that window. How long the client is kept out for it, or -1; and whether it was a new
@@ -655,11 +659,16 @@ local cooldown, noted = -1, 0
 if watched and not dry and not admitted and not forced then
   local length = 0
   for _, c in ipairs(charges) do
-    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 and c.length > length then length = c.length end
+    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 then
+      -- A window of the calendar is over when it ends, however long such windows can be.
+      local episode = c.kind == 5 and c.wait or c.length
+      if episode > length then length = episode end
+    end
   end
   if length > 0 then cooldown, noted = note_refusal(length) end
 end
 
+if kept_out then cooldown, noted = kept_out, 2 end
 local answer, n = { now, cooldown, noted }, 3
 for _, c in ipairs(charges) do
   answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.outcome, c.remaining, c.wait, c.reset

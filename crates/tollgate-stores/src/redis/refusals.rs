@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use smallvec::SmallVec;
 use tollgate::Span;
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
@@ -53,17 +52,15 @@ impl Refusals {
         {
             self.hits.fetch_add(1, Ordering::Relaxed);
             let left = less(cooldown, now - known.told_at);
-            return Some(Verdicts { verdicts: SmallVec::new(), cooldown: Some(left) });
+            let known = |charge| self.known(charge, now).unwrap_or_else(|| unasked(charge));
+            let verdicts = charges.charges.iter().map(known).collect();
+            return Some(Verdicts { verdicts, cooldown: Some(left), kept_out: true });
         }
         let refused = |(position, charge): (usize, &Charge<'_>)| {
             if charge.effect == Effect::Shadow || charge.cost == 0 {
                 return None;
             }
-            let known = self.find(key(charge), charge.cost, now)?;
-            if known.numbers != numbers(charge) {
-                return None;
-            }
-            Some((position, known.verdict?.after(now - known.told_at)))
+            Some((position, self.known(charge, now)?))
         };
         let (position, verdict) = charges.charges.iter().enumerate().find_map(refused)?;
         self.hits.fetch_add(1, Ordering::Relaxed);
@@ -122,6 +119,13 @@ impl Refusals {
         self.hits.load(Ordering::Relaxed)
     }
 
+    /// What the limit says to this charge, if it refused it a moment ago.
+    fn known(&self, charge: &Charge<'_>, now: Instant) -> Option<Verdict> {
+        let known = self.find(key(charge), charge.cost, now)?;
+        let verdict = known.verdict.filter(|_| known.numbers == numbers(charge))?;
+        Some(verdict.after(now - known.told_at))
+    }
+
     fn find(&self, key: u128, cost: u32, now: Instant) -> Option<Known> {
         let shard = self.shard(key).lock();
         shard.get(&key).filter(|known| known.until > now && known.cost == cost).copied()
@@ -152,7 +156,7 @@ pub(super) fn refused_by(charges: &Charges<'_>, position: usize, verdict: Verdic
     let verdicts = (charges.charges.iter().enumerate())
         .map(|(other, charge)| if other == position { verdict } else { unasked(charge) })
         .collect();
-    Verdicts { verdicts, cooldown: None }
+    Verdicts { verdicts, ..Verdicts::default() }
 }
 
 /// A limit that was not asked is told of as if nobody had used it.

@@ -132,7 +132,7 @@ impl Schema {
         }
         let rate = u64::from(charge.limit.requests()).max(1);
         let refill = charge.limit.tick().micros().saturating_mul(charge.limit.debt_units_max() / rate + 1);
-        let window = charge.limit.window_length();
+        let window = charge.limit.window_longest();
         let longest = (window + window).max(Span::from_micros(refill));
         let since = Timestamp::from_micros(since);
         (now < since + longest + longest).then(|| (self.speaks.load(Ordering::Relaxed) - 1, since))

@@ -166,7 +166,7 @@ impl Arguments {
         };
         let by_length = matches!(kind, Kind::Fixed | Kind::Calendar | Kind::Log);
         let (tick, window) = if by_length {
-            (1, limit.window_length().as_micros())
+            (1, limit.window_longest().as_micros())
         } else {
             (limit.tick().micros(), limit.window_ticks())
         };
@@ -277,7 +277,9 @@ pub(super) struct Answer {
     pub(super) cooldown: Option<Span>,
     /// Whether the client's record grew.
     pub(super) noted: bool,
-    /// One per charge; none if the client was kept out before.
+    /// Whether the client was kept out before: then nothing was charged.
+    pub(super) kept_out: bool,
+    /// One per charge.
     pub(super) told: SmallVec<[Told; 4]>,
 }
 
@@ -321,15 +323,9 @@ impl Answer {
         let mut next = || numbers.next().flatten().ok_or_else(strange);
         let now = Timestamp::from_micros(unsigned(next()?));
         let cooldown = u64::try_from(next()?).ok().map(Span::from_micros);
-        let noted = next()? == 1;
-        let mut told = SmallVec::new();
-        // The counters of a client that is kept out are not looked at.
-        if items.len() > 3 || cooldown.is_none() {
-            for extra in extras {
-                told.push(read_told(&mut next, extra)?);
-            }
-        }
-        Ok(Answer { now, cooldown, noted, told })
+        let record = next()?;
+        let told = extras.map(|extra| read_told(&mut next, extra)).collect::<Result<_, _>>()?;
+        Ok(Answer { now, cooldown, noted: record == 1, kept_out: record == 2, told })
     }
 }
 
@@ -374,7 +370,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_leaves_charges_out_admits_nobody() {
-        assert!(read(&[1, 5, 0], 1).is_ok_and(|answer| answer.told.is_empty()), "kept out");
+        assert!(matches!(read(&[1, 5, 2], 1), Err(Fault::Misconfigured(_))), "kept out or not");
         assert!(matches!(read(&[1, -1, 0], 1), Err(Fault::Misconfigured(_))));
         assert!(matches!(read(&[1, -1, 0, 1, 9, 0, 0], 2), Err(Fault::Misconfigured(_))));
         assert!(read(&[1, -1, 0], 0).is_ok());

@@ -63,7 +63,7 @@ impl<'a, 'c> Taken<'a, 'c> {
         });
         let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
         self.use_up();
-        Some(Verdicts { verdicts, cooldown: None })
+        Some(Verdicts { verdicts, ..Verdicts::default() })
     }
 
     /// The request is refused: what was taken from leases is about to be put back.
@@ -109,12 +109,12 @@ impl Store {
             for (turn, position) in group.positions.iter().enumerate() {
                 let Serving::AskFor(request, ticket) = &servings[*position] else { continue };
                 let charge = &charges.charges[*position];
-                let told = answer.as_ref().map(|answer| answer.told.get(turn));
+                let told = answer.as_ref().map(|answer| answer.told.get(turn).filter(|_| !answer.kept_out));
                 match told.map(|told| told.and_then(|told| Some((told.verdict, told.grant?)))) {
                     Ok(Some((verdict, grant))) => {
                         self.leases.granted(charge, (request, *ticket), verdict, grant, asked_at);
                     }
-                    // A client that is kept out: its counters were not looked at.
+                    // A client that is kept out: its counters were only looked at.
                     Ok(None) => self.leases.withdrawn(charge, request, *ticket),
                     Err(fault) if fault.did_nothing() => self.leases.withdrawn(charge, request, *ticket),
                     Err(_) => self.leases.failed(charge, *ticket),

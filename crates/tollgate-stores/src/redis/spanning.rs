@@ -9,7 +9,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
-use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::algorithms::Verdict;
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
@@ -55,9 +55,8 @@ impl Store {
             && !charges.dry_run
             && !verdicts.admitted(charges)
         {
-            let window = longest_refusing_window(penalty, charges, &verdicts);
-            verdicts.cooldown = match window {
-                Some(window) => self.note_refusal(penalty, window, decided_at, deadline).await,
+            verdicts.cooldown = match verdicts.episode(charges) {
+                Some(episode) => self.note_refusal(penalty, episode, decided_at, deadline).await,
                 None => None,
             };
         }
@@ -75,7 +74,10 @@ impl Store {
         let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
         let mut taken: SmallVec<[(usize, u32); 4]> = SmallVec::new();
-        // A place that refused itself has charged nothing.
+        // A place that refused itself has charged nothing, nor one that keeps the client out.
+        if answer.kept_out {
+            return None;
+        }
         let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
             .map(|(position, told)| (*position, &charges.charges[*position], told))
             .collect();
@@ -119,12 +121,12 @@ impl Store {
     async fn note_refusal(
         &self,
         penalty: &PenaltyCharge<'_>,
-        window: Span,
+        episode: Span,
         decided_at: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
         let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, window));
+        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, episode));
         let (place, home, listing) = (self.router.place(&tag), self.home(), listing(penalty, decided_at));
         let (tell, told) = oneshot::channel();
         let errands = self.errands.clone();
@@ -182,33 +184,15 @@ pub(super) fn merge(
         _ => None,
     });
     let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
-    let mut cooldown = None;
+    let (mut cooldown, mut kept_out) = (None, false);
     for (group, answer) in groups.iter().zip(answers) {
         let answer = answer.as_ref().map_err(Fault::clone)?;
         cooldown = cooldown.or(answer.cooldown);
-        if group.watched && answer.cooldown.is_some() && answer.told.is_empty() {
-            // Kept out since before: its limits do not matter.
-            return Ok(Verdicts { verdicts: SmallVec::new(), cooldown });
-        }
+        kept_out |= answer.kept_out;
         for (position, told) in group.positions.iter().zip(&answer.told) {
             verdicts[*position] = Some(told.whole());
         }
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
-    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown })
-}
-
-fn longest_refusing_window(
-    penalty: &PenaltyCharge<'_>,
-    charges: &Charges<'_>,
-    verdicts: &Verdicts,
-) -> Option<Span> {
-    let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-        charge.effect == Effect::Enforce
-            && charge.cost > 0
-            && penalty.blames(*position)
-            && matches!(verdict.outcome, Outcome::Refuse { .. })
-    };
-    let judged = charges.charges.iter().zip(&verdicts.verdicts).enumerate();
-    judged.filter(refusing).map(|(_, (charge, _))| charge.limit.window_length()).max()
+    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown, kept_out })
 }

@@ -80,7 +80,7 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
 const WAITING: [&str; 4] = [
     "burst_returns_after_idle_window",
     "waiting_as_long_as_told_is_enough",
-    "cooldown_refuses_before_counters_are_looked_at",
+    "cooldown_refuses_whatever_the_limits_say",
     "refusal_that_starts_a_cooldown_says_how_long",
 ];
 

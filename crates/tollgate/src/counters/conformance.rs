@@ -132,7 +132,7 @@ macro_rules! __conformance {
             what_is_not_charged_is_told_as_it_stands
             shadow_refusal_does_not_refuse
             shadow_is_charged_with_the_others_or_not_at_all
-            cooldown_refuses_before_counters_are_looked_at
+            cooldown_refuses_whatever_the_limits_say
             refusal_that_starts_a_cooldown_says_how_long
             one_episode_is_one_violation
             reset_gives_everything_back
@@ -503,8 +503,8 @@ fn strict(cooldown: Span) -> PenaltyPolicy {
     PenaltyPolicy { violation_threshold: 1, base_cooldown: cooldown, ..PenaltyPolicy::default() }
 }
 
-/// While a client is kept out its limits are neither judged nor charged; afterwards they are again.
-pub fn cooldown_refuses_before_counters_are_looked_at<H: Harness>(harness: &H) {
+/// While a client is kept out its limits are at most looked at; afterwards they are charged again.
+pub fn cooldown_refuses_whatever_the_limits_say<H: Harness>(harness: &H) {
     settle(harness, LONG);
     let policy = strict(short(harness));
     let (used_up, free, client) =
@@ -512,7 +512,8 @@ pub fn cooldown_refuses_before_counters_are_looked_at<H: Harness>(harness: &H) {
     assert!(client.ask(harness, &used_up, &policy).verdicts[0].admits());
     assert!(!client.ask(harness, &used_up, &policy).verdicts[0].admits());
     let kept_out = client.ask(harness, &free, &policy);
-    assert!(kept_out.verdicts.is_empty(), "{kept_out:?}");
+    assert!(kept_out.kept_out, "{kept_out:?}");
+    assert!(kept_out.verdicts.iter().all(|verdict| verdict.remaining == 9), "{kept_out:?}");
     let Some(left) = kept_out.cooldown else { panic!("no cooldown: {kept_out:?}") };
     assert!(left <= policy.base_cooldown);
     assert_eq!(remaining(harness, &free), 9);

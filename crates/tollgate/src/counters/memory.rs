@@ -9,6 +9,10 @@
 //! per limit until there is room. So filling the table with invented clients frees nobody from a limit. Full it is for
 //! each tenant on its own: one that invents clients leaves room for those of the others, and shares its overflow counters
 //! with nobody else as long as there is room for them.
+//!
+//! **When a limit is lowered**, counters last longer than they say: a counter knows how long it lasts, by the limit it was
+//! written under, and no limit. Which of them are that limit's cannot be told, so each that there is lasts longer by as much
+//! as the limit became slower ([`Slower`]); the others are forgotten later than they could be, and nothing else.
 
 mod holders;
 mod packed;
@@ -27,9 +31,8 @@ pub(super) use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, Penalised, StoreError, Verdict, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Penalised, Slower, StoreError, Verdicts,
 };
-use crate::algorithms::Outcome;
 use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
@@ -204,7 +207,7 @@ impl MemoryCounters {
 
     #[inline]
     fn charge_alone(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
-        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], cooldown: None };
+        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], ..Verdicts::default() };
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
         match shard.charge_known_bucket(key, charge, now) {
@@ -217,13 +220,10 @@ impl MemoryCounters {
     #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
-        if let Some(penalty) = charges.penalty {
+        let kept_out = charges.penalty.and_then(|penalty| {
             let key = Key::of(penalty.subject.0);
-            let cooldown = locked.shard(key).cooldown_left(key, &penalty, now);
-            if cooldown.is_some() {
-                return Verdicts { verdicts: SmallVec::new(), cooldown };
-            }
-        }
+            locked.shard(key).cooldown_left(key, &penalty, now)
+        });
         let holder = Holder::of(charges.tenant);
         let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
             .map(|charge| {
@@ -231,8 +231,11 @@ impl MemoryCounters {
                 locked.shard(key).judge(key, holder, charge, now)
             })
             .collect();
-        let mut verdicts =
-            Verdicts { verdicts: judged.iter().map(|judged| judged.verdict).collect(), cooldown: None };
+        let mut verdicts = Verdicts {
+            verdicts: judged.iter().map(|judged| judged.verdict).collect(),
+            cooldown: kept_out,
+            kept_out: kept_out.is_some(),
+        };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {
             let judged = charges.charges.iter().zip(&judged);
@@ -241,7 +244,7 @@ impl MemoryCounters {
                 *verdict = shard.uncharged(judged, charge, now);
             }
         }
-        if charges.dry_run {
+        if charges.dry_run || verdicts.kept_out {
             return verdicts;
         }
         for (charge, judged) in charges.charges.iter().zip(&judged) {
@@ -274,23 +277,12 @@ impl Locked<'_> {
         &mut self.0[position].1
     }
 
-    /// Notes the refusal in the client's record, once per episode of the refusing limit with the longest window. How
-    /// long the client is kept out for it, if it is.
+    /// Notes the refusal in the client's record, once per episode. How long the client is kept out for it, if it is.
     fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
-        let refusing = |(position, (charge, verdict)): &(usize, (&Charge<'_>, &Verdict))| {
-            charge.effect == Effect::Enforce
-                && charge.cost > 0
-                && penalty.blames(*position)
-                && matches!(verdict.outcome, Outcome::Refuse { .. })
-        };
-        let window = (charges.charges.iter().zip(&verdicts.verdicts))
-            .enumerate()
-            .filter(refusing)
-            .map(|(_, (charge, _))| charge.limit.window_length())
-            .max();
+        let episode = verdicts.episode(charges)?;
         let key = Key::of(penalty.subject.0);
-        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, window?, now)
+        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, episode, now)
     }
 }
 
@@ -301,6 +293,15 @@ impl CounterStore for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         ready(Ok(self.charge_all_now(charges, now)))
+    }
+
+    fn slow_down(&self, slower: &Slower) {
+        if let Some(name) = slower.counter {
+            let key = Key::of(name);
+            lock(&self.shards[key.shard()].0).slow_down_one(key, slower);
+        } else {
+            self.shards.iter().for_each(|shard| lock(&shard.0).slow_down(slower));
+        }
     }
 }
 

@@ -162,6 +162,13 @@ impl Overrides {
         self.by_user.values().flat_map(HashMap::values).map(|each| &**each)
     }
 
+    /// All of them, in no order, each with user and endpoint as they are read.
+    pub(super) fn as_read(&self) -> impl Iterator<Item = (&str, &str, &Override)> {
+        self.by_user.iter().flat_map(|(user, endpoints)| {
+            endpoints.iter().map(move |(endpoint, each)| (&**user, &**endpoint, &**each))
+        })
+    }
+
     /// The next set, without the one for this user and endpoint; nothing if there is none.
     pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
         self.get(user, endpoint)?;

@@ -214,7 +214,7 @@ fn number_layers(rules: &[Rule]) -> Result<(Arc<[u32]>, usize), RuleSetError> {
     for rule in rules {
         let fresh = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
         let (number, limits_max) = numbers.entry(&rule.layer).or_insert((fresh, 0));
-        if rule.action != Action::LogOnly {
+        if rule.enabled && rule.action != Action::LogOnly {
             *limits_max = rule.limits.len().max(*limits_max);
         }
         layers.push(if matches!(rule.action, Action::Reject | Action::Throttle) {
@@ -240,9 +240,9 @@ impl CurrentRules {
         Snapshot(self.0.load())
     }
 
-    /// Makes the next set from the current one; made again if another change comes between.
-    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) {
-        self.0.rcu(|current| next(current));
+    /// Makes the next set from the current one; made again if another change comes between. The one before it.
+    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
+        self.0.rcu(|current| next(current))
     }
 }
 

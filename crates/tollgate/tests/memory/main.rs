@@ -1,6 +1,7 @@
 //! The memory store: bounded against invented clients (threat 16), exact among threads (G), and back after a restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
+mod lowered;
 mod room;
 mod tenants;
 

@@ -145,7 +145,7 @@ fn walked<'r>(rules: &'r [Rule], request: &Request<'_>) -> (Vec<(&'r str, Effect
 
 /// Rules that only log share what the layers leave of what one request can be charged; the last go without.
 fn with_room<'r>(rules: &[Rule], collected: Vec<(&'r str, Effect)>) -> Vec<(&'r str, Effect)> {
-    let limiting = rules.iter().filter(|rule| rule.action == Action::Reject);
+    let limiting = rules.iter().filter(|rule| rule.enabled && rule.action == Action::Reject);
     let mut room = CHARGES_MAX - limiting.map(|rule| &rule.layer).collect::<HashSet<_>>().len();
     let mut fits = |effect: Effect| {
         let fits = effect == Effect::Enforce || room > 0;
@@ -401,4 +401,27 @@ fn ten_thousand_rules_are_told_apart() {
         assert_eq!(asked(&look(&limiter, &request)), [tenant.as_str()]);
         assert_eq!(admitted(&limiter, &request), number % 7 + 1);
     }
+}
+
+#[test]
+fn rules_that_are_switched_off_take_no_room_among_the_limits_of_a_request() {
+    let rule = |name: &str, enabled: bool, action: &str| {
+        let limits: String = (1..=8).map(|n| format!("{{ requests = 1, window = \"{n}h\" }}, ")).collect();
+        format!(
+            "[[rules]]\nname = \"{name}\"\nlayer = \"{name}\"\nper = \"user\"\nenabled = {enabled}\n\
+             action = \"{action}\"\nlimits = [{limits}]\n"
+        )
+    };
+    let enforced = rule("a", true, "reject");
+    let off = rule("off", false, "reject");
+    let both = format!("{enforced}{}{off}", rule("b", true, "reject"));
+    assert!(RuleSet::from_toml(&both).is_ok(), "16 limits, and 8 that are switched off");
+    assert!(RuleSet::from_toml(&both.replace("enabled = false", "enabled = true")).is_err());
+
+    let rules = RuleSet::from_toml(&format!("{enforced}{off}{}", rule("look", true, "log_only"))).unwrap();
+    let limiter = Limiter::new(rules, MemoryCounters::default());
+    let user = id("alice");
+    let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let decision = limiter.check_now(&request, Timestamp::from_secs(1));
+    assert_eq!(decision.reports.len(), 16, "nor do they push out rules that only log");
 }

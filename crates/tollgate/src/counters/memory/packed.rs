@@ -7,6 +7,7 @@
 use super::holders::Holder;
 use super::{Key, SHARDS};
 use crate::algorithms::{Cell, Next};
+use crate::counters::Slower;
 use crate::time::{Span, Timestamp};
 
 const AT_BITS: u32 = 52;
@@ -52,6 +53,12 @@ impl Entry {
     pub(super) fn move_to(&mut self, cell: Cell) {
         self.word = (self.word & !AT_MASK) | (cell.at.as_micros() & AT_MASK);
         self.value = cell.value;
+    }
+
+    /// Lets the state last longer than it was written for.
+    pub(super) fn slow_down(&mut self, slower: &Slower) {
+        let lasts = slower.apply(lengthen(self.word >> AT_BITS));
+        self.word = shorten(lasts) << AT_BITS | (self.word & AT_MASK);
     }
 
     /// The key, but for the shard.

@@ -3,7 +3,7 @@
 use super::Key;
 use super::holders::Holder;
 use super::shard::{Shard, log_bytes};
-use crate::counters::Charge;
+use crate::counters::{Charge, Slower};
 use crate::time::Timestamp;
 
 /// The subject that newcomers of a tenant share when there is no room for them.
@@ -84,6 +84,18 @@ impl Shard {
         self.cells.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
+        }
+    }
+
+    /// Lets every counter last longer. Logs last as long as their window, whatever their limit.
+    pub(super) fn slow_down(&mut self, slower: &Slower) {
+        self.cells.iter_mut().for_each(|entry| entry.slow_down(slower));
+    }
+
+    /// Lets one counter last longer, if it is here.
+    pub(super) fn slow_down_one(&mut self, key: Key, slower: &Slower) {
+        if let Some(entry) = self.cells.find_mut(key) {
+            entry.slow_down(slower);
         }
     }
 

@@ -32,6 +32,10 @@ impl Table {
         self.pieces.iter().flat_map(|piece| piece.iter()).filter(|entry| !entry.is_empty())
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
+        self.pieces.iter_mut().flat_map(|piece| piece.iter_mut()).filter(|entry| !entry.is_empty())
+    }
+
     #[inline]
     pub(super) fn find_mut(&mut self, key: Key) -> Option<&mut Entry> {
         self.position(key).map(|position| self.slot(position))
