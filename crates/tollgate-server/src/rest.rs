@@ -66,8 +66,10 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let mut changed_by = None;
+    let astray =
+        |error: ApiError| Stage::Refused(count_astray(app, routes, peer.ip()).err().unwrap_or(error));
     let stage = match route {
-        _ if !names_its_host(&request) => Stage::Refused(ApiError::field(
+        _ if !names_its_host(&request) => astray(ApiError::field(
             Code::InvalidInput,
             "host",
             "there must be one Host header: proxies go by it, and may go by another than we",
@@ -85,11 +87,11 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
             Err(error) => Stage::Refused(error),
         },
         None if routes.is_empty() => {
-            Stage::Refused(ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
+            astray(ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
         }
         None => {
             let allow: Vec<&str> = routes.iter().map(|route| route.method.allow()).collect();
-            Stage::Refused(ApiError::method_not_allowed(allow.join(", ")))
+            astray(ApiError::method_not_allowed(allow.join(", ")))
         }
     };
     Answering { app: Arc::clone(app), route, request_id, changed_by, stage: Some(stage) }
@@ -124,6 +126,15 @@ fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: IpAddr) -> Result<
         callers.charge(&caller, peer, u32::from(!route.by_check), app.now())?;
     }
     Ok(caller)
+}
+
+/// What leads nowhere counts, too, but for the service's own routes. It counts for the address: no key is looked at.
+fn count_astray(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), ApiError> {
+    let own = routes.iter().any(|route| route.access == Access::Anyone);
+    match &app.live().callers {
+        Some(callers) if !own => callers.charge(&Caller::anonymous(), peer, 1, app.now()),
+        _ => Ok(()),
+    }
 }
 
 /// An answer in the making. Whatever happens in the handler, it becomes one.
