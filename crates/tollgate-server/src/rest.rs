@@ -28,7 +28,7 @@ use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 pub(crate) use self::batch::places as batch_places;
 use self::routes::{Handling, Route, routes_of};
@@ -340,13 +340,20 @@ impl Call {
 
 /// The bytes of a body. One that came in one piece, as almost all do, is not copied.
 async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        let message = format!("the body must be at most {bytes_max} bytes");
+        Err(ApiError::new(Code::PayloadTooLarge, message))
+    };
+    // Whoever says so beforehand is not asked to send it (`Expect: 100-continue`): that is done by the first look at it.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return too_large();
+    }
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ApiError::new(Code::InvalidInput, "the body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len().max(all.len()) + data.len() > bytes_max {
-            let message = format!("the body must be at most {bytes_max} bytes");
-            return Err(ApiError::new(Code::PayloadTooLarge, message));
+            return too_large();
         }
         if first.is_empty() {
             first = data;
