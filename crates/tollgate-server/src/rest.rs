@@ -17,6 +17,7 @@ mod routes;
 mod service;
 mod status;
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,8 +109,12 @@ fn names_its_host<B>(request: &http::Request<B>) -> bool {
 }
 
 /// Whether the caller wants to know what a change would do: the log must not say that it was made.
+///
+/// Read as the handlers read it; what they refuse is no change either.
 fn tries_only(parts: &Parts) -> bool {
-    parts.uri.query().is_some_and(|query| query.split('&').any(|each| each == "dry_run=true"))
+    let query: Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, _> =
+        serde_urlencoded::from_str(parts.uri.query().unwrap_or_default());
+    query.is_ok_and(|query| query.iter().any(|(name, value)| name == "dry_run" && value == "true"))
 }
 
 /// The caller, if the route is for it and it has not asked too much already.
