@@ -5,7 +5,7 @@
 
 use super::Names;
 use super::document::{Fields, Value};
-use super::limits::{FORMS, Numbers, make, read_limits};
+use super::limits::{FORMS, Numbers, algorithm, make, read_limits};
 use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, list, span, text, word};
 use crate::identity::Dimension;
@@ -53,12 +53,6 @@ fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
     let numbers = Numbers { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
     Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
-}
-
-fn algorithm(value: &Value) -> Result<Algorithm, String> {
-    let names = Algorithm::ALL.map(|algorithm| (algorithm.as_str(), algorithm));
-    let alias = [("sliding_window", Algorithm::SlidingWindowCounter)];
-    word(&[names.as_slice(), &alias].concat())(value)
 }
 
 /// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.
