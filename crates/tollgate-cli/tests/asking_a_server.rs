@@ -101,6 +101,14 @@ fn values_in_a_query_are_escaped() {
 }
 
 #[test]
+fn who_asks_too_much_is_told_how_long_to_wait() {
+    let limited = envelope("CALLER_LIMITED", r#"{"retry_after_us":89000001}"#);
+    let (ran, _) = ask("429 Too Many Requests", &limited, &CHECK);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("it is wrong (CALLER_LIMITED, retry in 1m 30s)"), "{}", ran.stderr);
+}
+
+#[test]
 fn status_says_why_nothing_passes_and_measures_by_what_can_be_taken_at_once() {
     let told = |body: &str| ask("200 OK", body, &["status", "--user", "a", "--endpoint", "/x"]).0.stdout;
     let unused =
