@@ -1,7 +1,8 @@
 //! The short forms: a default, tiers, endpoints and exemptions, compiled to rules of one layer.
 //!
 //! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
-//! applies to a client. They stand behind every `[[rules]]` entry that names no priority.
+//! applies to a client. Limits stand behind every `[[rules]]` entry that names no priority, exemptions before every entry
+//! that has a priority above 0, also before one that blocks.
 
 use super::Names;
 use super::document::{Fields, Value};
