@@ -101,6 +101,29 @@ fn values_in_a_query_are_escaped() {
 }
 
 #[test]
+fn who_asks_too_much_is_told_how_long_to_wait() {
+    let limited = envelope("CALLER_LIMITED", r#"{"retry_after_us":89000001}"#);
+    let (ran, _) = ask("429 Too Many Requests", &limited, &CHECK);
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("it is wrong (CALLER_LIMITED, retry in 1m 30s)"), "{}", ran.stderr);
+}
+
+#[test]
+fn status_says_why_nothing_passes_and_measures_by_what_can_be_taken_at_once() {
+    let told = |body: &str| ask("200 OK", body, &["status", "--user", "a", "--endpoint", "/x"]).0.stdout;
+    let unused =
+        r#"{"allowed":true,"limit":1000,"remaining":20,"capacity":20,"reset_at":1,"usage_percentage":0.0}"#;
+    assert_eq!(told(unused), "a on /x: 20 of 20 left at once, limit 1000, 0.0 % used\n");
+    let blocked = r#"{"allowed":false,"limit":null,"remaining":null,"decision":"blocked","reason":"abuse","blocked_until":1}"#;
+    assert_eq!(told(blocked), "a on /x: blocked, abuse, which ends now\n");
+    let for_good = r#"{"allowed":false,"limit":null,"decision":"blocked","reason":"","blocked_until":null}"#;
+    assert_eq!(told(for_good), "a on /x: blocked\n");
+    let cooling = r#"{"allowed":false,"limit":3,"remaining":0,"capacity":3,"reset_at":1,"usage_percentage":100.0,
+        "reason":"cooldown","cooldown_until":1,"strategy":"gcra"}"#;
+    assert_eq!(told(cooling), "a on /x: kept out, cooldown, which ends now\n");
+}
+
+#[test]
 fn reset_sends_the_key_and_says_what_was_reset() {
     let server = Canned::new("200 OK", r#"{"user_id":"alice","endpoint":"/a","counters":2}"#);
     let mut command = tollgate();

@@ -71,7 +71,7 @@ pub(crate) struct App {
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
     /// Places for batches that are worked on.
-    pub(crate) batches: Semaphore,
+    pub(crate) batches: Arc<Semaphore>,
     pub(crate) request_ids: RequestIds,
     pub(crate) body_timeout: Duration,
     listen: SocketAddr,
@@ -127,7 +127,7 @@ impl App {
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
-            batches: Semaphore::new(batch_places),
+            batches: Arc::new(Semaphore::new(batch_places)),
             request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
@@ -245,6 +245,15 @@ impl App {
     /// No new work from here on: readiness says so.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Waits for the batches that go on without their callers, and no longer than this: who has all of their places knows that none
+    /// is left.
+    pub(crate) async fn finish_batches(&self, patience: Duration) {
+        let places = u32::try_from(crate::rest::batch_places(self.counters())).unwrap_or(u32::MAX);
+        if tokio::time::timeout(patience, self.batches.acquire_many(places)).await.is_err() {
+            tracing::warn!("ending in the middle of batches that did not finish in time");
+        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {

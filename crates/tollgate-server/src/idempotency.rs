@@ -172,7 +172,7 @@ impl Drop for Ticket<'_> {
                 state.bytes -= SLOT_BYTES;
             }
         }
-        // Without an answer, also because the caller hung up, the next may try on any node.
+        // Without an answer the next may try on any node.
         if let Some(redis) = self.claimed.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod figures;
+mod form;
 mod former;
 mod service;
 mod store;
@@ -26,6 +27,7 @@ use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
 use self::figures::Figures;
+pub(crate) use self::form::{classic, wants_plain_text};
 use self::former::Former;
 use crate::app::App;
 use crate::keys::KeyRefusal;

@@ -17,6 +17,7 @@ mod routes;
 mod service;
 mod status;
 
+use std::borrow::Cow;
 use std::future::{Future, poll_fn};
 use std::net::{IpAddr, SocketAddr};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,7 +29,7 @@ use bytes::{Bytes, BytesMut};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 
 pub(crate) use self::batch::places as batch_places;
 use self::routes::{Handling, Route, routes_of};
@@ -66,8 +67,10 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
     let routes = routes_of(request.uri().path());
     let route = routes.iter().copied().find(|route| route.method.is(request.method()));
     let mut changed_by = None;
+    let astray =
+        |error: ApiError| Stage::Refused(count_astray(app, routes, peer.ip()).err().unwrap_or(error));
     let stage = match route {
-        _ if !names_its_host(&request) => Stage::Refused(ApiError::field(
+        _ if !names_its_host(&request) => astray(ApiError::field(
             Code::InvalidInput,
             "host",
             "there must be one Host header: proxies go by it, and may go by another than we",
@@ -85,11 +88,11 @@ pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: Soc
             Err(error) => Stage::Refused(error),
         },
         None if routes.is_empty() => {
-            Stage::Refused(ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
+            astray(ApiError::new(Code::NotFound, "there is nothing here; see /docs"))
         }
         None => {
             let allow: Vec<&str> = routes.iter().map(|route| route.method.allow()).collect();
-            Stage::Refused(ApiError::method_not_allowed(allow.join(", ")))
+            astray(ApiError::method_not_allowed(allow.join(", ")))
         }
     };
     Answering { app: Arc::clone(app), route, request_id, changed_by, stage: Some(stage) }
@@ -106,8 +109,12 @@ fn names_its_host<B>(request: &http::Request<B>) -> bool {
 }
 
 /// Whether the caller wants to know what a change would do: the log must not say that it was made.
+///
+/// Read as the handlers read it; what they refuse is no change either.
 fn tries_only(parts: &Parts) -> bool {
-    parts.uri.query().is_some_and(|query| query.split('&').any(|each| each == "dry_run=true"))
+    let query: Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, _> =
+        serde_urlencoded::from_str(parts.uri.query().unwrap_or_default());
+    query.is_ok_and(|query| query.iter().any(|(name, value)| name == "dry_run" && value == "true"))
 }
 
 /// The caller, if the route is for it and it has not asked too much already.
@@ -124,6 +131,15 @@ fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: IpAddr) -> Result<
         callers.charge(&caller, peer, u32::from(!route.by_check), app.now())?;
     }
     Ok(caller)
+}
+
+/// What leads nowhere counts, too, but for the service's own routes. It counts for the address: no key is looked at.
+fn count_astray(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), ApiError> {
+    let own = routes.iter().any(|route| route.access == Access::Anyone);
+    match &app.live().callers {
+        Some(callers) if !own => callers.charge(&Caller::anonymous(), peer, 1, app.now()),
+        _ => Ok(()),
+    }
 }
 
 /// An answer in the making. Whatever happens in the handler, it becomes one.
@@ -329,13 +345,20 @@ impl Call {
 
 /// The bytes of a body. One that came in one piece, as almost all do, is not copied.
 async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        let message = format!("the body must be at most {bytes_max} bytes");
+        Err(ApiError::new(Code::PayloadTooLarge, message))
+    };
+    // Whoever says so beforehand is not asked to send it (`Expect: 100-continue`): that is done by the first look at it.
+    if body.size_hint().lower() > bytes_max as u64 {
+        return too_large();
+    }
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| ApiError::new(Code::InvalidInput, "the body could not be read"))?;
         let Ok(data) = frame.into_data() else { continue };
         if first.len().max(all.len()) + data.len() > bytes_max {
-            let message = format!("the body must be at most {bytes_max} bytes");
-            return Err(ApiError::new(Code::PayloadTooLarge, message));
+            return too_large();
         }
         if first.is_empty() {
             first = data;

@@ -179,7 +179,8 @@ async fn serve_until(
         let app = Arc::clone(&app);
         move |request, peer| crate::rest::answer(&app, request, peer)
     };
-    transport::run(listener, surface, &server, stats, end).await;
+    let drained = transport::run(listener, surface, &server, stats, end).await;
+    app.finish_batches(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(saver).await
 }

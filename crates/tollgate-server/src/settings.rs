@@ -21,7 +21,7 @@ use std::{fmt, io};
 use tollgate::RuleSet;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::wire::{Document, Problems};
+use tollgate::wire::Document;
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
@@ -344,8 +344,7 @@ impl Settings {
         let file = source.flags.config.clone();
         let invalid = |problems| SettingsError::Invalid { file: file.clone(), problems };
         let mut document = Document::from_toml(text).map_err(invalid)?;
-        environment::apply(&mut document, &source.environment);
-        let mut problems = Problems::default();
+        let mut problems = environment::apply(&mut document, &source.environment);
         let mut fields = document.fields(&mut problems);
         let settings = read::settings(&mut fields, source);
         fields.finish();

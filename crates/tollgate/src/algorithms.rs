@@ -99,7 +99,7 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
 /// Brings a state from an impossible future back to `now`, keeping what was used.
 ///
 /// A state may lie a little ahead of the caller's clock (another caller read a later one); each algorithm treats
-/// that as "no time has passed". Further ahead than two windows and a minute, the clock that wrote it was wrong
+/// that as "no time has passed". Further ahead than two windows, and than a minute, the clock that wrote it was wrong
 /// and waiting for ours to catch up would lock the client out.
 pub fn heal(limit: &Limit, cell: Cell, now: Timestamp) -> Option<Cell> {
     if cell.at <= now + tolerance(limit) {

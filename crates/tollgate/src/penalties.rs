@@ -71,8 +71,8 @@ pub struct Conduct {
 impl Conduct {
     /// How much longer the client is kept out.
     ///
-    /// A penalty further ahead than any can be, by twice the longest and a minute, was written by a clock that was
-    /// wrong: it is over.
+    /// A penalty further ahead than any can be, by more than twice the longest and more than a minute, was written by a
+    /// clock that was wrong: it is over.
     pub fn cooldown_left(&self, policy: &PenaltyPolicy, now: Timestamp) -> Option<Span> {
         let left = self.cooldown_until.since(now);
         (!left.is_zero() && left <= policy.cooldown_possible()).then_some(left)

@@ -99,14 +99,22 @@ fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
         }
     };
     let second = Span::from_secs(1);
+    let cooldown_max = fields.read("max_cooldown", span(second)).unwrap_or(default.cooldown_max);
+    // A cap alone is fine: what is shorter than the usual first cooldown is the first one.
+    let base_cooldown = fields.read("base_cooldown", span(second));
+    if base_cooldown.is_some_and(|base| base > cooldown_max) {
+        let reason =
+            format!("is longer than max_cooldown, {cooldown_max}: no cooldown would ever be so long");
+        fields.complain("base_cooldown", reason);
+    }
     let policy = PenaltyPolicy {
         detection_window: fields.read("detection_window", span(second)).unwrap_or(default.detection_window),
         violation_threshold: (fields.read("violation_threshold", values::integer(1..=16)))
             .unwrap_or(default.violation_threshold),
-        base_cooldown: fields.read("base_cooldown", span(second)).unwrap_or(default.base_cooldown),
+        base_cooldown: base_cooldown.unwrap_or(default.base_cooldown.min(cooldown_max)),
         multipliers: (fields.read("penalty_multipliers", values::list(values::integer(1..=1_000_000))))
             .unwrap_or(default.multipliers),
-        cooldown_max: fields.read("max_cooldown", span(second)).unwrap_or(default.cooldown_max),
+        cooldown_max,
     };
     let levels = policy.multipliers.len();
     let levels_max = VIOLATIONS_MAX.saturating_sub(policy.violation_threshold as usize);

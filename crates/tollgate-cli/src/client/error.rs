@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::handshake::HandshakeError;
 use super::tls::TlsError;
+use crate::render;
 use crate::url::{Target, UrlError};
 
 /// Why there is no answer.
@@ -100,6 +101,8 @@ pub(crate) struct ApiError {
     message: String,
     field: Option<String>,
     reason: Option<String>,
+    /// How long to wait before it is asked again, in microseconds.
+    wait: Option<u64>,
     request_id: Option<String>,
     hint: Option<String>,
 }
@@ -116,6 +119,9 @@ impl std::fmt::Display for ApiError {
             (Some(field), Some(reason)) => write!(f, ", {field}: {reason}")?,
             (Some(one), None) | (None, Some(one)) => write!(f, ", {one}")?,
             (None, None) => {}
+        }
+        if let Some(wait) = self.wait {
+            write!(f, ", retry in {}", render::lasting(wait.div_ceil(1_000_000)))?;
         }
         match &self.request_id {
             // A person can act on a message; only for the server's own faults is the log the place to look.
@@ -137,6 +143,7 @@ impl ApiError {
             message: word(&error["message"]).unwrap_or_else(|| "the server gave no reason".to_owned()),
             field: word(&details["field"]),
             reason: word(&details["reason"]),
+            wait: details["retry_after_us"].as_u64(),
             request_id: word(&error["request_id"]),
             hint: hint.map(str::to_owned),
         }

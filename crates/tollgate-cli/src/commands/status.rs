@@ -22,16 +22,31 @@ pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exi
 }
 
 fn told(body: &Value) -> Vec<String> {
+    let until = |key: &str| render::reset(&body[key]).map(|reset| format!("which ends {reset}"));
+    let reason = body["reason"].as_str().filter(|reason| !reason.is_empty()).map(escape);
+    let blocked = body["decision"].as_str() == Some("blocked");
+    let kept_out = !body["cooldown_until"].is_null();
     let left = match (body["remaining"].as_u64(), body["limit"].as_u64()) {
-        (Some(remaining), Some(limit)) => format!("{remaining} of {limit} left"),
+        _ if kept_out => "kept out".to_owned(),
+        (Some(remaining), Some(limit)) => match body["capacity"].as_u64().filter(|most| *most < limit) {
+            Some(most) => format!("{remaining} of {most} left at once, limit {limit}"),
+            None => format!("{remaining} of {limit} left"),
+        },
         // No counter was asked: a rule or an administrator keeps the user out.
-        _ if body["allowed"].as_bool() == Some(false) => "blocked".to_owned(),
+        _ if blocked || body["allowed"].as_bool() == Some(false) => "blocked".to_owned(),
         _ => "no limit applies".to_owned(),
     };
+    if blocked || kept_out {
+        let ends = until("blocked_until").or_else(|| until("cooldown_until"));
+        return [Some(left), reason, ends, degraded(body)].into_iter().flatten().collect();
+    }
     let used = body["usage_percentage"].as_f64().map(|used| format!("{used:.1} % used"));
     let reset = render::full_again(&body["reset_at"]);
     let strategy = body["strategy"].as_str().map(escape);
-    let degraded = (body["degraded"].as_bool() == Some(true))
-        .then(|| "degraded: told without the shared counters".to_owned());
-    [Some(left), used, reset, strategy, degraded].into_iter().flatten().collect()
+    [Some(left), used, reason, reset, strategy, degraded(body)].into_iter().flatten().collect()
+}
+
+fn degraded(body: &Value) -> Option<String> {
+    (body["degraded"].as_bool() == Some(true))
+        .then(|| "degraded: told without the shared counters".to_owned())
 }

@@ -226,24 +226,56 @@ fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
     assert_eq!(send(&nodes[1], &batch("other", "carol")).json()["results"][0]["remaining"], 2);
 }
 
-#[test]
-fn t39_a_batch_whose_caller_hung_up_is_nobodys() {
-    let redis = RedisServer::start();
-    let nodes = fleet(&redis, 1_000_000);
-    let checks = vec![r#"{"user_id":"carol","endpoint":"/x"}"#; 1_000].join(",");
-    let batch = format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#);
+/// Sends a batch to a node and hangs up when it is under way.
+fn hang_up_on(node: &Service, redis: &RedisServer, batch: &str) {
     let claimed = || !redis.cli(&["KEYS", "rl:*i{*"]).is_empty();
-    let mut caller = TcpStream::connect(nodes[0].address).unwrap();
+    let mut caller = TcpStream::connect(node.address).unwrap();
     let head = "POST /v1/rate-limit/batch-check HTTP/1.1\r\nhost: test\r\ncontent-type: application/json\r\n";
     write!(caller, "{head}content-length: {}\r\n\r\n{batch}", batch.len()).unwrap();
     wait_for("the claim", || claimed().then_some(()));
-    drop(caller);
-    // Long before a node that says nothing is taken for dead.
-    let answer = wait_for("the batch to be free", || {
-        let answer = nodes[1].post("/v1/rate-limit/batch-check", &batch);
-        (answer.status != 409).then_some(answer)
-    });
+}
+
+fn batch_of_carol(checks: usize) -> String {
+    let checks = vec![r#"{"user_id":"carol","endpoint":"/x"}"#; checks].join(",");
+    format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#)
+}
+
+/// What is left after it, and whether it was told again.
+fn told(answer: &Answer) -> (bool, u64) {
+    let body = answer.json();
+    let last = body["results"].as_array().unwrap().last().unwrap();
+    (body["replayed"] == true, last["remaining"].as_u64().unwrap())
+}
+
+#[test]
+fn t39_a_batch_whose_caller_hung_up_is_finished_and_told_again_by_any_node() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000_000);
+    let batch = batch_of_carol(1_000);
+    hang_up_on(&nodes[0], &redis, &batch);
+    for node in [&nodes[1], &nodes[0], &nodes[2]] {
+        let answer = wait_for("the batch to be decided", || {
+            let answer = node.post("/v1/rate-limit/batch-check", &batch);
+            (answer.status != 409).then_some(answer)
+        });
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert_eq!(told(&answer), (true, 999_000));
+    }
+    // Where it was decided, for what that node leased is its own.
+    assert_eq!(nodes[0].check("carol", "/x").json()["remaining"], 998_999, "charged once");
+}
+
+#[test]
+fn t39_a_node_that_ends_finishes_the_batch_whose_caller_hung_up() {
+    let redis = RedisServer::start();
+    let [node, other, _] = fleet(&redis, 1_000_000);
+    let batch = batch_of_carol(1_000);
+    hang_up_on(&node, &redis, &batch);
+    node.signal("-TERM");
+    assert!(node.ended().0.success());
+    let answer = other.post("/v1/rate-limit/batch-check", &batch);
     assert_eq!(answer.status, 200, "{}", answer.text);
+    assert_eq!(told(&answer), (true, 999_000));
 }
 
 #[test]

@@ -87,8 +87,9 @@ fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
 #[test]
 fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing() {
     let service = Service::with_config(TEN);
-    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/", "/nowhere"] {
+    for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"] {
         (0..20).for_each(|_| drop(service.get(path)));
+        (0..20).for_each(|_| assert_eq!(service.post(path, "").status, 405));
     }
     let looked = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x");
     assert_eq!((looked.status, looked.json()["remaining"].as_u64()), (200, Some(1_000)));
@@ -103,6 +104,21 @@ fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing(
     }
     assert_caller_limited(&service.get("/v1/rate-limit/status?user_id=a&endpoint=/x"));
     assert_caller_limited(&service.post("/v1/rate-limit/explain", CHECK));
+}
+
+#[test]
+fn t38_what_leads_nowhere_counts_for_its_address() {
+    let service = Service::with_config(&[TEN, KEYS].concat());
+    assert_eq!(service.get("/nowhere").status, 404);
+    assert_eq!(service.get("/v1/rate-limit/check").status, 405);
+    assert_eq!(service.with_key("checker-key", "GET", "/v1/nowhere", "").status, 404);
+    assert_eq!(passing(|| service.check("a", "/x")), 7, "three were used");
+    assert_caller_limited(&service.get("/nowhere"));
+    assert_caller_limited(&service.get("/v1/rate-limit/check"));
+    assert_eq!(service.get("/healthz").status, 200);
+    assert_eq!(service.post("/healthz", "").status, 405);
+    let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
+    assert_eq!(passing(checker), 10, "a key has its own");
 }
 
 #[test]

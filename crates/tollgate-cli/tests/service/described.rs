@@ -54,7 +54,8 @@ pub(crate) fn check(api: &Value, exchange: &Exchange<'_>) -> Result<(), String> 
     let operation = template(api, path).map(|template| &api["paths"][template][verb]);
     let Some(operation) = operation.filter(|operation| operation.is_object()) else {
         return match answer.status {
-            404 | 405 => {
+            // The last, of a caller that asks too much.
+            404 | 405 | 429 => {
                 let envelope = serde_json::json!({ "$ref": "#/components/schemas/ErrorEnvelope" });
                 exchange.holds_to(&Schemas::closed(api), &envelope)
             }

@@ -62,6 +62,19 @@ fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending()
 }
 
 #[test]
+fn a_body_that_is_declared_too_large_is_refused_before_it_is_asked_for() {
+    let service = Service::unconfigured();
+    for expect in ["expect: 100-continue\r\n", ""] {
+        let mut stream = service.connect();
+        let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
+        write!(stream, "{head}{expect}content-length: 5000000\r\n\r\n").unwrap();
+        // The first answer there is: no "100 Continue", and no waiting for the body.
+        let answer = read_answer(&mut stream);
+        assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), String::new()));
+    }
+}
+
+#[test]
 fn a_client_that_is_answered_while_it_sends_is_not_cut_off_by_a_reset() {
     let service = Service::unconfigured();
     let body = format!(

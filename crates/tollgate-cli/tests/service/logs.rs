@@ -60,11 +60,18 @@ fn changes_are_told_with_their_id_and_checks_are_not() {
     ask(&service, "check", "POST", "/v1/rate-limit/check", whose);
     ask(&service, "read", "GET", rules, "");
     assert_eq!(ask(&service, "trial", "POST", &format!("{rules}?dry_run=true"), RULE).status, 200);
+    // Not by the harness, which holds values against the description as they are written.
+    let (key, length) = (service.admin_key(), RULE.len());
+    let head = format!("POST {rules}?dry_run=%74rue HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n");
+    let fields = "x-request-id: escaped\r\ncontent-type: application/json\r\n";
+    let sent = format!("{head}{fields}content-length: {length}\r\n\r\n{RULE}");
+    let escaped = service.raw(sent.as_bytes());
+    assert_eq!((escaped.status, &escaped.json()["dry_run"]), (200, &json!(true)));
     assert_eq!(ask(&service, "create", "POST", rules, RULE).status, 201);
     assert_eq!(ask(&service, "again", "POST", rules, RULE).status, 409);
     assert_eq!(ask(&service, "reload", "POST", reload, "").status, 200);
     assert_eq!(ask(&service, "reset", "POST", reset, whose).status, 200);
-    for quiet in ["check", "read", "trial", "again"] {
+    for quiet in ["check", "read", "trial", "escaped", "again"] {
         assert_eq!(lines(&service, quiet), Vec::<Value>::new());
     }
     let made = |route: &str, status: u16| json!({"message": "change made", "method": "POST", "route": route, "status": status, "by": "admin"});

@@ -79,6 +79,72 @@ fn an_explanation_tells_the_counters_of_a_client_in_cooldown() {
 }
 
 #[test]
+fn a_status_says_why_nothing_passes_and_until_when() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "1m"
+        [[rules]]
+        name = "slow"
+        per = ["user"]
+        limits = [{ requests = 2, window = "10s" }]
+        response = { retry_after_floor = "10m" }
+    "#,
+    );
+    let status = |user: &str| service.get(&format!("/v1/rate-limit/status/{user}/x")).json();
+    let free = status("b");
+    assert_eq!(free["allowed"], true);
+    for absent in ["reason", "decision", "blocked_until", "cooldown_until"] {
+        assert_eq!(free.get(absent), None, "{free}");
+    }
+    (0..3).for_each(|_| drop(service.check("a", "/x")));
+    let cooling = status("a");
+    assert_eq!((&cooling["allowed"], &cooling["reason"]), (&json!(false), &json!("cooldown")), "{cooling}");
+    assert_eq!(cooling["cooldown_until"], cooling["reset_at"], "{cooling}");
+    let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+    assert_eq!(cooling["cooldown_until"], explained["cooldown_until"]);
+
+    for (user, until) in [("c", json!(null)), ("d", json!(4_102_444_800_u64))] {
+        let ends = if until.is_null() { "" } else { r#","until":"2100-01-01T00:00:00Z""# };
+        let block = format!(r#"{{"client":"user:{user}","reason":"abuse"{ends}}}"#);
+        assert_eq!(service.admin("POST", "/v1/admin/blocks", &block).status, 201);
+        let blocked = status(user);
+        assert_eq!((&blocked["allowed"], &blocked["decision"]), (&json!(false), &json!("blocked")));
+        assert_eq!((&blocked["reason"], blocked.get("blocked_until")), (&json!("abuse"), Some(&until)));
+    }
+}
+
+#[test]
+fn a_status_measures_what_is_used_by_what_can_be_taken_at_once() {
+    let service = Service::with_config(
+        r#"
+        [[rules]]
+        name = "hourly"
+        per = ["user"]
+        when = { endpoints = ["/small"] }
+        limits = [{ requests = 1000, window = "30d", burst = 20 }]
+        [[rules]]
+        name = "large"
+        per = ["user"]
+        when = { endpoints = ["/large"] }
+        limits = [{ requests = 10, window = "30d", burst = 40 }]
+    "#,
+    );
+    let used = |endpoint: &str| {
+        let body = service.get(&format!("/v1/rate-limit/status/a/{endpoint}")).json();
+        (body["usage_percentage"].as_f64().unwrap(), body["capacity"].as_u64().unwrap())
+    };
+    assert_eq!((used("small"), used("large")), ((0.0, 20), (0.0, 40)));
+    for endpoint in ["/small", "/large"] {
+        let check = format!(r#"{{"user_id":"a","endpoint":"{endpoint}","cost":10}}"#);
+        assert_eq!(service.post("/v1/rate-limit/check", &check).status, 200);
+    }
+    assert_eq!((used("small"), used("large")), ((50.0, 20), (25.0, 40)));
+}
+
+#[test]
 fn a_status_takes_descriptors_and_refuses_what_it_does_not_know() {
     let service = Service::with_config(
         "[[rules]]\nname = \"by-device\"\nper = [\"user\", \"descriptor:device id\"]\n\

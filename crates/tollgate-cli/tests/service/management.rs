@@ -13,6 +13,32 @@ fn numbers(limit: u32) -> String {
 }
 
 #[test]
+fn metrics_are_told_in_the_form_that_is_asked_for() {
+    let service = Service::unconfigured();
+    service.check("a", "/x");
+    let told = |accept: &str| service.send("GET", "/metrics", &[("accept", accept)], "");
+    let sample = "\ntollgate_decisions_total{rule=\"default\",decision=\"admitted\"} 1\n";
+    let (new, old) = (told("*/*"), told("text/plain;version=0.0.4"));
+    assert_eq!(
+        new.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert_eq!(old.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    assert!(new.text.contains("\n# TYPE tollgate_decisions counter\n") && new.text.ends_with("# EOF\n"));
+    assert!(new.text.contains(sample) && old.text.contains(sample), "{}", old.text);
+    assert!(!old.text.contains("# EOF") && !old.text.contains("# UNIT"));
+    // Each sample under a name that was told.
+    let mut known = "";
+    for line in old.text.lines() {
+        match line.strip_prefix("# TYPE ") {
+            Some(typed) => known = typed.split(' ').next().unwrap(),
+            None if line.starts_with('#') => {}
+            None => assert_eq!(line.split(['{', ' ']).next(), Some(known), "{line}"),
+        }
+    }
+}
+
+#[test]
 fn numbers_for_a_user_and_endpoint_apply_there_and_nowhere_else() {
     let service = Service::unconfigured();
     let body = r#"{"user_id":"a","endpoint":"/api/v1/users/","limit":2,"window_seconds":60,"strategy":"sliding_window"}"#;

@@ -1,6 +1,7 @@
 //! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -12,7 +13,7 @@ use tollgate::{Decision, Timestamp};
 use utoipa::ToSchema;
 
 use super::check::own_limit;
-use super::{BATCH_BYTES_MAX, Call, Response};
+use super::{BATCH_BYTES_MAX, Call, Response, failed};
 use crate::answer::{self, DecisionBody};
 use crate::counters::Counters;
 use crate::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
@@ -90,39 +91,72 @@ pub(crate) enum ItemBody<'a> {
     )
 )]
 pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    let mut owed = Owed { call: &call, counted: false };
+    let call = Arc::new(call);
+    let owed = Owed { call: Arc::clone(&call), counted: false };
     let body = call.json_body(body, BATCH_BYTES_MAX).await?;
+    answer_batch(owed, body).await
+}
+
+/// A batch without a key ends with its caller. One with a key is decided apart from the connection: whoever lost it sends the batch
+/// again, and must not find that half of it was charged and nobody knows.
+async fn answer_batch(mut owed: Owed, body: Bytes) -> Result<Response, ApiError> {
+    let call = Arc::clone(&owed.call);
     // They are never closed.
-    let _place = call.app.batches.acquire().await.ok();
+    let place = Arc::clone(&call.app.batches).acquire_owned().await.ok();
     let batch: BatchBody<'_> = json::parse(&body)?;
     if batch.checks.len() > CHECKS_MAX {
         let reason = format!("a batch has at most {CHECKS_MAX} checks");
         return Err(ApiError::field(Code::PayloadTooLarge, "checks", reason));
     }
-    let now = call.app.now();
     let Some(key) = &batch.idempotency_key else {
         owed.count(batch.checks.len())?;
-        return Ok(render(&decide(&call, &batch, now).await, call.request_id.as_str()));
+        let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
+        return Ok(render(&decide(&call, checks, call.app.now()).await, call.request_id.as_str()));
     };
     if key.0.is_empty() || key.0.len() > KEY_BYTES_MAX {
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
     }
-    match call.app.idempotency.turn(&call.caller.name, &key.0, &body, now)? {
-        // What is only told again counts as what is only asked.
-        Turn::Replay(answer) => owed.count(1).map(|()| replay(&answer)),
-        Turn::Decide(mut ticket) => {
-            if let Some(answer) = ticket.claim(&call.app).await? {
-                ticket.answer(&answer);
-                return owed.count(1).map(|()| replay(&answer));
-            }
-            owed.count(batch.checks.len())?;
-            let outcomes = decide(&call, &batch, now).await;
-            if let Some(answer) = replayable(&outcomes, call.request_id.as_str()) {
-                ticket.tell_others(&call.app, &answer).await;
-                ticket.answer(&answer);
-            }
-            Ok(render(&outcomes, call.request_id.as_str()))
+    let key = key.0.as_ref().to_owned();
+    let checks = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
+    let keyed = Keyed { owed, body: body.clone(), key, checks };
+    let decided = tokio::spawn(async move {
+        // Held to the end, and so waited for when the service ends: see `App::finish_batches`.
+        let _place = place;
+        keyed.answer().await
+    });
+    // A panic in it is told by the runtime.
+    decided.await.unwrap_or_else(|_| Err(failed()))
+}
+
+/// A batch with a key, and all that it takes to decide it without its caller.
+struct Keyed {
+    owed: Owed,
+    body: Bytes,
+    key: String,
+    checks: Vec<Bytes>,
+}
+
+impl Keyed {
+    async fn answer(self) -> Result<Response, ApiError> {
+        let Keyed { mut owed, body, key, checks } = self;
+        let call = Arc::clone(&owed.call);
+        let now = call.app.now();
+        let mut ticket = match call.app.idempotency.turn(&call.caller.name, &key, &body, now)? {
+            Turn::Decide(ticket) => ticket,
+            // What is only told again counts as what is only asked.
+            Turn::Replay(answer) => return owed.count(1).map(|()| replay(&answer)),
+        };
+        if let Some(answer) = ticket.claim(&call.app).await? {
+            ticket.answer(&answer);
+            return owed.count(1).map(|()| replay(&answer));
         }
+        owed.count(checks.len())?;
+        let outcomes = decide(&call, checks.iter().map(Bytes::as_ref), now).await;
+        if let Some(answer) = replayable(&outcomes, call.request_id.as_str()) {
+            ticket.tell_others(&call.app, &answer).await;
+            ticket.answer(&answer);
+        }
+        Ok(render(&outcomes, call.request_id.as_str()))
     }
 }
 
@@ -131,15 +165,15 @@ type Outcome<'a> = Result<(CheckBody<'a>, Result<Decision, KeyRefusal>), ApiErro
 
 /// What a batch still counts for its caller: as much as is in it, all or nothing. One that never gets so far, because something is
 /// wrong with it or the caller hangs up, counts as one: its body was read all the same.
-struct Owed<'a> {
-    call: &'a Call,
+struct Owed {
+    call: Arc<Call>,
     counted: bool,
 }
 
-impl Owed<'_> {
+impl Owed {
     /// Counts so many checks, and an empty batch as one.
     fn count(&mut self, checks: usize) -> Result<(), ApiError> {
-        let Call { app, caller, peer, .. } = self.call;
+        let Call { app, caller, peer, .. } = &*self.call;
         let live = app.live();
         let Some(callers) = &live.callers else { return Ok(()) };
         let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
@@ -150,7 +184,7 @@ impl Owed<'_> {
     }
 }
 
-impl Drop for Owed<'_> {
+impl Drop for Owed {
     fn drop(&mut self) {
         if !self.counted {
             // The answer stands, whatever else was asked meanwhile.
@@ -161,9 +195,13 @@ impl Drop for Owed<'_> {
 
 /// Decides every check, and lets others have their turn now and then: memory never waits, and a thousand checks in one go would keep
 /// everybody waiting who shares the thread.
-async fn decide<'a>(call: &Call, batch: &BatchBody<'a>, now: Timestamp) -> Vec<Outcome<'a>> {
-    let mut outcomes = Vec::with_capacity(batch.checks.len());
-    for (number, raw) in batch.checks.iter().enumerate() {
+async fn decide<'a>(
+    call: &Call,
+    checks: impl ExactSizeIterator<Item = &'a [u8]>,
+    now: Timestamp,
+) -> Vec<Outcome<'a>> {
+    let mut outcomes = Vec::with_capacity(checks.len());
+    for (number, raw) in checks.enumerate() {
         if number > 0 && number % CHECKS_AT_A_TIME == 0 {
             tokio::task::yield_now().await;
         }
@@ -191,8 +229,8 @@ fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
     serde_json::to_vec(&BatchAnswer { results, replayed: true }).ok().map(Bytes::from)
 }
 
-async fn decide_one<'a>(call: &Call, raw: &'a RawValue, now: Timestamp) -> Outcome<'a> {
-    let check: CheckBody<'a> = json::parse(raw.get().as_bytes())?;
+async fn decide_one<'a>(call: &Call, raw: &'a [u8], now: Timestamp) -> Outcome<'a> {
+    let check: CheckBody<'a> = json::parse(raw)?;
     let decision = {
         let keys = call.app.key_ring(check.key_text(), now);
         match check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller) {
@@ -233,9 +271,13 @@ fn replay(answer: &Bytes) -> Response {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::future::{Future, poll_fn};
+    use std::pin::pin;
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+    use std::task::Poll;
+    use std::time::Duration;
 
+    use http_body_util::BodyExt;
     use tollgate::{MemoryCounters, Seed};
 
     use super::*;
@@ -253,11 +295,16 @@ mod tests {
         App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
-    fn call(app: &Arc<App>) -> Call {
+    fn call(app: &Arc<App>) -> Arc<Call> {
         let (parts, ()) = http::Request::new(()).into_parts();
         let request_id = RequestId::of(app, &parts.headers);
         let (caller, peer) = (Caller::anonymous(), [192, 0, 2, 1].into());
-        Call { app: Arc::clone(app), parts, path: "/v1/rate-limit/batch-check", caller, peer, request_id }
+        let path = "/v1/rate-limit/batch-check";
+        Arc::new(Call { app: Arc::clone(app), parts, path, caller, peer, request_id })
+    }
+
+    fn owed(call: &Arc<Call>) -> Owed {
+        Owed { call: Arc::clone(call), counted: false }
     }
 
     #[tokio::test]
@@ -277,25 +324,59 @@ mod tests {
         });
         let call = call(&app("default_limit = 5000"));
         let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
-        let outcomes = decide(&call, &batch, call.app.now()).await;
+        let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
+        let outcomes = decide(&call, checks, call.app.now()).await;
         done.store(true, Ordering::Relaxed);
         other.await.unwrap();
         assert_eq!(outcomes.len(), 1_000);
         assert!(turns.load(Ordering::Relaxed) >= 1_000 / CHECKS_AT_A_TIME - 1, "{turns:?}");
     }
 
+    async fn sent(app: &Arc<App>, body: &Bytes) -> Result<serde_json::Value, Code> {
+        let answer = answer_batch(owed(&call(app)), body.clone()).await.map_err(|error| error.code())?;
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        Ok(serde_json::from_slice(&body).unwrap())
+    }
+
+    #[tokio::test]
+    async fn t39_a_batch_with_a_key_is_finished_without_its_caller_and_charged_once() {
+        // None comes back while the test runs.
+        let app = app("default_limit = 5000\ndefault_window = \"365d\"");
+        let checks = vec![r#"{"user_id":"a","endpoint":"/x"}"#; 1_000].join(",");
+        let body = Bytes::from(format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#));
+        let remaining = || async {
+            let look = Bytes::from_static(br#"{"checks":[{"user_id":"a","endpoint":"/x","cost":0}]}"#);
+            sent(&app, &look).await.unwrap()["results"][0]["remaining"].as_u64()
+        };
+        {
+            let mut caller = pin!(answer_batch(owed(&call(&app)), body.clone()));
+            // Until some of it is charged, and then the connection is gone.
+            while app.limiter().counters().memory().unwrap().is_empty() {
+                let polled = poll_fn(|context| Poll::Ready(caller.as_mut().poll(context))).await;
+                assert!(polled.is_pending());
+                tokio::task::yield_now().await;
+            }
+        }
+        assert_eq!(sent(&app, &body).await, Err(Code::Conflict), "it is under way");
+        app.finish_batches(Duration::from_mins(1)).await;
+        assert_eq!(remaining().await, Some(4_000));
+        let again = sent(&app, &body).await.unwrap();
+        assert_eq!((&again["replayed"], &again["results"][999]["remaining"]), (&true.into(), &4_000.into()));
+        assert_eq!(remaining().await, Some(4_000));
+    }
+
     #[tokio::test]
     async fn t38_what_never_gets_so_far_counts_as_one_and_what_must_wait_as_nothing() {
         let app = app("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = call(&app);
-        let count = |checks| Owed { call: &call, counted: false }.count(checks).map_err(|error| error.code());
-        drop(Owed { call: &call, counted: false });
+        let count = |checks| owed(&call).count(checks).map_err(|error| error.code());
+        drop(owed(&call));
         assert_eq!(count(9), Ok(()), "nine were left");
         assert_eq!(count(1), Err(Code::CallerLimited));
 
         let app = self::app("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = self::call(&app);
-        let count = |checks| Owed { call: &call, counted: false }.count(checks).map_err(|error| error.code());
+        let count = |checks| owed(&call).count(checks).map_err(|error| error.code());
         assert_eq!(count(6), Ok(()));
         for _ in 0..100 {
             assert_eq!(count(5), Err(Code::CallerLimited), "and four are still left");

@@ -11,6 +11,7 @@ use crate::answer;
 use crate::catalog::Source;
 use crate::counters::StoreState;
 use crate::error::ApiError;
+use crate::metrics::{classic, wants_plain_text};
 
 /// Pages may load what this server serves, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -74,11 +75,20 @@ pub(super) async fn readyz(call: Call) -> Result<Response, ApiError> {
     Ok(answer::json(code, &HealthBody { status, config_error, store_error, catalog_error, data_dir_error }))
 }
 
-/// Metrics as OpenMetrics text.
-#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "OpenMetrics text", body = String, content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8")))]
+/// Metrics: OpenMetrics text, or the text format of before where that is asked for.
+#[utoipa::path(get, path = "/metrics", responses((
+    status = 200, description = "What `Accept` asks for, else OpenMetrics text",
+    content(
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"),
+        (String = "text/plain; version=0.0.4; charset=utf-8"),
+    ),
+)))]
 pub(super) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    Ok(text(kind, call.app.metrics_text()))
+    let openmetrics = call.app.metrics_text();
+    if wants_plain_text(&call.parts.headers) {
+        return Ok(text("text/plain; version=0.0.4; charset=utf-8", classic(&openmetrics)));
+    }
+    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics))
 }
 
 /// This description.

@@ -4,11 +4,13 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
+use tollgate::decision::{Refusal, Report};
+use tollgate::{Answer, Decision, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
 use super::check::own_limit;
 use super::{Call, Response};
-use crate::answer;
+use crate::answer::{self, BlockedUntil};
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json::{self, Pairs, Text};
@@ -73,10 +75,26 @@ pub(crate) struct StatusBody<'a> {
     reset_at: Option<u64>,
     /// The algorithm.
     strategy: Option<&'static str>,
-    /// How much of the limit is used, in percent.
+    /// The most that can be taken at once: the burst, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capacity: Option<u32>,
+    /// How much of the capacity is used, in percent.
     usage_percentage: Option<f64>,
     /// The rule that would decide.
     rule: Option<&'a str>,
+    /// Why nothing would pass, as a check says it: `over_limit`, `cost_exceeds_limit`, `cooldown`, or why the client is blocked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// `blocked`, if no counter is asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    decision: Option<&'static str>,
+    /// When the block ends, in Unix seconds; null if it does not end by itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<u64>)]
+    blocked_until: Option<BlockedUntil>,
+    /// Until when the client is kept out for running into its limits, in Unix seconds; absent if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cooldown_until: Option<u64>,
     /// Whether this is told without the shared counters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
@@ -189,8 +207,13 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
         remaining: shown.remaining,
         reset_at: shown.reset_at,
         strategy: shown.strategy,
-        usage_percentage: shown.limit.zip(shown.remaining).map(|(limit, remaining)| used(limit, remaining)),
+        capacity: decision.binding().map(|report| report.capacity),
+        usage_percentage: decision.binding().map(used),
         rule: shown.rule,
+        reason: shown.reason,
+        decision: shown.decision,
+        blocked_until: shown.blocked_until,
+        cooldown_until: cooldown_until(&decision).map(Timestamp::as_secs_ceil),
         degraded: shown.degraded,
     };
     let mut response = answer::json(StatusCode::OK, &body);
@@ -199,11 +222,22 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
     Ok(response)
 }
 
-/// Percent with one decimal; a limit of nothing is used up.
-fn used(limit: u32, remaining: u32) -> f64 {
-    if limit == 0 {
+/// When a client that is kept out may come back. A rule may have its clients told of a longer wait: that is not when it ends.
+fn cooldown_until(decision: &Decision) -> Option<Timestamp> {
+    match decision.answer {
+        Answer::Refuse { reason: Refusal::Cooldown, retry_after } => {
+            decision.reset_at().or(retry_after.map(|wait| decision.now + wait))
+        }
+        _ => None,
+    }
+}
+
+/// Percent of what can be taken at once, with one decimal; a limit of nothing is used up.
+fn used(report: &Report) -> f64 {
+    let Report { capacity, verdict, .. } = report;
+    if *capacity == 0 {
         return 100.0;
     }
-    let tenths = u64::from(limit - remaining.min(limit)) * 1_000 / u64::from(limit);
+    let tenths = u64::from(capacity.saturating_sub(verdict.remaining)) * 1_000 / u64::from(*capacity);
     f64::from(u32::try_from(tenths).unwrap_or(1_000)) / 10.0
 }

@@ -31,7 +31,13 @@ pub fn banner(ready: &Ready) -> String {
     line("health", &format_args!("{url}/healthz"));
     line("docs", &format_args!("{url}/docs"));
     line("metrics", &format_args!("{url}/metrics"));
-    line("data", &settings.data_dir.display());
+    match std::env::current_dir() {
+        // Without a home it is wherever the process was started: whoever looks for it must know where.
+        Ok(here) if settings.data_dir.is_relative() => {
+            line("data", &format_args!("{} in {}", settings.data_dir.display(), here.display()));
+        }
+        _ => line("data", &settings.data_dir.display()),
+    }
     match &settings.config_file {
         Some(file) => line("config", &file.display()),
         None => line("config", &"none: the defaults apply (--config FILE)"),

@@ -1,8 +1,9 @@
 //! `[callers]`: how much each caller of the service itself may ask.
 
+use tollgate::Algorithm;
 use tollgate::rules::RuleLimit;
+use tollgate::wire::values::text;
 use tollgate::wire::{Fields, read_limit_and_window};
-use tollgate::{Algorithm, Limit};
 
 use super::show::{Toml, limits};
 
@@ -28,7 +29,9 @@ impl CallerLimits {
 /// Reads the section, which has the keys of a tier; what is wrong, the fields know.
 pub(super) fn read(fields: &mut Fields<'_, '_>) -> CallerLimits {
     let limits = read_limit_and_window(fields);
-    if let Some(other) = limits.iter().map(Limit::algorithm).find(|one| !ALGORITHMS.contains(one)) {
+    // As it is written: of limits that are wrong otherwise there is none to look at.
+    let algorithm = fields.peek("algorithm", text).and_then(|name| Algorithm::parse(&name));
+    if let Some(other) = algorithm.filter(|one| !ALGORITHMS.contains(one)) {
         let names = ALGORITHMS.map(Algorithm::as_str).join(", ");
         fields.complain("algorithm", format!("{:?} is not for callers: one of {names}", other.as_str()));
     }
@@ -42,8 +45,9 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> CallerLimits {
 
 #[cfg(test)]
 mod tests {
+    use tollgate::Limit;
+
     use super::super::Settings;
-    use super::*;
 
     fn read(section: &str) -> Vec<Limit> {
         let settings = Settings::from_toml(section).unwrap();

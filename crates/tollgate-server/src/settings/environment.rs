@@ -1,6 +1,6 @@
 //! `TOLLGATE_SECTION__KEY=value` over the file.
 
-use tollgate::wire::document::Node;
+use tollgate::wire::document::{Node, Problem};
 use tollgate::wire::{Document, Origin, Problems, Value};
 
 const PREFIX: &str = "TOLLGATE_";
@@ -41,9 +41,14 @@ fn is_setting(name: &str) -> bool {
     name.strip_prefix(PREFIX).is_some_and(|key| !of_kubernetes(key)) && !OF_THE_CLI.contains(&name)
 }
 
-/// Puts each variable over what the file says. Mistakes are told with the name of the variable.
-pub(super) fn apply(document: &mut Document, environment: &[(String, String)]) {
-    for (name, value) in environment.iter().filter(|(name, _)| is_setting(name)) {
+/// Puts each variable over what the file says. Mistakes are told with the name of the variable; those that lead nowhere, because
+/// what they are to be a key of is no table, here.
+pub(super) fn apply(document: &mut Document, environment: &[(String, String)]) -> Problems {
+    let mut problems = Problems::default();
+    let mut variables: Vec<_> = environment.iter().filter(|(name, _)| is_setting(name)).collect();
+    // A section as a whole before its keys, in whatever order they are told.
+    variables.sort_by_key(|(name, _)| name.matches("__").count());
+    for (name, value) in variables {
         let key = name.trim_start_matches(PREFIX).to_ascii_lowercase();
         let path: Vec<&str> = key.split("__").collect();
         let origin = Origin::Named(name.clone());
@@ -52,8 +57,12 @@ pub(super) fn apply(document: &mut Document, environment: &[(String, String)]) {
             parsed if path.last().is_some_and(|key| TEXTS.contains(key)) => as_text(parsed, value),
             parsed => parsed,
         };
-        document.set(&path, parsed, &origin);
+        if let Err(other) = document.set(&path, parsed, &origin) {
+            let reason = format!("leads nowhere: {} is {}, not a table", other.key, other.kind);
+            problems.0.push(Problem { origin, key: path.join("."), reason });
+        }
     }
+    problems
 }
 
 fn as_text(parsed: Value, written: &str) -> Value {

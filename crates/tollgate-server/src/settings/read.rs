@@ -14,6 +14,7 @@ use tollgate::identity::Spelling;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::wire::values::{boolean, integer, span, text, word};
 use tollgate::wire::{Fields, Value, read_rules, read_spelling};
+use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
 
@@ -38,7 +39,8 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
     let has_built_in_default = !has_rules && !fields.has("default_limit");
     let server = fields.table("server", read_server).unwrap_or_default();
-    let counters = fields.table("counters", read_counters).unwrap_or_default();
+    let logged = rules.as_ref().and_then(largest_log);
+    let counters = fields.table("counters", |fields| read_counters(fields, logged)).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
@@ -158,9 +160,18 @@ enum Store {
     Redis,
 }
 
-fn read_counters(fields: &mut Fields<'_, '_>) -> CounterSettings {
+/// The most that a rule remembers of each client one by one, and which rule.
+fn largest_log(rules: &RuleSet) -> Option<(u32, &str)> {
+    let logs = rules.rules().iter().flat_map(|rule| {
+        let logged = rule.limits.iter().filter(|one| one.limit.algorithm() == Algorithm::SlidingWindowLog);
+        logged.map(|one| (one.limit.requests(), &*rule.name))
+    });
+    logs.max_by_key(|(requests, _)| *requests)
+}
+
+fn read_counters(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> CounterSettings {
     let store = fields.read("store", word(&[("memory", Store::Memory), ("redis", Store::Redis)]));
-    let bounds = read_bounds(fields);
+    let bounds = read_bounds(fields, logged);
     let often = duration(Duration::from_secs(1), Duration::from_hours(24));
     let save_every = fields.read("save_every", often);
     if store == Some(Store::Redis) {
@@ -182,14 +193,23 @@ fn read_counters(fields: &mut Fields<'_, '_>) -> CounterSettings {
     CounterSettings::Memory { bounds, save_every: save_every.unwrap_or(Duration::from_mins(1)) }
 }
 
-fn read_bounds(fields: &mut Fields<'_, '_>) -> MemoryBounds {
+fn read_bounds(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> MemoryBounds {
     let default = MemoryBounds::default();
+    let log_bytes_max = fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX));
+    if let (Some(given), Some((requests, rule))) = (log_bytes_max, logged) {
+        let least = MemoryBounds::log_bytes_least(requests);
+        if given < least {
+            let reason = format!(
+                "must be at least {least}: with less no client of the rule {rule:?} has a log of its own"
+            );
+            fields.complain("log_bytes_max", reason);
+        }
+    }
     MemoryBounds {
         keys_max: (fields.read("keys_max", integer(1..=KEYS_MAX)))
             .and_then(NonZeroUsize::new)
             .unwrap_or(default.keys_max),
-        log_bytes_max: (fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX)))
-            .unwrap_or(default.log_bytes_max),
+        log_bytes_max: log_bytes_max.unwrap_or(default.log_bytes_max),
         penalties_max: fields.read("penalties_max", integer(0..=KEYS_MAX)).unwrap_or(default.penalties_max),
     }
 }

@@ -171,6 +171,26 @@ fn mistakes_in_the_environment_name_the_variable() {
 }
 
 #[test]
+fn a_section_that_is_no_table_is_told_whatever_is_said_of_its_keys() {
+    let section = ("TOLLGATE_SERVER", "3");
+    let key = ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:80");
+    for environment in [[section, key], [key, section]] {
+        let error = load(&Flags::default(), &environment).unwrap_err();
+        let lines = problems(&error);
+        assert_eq!(lines.len(), 2, "{error}");
+        for start in [
+            "TOLLGATE_SERVER__LISTEN: server.listen: leads nowhere: server is an integer, not a table",
+            "TOLLGATE_SERVER: server: must be a table",
+        ] {
+            assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{error}");
+        }
+    }
+    let table = [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:80"), ("TOLLGATE_SERVER", "{ connections_max = 5 }")];
+    let settings = load(&Flags::default(), &table).unwrap();
+    assert_eq!((settings.listen.port(), settings.server.connections_max), (80, 5), "both hold");
+}
+
+#[test]
 fn variables_of_the_cli_and_of_kubernetes_are_no_settings() {
     let environment = [
         ("TOLLGATE_URL", "http://localhost"),

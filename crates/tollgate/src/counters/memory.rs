@@ -53,6 +53,15 @@ pub struct MemoryBounds {
     pub penalties_max: usize,
 }
 
+impl MemoryBounds {
+    /// The least [`log_bytes_max`](Self::log_bytes_max) with which clients of a `sliding_window_log` of so many requests have logs of
+    /// their own: each of 256 shards must have room for one, beside that which is left for those that newcomers share.
+    pub const fn log_bytes_least(requests: u32) -> usize {
+        let bytes = shard::bytes_of_log(requests);
+        SHARDS * (bytes + bytes / 31)
+    }
+}
+
 impl Default for MemoryBounds {
     /// A million counters (about 50 MB when full), 256 MB of logs, 100,000 clients on record.
     fn default() -> Self {

@@ -125,6 +125,15 @@ impl Problems {
     }
 }
 
+/// Something that was to have keys, and is no table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoTable {
+    /// What.
+    pub key: String,
+    /// What it is.
+    pub kind: &'static str,
+}
+
 /// A whole document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
@@ -167,19 +176,23 @@ impl Document {
     }
 
     /// Sets the value at a path of keys, making the tables on the way.
-    pub fn set(&mut self, path: &[&str], value: Value, origin: &Origin) {
-        let Some((last, parents)) = path.split_last() else { return };
+    ///
+    /// # Errors
+    /// When something on the way is no table. It stays as it is, for its reader to complain of.
+    pub fn set(&mut self, path: &[&str], value: Value, origin: &Origin) -> Result<(), NoTable> {
+        let Some((last, parents)) = path.split_last() else { return Ok(()) };
         let mut table = &mut self.root;
-        for key in parents {
+        for (depth, key) in parents.iter().enumerate() {
             let node = entry(table, key, || Node { value: Value::Table(Vec::new()), origin: origin.clone() });
-            if !matches!(node.value, Value::Table(_)) {
-                *node = Node { value: Value::Table(Vec::new()), origin: origin.clone() };
-            }
-            let Value::Table(next) = &mut node.value else { return };
+            let kind = node.value.kind();
+            let Value::Table(next) = &mut node.value else {
+                return Err(NoTable { key: parents[..=depth].join("."), kind });
+            };
             table = next;
         }
         let placeholder = || Node { value: Value::Datetime, origin: origin.clone() };
         *entry(table, last, placeholder) = Node { value, origin: origin.clone() };
+        Ok(())
     }
 
     /// Reads the document; mistakes go to `problems`.

@@ -73,7 +73,8 @@ fn check_limits(fields: &mut Fields<'_, '_>, limits: &[Limit], action: Option<Ac
     }
 }
 
-fn algorithm(value: &Value) -> Result<Algorithm, String> {
+/// An algorithm by its name, or by the one that it also has.
+pub(super) fn algorithm(value: &Value) -> Result<Algorithm, String> {
     let name = text(value)?;
     Algorithm::parse(&name).ok_or_else(|| {
         let names = Algorithm::ALL.map(Algorithm::as_str);

@@ -1,11 +1,12 @@
 //! The short forms: a default, tiers, endpoints and exemptions, compiled to rules of one layer.
 //!
 //! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
-//! applies to a client. They stand behind every `[[rules]]` entry that names no priority.
+//! applies to a client. Limits stand behind every `[[rules]]` entry that names no priority, exemptions before every entry
+//! that has a priority above 0, also before one that blocks.
 
 use super::Names;
 use super::document::{Fields, Value};
-use super::limits::{FORMS, Numbers, make, read_limits};
+use super::limits::{FORMS, Numbers, algorithm, make, read_limits};
 use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, list, span, text, word};
 use crate::identity::Dimension;
@@ -53,12 +54,6 @@ fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
     let numbers = Numbers { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
     Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
-}
-
-fn algorithm(value: &Value) -> Result<Algorithm, String> {
-    let names = Algorithm::ALL.map(|algorithm| (algorithm.as_str(), algorithm));
-    let alias = [("sliding_window", Algorithm::SlidingWindowCounter)];
-    word(&[names.as_slice(), &alias].concat())(value)
 }
 
 /// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.

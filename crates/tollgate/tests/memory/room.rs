@@ -93,6 +93,20 @@ fn t16_logs_stay_within_the_bytes_set_aside_for_them() {
 }
 
 #[test]
+fn t16_the_least_bytes_of_logs_are_room_for_one_in_each_shard() {
+    for requests in [1, 7, 100, 10_000] {
+        let logged = limit(Algorithm::SlidingWindowLog, requests, DAY);
+        let overflows = |log_bytes_max| {
+            let store = MemoryCounters::new(MemoryBounds { log_bytes_max, ..MemoryBounds::default() });
+            assert!(charge(&store, &logged, subject(1), 1, NOW).admits());
+            store.overflows()
+        };
+        let least = MemoryBounds::log_bytes_least(requests);
+        assert_eq!((overflows(least), overflows(least - 2 * SHARDS)), (0, 1), "{requests} requests");
+    }
+}
+
+#[test]
 fn t16_logs_that_are_restored_make_room_for_others() {
     let store = MemoryCounters::new(MemoryBounds { log_bytes_max: 1 << 20, ..MemoryBounds::default() });
     let second = limit(Algorithm::SlidingWindowLog, 10, Span::from_secs(1));

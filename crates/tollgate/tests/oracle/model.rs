@@ -132,7 +132,7 @@ pub(crate) fn judge(numbers: &Numbers, state: Option<&State>, cost: i128, now: i
     Judged { answer, charged: next.filter(|_| admits && cost > 0), healed: healed.filter(|_| cost > 0) }
 }
 
-/// Semantics 2.11: what lies ahead by more than two windows and a minute is set to now, and keeps what was used.
+/// Semantics 2.11: what lies ahead by more than two windows, and by more than a minute, is set to now, and keeps what was used.
 fn heal(numbers: &Numbers, state: &State, now: i128) -> Option<State> {
     let impossible = |at: i128| at - now > numbers.tolerance();
     let start = now - now % numbers.window;

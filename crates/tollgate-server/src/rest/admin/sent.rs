@@ -72,7 +72,8 @@ impl Sent {
     pub(super) fn named_if_absent(mut self, key: &'static str, name: &str) -> Self {
         if !self.values.contains_key(key) {
             let origin = Origin::Named("the path".to_owned());
-            self.document.set(&[key], Value::Text(name.to_owned()), &origin);
+            // There is nothing on the way to it.
+            let _ = self.document.set(&[key], Value::Text(name.to_owned()), &origin);
             self.values.insert(key.to_owned(), name.into());
         }
         self

@@ -354,5 +354,10 @@ fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
 
 /// What a log may grow to under the limit in force.
 pub(super) fn log_bytes(charge: &Charge<'_>) -> usize {
-    LOG_BYTES + charge.limit.requests() as usize * LOG_ENTRY_BYTES
+    bytes_of_log(charge.limit.requests())
+}
+
+/// What a log of so many requests may grow to.
+pub(super) const fn bytes_of_log(requests: u32) -> usize {
+    LOG_BYTES + requests as usize * LOG_ENTRY_BYTES
 }
