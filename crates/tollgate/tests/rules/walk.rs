@@ -406,7 +406,8 @@ fn ten_thousand_rules_are_told_apart() {
 #[test]
 fn rules_that_are_switched_off_take_no_room_among_the_limits_of_a_request() {
     let rule = |name: &str, enabled: bool, action: &str| {
-        let limits: String = (1..=8).map(|n| format!("{{ requests = 1, window = \"{n}h\" }}, ")).collect();
+        let limits = (1..=8).map(|n| format!("{{ requests = 1, window = \"{n}h\" }}"));
+        let limits = limits.collect::<Vec<_>>().join(", ");
         format!(
             "[[rules]]\nname = \"{name}\"\nlayer = \"{name}\"\nper = \"user\"\nenabled = {enabled}\n\
              action = \"{action}\"\nlimits = [{limits}]\n"
