@@ -102,7 +102,7 @@ impl Explanation {
             ),
             reason: match step {
                 Step::Collected if self.cooldown.is_some() => {
-                    "matches, but the client is in cooldown: its limits are not asked until that ends"
+                    "matches, but the client is in cooldown: its limits are not charged until that ends"
                         .to_owned()
                 }
                 step => reason(rule, *step, &resolved.request, barred),
