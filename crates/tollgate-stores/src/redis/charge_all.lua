@@ -415,7 +415,10 @@ local function judge_log(c, key)
       else
         c.first = first_entry(key, 1, length, function(at) return at + c.length > c.moment end)
         base = c.total
-        if c.first < length then local _ _, base = entry(key, c.first) end
+        if c.first < length then
+          local _, before_first = entry(key, c.first)
+          base = before_first
+        end
       end
       used = c.total - base
     end

@@ -2,7 +2,7 @@
 //! set for single users, and that something was reset.
 //!
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
-//! is read every second; leases end and refusals are forgotten by themselves after two.
+//! is read every second; leases end by themselves after two seconds, and refusals are forgotten after one.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
