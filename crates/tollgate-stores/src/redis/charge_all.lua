@@ -582,6 +582,12 @@ local function note_refusal(length)
     for _, at in ipairs(record.violations) do
       if at + policy.detection > now then kept[#kept + 1] = at end
     end
+  -- What a clock noted that was ahead of this one is as of now, and its refusals belong to no violation: else none would be
+  -- noted until then.
+  for index, at in ipairs(record.violations) do
+    if too_far(at, 0) then record.violations[index], record.episode = now, 0 end
+  end
+  if record.cooldown - now > policy.possible then record.cooldown = 0 end
     if #kept >= policy.kept then table.remove(kept, 1) end
     kept[#kept + 1] = now
     record.violations, record.episode = kept, now + length
