@@ -197,18 +197,22 @@ local function settle_bucket(c, debt)
     if c.current < 0 then c.current = 0 end
     if c.earlier < 0 then c.earlier = 0 end
     c.settled = true
+  local back = c.unspent * c.window
   elseif c.unspent > 0 then
-    -- By its mark, a charge that is taken back may have been paid back by time: it is no longer owed.
+    -- By its mark, a charge that is taken back is paid back by time together with what was owed before it. Of the charge
+    -- no more is owed than time pays until then: to take back more would free what others have taken since.
     if now >= c.mark then return debt end
     c.settled = true
   end
-  debt = debt - c.unspent * c.window
+  debt = debt - back
   return debt < 0 and 0 or debt
 end
 
 -- What is owed at tick `ticks` of what was owed at tick `at`, and that tick. What is leased stays owed: it may be used at
 -- the last moment, and must not have been paid back by then, or the capacity could be had twice.
 local function pay_back(c, debt, at, ticks)
+    local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
+    if owed < back then back = owed end
   if ticks > at then debt, at = debt - (ticks - at) * c.rate, ticks end
   local leased = (c.earlier + c.current) * c.window
   if leased > c.most then leased = c.most end
