@@ -16,6 +16,8 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::data_dir::DataDir;
 
+/// What is told of a store whose version is of another life.
+const LOST: &str = "the counter store has lost everything, or went back to an older state";
 /// How often a node that could not join tries again.
 const JOIN_EVERY: Duration = Duration::from_millis(50);
 /// How long the server with the fleet's names may take before a copy of them is asked for.
@@ -145,17 +147,15 @@ impl Member {
         }
     }
 
-    /// What was set for single users outlives a server without a disk, as long as one node remembers it.
+    /// What was set for single users outlives a server without a disk, or with an old one, as long as one node remembers it.
+    /// What the server has is as it was some time ago: of two numbers for one user those hold that were set later.
     async fn tell_again(&self) -> Result<(), StoreError> {
         let rules = self.app.limiter().rules();
         let known: Vec<_> =
             rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
         drop(rules);
-        let told = self.redis.share_missing_config(&known).await?;
-        warn!(
-            told,
-            "the counter store has lost everything: counters start afresh, and it is told the numbers for single users again"
-        );
+        let told = self.redis.share_config_again(&known, is_newer).await?;
+        warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
         Ok(())
     }
 }
@@ -168,6 +168,12 @@ fn take_over(app: &App, config: &[(String, String)]) {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
         numbers
+/// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
+fn is_newer(ours: &str, theirs: &str) -> bool {
+    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
+}
+
     };
     let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(read));
     if *app.limiter().rules().overrides().as_ref() != next {

@@ -33,6 +33,7 @@ mod spanning;
 mod trouble;
 mod url;
 
+mod versions;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -168,6 +168,37 @@ fn numbers_outlive_a_redis_that_forgets_everything_again_and_again() {
     wait_for_one_count([one, two, three], 1_000);
 }
 
+/// A snapshot of a minute ago, or a replica that was behind.
+#[test]
+fn numbers_outlive_a_redis_that_goes_back_to_an_older_state() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 50).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(50));
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    assert_eq!(set(&nodes[0], "bob", 5).status, 200);
+    until(&nodes, "the lower numbers", |node| limit_of(node, "bob") == Some(5));
+    redis.restart();
+    let told = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
+    wait_for("the numbers to be told again", || told("\"requests\":5,").then_some(()));
+    until(&nodes, "the lower numbers again", |node| limit_of(node, "bob") == Some(5));
+
+    // Something else is set before anybody has noticed, so often that the count of changes is where it was.
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    assert_eq!(set(&nodes[0], "alice", 7).status, 200);
+    until(&nodes, "the numbers of alice", |node| limit_of(node, "alice") == Some(7));
+    redis.restart();
+    for limit in [2, 3] {
+        wait_for("a change", || (set(&nodes[1], "carol", limit).status == 200).then_some(()));
+    }
+    let all = |node: &Service| {
+        ["alice", "bob", "carol"].map(|user| limit_of(node, user)) == [Some(7), Some(5), Some(3)]
+    };
+    wait_for("all numbers to be told", || told("alice").then_some(()));
+    until(&nodes, "all numbers", all);
+    until(&fleet(&redis, 1_000), "all on nodes that came later", all);
+}
+
 #[test]
 fn numbers_that_cannot_be_shared_are_set_nowhere() {
     let redis = RedisServer::start();

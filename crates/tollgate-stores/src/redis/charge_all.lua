@@ -3,7 +3,8 @@
 -- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the key
 --          its counter was under in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
--- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
+-- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched. Of a call that only puts
+--          one value in the place of another, these two.
 -- Answer   { now, cooldown or -1, record changed, then per charge: outcome, remaining, wait, reset
 --            [, granted, valid for, born, mark] }; times in microseconds.
 --
@@ -87,6 +88,13 @@ if flags == 0 then
     end
     if not unwritten then return answer end
   end
+end
+
+-- No decision: one of the fleet's own values takes the place of another, if that is still there.
+if flags == 16 then
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return 0 end
+  redis.call('SET', KEYS[1], ARGV[3])
+  return 1
 end
 
 -- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
@@ -189,6 +197,7 @@ end
 -- Takes back what a lease did not spend, or a charge of a decision that another call refused. Leases of before a reset
 -- are told by their birth.
 local function settle_bucket(c, debt)
+  local back = c.unspent * c.window
   if c.granted > 0 then
     if c.given_born ~= c.born then return debt end
     if c.mark == c.epoch then c.current = c.current - c.granted
@@ -197,12 +206,13 @@ local function settle_bucket(c, debt)
     if c.current < 0 then c.current = 0 end
     if c.earlier < 0 then c.earlier = 0 end
     c.settled = true
-  local back = c.unspent * c.window
   elseif c.unspent > 0 then
     -- By its mark, a charge that is taken back is paid back by time together with what was owed before it. Of the charge
     -- no more is owed than time pays until then: to take back more would free what others have taken since.
     if now >= c.mark then return debt end
     c.settled = true
+    local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
+    if owed < back then back = owed end
   end
   debt = debt - back
   return debt < 0 and 0 or debt
@@ -211,8 +221,6 @@ end
 -- What is owed at tick `ticks` of what was owed at tick `at`, and that tick. What is leased stays owed: it may be used at
 -- the last moment, and must not have been paid back by then, or the capacity could be had twice.
 local function pay_back(c, debt, at, ticks)
-    local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
-    if owed < back then back = owed end
   if ticks > at then debt, at = debt - (ticks - at) * c.rate, ticks end
   local leased = (c.earlier + c.current) * c.window
   if leased > c.most then leased = c.most end
@@ -574,6 +582,12 @@ if watched then
     count, record.episode, record.cooldown, position = unpack('>BI7I7', value)
     for index = 1, count do record.violations[index], position = unpack('>I7', value, position) end
   end
+  -- What a clock noted that was ahead of this one is as of now, and its refusals belong to no violation: else none would be
+  -- noted until then.
+  for index, at in ipairs(record.violations) do
+    if too_far(at, 0) then record.violations[index], record.episode = now, 0 end
+  end
+  if record.cooldown - now > policy.possible then record.cooldown = 0 end
   local left = record.cooldown - now
   if left > 0 and left <= policy.possible and not forced then return { now, left, 0 } end
 end
@@ -586,12 +600,6 @@ local function note_refusal(length)
     for _, at in ipairs(record.violations) do
       if at + policy.detection > now then kept[#kept + 1] = at end
     end
-  -- What a clock noted that was ahead of this one is as of now, and its refusals belong to no violation: else none would be
-  -- noted until then.
-  for index, at in ipairs(record.violations) do
-    if too_far(at, 0) then record.violations[index], record.episode = now, 0 end
-  end
-  if record.cooldown - now > policy.possible then record.cooldown = 0 end
     if #kept >= policy.kept then table.remove(kept, 1) end
     kept[#kept + 1] = now
     record.violations, record.episode = kept, now + length
