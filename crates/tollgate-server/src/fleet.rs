@@ -91,11 +91,19 @@ impl Member {
     async fn keep_up(&mut self, version: u64) -> Result<(), StoreError> {
         self.agree_on_seed().await?;
         self.keep_nodes().await;
-        // Where the database is their home, the catalog follows the numbers.
-        if version == self.followed || self.app.catalog().keeps_limits() {
+        if version == self.followed {
             return Ok(());
         }
-        if RedisCounters::was_lost(self.followed, version) {
+        let lost = RedisCounters::was_lost(self.followed, version);
+        // Where the database is their home, the catalog follows the numbers.
+        if self.app.catalog().keeps_limits() {
+            if lost {
+                warn!("{LOST}: counters start afresh");
+            }
+            self.followed = version;
+            return Ok(());
+        }
+        if lost {
             self.tell_again().await?;
         }
         // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
@@ -160,6 +168,12 @@ impl Member {
     }
 }
 
+/// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
+fn is_newer(ours: &str, theirs: &str) -> bool {
+    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
+}
+
 /// Puts the numbers that any node has set in force here.
 fn take_over(app: &App, config: &[(String, String)]) {
     let read = |(name, text): &(String, String)| {
@@ -168,12 +182,6 @@ fn take_over(app: &App, config: &[(String, String)]) {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
         numbers
-/// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
-fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
-    set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
-}
-
     };
     let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(read));
     if *app.limiter().rules().overrides().as_ref() != next {
