@@ -1,0 +1,43 @@
+//! What nodes remember of shared counters, and what they leave to each other.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::time::sleep;
+use tollgate::counters::{CounterAdmin, CounterStore};
+use tollgate::limit::Algorithm;
+use tollgate_stores::redis::{Claim, RedisCounters, RedisSettings, Topology};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
+
+use self::harness::limits::{Gauge, charges};
+use self::harness::{address, exact, now, open, patient, runtime, single};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn admits(store: &RedisCounters, gauge: &Gauge, cost: u32) -> bool {
+    let charges = charges([gauge], cost);
+    store.charge_all(&charges, now()).await.unwrap().admitted(&charges)
+}
+
+fn without_leases(topology: Topology) -> RedisSettings {
+    RedisSettings { leases: false, ..patient(topology) }
+}
+
+#[test]
+fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&without_leases(single(server.address()))).await;
+        let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
+        assert!(admits(&store, &gauge, 10).await);
+        let (before, started) = (server.commandstats("evalsha"), Instant::now());
+        for turn in 0..2_000 {
+            assert!(!admits(&store, &gauge, 1 + turn % 4).await);
+        }
+        let (calls, seconds) = (server.commandstats("evalsha") - before, started.elapsed().as_secs());
+        assert!(calls <= 4 * (seconds + 1), "{calls} calls in {seconds} s");
+    });
+}
