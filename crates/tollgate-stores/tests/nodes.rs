@@ -41,3 +41,32 @@ fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
         assert!(calls <= 4 * (seconds + 1), "{calls} calls in {seconds} s");
     });
 }
+
+#[test]
+fn leases_are_given_back_side_by_side() {
+    const LEASES: usize = 150;
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let store = open(&patient(single(proxy.address()))).await;
+        let gauges: Vec<Gauge> =
+            (0..LEASES).map(|_| Gauge::a_day(Algorithm::FixedWindow, 1_000_000)).collect();
+        let started = Instant::now();
+        while store.leases().held < LEASES && started.elapsed() < PATIENCE {
+            for gauge in &gauges {
+                for _ in 0..25 {
+                    assert!(admits(&store, gauge, 1).await);
+                }
+            }
+        }
+        let held = store.leases().held;
+        assert!(held > LEASES / 2, "{held}");
+        proxy.set(Fault::Latency(Duration::from_millis(250)));
+        let started = Instant::now();
+        store.close().await;
+        let took = started.elapsed();
+        // One after another they would take longer than that.
+        assert!(took < Duration::from_millis(250) * u32::try_from(LEASES / 3).unwrap(), "{held}: {took:?}");
+        assert_eq!(store.leases().units, 0);
+    });
+}

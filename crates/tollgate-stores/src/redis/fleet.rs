@@ -37,6 +37,8 @@ const RESETS_HELD: usize = 256;
 pub(super) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
 const ELSEWHERE: &str = "elsewhere";
+/// How long giving back all leases may take before the process ends.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How often the leases that ended are looked through.
 const LEASES_EVERY: Duration = Duration::from_millis(250);
 
@@ -143,7 +145,8 @@ impl RedisCounters {
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
         self.0.errands.settled().await;
-        self.0.settle(self.0.leases.all()).await;
+        // What is not given back by then is lost until its window ends, as that of a node that dies.
+        let _ = timeout(CLOSE_WITHIN, self.0.settle(self.0.leases.all())).await;
         let mut leave = redis::cmd("ZREM");
         leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
         let _ = self.0.admin(self.0.home(), leave).await;
