@@ -43,6 +43,19 @@ fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
 }
 
 #[test]
+fn a_node_that_says_to_live_longer_than_it_can_is_none() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let (list, at) = ("rl:{fleet}:nodes:1", SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 3_600);
+        server.cli(&["ZADD", list, &at.to_string(), "00000000deadbeef"]);
+        let gone = || server.cli(&["ZSCORE", list, "00000000deadbeef"]).is_empty();
+        assert!(wait_until(PATIENCE, gone), "{}", server.cli(&["ZRANGE", list, "0", "-1", "WITHSCORES"]));
+        assert!(wait_until(PATIENCE, || store.nodes().get() == 1), "{}", store.nodes());
+    });
+}
+
+#[test]
 fn leases_are_given_back_side_by_side() {
     const LEASES: usize = 150;
     let server = RedisServer::start();
