@@ -309,25 +309,36 @@ impl Store {
         self.router.call(place, command, Instant::now() + ADMIN_TIMEOUT).await
     }
 
-    /// Forgets the counters of the charges, and the client's record.
+    /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
-        let mut forgotten = 0;
-        for charge in &charges.charges {
-            let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
-            let mut found = false;
-            for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
-                let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
-                found |= matches!(answer, Value::Int(count) if count > 0);
-            }
-            forgotten += usize::from(found);
-        }
-        if let Some(penalty) = &charges.penalty {
-            self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
-        }
         let counters = charges.charges.iter().map(leases::key);
         let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
-        self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
-        Ok(forgotten)
+        let names: Vec<u128> = counters.chain(client).collect();
+        let (mut forgotten, mut failed) = (0, None);
+        for charge in &charges.charges {
+            match self.reset_counter(charge).await {
+                Ok(found) => forgotten += usize::from(found),
+                Err(fault) => failed = failed.or(Some(fault)),
+            }
+        }
+        if let Some(penalty) = &charges.penalty
+            && let Err(fault) = self.forget_record(penalty.subject, &penalty.client.to_string()).await
+        {
+            failed = failed.or(Some(fault));
+        }
+        self.forget_everywhere(&names).await;
+        failed.map_or(Ok(forgotten), Err)
+    }
+
+    /// Forgets one counter, wherever it may be. Whether there was one.
+    async fn reset_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
+        let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
+        let mut found = false;
+        for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
+            let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
+            found |= matches!(answer, Value::Int(count) if count > 0);
+        }
+        Ok(found)
     }
 }
 

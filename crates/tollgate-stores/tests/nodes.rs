@@ -56,6 +56,35 @@ fn a_node_that_says_to_live_longer_than_it_can_is_none() {
 }
 
 #[test]
+fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let addresses = servers.iter().map(|server| address(server.address())).collect();
+    runtime().block_on(async {
+        let store = open(&without_leases(Topology::Modulo(addresses))).await;
+        let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 1)).collect();
+        for gauge in &gauges {
+            assert!(admits(&store, gauge, 1).await);
+        }
+        let is_on = |server: &RedisServer, gauge: &Gauge| {
+            server.cli(&["KEYS", &format!("*{}*", gauge.rule)]).contains("rl:")
+        };
+        let there: Vec<bool> = gauges.iter().map(|gauge| is_on(&servers[0], gauge)).collect();
+        servers[1].kill9();
+        let away = |gauge: &Gauge| !store.reaches(&charges([gauge], 1));
+        for (gauge, there) in gauges.iter().zip(&there) {
+            assert!(*there || wait_until(PATIENCE, || away(gauge)));
+        }
+        for (gauge, _) in gauges.iter().zip(&there).filter(|(_, there)| **there) {
+            assert!(!admits(&store, gauge, 1).await, "and it is remembered here");
+        }
+        assert!(store.reset(&charges(&gauges, 0)).await.is_err());
+        for (gauge, _) in gauges.iter().zip(&there).filter(|(_, there)| **there) {
+            assert!(admits(&store, gauge, 1).await);
+        }
+    });
+}
+
+#[test]
 fn leases_are_given_back_side_by_side() {
     const LEASES: usize = 150;
     let server = RedisServer::start();
