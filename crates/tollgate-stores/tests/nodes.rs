@@ -85,6 +85,51 @@ fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
 }
 
 #[test]
+fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let settings = exact(single(proxy.address()));
+        let store = open(&RedisSettings { timeout: Duration::from_millis(300), ..settings }).await;
+        let other = open(&exact(single(server.address()))).await;
+        let (kept, body) = (Duration::from_mins(10), [2; 32]);
+        assert_eq!(store.claim([1; 32], body, kept).await, Ok(Claim::Ours));
+        proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
+        sleep(Duration::from_millis(500)).await;
+        let giving_up = tokio::spawn({
+            let store = store.clone();
+            async move { store.give_up_claim([1; 32], kept).await }
+        });
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(other.claim([1; 32], body, kept).await, Ok(Claim::UnderWay));
+        proxy.set(Fault::None);
+        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
+        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
+            theirs = other.claim([1; 32], body, kept).await;
+        }
+        assert_eq!(theirs, Ok(Claim::Ours));
+        giving_up.await.unwrap();
+
+        // Given up, but the answer is lost: whoever has claimed it since keeps it.
+        assert_eq!(store.claim([3; 32], body, kept).await, Ok(Claim::Ours));
+        sleep(Duration::from_millis(500)).await;
+        proxy.set(Fault::BlackHoleReplies);
+        let giving_up = tokio::spawn({
+            let store = store.clone();
+            async move { store.give_up_claim([3; 32], kept).await }
+        });
+        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
+        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
+            theirs = other.claim([3; 32], body, kept).await;
+        }
+        assert_eq!(theirs, Ok(Claim::Ours));
+        proxy.set(Fault::None);
+        giving_up.await.unwrap();
+        assert_eq!(other.claim([3; 32], body, kept).await, Ok(Claim::UnderWay));
+    });
+}
+
+#[test]
 fn leases_are_given_back_side_by_side() {
     const LEASES: usize = 150;
     let server = RedisServer::start();
