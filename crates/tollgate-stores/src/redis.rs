@@ -23,6 +23,7 @@ mod nodes;
 mod random;
 mod records;
 mod refusals;
+mod resets;
 mod router;
 mod schema;
 mod script;
@@ -32,8 +33,8 @@ mod slices;
 mod spanning;
 mod trouble;
 mod url;
-
 mod versions;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -54,6 +55,7 @@ pub use self::keys::SCHEMA;
 use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
+use self::resets::Resets;
 use self::router::{Place, Router};
 use self::schema::Schema;
 use self::script::ChargeAll;
@@ -84,6 +86,7 @@ struct Store {
     /// Whether anything is leased at all.
     leasing: bool,
     fleet: Fleet,
+    resets: Resets,
     facts: Arc<servers::Known>,
     troubles: Troubles,
     /// The server's clock less ours, in microseconds, as of the last answer.
@@ -116,6 +119,7 @@ impl RedisCounters {
             leases: Leases::new(settings.leased_from, Instant::now()),
             leasing: settings.leases,
             fleet: Fleet::new(),
+            resets: Resets::new(),
             facts: servers::known(),
             troubles: Troubles::default(),
             clock_offset: AtomicI64::new(0),
@@ -227,7 +231,11 @@ impl CounterStore for RedisCounters {
     }
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        let carried = self.0.carry(held, now, Instant::now() + ADMIN_TIMEOUT).await;
+        let deadline = Instant::now() + ADMIN_TIMEOUT;
+        let carried = match self.0.strike_reset(held, deadline).await {
+            Ok(()) => self.0.carry(held, now, deadline).await,
+            Err(fault) => Err(fault),
+        };
         carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
@@ -238,6 +246,11 @@ impl CounterStore for RedisCounters {
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
         let (store, started) = (&self.0, Instant::now());
+        if store.strike_reset(held, started + store.timeout).await.is_err() {
+            return store
+                .told(store.decide(charges, now, started).await, charges)
+                .map(|(verdicts, _)| verdicts);
+        }
         // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
         // counted before the request is; batches and connections may pass each other, and then this one request does not
         // know of it, as those do not that are under way already.
@@ -276,6 +289,7 @@ impl Store {
                 Ok((verdicts, at))
             }
             Err(fault) => {
+                self.resets.note_failure();
                 self.note_failed(&fault, charges);
                 Err(fault.into_store_error(self.timeout))
             }
@@ -314,6 +328,8 @@ impl Store {
         let counters = charges.charges.iter().map(leases::key);
         let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
         let names: Vec<u128> = counters.chain(client).collect();
+        // Before: a node that was cut off must not look between, and then bring what it counted.
+        self.list_resets(&names).await;
         let (mut forgotten, mut failed) = (0, None);
         for charge in &charges.charges {
             match self.reset_counter(charge).await {

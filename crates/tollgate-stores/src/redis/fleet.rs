@@ -22,7 +22,7 @@ use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
 use super::router::Place;
 use super::servers::Facts;
-use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
+use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys, resets};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
@@ -239,7 +239,7 @@ impl Store {
     /// Forgets what is known here of counters that were reset, and tells the others.
     pub(super) async fn forget_everywhere(&self, counters: &[u128]) {
         self.forget(counters);
-        let names: Vec<String> = counters.iter().map(|counter| format!("{counter:032x}")).collect();
+        let names: Vec<String> = counters.iter().map(|counter| resets::name(*counter)).collect();
         self.hint(&format!("reset {}", names.join(" "))).await;
     }
 
@@ -252,25 +252,37 @@ impl Store {
         }
     }
 
+    /// Forgets what is known here of counters that another node has reset.
+    pub(super) fn heed_reset(&self, counters: &[u128]) {
+        self.forget(counters);
+        // Nobody has to listen.
+        let _ = self.fleet.resets.send(counters.into());
+    }
+
     pub(super) fn heed(&self, message: &str) {
         match message.split_once(' ') {
             Some(("reset", names)) => {
                 let counters: Vec<u128> =
                     names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
-                self.forget(&counters);
-                // Nobody has to listen.
-                let _ = self.fleet.resets.send(counters.into());
+                self.heed_reset(&counters);
             }
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
     }
 
-    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
-    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
+    /// What time it is where the fleet's own names are.
+    pub(super) async fn server_time(&self) -> Result<Timestamp, Fault> {
         let now = self.admin(self.home(), redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
+        Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+    }
+
+    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
+    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
+        let now = self.server_time().await?;
+        let seconds = now.as_micros() / 1_000_000;
         let own = self.schema.own();
         let mine = self.meet(&nodes_name(own), seconds, true).await?;
         let older = match own.checked_sub(1) {
@@ -278,8 +290,9 @@ impl Store {
             _ => 0,
         };
         self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
-        let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
         self.agree_on_schema(older, now).await?;
+        self.look_for_resets(Instant::now() + ADMIN_TIMEOUT).await?;
+        self.resets.note_heard(now);
         let version = self.settled_version().await?;
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
