@@ -16,6 +16,8 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::data_dir::DataDir;
 
+/// What is told of a store whose version is of another life.
+const LOST: &str = "the counter store has lost everything, or went back to an older state";
 /// How often a node that could not join tries again.
 const JOIN_EVERY: Duration = Duration::from_millis(50);
 /// How long the server with the fleet's names may take before a copy of them is asked for.
@@ -89,11 +91,19 @@ impl Member {
     async fn keep_up(&mut self, version: u64) -> Result<(), StoreError> {
         self.agree_on_seed().await?;
         self.keep_nodes().await;
-        // Where the database is their home, the catalog follows the numbers.
-        if version == self.followed || self.app.catalog().keeps_limits() {
+        if version == self.followed {
             return Ok(());
         }
-        if RedisCounters::was_lost(self.followed, version) {
+        let lost = RedisCounters::was_lost(self.followed, version);
+        // Where the database is their home, the catalog follows the numbers.
+        if self.app.catalog().keeps_limits() {
+            if lost {
+                warn!("{LOST}: counters start afresh");
+            }
+            self.followed = version;
+            return Ok(());
+        }
+        if lost {
             self.tell_again().await?;
         }
         // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
@@ -145,19 +155,23 @@ impl Member {
         }
     }
 
-    /// What was set for single users outlives a server without a disk, as long as one node remembers it.
+    /// What was set for single users outlives a server without a disk, or with an old one, as long as one node remembers it.
+    /// What the server has is as it was some time ago: of two numbers for one user those hold that were set later.
     async fn tell_again(&self) -> Result<(), StoreError> {
         let rules = self.app.limiter().rules();
         let known: Vec<_> =
             rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
         drop(rules);
-        let told = self.redis.share_missing_config(&known).await?;
-        warn!(
-            told,
-            "the counter store has lost everything: counters start afresh, and it is told the numbers for single users again"
-        );
+        let told = self.redis.share_config_again(&known, is_newer).await?;
+        warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
         Ok(())
     }
+}
+
+/// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
+fn is_newer(ours: &str, theirs: &str) -> bool {
+    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Puts the numbers that any node has set in force here.

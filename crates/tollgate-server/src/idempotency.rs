@@ -143,12 +143,20 @@ impl Ticket<'_> {
         let Some(redis) = app.counters().redis() else { return };
         let fits = self.store.state.lock().share(answer.len(), app.now());
         // What is claimed and does not fit is given up: the next may try on any node.
-        if self.claimed.take().is_none() && !fits {
+        let claimed = self.claimed.take();
+        if claimed.is_none() && !fits {
             return;
         }
         let told = redis.answer_claim(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
         if let Err(error) = told {
-            tracing::debug!(%error, "other nodes do not know the answer to a batch");
+            tracing::debug!(%error, "other nodes do not know the answer to a batch yet");
+            let (key, body, answer) = (self.key, self.body, fits.then(|| answer.to_vec()));
+            // As long as they know that it is claimed, they take it to be under way.
+            if let Some(redis) = claimed {
+                tokio::spawn(async move {
+                    redis.answer_claim_late(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
+                });
+            }
         }
     }
 
@@ -176,8 +184,8 @@ impl Drop for Ticket<'_> {
         if let Some(redis) = self.claimed.take()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            let (key, body) = (self.key, self.body);
-            runtime.spawn(async move { redis.answer_claim(key, body, None, KEPT_FOR.into()).await });
+            let key = self.key;
+            runtime.spawn(async move { redis.give_up_claim(key, UNDER_WAY_MAX).await });
         }
     }
 }

@@ -23,6 +23,7 @@ mod nodes;
 mod random;
 mod records;
 mod refusals;
+mod resets;
 mod router;
 mod schema;
 mod script;
@@ -32,6 +33,7 @@ mod slices;
 mod spanning;
 mod trouble;
 mod url;
+mod versions;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -53,6 +55,7 @@ pub use self::keys::SCHEMA;
 use self::leases::Leases;
 pub use self::link::LinkStats;
 use self::refusals::Refusals;
+use self::resets::Resets;
 use self::router::{Place, Router};
 use self::schema::Schema;
 use self::script::ChargeAll;
@@ -83,6 +86,7 @@ struct Store {
     /// Whether anything is leased at all.
     leasing: bool,
     fleet: Fleet,
+    resets: Resets,
     facts: Arc<servers::Known>,
     troubles: Troubles,
     /// The server's clock less ours, in microseconds, as of the last answer.
@@ -115,6 +119,7 @@ impl RedisCounters {
             leases: Leases::new(settings.leased_from, Instant::now()),
             leasing: settings.leases,
             fleet: Fleet::new(),
+            resets: Resets::new(),
             facts: servers::known(),
             troubles: Troubles::default(),
             clock_offset: AtomicI64::new(0),
@@ -226,7 +231,11 @@ impl CounterStore for RedisCounters {
     }
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        let carried = self.0.carry(held, now, Instant::now() + ADMIN_TIMEOUT).await;
+        let deadline = Instant::now() + ADMIN_TIMEOUT;
+        let carried = match self.0.strike_reset(held, deadline).await {
+            Ok(()) => self.0.carry(held, now, deadline).await,
+            Err(fault) => Err(fault),
+        };
         carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
@@ -237,6 +246,11 @@ impl CounterStore for RedisCounters {
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
         let (store, started) = (&self.0, Instant::now());
+        if store.strike_reset(held, started + store.timeout).await.is_err() {
+            return store
+                .told(store.decide(charges, now, started).await, charges)
+                .map(|(verdicts, _)| verdicts);
+        }
         // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
         // counted before the request is; batches and connections may pass each other, and then this one request does not
         // know of it, as those do not that are under way already.
@@ -275,6 +289,7 @@ impl Store {
                 Ok((verdicts, at))
             }
             Err(fault) => {
+                self.resets.note_failure();
                 self.note_failed(&fault, charges);
                 Err(fault.into_store_error(self.timeout))
             }
@@ -308,25 +323,38 @@ impl Store {
         self.router.call(place, command, Instant::now() + ADMIN_TIMEOUT).await
     }
 
-    /// Forgets the counters of the charges, and the client's record.
+    /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
-        let mut forgotten = 0;
-        for charge in &charges.charges {
-            let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
-            let mut found = false;
-            for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
-                let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
-                found |= matches!(answer, Value::Int(count) if count > 0);
-            }
-            forgotten += usize::from(found);
-        }
-        if let Some(penalty) = &charges.penalty {
-            self.forget_record(penalty.subject, &penalty.client.to_string()).await?;
-        }
         let counters = charges.charges.iter().map(leases::key);
         let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
-        self.forget_everywhere(&counters.chain(client).collect::<Vec<_>>()).await;
-        Ok(forgotten)
+        let names: Vec<u128> = counters.chain(client).collect();
+        // Before: a node that was cut off must not look between, and then bring what it counted.
+        self.list_resets(&names).await;
+        let (mut forgotten, mut failed) = (0, None);
+        for charge in &charges.charges {
+            match self.reset_counter(charge).await {
+                Ok(found) => forgotten += usize::from(found),
+                Err(fault) => failed = failed.or(Some(fault)),
+            }
+        }
+        if let Some(penalty) = &charges.penalty
+            && let Err(fault) = self.forget_record(penalty.subject, &penalty.client.to_string()).await
+        {
+            failed = failed.or(Some(fault));
+        }
+        self.forget_everywhere(&names).await;
+        failed.map_or(Ok(forgotten), Err)
+    }
+
+    /// Forgets one counter, wherever it may be. Whether there was one.
+    async fn reset_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
+        let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
+        let mut found = false;
+        for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
+            let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
+            found |= matches!(answer, Value::Int(count) if count > 0);
+        }
+        Ok(found)
     }
 }
 

@@ -4,16 +4,18 @@
 
 mod harness;
 
+use std::time::Duration;
+
 use smallvec::smallvec;
 use tollgate::counters::conformance::Harness;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Window};
 use tollgate_stores::redis::{Topology, VIRTUAL_NODES_DEFAULT};
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
 use self::harness::limits::{self, Gauge};
-use self::harness::{Shared, address, exact, now, open, runtime};
+use self::harness::{Shared, address, exact, now, open, runtime, single};
 
 fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
     let (subject, counter) = (Subject(7), CounterId(limit.algorithm() as u128));
@@ -54,6 +56,8 @@ fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
     runtime().block_on(async {
         let store = open(&exact(topology)).await;
         servers[1].kill9();
+        let is_away = || store.links().iter().any(|link| !link.connected);
+        assert!(wait_until(Duration::from_secs(20), is_away));
         let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 100)).collect();
         let mut held = limits::charges(&gauges, 30);
         assert!(store.carry(&mut held, now()).await.is_err());
@@ -64,5 +68,39 @@ fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
             let seen = store.charge_all(&limits::charges([gauge], 0), now()).await.unwrap();
             assert_eq!(seen.verdicts[0].remaining, 70);
         }
+    });
+}
+
+/// It has most likely arrived: brought again and again it would count as often.
+#[test]
+fn what_may_have_been_added_is_not_brought_again() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let store = open(&exact(single(proxy.address()))).await;
+        let direct = open(&exact(single(server.address()))).await;
+        let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
+        let look = async || {
+            let seen = direct.charge_all(&limits::charges([&gauge], 0), now()).await.unwrap();
+            seen.verdicts[0].remaining
+        };
+        assert_eq!(look().await, 100, "and the server has the script");
+        proxy.set(Fault::BlackHoleReplies);
+        let mut held = limits::charges([&gauge], 30);
+        assert!(store.carry(&mut held, now()).await.is_err());
+        assert!(held.charges.is_empty(), "{held:?}");
+        assert_eq!(look().await, 70);
+
+        // What certainly was not is.
+        proxy.set(Fault::Drop);
+        let reached = |held: &Charges<'_>| store.reaches(held);
+        let mut held = limits::charges([&gauge], 20);
+        assert!(wait_until(Duration::from_secs(20), || !reached(&held)));
+        assert!(store.carry(&mut held, now()).await.is_err());
+        assert_eq!(held.charges.len(), 1);
+        proxy.set(Fault::None);
+        assert!(wait_until(Duration::from_secs(20), || reached(&held)));
+        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert_eq!(look().await, 50);
     });
 }

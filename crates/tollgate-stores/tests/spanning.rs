@@ -155,6 +155,16 @@ fn a_client_that_is_kept_out_is_charged_nowhere() {
 /// took since.
 #[test]
 fn a_bucket_that_was_empty_meanwhile_takes_nothing_back() {
+    a_late_refund_gives_nothing_beyond_the_limit(10, Span::from_millis(400), 10);
+}
+
+#[test]
+fn a_bucket_takes_no_more_back_than_is_still_owed() {
+    a_late_refund_gives_nothing_beyond_the_limit(1_000, Span::from_secs(10), 400);
+}
+
+/// A decision charges a bucket, and another place refuses late. Others have taken all of the bucket meanwhile.
+fn a_late_refund_gives_nothing_beyond_the_limit(requests: u32, window: Span, cost: u32) {
     let (near, far) = (RedisServer::start(), RedisServer::start());
     let proxy = FaultProxy::in_front_of(far.address());
     let servers = vec![address(near.address()), address(proxy.address())];
@@ -168,7 +178,7 @@ fn a_bucket_that_was_empty_meanwhile_takes_nothing_back() {
                 && server.cli(&["KEYS", &format!("*{}*", gauge.rule)]).contains("rl:")
         };
         let bucket = loop {
-            let gauge = Gauge::new(limit(Algorithm::TokenBucket, 10, Span::from_millis(400)));
+            let gauge = Gauge::new(limit(Algorithm::TokenBucket, requests, window));
             if on(&gauge, &near).await {
                 break gauge;
             }
@@ -184,24 +194,22 @@ fn a_bucket_that_was_empty_meanwhile_takes_nothing_back() {
         let started = Instant::now();
         let others = async {
             sleep(Duration::from_millis(700)).await;
-            let started = Instant::now();
-            for _ in 0..10 {
-                assert!(admits(&one, &charges([&bucket], 1)).await);
-            }
-            started
+            let (started, left) = (Instant::now(), remaining(&one, &bucket).await);
+            assert!(admits(&one, &charges([&bucket], left)).await);
+            (started, u128::from(left))
         };
-        let spanning = [charges([&bucket], 10), charges([&narrow], 1)];
+        let spanning = [charges([&bucket], cost), charges([&narrow], 1)];
         let together = Charges {
             charges: spanning.into_iter().flat_map(|some| some.charges).collect(),
             ..Charges::default()
         };
-        let (refused, burst) = tokio::join!(admits(&both, &together), others);
+        let (refused, (burst, mut admitted)) = tokio::join!(admits(&both, &together), others);
         assert!(!refused && started.elapsed() > Duration::from_millis(800));
-        let mut admitted = 10;
         while admits(&one, &charges([&bucket], 1)).await {
             admitted += 1;
         }
-        let possible = 10 + burst.elapsed().as_millis() / 40 + 1;
+        let (requests, window) = (u128::from(requests), u128::from(window.as_micros()));
+        let possible = requests + burst.elapsed().as_micros() * requests / window + 1;
         assert!(admitted <= possible, "{admitted} instead of {possible}");
     });
 }

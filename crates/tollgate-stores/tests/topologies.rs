@@ -177,7 +177,7 @@ fn time_passes_alike_on_every_topology() {
 /// A cluster needs `+cluster|slots` and `+asking` besides, a master under sentinels `+role` (a test in
 /// `misconfigured.rs`), another database than 0 `+select`.
 const RIGHTS: &str = "resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set +del +exists \
-                      +rename +pttl +pexpire +expireat +incr +llen +lindex +lset +ltrim +rpush +zadd +zrem +zcard \
+                      +rename +pttl +pexpire +expireat +llen +lindex +lset +ltrim +rpush +zadd +zrem +zcard \
                       +zrange +zremrangebyrank +zremrangebyscore +hset +hdel +hget +hgetall +hrandfield +publish +subscribe";
 
 fn with_user(rights: &str) -> RedisServer {

@@ -162,9 +162,9 @@ pub trait CounterStore: Send + Sync {
     /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
     /// one's conduct is noted. No request waits for it.
     ///
-    /// After an error what is left of `held` was not added as far as is known, and is brought again: what is counted
-    /// twice admits too little for a window, what is lost admits too much. Only a store that can be out of reach has a
-    /// use for it.
+    /// After an error what is left of `held` was certainly not added, and is brought again. What may have been is removed too:
+    /// it most likely was, and in an outage that comes and goes it would be counted each time. Only a store that can be
+    /// out of reach has a use for it.
     fn carry(
         &self,
         held: &mut Charges<'_>,

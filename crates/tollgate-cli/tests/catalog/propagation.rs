@@ -92,3 +92,16 @@ fn a_node_that_changes_something_tells_the_others_through_redis() {
         versions.iter().all(|version| *version == versions[0]).then_some(())
     });
 }
+
+#[test]
+fn a_redis_that_lost_everything_is_told_of_where_the_database_keeps_the_numbers_too() {
+    let (mariadb, redis) = (MariaDbServer::start(), RedisServer::start());
+    let counters = format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url());
+    let node = Service::with_config(&crate::database::config(&mariadb.create_database(), &counters));
+    wait_for("shared counters", || (node.get("/readyz").json()["status"] == "ready").then_some(()));
+    wait_for("a version", || (redis.cli(&["EXISTS", "rl:{fleet}:version"]) == "1").then_some(()));
+    // Seen by the node too.
+    std::thread::sleep(Duration::from_secs(2));
+    redis.flush_all();
+    wait_for("the log to tell", || node.log().contains("has lost everything").then_some(()));
+}

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::harness::{Answer, Service, wait_for};
 use crate::{admitted, check, service};
@@ -166,6 +166,71 @@ fn numbers_outlive_a_redis_that_forgets_everything_again_and_again() {
     });
     let [one, two, three] = &nodes;
     wait_for_one_count([one, two, three], 1_000);
+}
+
+/// A snapshot of a minute ago, or a replica that was behind.
+#[test]
+fn numbers_outlive_a_redis_that_goes_back_to_an_older_state() {
+    let redis = RedisServer::start();
+    let nodes = fleet(&redis, 1_000);
+    assert_eq!(set(&nodes[0], "bob", 50).status, 200);
+    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(50));
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    assert_eq!(set(&nodes[0], "bob", 5).status, 200);
+    until(&nodes, "the lower numbers", |node| limit_of(node, "bob") == Some(5));
+    redis.restart();
+    let told = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
+    wait_for("the numbers to be told again", || told("\"requests\":5,").then_some(()));
+    until(&nodes, "the lower numbers again", |node| limit_of(node, "bob") == Some(5));
+
+    // Something else is set before anybody has noticed, so often that the count of changes is where it was.
+    assert_eq!(redis.cli(&["SAVE"]), "OK");
+    assert_eq!(set(&nodes[0], "alice", 7).status, 200);
+    until(&nodes, "the numbers of alice", |node| limit_of(node, "alice") == Some(7));
+    redis.restart();
+    for limit in [2, 3] {
+        wait_for("a change", || (set(&nodes[1], "carol", limit).status == 200).then_some(()));
+    }
+    let all = |node: &Service| {
+        ["alice", "bob", "carol"].map(|user| limit_of(node, user)) == [Some(7), Some(5), Some(3)]
+    };
+    wait_for("all numbers to be told", || told("alice").then_some(()));
+    until(&nodes, "all numbers", all);
+    until(&fleet(&redis, 1_000), "all on nodes that came later", all);
+}
+
+#[test]
+fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
+    let redis = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(redis.address());
+    let cut_off = format!("url = \"redis://{}/0\"\ntimeout = \"300ms\"", proxy.address());
+    let nodes = [cut_off, format!("url = \"{}\"\ntimeout = \"10s\"", redis.url())]
+        .map(|counters| service(100, &counters, ""));
+    until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
+    wait_for("both nodes", || (nodes[0].metric("tollgate_store_nodes") == Some(2.0)).then_some(()));
+    assert_eq!(admitted(&nodes[0], "alice", 5), 5);
+    proxy.set(Fault::Drop);
+    wait_for("the outage to be noticed", || check(&nodes[0], "other").1.then_some(()));
+    for user in ["alice", "dave"] {
+        assert_eq!(admitted(&nodes[0], user, 20), 20);
+    }
+    let reset = nodes[1].admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"alice","endpoint":"/x"}"#);
+    assert_eq!(reset.status, 200, "{}", reset.text);
+    proxy.set(Fault::None);
+    let left = |user: &str| {
+        let status = nodes[1].get(&format!("/v1/rate-limit/status?user_id={user}&endpoint=/x"));
+        status.json()["remaining"].as_u64()
+    };
+    wait_for("what is not reset", || (left("dave") == Some(80)).then_some(()));
+    let done = || nodes[0].metric("tollgate_store_recovery_waiting") == Some(0.0);
+    wait_for("all to be brought", || done().then_some(()));
+    assert_eq!(left("alice"), Some(100));
+    // What is counted in an outage after the reset is brought.
+    proxy.set(Fault::Drop);
+    wait_for("the outage to be noticed", || check(&nodes[0], "other").1.then_some(()));
+    assert_eq!(admitted(&nodes[0], "alice", 10), 10);
+    proxy.set(Fault::None);
+    wait_for("what was counted since", || (left("alice") == Some(90)).then_some(()));
 }
 
 #[test]

@@ -194,7 +194,9 @@ fn numbers_to_set(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Tim
     let read = rules.read(request, &mut scratch);
     let new = Override::new(read.user?, &read.endpoint, limit, now);
     let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
-    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), ..new })
+    // After a loss the numbers that were set later hold, so these are later, whatever the clocks of nodes say.
+    let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
+    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), updated_at, ..new })
 }
 
 /// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,
@@ -264,4 +266,28 @@ fn missing_user() -> ApiError {
 
 fn not_found() -> ApiError {
     ApiError::new(Code::NotFound, "this user has no numbers of its own on this endpoint")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate::Algorithm;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_set_later_than_those_before_whatever_the_clock_says() {
+        let limit = Limit::new(Algorithm::FixedWindow, 5, Window::Length(Span::from_secs(60))).unwrap();
+        let (user, endpoint) = (Id::parse("bob").unwrap(), Endpoint::parse("/x").unwrap());
+        let request = Request { user: Some(user), ..Request::new(endpoint) };
+        let rules = RuleSet::new(Vec::new(), None).unwrap();
+        let set = |rules: &RuleSet, at| numbers_to_set(rules, &request, limit.clone(), at).unwrap();
+        let now = Timestamp::from_secs(1_000);
+        let first = set(&rules, now);
+        assert_eq!(first.updated_at, now);
+        let rules = rules.with_overrides(Arc::new(rules.overrides().with(first)));
+        assert!(set(&rules, Timestamp::from_secs(900)).updated_at > now);
+        assert_eq!(set(&rules, Timestamp::from_secs(1_100)).updated_at, Timestamp::from_secs(1_100));
+    }
 }

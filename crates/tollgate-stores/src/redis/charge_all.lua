@@ -3,8 +3,10 @@
 -- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the key
 --          its counter was under in the version before.
 -- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
--- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched.
--- Answer   { now, cooldown or -1, record changed (1) or client kept out since before (2), then per charge: outcome, remaining, wait, reset
+-- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched. Of a call that only puts
+--          one value in the place of another, these two.
+-- Answer   { now, cooldown or -1, record changed (1) or client kept out since before (2), then per charge: outcome,
+--            remaining, wait, reset
 --            [, granted, valid for, born, mark] }; times in microseconds.
 --
 -- Every number is an integer of at most 2^53, so doubles are exact: limits are refused at load time if their products
@@ -87,6 +89,13 @@ if flags == 0 then
     end
     if not unwritten then return answer end
   end
+end
+
+-- No decision: one of the fleet's own values takes the place of another, if that is still there.
+if flags == 16 then
+  if redis.call('GET', KEYS[1]) ~= ARGV[2] then return 0 end
+  redis.call('SET', KEYS[1], ARGV[3])
+  return 1
 end
 
 -- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
@@ -189,6 +198,7 @@ end
 -- Takes back what a lease did not spend, or a charge of a decision that another call refused. Leases of before a reset
 -- are told by their birth.
 local function settle_bucket(c, debt)
+  local back = c.unspent * c.window
   if c.granted > 0 then
     if c.given_born ~= c.born then return debt end
     if c.mark == c.epoch then c.current = c.current - c.granted
@@ -198,11 +208,14 @@ local function settle_bucket(c, debt)
     if c.earlier < 0 then c.earlier = 0 end
     c.settled = true
   elseif c.unspent > 0 then
-    -- By its mark, a charge that is taken back may have been paid back by time: it is no longer owed.
+    -- By its mark, a charge that is taken back is paid back by time together with what was owed before it. Of the charge
+    -- no more is owed than time pays until then: to take back more would free what others have taken since.
     if now >= c.mark then return debt end
     c.settled = true
+    local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
+    if owed < back then back = owed end
   end
-  debt = debt - c.unspent * c.window
+  debt = debt - back
   return debt < 0 and 0 or debt
 end
 
@@ -415,7 +428,10 @@ local function judge_log(c, key)
       else
         c.first = first_entry(key, 1, length, function(at) return at + c.length > c.moment end)
         base = c.total
-        if c.first < length then local _ _, base = entry(key, c.first) end
+        if c.first < length then
+          local _, before_first = entry(key, c.first)
+          base = before_first
+        end
       end
       used = c.total - base
     end
@@ -567,6 +583,12 @@ if watched then
     count, record.episode, record.cooldown, position = unpack('>BI7I7', value)
     for index = 1, count do record.violations[index], position = unpack('>I7', value, position) end
   end
+  -- What a clock noted that was ahead of this one is as of now, and its refusals belong to no violation: else none would be
+  -- noted until then.
+  for index, at in ipairs(record.violations) do
+    if too_far(at, 0) then record.violations[index], record.episode = now, 0 end
+  end
+  if record.cooldown - now > policy.possible then record.cooldown = 0 end
   local left = record.cooldown - now
   if left > 0 and left <= policy.possible and not forced then
     if has(flags, 8) then return { now, left, 0 } end

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
+use tokio::time::sleep;
 use tollgate::counters::StoreError;
 use tollgate::identity::Subject;
 
@@ -23,6 +24,8 @@ pub enum Claim {
     OtherBody,
 }
 
+/// How often what could not be told of a claim is told again.
+const AGAIN_EVERY: Duration = Duration::from_millis(250);
 /// Length of the fingerprint of a body.
 const BODY_BYTES: usize = 32;
 
@@ -50,6 +53,36 @@ impl RedisCounters {
             .answer_claim(key, body, answer, kept)
             .await
             .map_err(|fault| fault.into_store_error(self.0.timeout))
+    }
+
+    /// Keeps the answer to a batch that was ours, or gives the claim up, where that failed: again and again, for as long as
+    /// the claim may live, which was made for `claimed`. Others would be told all the time that the batch is under way.
+    pub async fn answer_claim_late(
+        &self,
+        key: [u8; 32],
+        body: [u8; 32],
+        answer: Option<Vec<u8>>,
+        kept: Duration,
+        claimed: Duration,
+    ) {
+        let Some(answer) = answer else { return self.give_up_claim(key, claimed).await };
+        let begun = Instant::now();
+        while begun.elapsed() < claimed {
+            sleep(AGAIN_EVERY).await;
+            if self.answer_claim(key, body, Some(&answer), kept).await.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Gives up a claim that was made for `claimed`, again and again until it is known to be given up.
+    pub async fn give_up_claim(&self, key: [u8; 32], claimed: Duration) {
+        let begun = Instant::now();
+        let mut given_up = self.0.give_up(key).await;
+        while given_up.is_err() && begun.elapsed() < claimed {
+            sleep(AGAIN_EVERY).await;
+            given_up = self.0.give_up_if_ours(key, begun, claimed).await;
+        }
     }
 }
 
@@ -89,9 +122,30 @@ impl Store {
         }
         self.in_time(&tag, command).await.map(|_| ())
     }
-}
 
-impl Store {
+    async fn give_up(&self, key: [u8; 32]) -> Result<(), Fault> {
+        let tag = tag(key);
+        let mut delete = redis::cmd("DEL");
+        delete.arg(keys::claim(&tag));
+        self.admin(self.router.place(&tag), delete).await.map(|_| ())
+    }
+
+    /// Gives a claim up that may have been given up since `begun`. One that another node has made since lasts longer than ours
+    /// can, and is left alone.
+    async fn give_up_if_ours(&self, key: [u8; 32], begun: Instant, claimed: Duration) -> Result<(), Fault> {
+        let tag = tag(key);
+        let mut left = redis::cmd("PTTL");
+        left.arg(keys::claim(&tag));
+        let left = self.admin(self.router.place(&tag), left).await?;
+        let ours_at_most = millis(claimed.saturating_sub(begun.elapsed()));
+        match left {
+            Value::Int(left) if u64::try_from(left).is_ok_and(|left| left < ours_at_most) => {
+                self.give_up(key).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A call that a request waits for: no longer than for a decision.
     async fn in_time(&self, tag: &Tag, command: Cmd) -> Result<Value, Fault> {
         self.router.call(self.router.place(tag), command, Instant::now() + self.timeout).await

@@ -197,7 +197,8 @@ impl Store {
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Adds what was counted elsewhere, one call per place, and removes from `held` what was added.
+    /// Adds what was counted elsewhere, one call per place, and removes from `held` what was added, or may have been: as any
+    /// call that may have been executed it is not sent again.
     pub(super) async fn carry(
         &self,
         held: &mut Charges<'_>,
@@ -217,8 +218,8 @@ impl Store {
         let answers = join_all(calls).await;
         // Each place for itself: what one has added must not be brought again because another is away.
         let added = |position: usize| {
-            let of_place = |(group, answer): (&Group, &Result<_, _>)| {
-                answer.is_ok() && group.positions.contains(&position)
+            let of_place = |(group, answer): (&Group, &Result<_, Fault>)| {
+                !answer.as_ref().is_err_and(Fault::did_nothing) && group.positions.contains(&position)
             };
             groups.iter().zip(&answers).any(of_place)
         };

@@ -2,9 +2,9 @@
 //! set for single users, and that something was reset.
 //!
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
-//! is read every second; leases end and refusals are forgotten by themselves after two.
+//! is read every second; leases end by themselves after two seconds, and refusals are forgotten after one.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -22,16 +22,13 @@ use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
 use super::router::Place;
 use super::servers::Facts;
-use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
+use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys, resets};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
 const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
 /// How often servers are asked about themselves, in beats.
 const FACTS_EVERY: u64 = 5;
-/// Low bits of a version count changes; the others are drawn by chance when a server knows none. So a server that lost
-/// everything does not come to a version that was there before.
-const CHANGES_BITS: u32 = 20;
 /// How much is told in one call to a server that lost it.
 const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
@@ -40,6 +37,8 @@ const RESETS_HELD: usize = 256;
 pub(super) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
 const ELSEWHERE: &str = "elsewhere";
+/// How long giving back all leases may take before the process ends.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 /// How often the leases that ended are looked through.
 const LEASES_EVERY: Duration = Duration::from_millis(250);
 
@@ -129,24 +128,25 @@ impl RedisCounters {
         self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
-    /// Whether the servers forgot everything between these versions, both of them seen: counters, and what was shared.
-    pub fn was_lost(before: u64, after: u64) -> bool {
-        before != 0 && after != 0 && before >> CHANGES_BITS != after >> CHANGES_BITS
-    }
-
-    /// Sets for all nodes what is not set any more. How much that was.
+    /// Sets for all nodes what is not set any more, or is set to something that ours `is_newer` than, given ours and theirs.
+    /// How much that was.
     ///
     /// # Errors
     /// When the store cannot be reached; then some of it may be set.
-    pub async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, StoreError> {
-        let told = self.0.share_missing_config(config).await;
+    pub async fn share_config_again(
+        &self,
+        config: &[(String, String)],
+        is_newer: impl Fn(&str, &str) -> bool,
+    ) -> Result<usize, StoreError> {
+        let told = self.0.share_config_again(config, is_newer).await;
         told.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
         self.0.errands.settled().await;
-        self.0.settle(self.0.leases.all()).await;
+        // What is not given back by then is lost until its window ends, as that of a node that dies.
+        let _ = timeout(CLOSE_WITHIN, self.0.settle(self.0.leases.all())).await;
         let mut leave = redis::cmd("ZREM");
         leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
         let _ = self.0.admin(self.0.home(), leave).await;
@@ -188,12 +188,9 @@ impl Store {
         Vec::from_redis_value(value).map_err(|_| strange("config"))
     }
 
-    /// Versions drawn by chance do not come back: the same before and after means that nothing was lost between.
     async fn shared_config_since(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, Fault> {
         let config = self.shared_config().await?;
-        let still_there =
-            self.version().await?.is_some_and(|version| !RedisCounters::was_lost(seen, version));
-        Ok(still_there.then_some(config))
+        Ok(self.follows(seen).await?.then_some(config))
     }
 
     async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
@@ -204,9 +201,15 @@ impl Store {
         self.next_version().await
     }
 
-    async fn share_missing_config(&self, config: &[(String, String)]) -> Result<usize, Fault> {
-        let there: HashSet<String> = self.shared_config().await?.into_iter().map(|(name, _)| name).collect();
-        let missing: Vec<_> = config.iter().filter(|(name, _)| !there.contains(name)).collect();
+    async fn share_config_again(
+        &self,
+        config: &[(String, String)],
+        is_newer: impl Fn(&str, &str) -> bool,
+    ) -> Result<usize, Fault> {
+        let there: HashMap<String, String> = self.shared_config().await?.into_iter().collect();
+        let is_missing =
+            |(name, ours): &&(String, String)| there.get(name).is_none_or(|theirs| is_newer(ours, theirs));
+        let missing: Vec<_> = config.iter().filter(is_missing).collect();
         for some in missing.chunks(TOLD_AT_ONCE) {
             let mut set = redis::cmd("HSET");
             set.arg(keys::shared("config"));
@@ -221,39 +224,13 @@ impl Store {
         Ok(missing.len())
     }
 
-    /// Has all nodes look at what is shared.
-    async fn next_version(&self) -> Result<(), Fault> {
-        self.begin_versions().await?;
-        let mut count = redis::cmd("INCR");
-        count.arg(keys::shared("version"));
-        let version = u64::from_redis_value(self.admin(self.home(), count).await?);
-        if version.map_err(|_| strange("version"))? >> CHANGES_BITS == 0 {
-            // It was lost between the two commands, and counting began at nothing instead of at a drawn one.
-            let mut draw = redis::cmd("SET");
-            draw.arg(keys::shared("version")).arg(drawn_version());
-            self.admin(self.home(), draw).await?;
-        }
-        self.hint("version").await;
-        Ok(())
-    }
-
-    /// Draws a version unless there is one.
-    async fn begin_versions(&self) -> Result<(), Fault> {
-        let mut begin = redis::cmd("SET");
-        begin.arg(keys::shared("version")).arg(drawn_version()).arg("NX");
-        self.admin(self.home(), begin).await.map(|_| ())
-    }
-
-    /// The version of what is shared, if there is one.
-    async fn version(&self) -> Result<Option<u64>, Fault> {
-        let mut version = redis::cmd("GET");
-        version.arg(keys::shared("version"));
-        let version = Option::<u64>::from_redis_value(self.admin(self.home(), version).await?);
-        version.map_err(|_| strange("version"))
+    /// The version that this node has last seen; zero if none.
+    pub(super) fn known_version(&self) -> u64 {
+        *self.fleet.version.borrow()
     }
 
     /// Tells the other nodes, if they listen.
-    async fn hint(&self, message: &str) {
+    pub(super) async fn hint(&self, message: &str) {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(keys::shared(CHANNEL)).arg(message);
         let _ = self.admin(self.home(), publish).await;
@@ -262,7 +239,7 @@ impl Store {
     /// Forgets what is known here of counters that were reset, and tells the others.
     pub(super) async fn forget_everywhere(&self, counters: &[u128]) {
         self.forget(counters);
-        let names: Vec<String> = counters.iter().map(|counter| format!("{counter:032x}")).collect();
+        let names: Vec<String> = counters.iter().map(|counter| resets::name(*counter)).collect();
         self.hint(&format!("reset {}", names.join(" "))).await;
     }
 
@@ -275,25 +252,37 @@ impl Store {
         }
     }
 
+    /// Forgets what is known here of counters that another node has reset.
+    pub(super) fn heed_reset(&self, counters: &[u128]) {
+        self.forget(counters);
+        // Nobody has to listen.
+        let _ = self.fleet.resets.send(counters.into());
+    }
+
     pub(super) fn heed(&self, message: &str) {
         match message.split_once(' ') {
             Some(("reset", names)) => {
                 let counters: Vec<u128> =
                     names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
-                self.forget(&counters);
-                // Nobody has to listen.
-                let _ = self.fleet.resets.send(counters.into());
+                self.heed_reset(&counters);
             }
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
     }
 
-    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
-    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
+    /// What time it is where the fleet's own names are.
+    pub(super) async fn server_time(&self) -> Result<Timestamp, Fault> {
         let now = self.admin(self.home(), redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
+        Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+    }
+
+    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
+    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
+        let now = self.server_time().await?;
+        let seconds = now.as_micros() / 1_000_000;
         let own = self.schema.own();
         let mine = self.meet(&nodes_name(own), seconds, true).await?;
         let older = match own.checked_sub(1) {
@@ -301,13 +290,10 @@ impl Store {
             _ => 0,
         };
         self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
-        let now = Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros));
         self.agree_on_schema(older, now).await?;
-        let mut version = self.version().await?;
-        if version.is_none() {
-            self.begin_versions().await?;
-            version = self.version().await?;
-        }
+        self.look_for_resets(Instant::now() + ADMIN_TIMEOUT).await?;
+        self.resets.note_heard(now);
+        let version = self.settled_version().await?;
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
         }
@@ -369,10 +355,6 @@ async fn end_leases(store: Weak<Store>) {
     }
 }
 
-fn drawn_version() -> u64 {
-    (u64::from_be_bytes(bytes()) >> 1) >> CHANGES_BITS << CHANGES_BITS
-}
-
-fn strange(what: &str) -> Fault {
+pub(super) fn strange(what: &str) -> Fault {
     Fault::Misconfigured(format!("the shared {what} is not what it should be"))
 }

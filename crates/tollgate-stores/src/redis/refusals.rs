@@ -1,7 +1,7 @@
 //! Refusals that are known to last, answered without asking.
 //!
 //! A refused request changes nothing, so the answer to the next one of the same cost is known until the wait that was
-//! told is over. It is kept for a second at most, so that a reset or a change of rules on another node is seen even if
+//! told is over. Another cost has to wait for another time, so a few costs are remembered of each counter. It is kept for a second at most, so that a reset or a change of rules on another node is seen even if
 //! the message about it is lost; and never longer than the window, so that a client's next episode is noted.
 //! What the other limits of the request hold is not asked then: only the limit that refuses is told of truly.
 
@@ -21,10 +21,16 @@ const SHARDS: usize = 16;
 /// Refusals remembered in one shard; beyond it the oldest are dropped all at once.
 const SHARD_MAX: usize = 4_096;
 
+/// Costs of which a refusal is remembered for one counter; beyond it the one that ends first gives way.
+const COSTS_MAX: usize = 4;
+
+/// What is known of one counter or client, by cost. Most are asked for with one.
+type Costs = SmallVec<[Known; 1]>;
+
 /// What is known to be refused.
 #[derive(Default)]
 pub(super) struct Refusals {
-    shards: [Mutex<HashMap<u128, Known>>; SHARDS],
+    shards: [Mutex<HashMap<u128, Costs>>; SHARDS],
     hits: AtomicU64,
 }
 
@@ -128,21 +134,28 @@ impl Refusals {
 
     fn find(&self, key: u128, cost: u32, now: Instant) -> Option<Known> {
         let shard = self.shard(key).lock();
-        shard.get(&key).filter(|known| known.until > now && known.cost == cost).copied()
+        shard.get(&key)?.iter().find(|known| known.until > now && known.cost == cost).copied()
     }
 
     fn put(&self, key: u128, known: Known) {
         let mut shard = self.shard(key).lock();
         if shard.len() >= SHARD_MAX {
-            shard.retain(|_, old| old.until > known.told_at);
+            shard.retain(|_, costs| costs.iter().any(|old| old.until > known.told_at));
         }
         if shard.len() >= SHARD_MAX {
             shard.clear();
         }
-        shard.insert(key, known);
+        let costs = shard.entry(key).or_default();
+        costs.retain(|old| old.cost != known.cost && old.until > known.told_at);
+        if costs.len() >= COSTS_MAX
+            && let Some(first) = (0..costs.len()).min_by_key(|index| costs[*index].until)
+        {
+            costs.swap_remove(first);
+        }
+        costs.push(known);
     }
 
-    fn shard(&self, key: u128) -> &Mutex<HashMap<u128, Known>> {
+    fn shard(&self, key: u128) -> &Mutex<HashMap<u128, Costs>> {
         &self.shards[(key % SHARDS as u128) as usize]
     }
 }

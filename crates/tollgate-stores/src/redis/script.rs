@@ -47,6 +47,14 @@ impl ChargeAll {
         }
         command
     }
+
+    /// The command that puts a value under a key in the place of another, if that is still there.
+    pub(super) fn replace(&self, key: &str, value: u64, then: u64) -> Cmd {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(self.script.get_hash()).arg(1).arg(key);
+        command.arg([flag::REPLACE].as_slice()).arg(value).arg(then);
+        command
+    }
 }
 
 /// What a call is about, beside the charges.
@@ -118,6 +126,8 @@ mod flag {
     pub(super) const WATCHED: u8 = 2;
     pub(super) const FORCED: u8 = 4;
     pub(super) const NOTE: u8 = 8;
+    /// No charges at all.
+    pub(super) const REPLACE: u8 = 16;
 }
 
 mod bit {

@@ -2,6 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
+use futures_util::stream::{self, StreamExt};
 use smallvec::SmallVec;
 use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
@@ -12,6 +13,9 @@ use super::error::Fault;
 use super::leases::{Leases, Owner, Serving};
 use super::refusals::refused_by;
 use super::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle};
+
+/// How many slices are on their way back at a time.
+const GIVEN_BACK_AT_ONCE: usize = 64;
 
 /// What a decision took from leases and what it asks for. When it is dropped, because the request is refused or nobody
 /// waits for it any more, what was taken goes back and what was asked for is given up.
@@ -126,9 +130,12 @@ impl Store {
     /// Gives back what was leased and not used. A bucket is told even if all was: until then it is not paid back.
     pub(super) async fn settle(&self, ended: Vec<(Owner, Settle)>) {
         let matters = |(owner, settle): &&(Owner, Settle)| settle.unspent > 0 || owner.is_bucket();
-        for (owner, settle) in ended.iter().filter(matters) {
-            self.give_back(owner, *settle).await;
-        }
+        let slices = stream::iter(ended.iter().filter(matters));
+        slices
+            .for_each_concurrent(GIVEN_BACK_AT_ONCE, async |(owner, settle)| {
+                self.give_back(owner, *settle).await;
+            })
+            .await;
     }
 
     /// Gives back the slice of a lease that nobody renewed.

@@ -1,0 +1,159 @@
+//! What nodes remember of shared counters, and what they leave to each other.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+mod harness;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use tokio::time::sleep;
+use tollgate::counters::{CounterAdmin, CounterStore};
+use tollgate::limit::Algorithm;
+use tollgate_stores::redis::{Claim, RedisCounters, RedisSettings, Topology};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
+
+use self::harness::limits::{Gauge, charges};
+use self::harness::{address, exact, now, open, patient, runtime, single};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+async fn admits(store: &RedisCounters, gauge: &Gauge, cost: u32) -> bool {
+    let charges = charges([gauge], cost);
+    store.charge_all(&charges, now()).await.unwrap().admitted(&charges)
+}
+
+fn without_leases(topology: Topology) -> RedisSettings {
+    RedisSettings { leases: false, ..patient(topology) }
+}
+
+#[test]
+fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&without_leases(single(server.address()))).await;
+        let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
+        assert!(admits(&store, &gauge, 10).await);
+        let (before, started) = (server.commandstats("evalsha"), Instant::now());
+        for turn in 0..2_000 {
+            assert!(!admits(&store, &gauge, 1 + turn % 4).await);
+        }
+        let (calls, seconds) = (server.commandstats("evalsha") - before, started.elapsed().as_secs());
+        assert!(calls <= 4 * (seconds + 1), "{calls} calls in {seconds} s");
+    });
+}
+
+#[test]
+fn a_node_that_says_to_live_longer_than_it_can_is_none() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let (list, at) = ("rl:{fleet}:nodes:1", SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 3_600);
+        server.cli(&["ZADD", list, &at.to_string(), "00000000deadbeef"]);
+        let gone = || server.cli(&["ZSCORE", list, "00000000deadbeef"]).is_empty();
+        assert!(wait_until(PATIENCE, gone), "{}", server.cli(&["ZRANGE", list, "0", "-1", "WITHSCORES"]));
+        assert!(wait_until(PATIENCE, || store.nodes().get() == 1), "{}", store.nodes());
+    });
+}
+
+#[test]
+fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let addresses = servers.iter().map(|server| address(server.address())).collect();
+    runtime().block_on(async {
+        let store = open(&without_leases(Topology::Modulo(addresses))).await;
+        let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 1)).collect();
+        for gauge in &gauges {
+            assert!(admits(&store, gauge, 1).await);
+        }
+        let is_on = |server: &RedisServer, gauge: &Gauge| {
+            server.cli(&["KEYS", &format!("*{}*", gauge.rule)]).contains("rl:")
+        };
+        let there: Vec<bool> = gauges.iter().map(|gauge| is_on(&servers[0], gauge)).collect();
+        servers[1].kill9();
+        let away = |gauge: &Gauge| !store.reaches(&charges([gauge], 1));
+        for (gauge, there) in gauges.iter().zip(&there) {
+            assert!(*there || wait_until(PATIENCE, || away(gauge)));
+        }
+        for (gauge, _) in gauges.iter().zip(&there).filter(|(_, there)| **there) {
+            assert!(!admits(&store, gauge, 1).await, "and it is remembered here");
+        }
+        assert!(store.reset(&charges(&gauges, 0)).await.is_err());
+        for (gauge, _) in gauges.iter().zip(&there).filter(|(_, there)| **there) {
+            assert!(admits(&store, gauge, 1).await);
+        }
+    });
+}
+
+#[test]
+fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let settings = exact(single(proxy.address()));
+        let store = open(&RedisSettings { timeout: Duration::from_millis(300), ..settings }).await;
+        let other = open(&exact(single(server.address()))).await;
+        let (kept, body) = (Duration::from_mins(10), [2; 32]);
+        assert_eq!(store.claim([1; 32], body, kept).await, Ok(Claim::Ours));
+        proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
+        sleep(Duration::from_millis(500)).await;
+        let giving_up = tokio::spawn({
+            let store = store.clone();
+            async move { store.give_up_claim([1; 32], kept).await }
+        });
+        sleep(Duration::from_secs(1)).await;
+        assert_eq!(other.claim([1; 32], body, kept).await, Ok(Claim::UnderWay));
+        proxy.set(Fault::None);
+        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
+        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
+            theirs = other.claim([1; 32], body, kept).await;
+        }
+        assert_eq!(theirs, Ok(Claim::Ours));
+        giving_up.await.unwrap();
+
+        // Given up, but the answer is lost: whoever has claimed it since keeps it.
+        assert_eq!(store.claim([3; 32], body, kept).await, Ok(Claim::Ours));
+        sleep(Duration::from_millis(500)).await;
+        proxy.set(Fault::BlackHoleReplies);
+        let giving_up = tokio::spawn({
+            let store = store.clone();
+            async move { store.give_up_claim([3; 32], kept).await }
+        });
+        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
+        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
+            theirs = other.claim([3; 32], body, kept).await;
+        }
+        assert_eq!(theirs, Ok(Claim::Ours));
+        proxy.set(Fault::None);
+        giving_up.await.unwrap();
+        assert_eq!(other.claim([3; 32], body, kept).await, Ok(Claim::UnderWay));
+    });
+}
+
+#[test]
+fn leases_are_given_back_side_by_side() {
+    const LEASES: usize = 150;
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let store = open(&patient(single(proxy.address()))).await;
+        let gauges: Vec<Gauge> =
+            (0..LEASES).map(|_| Gauge::a_day(Algorithm::FixedWindow, 1_000_000)).collect();
+        let started = Instant::now();
+        while store.leases().held < LEASES && started.elapsed() < PATIENCE {
+            for gauge in &gauges {
+                for _ in 0..25 {
+                    assert!(admits(&store, gauge, 1).await);
+                }
+            }
+        }
+        let held = store.leases().held;
+        assert!(held > LEASES / 2, "{held}");
+        proxy.set(Fault::Latency(Duration::from_millis(250)));
+        let started = Instant::now();
+        store.close().await;
+        let took = started.elapsed();
+        // One after another they would take longer than that.
+        assert!(took < Duration::from_millis(250) * u32::try_from(LEASES / 3).unwrap(), "{held}: {took:?}");
+        assert_eq!(store.leases().units, 0);
+    });
+}
