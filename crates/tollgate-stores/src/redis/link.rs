@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::{Client, Cmd, Value};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
 
 use super::breaker::Breaker;
 use super::error::Fault;
 use super::keys;
-use super::lane::{Job, Lane};
+use super::lane::{DIALS_AT_ONCE, Job, Lane};
 use super::random::jitter;
 use super::settings::{Address, RedisSettings};
 
@@ -24,8 +24,6 @@ const PROBE_EVERY: Duration = Duration::from_millis(75);
 const PROBE_JITTER: Duration = Duration::from_millis(50);
 /// What a probe writes ends by itself after this.
 const PROBE_KEPT_MILLIS: u64 = 1_000;
-/// After so long without an answer to any probe the connection itself is suspected.
-const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a refused decision speaks for those to come. Not for ever: a node that is sent no requests because of it
 /// would not learn that all is well again.
@@ -37,6 +35,8 @@ const SIDE_REFUSAL_KEPT: Duration = Duration::from_secs(20);
 pub(super) struct Link {
     name: String,
     client: Client,
+    /// So many connections may be dialled at once.
+    dialling: Arc<Semaphore>,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -89,9 +89,11 @@ impl Link {
         let mut tasks = Vec::new();
         let name = address.to_string();
         let breaker = Arc::new(Breaker::new(name.clone(), Instant::now()));
+        let dialling = Arc::new(Semaphore::new(DIALS_AT_ONCE));
         let lanes = (0..settings.connections.get()).map(|_| {
+            let (breaker, dialling) = (Arc::clone(&breaker), Arc::clone(&dialling));
             let (lane, own) =
-                Lane::open(client.clone(), settings.connect_timeout, settings.timeout, Arc::clone(&breaker));
+                Lane::open(client.clone(), settings.connect_timeout, settings.timeout, breaker, dialling);
             tasks.extend(own);
             lane
         });
@@ -108,7 +110,7 @@ impl Link {
             slot: AtomicU32::new(NO_SLOT),
         });
         tasks.push(tokio::spawn(probe(Arc::clone(&inner))));
-        Ok(Link { name, client, inner, tasks })
+        Ok(Link { name, client, dialling, inner, tasks })
     }
 
     /// The address, as settings write it.
@@ -119,6 +121,11 @@ impl Link {
     /// A client for connections of their own.
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Has a permit for as long as a connection is dialled.
+    pub(super) fn dialling(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.dialling)
     }
 
     /// Whether the server is being left alone.
@@ -212,7 +219,7 @@ impl Link {
         if let Some(refusal) = self.refusal() {
             return Err(Fault::clone(&refusal));
         }
-        let lane = self.inner.lanes.iter().find(|lane| lane.is_connected()).ok_or(Fault::NotDone)?;
+        let lane = self.inner.lane(0).ok_or(Fault::NotDone)?;
         let outcome = lane.ask(command, patience).await;
         self.note_refusal(&outcome, Some(name_of(command).into()));
         outcome
@@ -251,19 +258,18 @@ impl Link {
         asking: bool,
         deadline: Instant,
     ) -> Result<Value, Fault> {
-        // One that has no connection is passed over: a server may take fewer of us than we would like.
-        let lanes = &self.inner.lanes;
-        let mut in_turn = lanes.iter().cycle().skip(turn).take(lanes.len());
-        let Some(lane) = in_turn.find(|lane| lane.is_connected()).or(lanes.get(turn)) else {
-            return Err(Fault::NotDone);
-        };
+        let lane = self.inner.lane(turn).ok_or(Fault::NotDone)?;
         let (answer, told) = oneshot::channel();
+        let asked = Instant::now();
         lane.send(Job { command, asking, answer })?;
         self.inner.calls.fetch_add(1, Ordering::Relaxed);
         match timeout_at(deadline.into(), told).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Fault::Unknown),
-            Err(_) => Err(Fault::Silent),
+            Err(_) => {
+                lane.note_silence(asked);
+                Err(Fault::Silent)
+            }
         }
     }
 }
@@ -307,37 +313,34 @@ fn name_of(command: &Cmd) -> &[u8] {
     }
 }
 
-/// Asks a server that is left alone whether it is back, and lets the others know.
+/// Asks a server that is left alone whether it is back, and lets the others know; and asks on each connection that is
+/// silent, for the server may be well and the connection lead nowhere.
 async fn probe(inner: Arc<Inner>) {
-    let mut unanswered_since: Option<Instant> = None;
     loop {
         sleep(PROBE_EVERY + jitter(PROBE_JITTER)).await;
-        if !inner.breaker.is_open() {
-            unanswered_since = None;
-            continue;
-        }
         for lane in &inner.lanes {
-            let asked = Instant::now();
-            match lane.ask(&inner.question(), inner.patience).await {
-                Err(fault) if fault.counts() => {
-                    inner.breaker.still_open(&fault, Instant::now());
-                    // Without a connection nothing was asked.
-                    if fault != Fault::NotDone {
-                        unanswered_since.get_or_insert(asked);
-                    }
+            if inner.breaker.is_open() {
+                match lane.ask(&inner.question(), inner.patience).await {
+                    Err(fault) if fault.counts() => inner.breaker.still_open(&fault, Instant::now()),
+                    _ => drop(inner.breaker.close(Instant::now())),
                 }
-                _ => drop(inner.breaker.close(Instant::now())),
+            } else if lane.is_silent() {
+                let _ = lane.ask(&redis::cmd("PING"), inner.patience).await;
             }
-            // The server may be back while this connection leads nowhere: another is tried beside it.
-            if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {
-                unanswered_since = None;
-                lane.redial();
-            }
+            lane.redial_if_silent();
         }
     }
 }
 
 impl Inner {
+    /// The connection whose turn it is. One that is not there is passed over, because a server may take fewer of us than we
+    /// would like, and so is one that is silent, as long as another is not.
+    fn lane(&self, turn: usize) -> Option<&Lane> {
+        let in_turn = || self.lanes.iter().cycle().skip(turn).take(self.lanes.len());
+        let connected = || in_turn().filter(|lane| lane.is_connected());
+        connected().find(|lane| !lane.is_silent()).or_else(|| connected().next())
+    }
+
     /// What tells whether the server is back. If it was silent, that it speaks; if it said that it cannot, that it can:
     /// a full server, and one that became a replica, still speak.
     fn question(&self) -> Cmd {
