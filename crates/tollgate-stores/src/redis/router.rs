@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use redis::{Client, Cmd, Value};
+use redis::{Cmd, Value};
 use tokio::task::JoinHandle;
 
 use self::cluster::Cluster;
@@ -120,19 +120,18 @@ impl Router {
         }
     }
 
-    /// A client for the server of a place, to listen with.
-    pub(super) fn client(&self, place: Place) -> Option<Client> {
+    /// The server of a place.
+    pub(super) fn link(&self, place: Place) -> Option<Arc<Link>> {
         match &self.map {
-            Map::One(spot) => spot.link.load().as_ref().map(|link| link.client().clone()),
-            Map::Ring(ring) => Some(ring.link(place.0).client().clone()),
-            Map::Cluster(cluster) => cluster.owner(place.0).map(|link| link.client().clone()),
+            Map::One(spot) => spot.link.load_full(),
+            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
+            Map::Cluster(cluster) => cluster.owner(place.0),
         }
     }
 
     /// Whether another server has taken the place.
-    pub(super) fn client_changed(&self, place: Place, known: &Client) -> bool {
-        let address = |client: &Client| client.get_connection_info().addr().clone();
-        self.client(place).is_some_and(|client| address(&client) != address(known))
+    pub(super) fn link_changed(&self, place: Place, known: &str) -> bool {
+        self.link(place).is_some_and(|link| link.name() != known)
     }
 
     /// Grows when other servers count than before.
@@ -146,12 +145,7 @@ impl Router {
 
     /// Whether a call in this place would likely be answered.
     pub(super) fn reaches(&self, place: Place) -> bool {
-        let link = match &self.map {
-            Map::One(spot) => spot.link.load_full(),
-            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
-            Map::Cluster(cluster) => cluster.owner(place.0),
-        };
-        link.is_some_and(|link| link.is_connected() && !link.is_doubted())
+        self.link(place).is_some_and(|link| link.is_connected() && !link.is_doubted())
     }
 
     /// Why it is not known which servers hold counters, if only an operator can help; and whether some are known from
