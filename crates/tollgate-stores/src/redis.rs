@@ -192,6 +192,11 @@ impl RedisCounters {
         self.0.refusals.as_ref().map_or(0, Refusals::hits)
     }
 
+    /// Calls that were not made because no server of a cluster holds their slot.
+    pub fn unserved_calls(&self) -> u64 {
+        self.0.router.unserved_calls()
+    }
+
     /// Charges that were taken back because another place refused.
     pub fn refunds(&self) -> u64 {
         self.0.refunds.load(Ordering::Relaxed)

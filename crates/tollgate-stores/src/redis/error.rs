@@ -14,6 +14,8 @@ use tollgate::counters::StoreError;
 pub(super) enum Fault {
     /// Never sent: nothing was charged.
     NotDone,
+    /// The same, because no server of the cluster holds the slot.
+    Unserved,
     /// The server answers, and cannot do it now: nothing was charged. In its words.
     Refused(String),
     /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
@@ -37,7 +39,7 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether the server is to blame, so that it is asked less.
     pub(super) fn counts(&self) -> bool {
-        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent)
+        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unserved | Fault::Unknown | Fault::Silent)
     }
 
     /// Whether a server that is there says that it cannot: that it still is there changes nothing.
@@ -78,6 +80,7 @@ impl Fault {
         match self {
             Fault::Refused(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => words.clone(),
             Fault::NotDone => "there is no connection".to_owned(),
+            Fault::Unserved => "no server of the cluster holds its slot".to_owned(),
             Fault::Unknown => "the connection was lost".to_owned(),
             Fault::Silent => "no answer in time".to_owned(),
             Fault::Moved(to) | Fault::Ask(to) => format!("its counters are at {to}"),
@@ -91,6 +94,7 @@ impl Fault {
         let code = match self {
             Fault::Moved(_) | Fault::Ask(_) | Fault::TryAgain => return None,
             Fault::NotDone => return Some("unconnected"),
+            Fault::Unserved => return Some("unserved"),
             Fault::Unknown => return Some("lost"),
             Fault::Silent => return Some("silent"),
             Fault::NoScript => return Some("NOSCRIPT"),
@@ -106,6 +110,7 @@ impl Fault {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
             Fault::NotDone
+            | Fault::Unserved
             | Fault::Refused(_)
             | Fault::TryAgain
             | Fault::WrongServer(_)

@@ -355,15 +355,12 @@ async fn beats(store: Weak<Store>) {
 }
 
 async fn end_leases(store: Weak<Store>) {
-    let mut generation = 0;
     loop {
         sleep(LEASES_EVERY).await;
         let Some(store) = store.upgrade() else { return };
-        let current = store.router.generation();
-        if generation != current {
-            // Another server counts now, and may not know what the last one granted.
-            store.leases.revoke_all();
-            generation = current;
+        if let Some(changes) = store.router.take_changes() {
+            let moved = store.leases.sort_out(|subject| changes.fate(store.place(subject)));
+            store.settle(moved).await;
         }
         store.settle(store.leases.ended(Instant::now())).await;
     }

@@ -5,10 +5,11 @@ mod ring;
 mod sentinel;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
+use hashbrown::HashMap;
 use redis::{Cmd, Value};
 use tokio::task::JoinHandle;
 
@@ -41,10 +42,38 @@ pub(super) struct Spot {
     link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
-    /// How often it changed.
-    generation: AtomicU64,
+    /// Whether it has changed since that was last asked.
+    changed: AtomicBool,
     /// Why it cannot be known which one, if only an operator can help.
     trouble: ArcSwapOption<Fault>,
+}
+
+/// Where other servers count than before.
+pub(super) enum Changes {
+    Everywhere,
+    /// In these slots of a cluster.
+    InSlots(HashMap<u32, Fate>),
+}
+
+/// What becomes of a lease when another server may hold its counter.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing has changed for it.
+    Keep,
+    /// Its counter was handed over with all that is known of it, so what was not used is given back there.
+    GiveBack,
+    /// A copy of its counter took over, which may not know of the slice: what was not used is lost, for to give back what
+    /// was never counted would admit it twice.
+    Revoke,
+}
+
+impl Changes {
+    pub(super) fn fate(&self, place: Place) -> Fate {
+        match self {
+            Changes::Everywhere => Fate::Revoke,
+            Changes::InSlots(slots) => slots.get(&place.0).copied().unwrap_or(Fate::Keep),
+        }
+    }
 }
 
 /// Counters in one place share a call.
@@ -134,12 +163,30 @@ impl Router {
         self.link(place).is_some_and(|link| link.name() != known)
     }
 
-    /// Grows when other servers count than before.
-    pub(super) fn generation(&self) -> u64 {
+    /// Where other servers count than when this was last asked.
+    pub(super) fn take_changes(&self) -> Option<Changes> {
         match &self.map {
-            Map::One(spot) => spot.generation.load(Ordering::Relaxed),
-            Map::Ring(_) => 0,
-            Map::Cluster(cluster) => cluster.generation(),
+            Map::One(spot) => spot.changed.swap(false, Ordering::Relaxed).then_some(Changes::Everywhere),
+            Map::Ring(_) => None,
+            Map::Cluster(cluster) => {
+                Some(cluster.take_changes()).filter(|slots| !slots.is_empty()).map(Changes::InSlots)
+            }
+        }
+    }
+
+    /// What part of the counters no server holds, in words.
+    pub(super) fn unserved(&self) -> Option<String> {
+        match &self.map {
+            Map::One(_) | Map::Ring(_) => None,
+            Map::Cluster(cluster) => cluster.unserved(),
+        }
+    }
+
+    /// Calls that were not made because no server holds their counters.
+    pub(super) fn unserved_calls(&self) -> u64 {
+        match &self.map {
+            Map::One(_) | Map::Ring(_) => 0,
+            Map::Cluster(cluster) => cluster.unserved_calls(),
         }
     }
 
@@ -188,7 +235,7 @@ impl Spot {
         Arc::new(Spot {
             link: ArcSwapOption::new(link.map(Arc::new)),
             doubted: tokio::sync::Notify::new(),
-            generation: AtomicU64::new(0),
+            changed: AtomicBool::new(false),
             trouble: ArcSwapOption::empty(),
         })
     }
