@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
 
+use super::cooldowns::KEPT_OUT;
 use super::copies::keep_copies;
 use super::error::Fault;
 use super::listen::listen;
@@ -270,6 +271,7 @@ impl Store {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
+        self.cooldowns.forget(counters);
         for counter in counters {
             self.leases.revoke(*counter);
         }
@@ -284,6 +286,7 @@ impl Store {
                 // Nobody has to listen.
                 let _ = self.fleet.resets.send(counters.into());
             }
+            Some((KEPT_OUT, words)) => self.heed_cooldown(words),
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
