@@ -11,6 +11,7 @@ use redis::{Client, Cmd, Value};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
+use tracing::warn;
 
 use super::breaker::Breaker;
 use super::error::Fault;
@@ -30,6 +31,8 @@ const PROBE_KEPT_MILLIS: u64 = 1_000;
 const REFUSAL_KEPT: Duration = Duration::from_secs(5);
 /// The same of what is done beside decisions, some of it every few seconds.
 const SIDE_REFUSAL_KEPT: Duration = Duration::from_secs(20);
+/// How often the log is told that decisions are refused.
+const REFUSAL_TOLD_EVERY: Duration = Duration::from_mins(1);
 
 /// One server.
 pub(super) struct Link {
@@ -55,6 +58,8 @@ struct Inner {
     refused: ArcSwapOption<Refused>,
     /// The same of everything else; nothing since the same command was answered.
     refused_aside: ArcSwapOption<Refused>,
+    /// When the log was told that decisions are refused.
+    refusal_told: Mutex<Option<Instant>>,
     /// The slot of a cluster in which a call was last answered with a fault; none outside of clusters.
     slot: AtomicU32,
 }
@@ -107,6 +112,7 @@ impl Link {
             faults: Mutex::default(),
             refused: ArcSwapOption::empty(),
             refused_aside: ArcSwapOption::empty(),
+            refusal_told: Mutex::default(),
             slot: AtomicU32::new(NO_SLOT),
         });
         tasks.push(tokio::spawn(probe(Arc::clone(&inner))));
@@ -242,6 +248,9 @@ impl Link {
         let kept = if command.is_some() { &inner.refused_aside } else { &inner.refused };
         match outcome {
             Err(fault) if fault.is_of_login() => {
+                if command.is_none() {
+                    inner.tell_refusal(&self.name, fault);
+                }
                 kept.store(Some(Arc::new(Refused { fault: fault.clone(), command, at: Instant::now() })));
             }
             Ok(_) if kept.load().as_ref().is_some_and(|refused| refused.is_over_with(command.as_deref())) => {
@@ -339,6 +348,16 @@ impl Inner {
         let in_turn = || self.lanes.iter().cycle().skip(turn).take(self.lanes.len());
         let connected = || in_turn().filter(|lane| lane.is_connected());
         connected().find(|lane| !lane.is_silent()).or_else(|| connected().next())
+    }
+
+    /// Tells the log now and then that decisions are refused.
+    fn tell_refusal(&self, server: &str, fault: &Fault) {
+        let now = Instant::now();
+        let mut told = self.refusal_told.lock();
+        if told.is_none_or(|told| now.duration_since(told) >= REFUSAL_TOLD_EVERY) {
+            *told = Some(now);
+            warn!(%server, reason = fault.words(), "the counter store refuses decisions");
+        }
     }
 
     /// What tells whether the server is back. If it was silent, that it speaks; if it said that it cannot, that it can:

@@ -121,6 +121,10 @@ impl Store {
     /// Keeps in mind that a decision failed.
     pub(super) fn note_failed(&self, fault: &Fault, charges: &Charges<'_>) {
         match fault {
+            // Told by the server too, until it makes another decision that needs less.
+            fault if fault.is_of_script() => {
+                self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
+            }
             // Told by the server that refuses, whatever is asked of it.
             fault if fault.is_of_login() || fault.is_of_topology() => {}
             Fault::Misconfigured(_) | Fault::NoScript if self.schema.speaks().is_ok() => {
