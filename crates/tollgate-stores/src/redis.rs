@@ -1,12 +1,14 @@
 //! Counters on Redis or Valkey: one script call per decision, on the server's clock.
 //!
 //! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
-//! from the lease ([`slices`], [`leases`]), and what is left is grouped by the place of its counters ([`router`]) and charged by one
-//! call per place ([`decide`], [`script`], [`link`]). One place is the common case; where there are several, a refusal in
-//! one takes back what was charged in the others ([`spanning`]), so that nothing is ever admitted beyond a limit.
+//! from the lease ([`slices`], [`leases`]) unless its client is kept out ([`cooldowns`]), and what is left is grouped by the
+//! place of its counters ([`router`]) and charged by one call per place ([`decide`], [`script`], [`link`]). One place is the
+//! common case; where there are several, a refusal in one takes back what was charged in the others ([`spanning`]), so that
+//! nothing is ever admitted beyond a limit.
 
 mod breaker;
 mod claims;
+mod cooldowns;
 mod copies;
 mod decide;
 mod dial;
@@ -47,6 +49,7 @@ use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised,
 use tollgate::identity::Subject;
 
 pub use self::claims::Claim;
+use self::cooldowns::Cooldowns;
 use self::errands::Errands;
 use self::error::Fault;
 use self::fleet::Fleet;
@@ -83,6 +86,7 @@ struct Store {
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
     leases: Leases,
+    cooldowns: Cooldowns,
     /// Whether anything is leased at all.
     leasing: bool,
     fleet: Fleet,
@@ -117,6 +121,7 @@ impl RedisCounters {
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(settings.leased_from, Instant::now()),
+            cooldowns: Cooldowns::new(Instant::now()),
             leasing: settings.leases,
             fleet: Fleet::new(),
             resets: Resets::new(),
@@ -195,6 +200,11 @@ impl RedisCounters {
     /// Refusals that were answered without asking a server.
     pub fn refusals_from_memory(&self) -> u64 {
         self.0.refusals.as_ref().map_or(0, Refusals::hits)
+    }
+
+    /// Calls that were not made because no server of a cluster holds their slot.
+    pub fn unserved_calls(&self) -> u64 {
+        self.0.router.unserved_calls()
     }
 
     /// Charges that were taken back because another place refused.

@@ -7,6 +7,9 @@
 
 mod harness;
 
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -25,6 +28,9 @@ use self::harness::{address, exact, now, runtime, single};
 
 /// By how much a busy machine may be late.
 const SLACK: Duration = Duration::from_millis(500);
+/// A budget that only a server that says nothing exceeds.
+const MILD: Duration = Duration::from_millis(200);
+const PATIENCE: Duration = Duration::from_secs(30);
 const RECOVERY_MAX: Duration = Duration::from_secs(5);
 /// What was measured on a quiet machine is far below: one connection per probe at worst.
 const CONNECTIONS_PER_SECOND_MAX: usize = 30;
@@ -625,4 +631,104 @@ fn t72_a_neighbour_who_flushes_and_kills_is_survived() {
     eprintln!("{allowances} allowances of 100: {admitted} admitted, {} calls failed", errors.len());
     assert!(admitted <= 100 * allowances && admitted > 100 * (allowances - 1));
     assert!(errors.iter().all(store_down), "{errors:?}");
+}
+
+/// A firewall forgot one of several connections: nothing comes back on it, and nobody is told. New ones work.
+#[test]
+fn one_of_several_connections_that_leads_nowhere_is_made_anew() {
+    let connections = NonZeroUsize::new(4).unwrap();
+    let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
+    let gauge = plenty();
+    assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
+    let dials = rig.link().dials;
+    assert!(rig.proxy.silence("EVALSHA"));
+    let anew = wait_until(PATIENCE, || {
+        let _ = rig.charge(&gauge, 1);
+        rig.link().dials > dials
+    });
+    assert!(anew, "{:?}", rig.link());
+    let all_serve = || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok());
+    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.link());
+    assert!(rig.proxy.silence("EVALSHA"), "one of those that were left alone");
+}
+
+/// Not even one that is hardly used.
+#[test]
+fn a_silent_connection_is_noticed_by_the_first_call_that_it_swallows() {
+    let connections = NonZeroUsize::new(2).unwrap();
+    let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
+    let gauge = plenty();
+    assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
+    let dials = rig.link().dials;
+    assert!(rig.proxy.silence("EVALSHA"));
+    let swallowed = wait_until(PATIENCE, || rig.charge(&gauge, 1).0.is_err());
+    assert!(swallowed || rig.link().dials > dials, "{:?}", rig.link());
+    assert!(
+        wait_until(PATIENCE, || rig.link().dials > dials),
+        "nobody asks, and it is made anew: {:?}",
+        rig.link()
+    );
+}
+
+/// A server that takes connections and says nothing, and how many it had at once.
+fn mute_server() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen: Arc<[AtomicUsize; 2]> = Arc::default();
+    let told = Arc::clone(&seen);
+    thread::spawn(move || {
+        let mut open: Vec<TcpStream> = Vec::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            stream.set_nonblocking(true).unwrap();
+            open.push(stream);
+            open.retain(|mut stream| {
+                loop {
+                    match stream.read(&mut [0; 1024]) {
+                        Ok(1..) => {}
+                        Ok(0) => return false,
+                        Err(error) => return error.kind() == ErrorKind::WouldBlock,
+                    }
+                }
+            });
+            told[0].fetch_add(1, Ordering::SeqCst);
+            told[1].fetch_max(open.len(), Ordering::SeqCst);
+        }
+    });
+    (address, seen)
+}
+
+#[test]
+fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
+    let (address, seen) = mute_server();
+    let settings = RedisSettings {
+        connections: NonZeroUsize::new(32).unwrap(),
+        connect_timeout: Duration::from_millis(100),
+        ..exact(single(address))
+    };
+    let runtime = runtime();
+    let _store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
+    let [dials, at_once] = &*seen;
+    assert!(wait_until(PATIENCE, || dials.load(Ordering::SeqCst) >= 12), "{seen:?}");
+    // One that is given up may be closed a moment after the next is dialled.
+    assert!(at_once.load(Ordering::SeqCst) <= 4, "{seen:?}");
+}
+
+/// What other nodes say comes on a connection that is never asked for anything.
+#[test]
+fn hints_are_heard_again_when_their_connection_led_nowhere() {
+    let rig = Rig::new();
+    let other = rig.runtime.block_on(harness::open(&exact(single(rig.server.address()))));
+    let mut announced = rig.store.announcements();
+    let mut hears = |patience| {
+        wait_until(patience, || {
+            rig.runtime.block_on(other.announce_change());
+            thread::sleep(Duration::from_millis(20));
+            announced.has_changed().unwrap() && *announced.borrow_and_update() > 0
+        })
+    };
+    assert!(hears(PATIENCE));
+    assert!(rig.proxy.silence("SUBSCRIBE"));
+    let at_once = Duration::from_millis(300);
+    assert!(!hears(at_once) || !hears(at_once), "the last may have been under way");
+    assert!(hears(PATIENCE));
 }

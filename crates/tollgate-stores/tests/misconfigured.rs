@@ -254,6 +254,51 @@ fn the_script_that_may_not_be_loaded_is_a_refusal_of_all_decisions() {
     node.is_well();
 }
 
+/// A server says that a command of the script may not be run, and not which one.
+#[test]
+fn a_right_that_the_script_lacks_is_a_refusal_of_all_decisions_and_is_named() {
+    let server = RedisServer::start();
+    let node = Node::new(&exact(single(server.address())));
+    node.is_well();
+    for (right, words) in [("hset", "HSET"), ("hget", "HGET"), ("time", "TIME")] {
+        assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("-{right}")]), "OK");
+        let refused = wait_until(PATIENCE, || {
+            node.charge() == Err(StoreError::Misconfigured)
+                && node.store.refusal().is_some_and(|reason| reason.contains(words))
+        });
+        assert!(refused, "{right}: {:?} {:?}", node.store.refusal(), node.store.hindrance());
+        assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("+{right}")]), "OK");
+        node.is_well();
+    }
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetkeys", "~rl:{fleet}*"]), "OK");
+    node.is_misconfigured("NOPERM");
+    assert!(node.store.refusal().is_some(), "{:?}", node.store.hindrance());
+}
+
+/// Other decisions need no such right: that they are made does not hide it.
+#[test]
+fn a_right_that_only_some_decisions_need_is_told_of_while_others_are_made() {
+    let server = RedisServer::start();
+    let node = Node::new(&exact(single(server.address())));
+    node.is_well();
+    assert_eq!(server.cli(&["ACL", "SETUSER", "default", "-llen"]), "OK");
+    let log = Gauge::a_day(Algorithm::SlidingWindowLog, 5);
+    let charge = || node.runtime.block_on(node.store.charge_all_timed(&charges([&log], 1), now())).map(drop);
+    assert!(wait_until(PATIENCE, || charge() == Err(StoreError::Misconfigured)), "{:?}", charge());
+    node.is_well();
+    let words = node.store.hindrance().unwrap_or_default();
+    assert!(words.contains("LLEN") && words.contains(&log.rule), "{words}");
+}
+
+#[test]
+fn a_server_that_knows_no_scripts_is_a_refusal_of_all_decisions() {
+    let server = RedisServer::with(&["--rename-command", "EVALSHA", ""]);
+    let node = Node::new(&exact(single(server.address())));
+    node.is_misconfigured("EVALSHA");
+    let refusal = node.store.refusal().unwrap_or_default();
+    assert!(refusal.contains("EVALSHA"), "{refusal} {:?}", node.store.hindrance());
+}
+
 /// A counter of another type, and one whose bytes are no counter: the decision is refused, and it is known which one.
 #[test]
 fn a_counter_that_cannot_be_used_is_named() {

@@ -112,6 +112,14 @@ impl FaultProxy {
         self.shared.set(fault);
     }
 
+    /// Silences one connection for good, and no other: the oldest that is open and not silent on which a command of this
+    /// name was sent. What either side says on it from now on is lost, and neither is told. Whether there was one.
+    pub fn silence(&self, command: &str) -> bool {
+        let state = self.shared.state();
+        let open = state.connections.iter().filter_map(Weak::upgrade);
+        open.into_iter().any(|connection| connection.silence(command))
+    }
+
     /// How many connections clients have opened so far, including those closed at once.
     pub fn connections_opened(&self) -> usize {
         self.shared.opened.load(Ordering::SeqCst)

@@ -8,7 +8,7 @@ use super::figures::Figures;
 /// Reads all of them. A server that has left the cluster leaves the figures too.
 pub(super) fn read(redis: &RedisCounters, recovery: &Recovery, figures: &mut Figures) {
     read_recovery(recovery, figures);
-    read_links(&redis.links(), figures);
+    read_links(&redis.links(), redis.unserved_calls(), figures);
     read_facts(&redis.server_facts(), figures);
     let help = "Refusals answered without asking a server";
     figures.counter("store_refusals_from_memory", help, redis.refusals_from_memory());
@@ -37,7 +37,7 @@ fn read_recovery(recovery: &Recovery, figures: &mut Figures) {
 }
 
 /// What this node knows of the servers.
-fn read_links(links: &[LinkStats], figures: &mut Figures) {
+fn read_links(links: &[LinkStats], unserved_calls: u64, figures: &mut Figures) {
     let each = |figure: fn(&LinkStats) -> u64| links.iter().map(move |link| (&*link.server, figure(link)));
     let help = "Whether there is a connection to a server";
     figures.gauges_by_server("store_connected", help, each(|link| link.connected.into()));
@@ -52,6 +52,8 @@ fn read_links(links: &[LinkStats], figures: &mut Figures) {
     let faults = links
         .iter()
         .flat_map(|link| link.faults.iter().map(|(fault, count)| (&*link.server, *fault, *count)));
+    let unserved = (unserved_calls > 0).then_some(("nobody", "unserved", unserved_calls));
+    let faults = faults.chain(unserved);
     figures.counters_by_fault("store_faults", help, faults);
 }
 

@@ -50,6 +50,9 @@ impl Store {
             return Ok((verdicts, None));
         }
         let (mut verdicts, decided_at) = self.ask_servers(charges, &taken.servings, now, started).await?;
+        if let Some(penalty) = &charges.penalty {
+            self.note_cooldown(penalty.subject, verdicts.cooldown);
+        }
         let admitted = verdicts.admitted(charges);
         if admitted {
             taken.use_up();

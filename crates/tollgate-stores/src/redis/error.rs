@@ -9,11 +9,15 @@ use redis::{RedisError, ServerError};
 use rustls::AlertDescription;
 use tollgate::counters::StoreError;
 
+use super::script;
+
 /// Why a call has no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     /// Never sent: nothing was charged.
     NotDone,
+    /// The same, because no server of the cluster holds the slot.
+    Unserved,
     /// The server answers, and cannot do it now: nothing was charged. In its words.
     Refused(String),
     /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
@@ -37,7 +41,7 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether the server is to blame, so that it is asked less.
     pub(super) fn counts(&self) -> bool {
-        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unknown | Fault::Silent)
+        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unserved | Fault::Unknown | Fault::Silent)
     }
 
     /// Whether a server that is there says that it cannot: that it still is there changes nothing.
@@ -50,10 +54,16 @@ impl Fault {
         !matches!(self, Fault::Unknown | Fault::Silent | Fault::Misconfigured(_))
     }
 
-    /// Whether it is our login that may not do this, whatever it is asked about.
+    /// Whether it is our login that may not do this, or the server that has no such command, whatever it is asked about.
     pub(super) fn is_of_login(&self) -> bool {
         let Fault::Misconfigured(reason) = self else { return false };
-        ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code))
+        let is_refused = ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code));
+        is_refused || reason.ends_with(NO_COMMAND)
+    }
+
+    /// Whether that is a command of the script, which other decisions may not need.
+    pub(super) fn is_of_script(&self) -> bool {
+        matches!(self, Fault::Misconfigured(reason) if reason.contains(SCRIPT))
     }
 
     /// What it means where no server may send us on to another: there it would never end.
@@ -78,6 +88,7 @@ impl Fault {
         match self {
             Fault::Refused(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => words.clone(),
             Fault::NotDone => "there is no connection".to_owned(),
+            Fault::Unserved => "no server of the cluster holds its slot".to_owned(),
             Fault::Unknown => "the connection was lost".to_owned(),
             Fault::Silent => "no answer in time".to_owned(),
             Fault::Moved(to) | Fault::Ask(to) => format!("its counters are at {to}"),
@@ -91,6 +102,7 @@ impl Fault {
         let code = match self {
             Fault::Moved(_) | Fault::Ask(_) | Fault::TryAgain => return None,
             Fault::NotDone => return Some("unconnected"),
+            Fault::Unserved => return Some("unserved"),
             Fault::Unknown => return Some("lost"),
             Fault::Silent => return Some("silent"),
             Fault::NoScript => return Some("NOSCRIPT"),
@@ -106,6 +118,7 @@ impl Fault {
             Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
             Fault::NotDone
+            | Fault::Unserved
             | Fault::Refused(_)
             | Fault::TryAgain
             | Fault::WrongServer(_)
@@ -139,6 +152,7 @@ impl Fault {
             }
             // Servers before version 7 wrap what a command of the script was told.
             "ERR" if let Some((code, detail)) = told_within_script(detail) => Self::from_words(code, detail),
+            "ERR" if let Some(words) = not_allowed(detail) => Fault::Misconfigured(words),
             "DENIED" => Fault::Misconfigured(PROTECTED.to_owned()),
             // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
             code => Fault::Misconfigured(format!("{code} {detail}")),
@@ -196,6 +210,10 @@ const CODES: [&str; 16] = [
     "TLS",
 ];
 
+/// What may not do everything that a decision takes.
+const SCRIPT: &str = "the script of decisions";
+const NO_COMMAND: &str = "the server has no such command, or calls it something else";
+
 const IN_CLUSTER: &str = "this server is part of a cluster: set topology = \"cluster\"";
 
 /// In place of the five sentences of the server.
@@ -213,6 +231,31 @@ fn refused_database(error: &RedisError) -> Option<&str> {
 fn told_within_script(detail: &str) -> Option<(&str, &str)> {
     let (_, told) = detail.strip_prefix("Error running script")?.split_once(": -")?;
     told.split_once(' ').filter(|(code, _)| *code != "ERR")
+}
+
+/// What our login may not do, or the server cannot, if it says so without a code, or within the script without the name.
+fn not_allowed(detail: &str) -> Option<String> {
+    let commands = || script::commands_at(line_of_script(detail)).join(" or ");
+    if detail.contains("can't run this command") {
+        return Some(format!("NOPERM {SCRIPT} may not run {}: see the access rules of its user", commands()));
+    }
+    if detail.contains("can't access at least one of the keys") {
+        return Some(format!("NOPERM {SCRIPT} may not use all keys that begin with rl:"));
+    }
+    if detail.contains("Unknown Redis command called from script") {
+        return Some(format!("ERR unknown command {} in {SCRIPT}: {NO_COMMAND}", commands()));
+    }
+    // What it was asked about follows the name.
+    let (words, _) =
+        detail.strip_prefix("unknown command").map(|_| detail.split_once(',').unwrap_or((detail, "")))?;
+    Some(format!("ERR {words}: {NO_COMMAND}"))
+}
+
+/// The line of the script that failed; 0 if that is not said.
+fn line_of_script(detail: &str) -> usize {
+    let (_, rest) = detail.split_once("@user_script:").unwrap_or_default();
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Whether we do not trust the server by its certificate, or it does not trust us by ours.
@@ -253,6 +296,28 @@ mod tests {
         assert!(matches!(wrapped("-WRONGTYPE Operation against a key"), Fault::Misconfigured(_)));
         assert!(matches!(wrapped("-ERR unknown command"), Fault::Misconfigured(_)));
         assert!(matches!(Fault::from_words("ERR", "no such thing: -OOM"), Fault::Misconfigured(_)));
+    }
+
+    #[test]
+    fn what_the_script_may_not_do_is_named_by_its_line() {
+        let line =
+            include_str!("charge_all.lua").lines().position(|line| line.contains("'RPOP'")).unwrap() + 1;
+        let told = |words: &str| {
+            Fault::from_words("ERR", &format!("{words} script: 7f64278745e968e0, on @user_script:{line}."))
+        };
+        let refused = told("The user executing the script can't run this command or subcommand");
+        assert!(
+            refused.is_of_login() && refused.is_of_script() && refused.words().contains("RPOP"),
+            "{refused:?}"
+        );
+        assert_eq!(refused.label(), Some("NOPERM"));
+        let unknown = told("Unknown Redis command called from script");
+        assert!(unknown.is_of_login() && unknown.words().contains("RPOP"), "{unknown:?}");
+        let renamed =
+            Fault::from_words("ERR", "unknown command 'EVALSHA', with args beginning with: 'somebody'");
+        assert!(renamed.is_of_login() && !renamed.is_of_script(), "{renamed:?}");
+        assert!(renamed.words().contains("EVALSHA") && !renamed.words().contains("somebody"), "{renamed:?}");
+        assert!(!Fault::from_words("ERR", "value is not an integer").is_of_login());
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
 
+use super::cooldowns::KEPT_OUT;
 use super::copies::keep_copies;
 use super::error::Fault;
 use super::listen::listen;
@@ -247,6 +248,7 @@ impl Store {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
+        self.cooldowns.forget(counters);
         for counter in counters {
             self.leases.revoke(*counter);
         }
@@ -266,6 +268,7 @@ impl Store {
                     names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
                 self.heed_reset(&counters);
             }
+            Some((KEPT_OUT, words)) => self.heed_cooldown(words),
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
@@ -341,15 +344,12 @@ async fn beats(store: Weak<Store>) {
 }
 
 async fn end_leases(store: Weak<Store>) {
-    let mut generation = 0;
     loop {
         sleep(LEASES_EVERY).await;
         let Some(store) = store.upgrade() else { return };
-        let current = store.router.generation();
-        if generation != current {
-            // Another server counts now, and may not know what the last one granted.
-            store.leases.revoke_all();
-            generation = current;
+        if let Some(changes) = store.router.take_changes() {
+            let moved = store.leases.sort_out(|subject| changes.fate(store.place(subject)));
+            store.settle(moved).await;
         }
         store.settle(store.leases.ended(Instant::now())).await;
     }

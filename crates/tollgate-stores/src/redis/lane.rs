@@ -3,13 +3,15 @@
 //! Decisions that wait at the same moment leave in one write: that, and not the client library, is what a call costs.
 //! Two batches are under way at once, so that the second fills while the first is answered. A connection that is lost
 //! is dialled again after a random wait that doubles, so that a fleet does not arrive all at once; while there is none,
-//! nothing waits.
+//! nothing waits. One on which nothing comes back while it is asked is passed over by decisions, asked from aside, and
+//! dialled again beside it: the other end may have forgotten it without a word.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Pipeline, Value};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
@@ -32,6 +34,10 @@ const BACKOFF_MIN: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// A connection that lasted so long was one.
 const LASTED: Duration = Duration::from_secs(1);
+/// After so long without an answer the connection itself is suspected.
+const SUSPECT_AFTER: Duration = Duration::from_secs(1);
+/// Dials of one server that are under way at once at most.
+pub(super) const DIALS_AT_ONCE: usize = 2;
 /// How long a batch waits for its answer at least. Decisions usually stop waiting long before; this frees the place of
 /// the batch.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
@@ -68,6 +74,13 @@ struct Line {
     broken: Notify,
     made: Notify,
     dials: AtomicU64,
+    /// Since when calls have gone unanswered on this connection, in milliseconds of `opened`; none if zero.
+    silent_since: AtomicU64,
+    /// Whether another is being made beside the one in use.
+    dials_again: AtomicBool,
+    opened: Instant,
+    /// Of the server: so many may be dialled at once.
+    dialling: Arc<Semaphore>,
     /// Of the server: a connection that was just greeted ends its doubts.
     breaker: Arc<Breaker>,
     /// How long a decision would wait.
@@ -81,6 +94,7 @@ impl Lane {
         connect_timeout: Duration,
         budget: Duration,
         breaker: Arc<Breaker>,
+        dialling: Arc<Semaphore>,
     ) -> (Self, [tokio::task::JoinHandle<()>; 2]) {
         let line = Arc::new(Line {
             client,
@@ -93,6 +107,10 @@ impl Lane {
             broken: Notify::new(),
             made: Notify::new(),
             dials: AtomicU64::new(0),
+            silent_since: AtomicU64::new(0),
+            dials_again: AtomicBool::new(false),
+            opened: Instant::now(),
+            dialling,
             breaker,
             budget,
         });
@@ -115,6 +133,16 @@ impl Lane {
 
     pub(super) fn is_connected(&self) -> bool {
         self.line.connection.load().is_some()
+    }
+
+    /// Whether the last that was asked on it was not answered, or not in time.
+    pub(super) fn is_silent(&self) -> bool {
+        self.line.silent_since.load(Ordering::Relaxed) != 0
+    }
+
+    /// A call that was queued at this instant was not answered in time. It may yet be, or others.
+    pub(super) fn note_silence(&self, since: Instant) {
+        self.line.unheard_since(since);
     }
 
     /// Whether a server refuses us for good.
@@ -142,8 +170,12 @@ impl Lane {
     pub(super) async fn ask(&self, command: &Cmd, patience: Duration) -> Result<Value, Fault> {
         let connection = self.line.connection.load_full().ok_or(Fault::NotDone)?;
         let mut speaker = MultiplexedConnection::clone(&connection);
+        let asked = Instant::now();
         match timeout(patience, speaker.send_packed_command(command)).await {
-            Ok(Ok(value)) => plain(value),
+            Ok(Ok(value)) => {
+                self.line.heard_on(&connection);
+                plain(value)
+            }
             Ok(Err(error)) => {
                 let fault = Fault::from_connection(&error);
                 if fault != Fault::Silent {
@@ -151,13 +183,26 @@ impl Lane {
                 }
                 Err(fault)
             }
-            Err(_) => Err(Fault::Silent),
+            Err(_) => {
+                self.line.unheard_since(asked);
+                Err(Fault::Silent)
+            }
         }
     }
 
-    /// Has the connection made anew.
-    pub(super) fn redial(&self) {
-        self.line.broken.notify_one();
+    /// Has another connection made beside one that has been silent for long.
+    pub(super) fn redial_if_silent(&self) {
+        let line = &*self.line;
+        let since = Duration::from_millis(line.silent_since.load(Ordering::Relaxed));
+        let is_suspect = !since.is_zero() && line.opened.elapsed() > since + SUSPECT_AFTER;
+        if is_suspect && self.is_connected() && !line.dials_again.swap(true, Ordering::Relaxed) {
+            // Of a server that is silent on all of them the breaker tells.
+            if !line.breaker.is_open() {
+                let server = line.client.get_connection_info().addr();
+                warn!(%server, "a connection to the counter store leads nowhere: making another");
+            }
+            line.broken.notify_one();
+        }
     }
 
     /// Connections that were tried.
@@ -171,8 +216,7 @@ impl Line {
     async fn keep(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
-            self.dials.fetch_add(1, Ordering::Relaxed);
-            match dial(&self.client, self.connect_timeout, self.silence_max).await {
+            match self.dial().await {
                 Ok((connection, greeting)) => {
                     let lasted = self.use_until_broken(connection, greeting).await;
                     // A connection that is closed on arrival is no better than none.
@@ -190,12 +234,22 @@ impl Line {
         }
     }
 
+    async fn dial(&self) -> Result<(MultiplexedConnection, Option<Duration>), NoConnection> {
+        let _permit = self.dialling.acquire().await;
+        self.dials.fetch_add(1, Ordering::Relaxed);
+        dial(&self.client, self.connect_timeout, self.silence_max).await
+    }
+
     /// Has calls made on a new connection until it is found broken. Whether it was of any use.
     async fn use_until_broken(&self, connection: MultiplexedConnection, greeting: Option<Duration>) -> bool {
         let made = Instant::now();
         self.refused.store(None);
         self.failed.store(None);
         self.served.store(false, Ordering::Relaxed);
+        self.silent_since.store(0, Ordering::Relaxed);
+        self.dials_again.store(false, Ordering::Relaxed);
+        // What was said of the one before is not said of this one.
+        let _ = self.broken.notified().now_or_never();
         self.connection.store(Some(Arc::new(connection)));
         self.made.notify_waiters();
         // A server that is too slow for decisions, or not ready for them, is still left alone.
@@ -227,10 +281,28 @@ impl Line {
         self.failed.store(Some(Arc::new(words)));
     }
 
+    /// Something came back on a connection.
+    fn heard_on(&self, connection: &Arc<MultiplexedConnection>) {
+        // That of one that was replaced says nothing of the one in use.
+        if self.silent_since.load(Ordering::Relaxed) != 0 && self.is_current(connection) {
+            self.silent_since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Nothing has come back on the connection for what was sent at this instant.
+    fn unheard_since(&self, since: Instant) {
+        let millis = since.saturating_duration_since(self.opened).as_millis();
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX).max(1);
+        let _ = self.silent_since.compare_exchange(0, millis, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn is_current(&self, connection: &Arc<MultiplexedConnection>) -> bool {
+        self.connection.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, connection))
+    }
+
     /// Takes a broken connection out of use, unless it was replaced meanwhile.
     fn give_up(&self, broken: &Arc<MultiplexedConnection>) {
-        let current = self.connection.load();
-        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, broken)) {
+        if self.is_current(broken) {
             self.connection.store(None);
             self.broken.notify_one();
         }
@@ -271,11 +343,14 @@ async fn send_batch(batch: Vec<Job>, line: &Line) {
     if waiting.is_empty() {
         return;
     }
+    let sent = Instant::now();
     let mut answers = match exchange(&connection, &pipeline).await {
         Ok(answers) => answers,
         Err(fault) => {
             if fault != Fault::Silent {
                 line.give_up(&connection);
+            } else if line.is_current(&connection) {
+                line.unheard_since(sent);
             }
             for (_, answer) in waiting {
                 let _ = answer.send(Err(fault.clone()));
@@ -286,6 +361,7 @@ async fn send_batch(batch: Vec<Job>, line: &Line) {
     if !line.served.load(Ordering::Relaxed) {
         line.served.store(true, Ordering::Relaxed);
     }
+    line.heard_on(&connection);
     if answers.contains(&Err(Fault::NoScript)) {
         say_script_again(&connection, &pipeline, &mut answers).await;
     }

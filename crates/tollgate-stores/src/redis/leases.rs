@@ -27,6 +27,7 @@ use tollgate::limit::{Algorithm, Limit};
 
 use self::held::{Held, Slice, first_wanted};
 use super::hot::Sketch;
+use super::router::Fate;
 use super::script::{Grant, LeaseRequest, Settle};
 
 const SHARDS: usize = 16;
@@ -240,9 +241,21 @@ impl Leases {
         self.shard(key).lock().held.remove(&key);
     }
 
-    /// Forgets all leases: the servers that granted them are no longer the ones that count.
-    pub(super) fn revoke_all(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().held.clear());
+    /// Other servers count than before: what becomes of each lease, and what is to be given back. A slice that is asked
+    /// for at this moment comes from one that counts.
+    pub(super) fn sort_out(&self, fate: impl Fn(Subject) -> Fate) -> Vec<(Owner, Settle)> {
+        let mut moved = Vec::new();
+        for shard in &self.shards {
+            shard.lock().held.retain(|_, held| match fate(held.owner.subject) {
+                Fate::Keep => true,
+                Fate::GiveBack => {
+                    moved.extend(held.hand_over());
+                    true
+                }
+                Fate::Revoke => false,
+            });
+        }
+        moved
     }
 
     /// Decisions on one counter that no server was asked for.

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::{Client, Cmd, Value};
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout_at};
+use tracing::warn;
 
 use super::breaker::Breaker;
 use super::error::Fault;
 use super::keys;
-use super::lane::{Job, Lane};
+use super::lane::{DIALS_AT_ONCE, Job, Lane};
 use super::random::jitter;
 use super::settings::{Address, RedisSettings};
 
@@ -24,19 +25,21 @@ const PROBE_EVERY: Duration = Duration::from_millis(75);
 const PROBE_JITTER: Duration = Duration::from_millis(50);
 /// What a probe writes ends by itself after this.
 const PROBE_KEPT_MILLIS: u64 = 1_000;
-/// After so long without an answer to any probe the connection itself is suspected.
-const SUSPECT_AFTER: Duration = Duration::from_secs(1);
 
 /// How long a refused decision speaks for those to come. Not for ever: a node that is sent no requests because of it
 /// would not learn that all is well again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(5);
 /// The same of what is done beside decisions, some of it every few seconds.
 const SIDE_REFUSAL_KEPT: Duration = Duration::from_secs(20);
+/// How often the log is told that decisions are refused.
+const REFUSAL_TOLD_EVERY: Duration = Duration::from_mins(1);
 
 /// One server.
 pub(super) struct Link {
     name: String,
     client: Client,
+    /// So many connections may be dialled at once.
+    dialling: Arc<Semaphore>,
     inner: Arc<Inner>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -55,6 +58,8 @@ struct Inner {
     refused: ArcSwapOption<Refused>,
     /// The same of everything else; nothing since the same command was answered.
     refused_aside: ArcSwapOption<Refused>,
+    /// When the log was told that decisions are refused.
+    refusal_told: Mutex<Option<Instant>>,
     /// The slot of a cluster in which a call was last answered with a fault; none outside of clusters.
     slot: AtomicU32,
 }
@@ -89,9 +94,11 @@ impl Link {
         let mut tasks = Vec::new();
         let name = address.to_string();
         let breaker = Arc::new(Breaker::new(name.clone(), Instant::now()));
+        let dialling = Arc::new(Semaphore::new(DIALS_AT_ONCE));
         let lanes = (0..settings.connections.get()).map(|_| {
+            let (breaker, dialling) = (Arc::clone(&breaker), Arc::clone(&dialling));
             let (lane, own) =
-                Lane::open(client.clone(), settings.connect_timeout, settings.timeout, Arc::clone(&breaker));
+                Lane::open(client.clone(), settings.connect_timeout, settings.timeout, breaker, dialling);
             tasks.extend(own);
             lane
         });
@@ -105,10 +112,11 @@ impl Link {
             faults: Mutex::default(),
             refused: ArcSwapOption::empty(),
             refused_aside: ArcSwapOption::empty(),
+            refusal_told: Mutex::default(),
             slot: AtomicU32::new(NO_SLOT),
         });
         tasks.push(tokio::spawn(probe(Arc::clone(&inner))));
-        Ok(Link { name, client, inner, tasks })
+        Ok(Link { name, client, dialling, inner, tasks })
     }
 
     /// The address, as settings write it.
@@ -119,6 +127,11 @@ impl Link {
     /// A client for connections of their own.
     pub(super) fn client(&self) -> &Client {
         &self.client
+    }
+
+    /// Has a permit for as long as a connection is dialled.
+    pub(super) fn dialling(&self) -> Arc<Semaphore> {
+        Arc::clone(&self.dialling)
     }
 
     /// Whether the server is being left alone.
@@ -212,7 +225,7 @@ impl Link {
         if let Some(refusal) = self.refusal() {
             return Err(Fault::clone(&refusal));
         }
-        let lane = self.inner.lanes.iter().find(|lane| lane.is_connected()).ok_or(Fault::NotDone)?;
+        let lane = self.inner.lane(0).ok_or(Fault::NotDone)?;
         let outcome = lane.ask(command, patience).await;
         self.note_refusal(&outcome, Some(name_of(command).into()));
         outcome
@@ -235,6 +248,9 @@ impl Link {
         let kept = if command.is_some() { &inner.refused_aside } else { &inner.refused };
         match outcome {
             Err(fault) if fault.is_of_login() => {
+                if command.is_none() {
+                    inner.tell_refusal(&self.name, fault);
+                }
                 kept.store(Some(Arc::new(Refused { fault: fault.clone(), command, at: Instant::now() })));
             }
             Ok(_) if kept.load().as_ref().is_some_and(|refused| refused.is_over_with(command.as_deref())) => {
@@ -251,19 +267,18 @@ impl Link {
         asking: bool,
         deadline: Instant,
     ) -> Result<Value, Fault> {
-        // One that has no connection is passed over: a server may take fewer of us than we would like.
-        let lanes = &self.inner.lanes;
-        let mut in_turn = lanes.iter().cycle().skip(turn).take(lanes.len());
-        let Some(lane) = in_turn.find(|lane| lane.is_connected()).or(lanes.get(turn)) else {
-            return Err(Fault::NotDone);
-        };
+        let lane = self.inner.lane(turn).ok_or(Fault::NotDone)?;
         let (answer, told) = oneshot::channel();
+        let asked = Instant::now();
         lane.send(Job { command, asking, answer })?;
         self.inner.calls.fetch_add(1, Ordering::Relaxed);
         match timeout_at(deadline.into(), told).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Fault::Unknown),
-            Err(_) => Err(Fault::Silent),
+            Err(_) => {
+                lane.note_silence(asked);
+                Err(Fault::Silent)
+            }
         }
     }
 }
@@ -307,37 +322,44 @@ fn name_of(command: &Cmd) -> &[u8] {
     }
 }
 
-/// Asks a server that is left alone whether it is back, and lets the others know.
+/// Asks a server that is left alone whether it is back, and lets the others know; and asks on each connection that is
+/// silent, for the server may be well and the connection lead nowhere.
 async fn probe(inner: Arc<Inner>) {
-    let mut unanswered_since: Option<Instant> = None;
     loop {
         sleep(PROBE_EVERY + jitter(PROBE_JITTER)).await;
-        if !inner.breaker.is_open() {
-            unanswered_since = None;
-            continue;
-        }
         for lane in &inner.lanes {
-            let asked = Instant::now();
-            match lane.ask(&inner.question(), inner.patience).await {
-                Err(fault) if fault.counts() => {
-                    inner.breaker.still_open(&fault, Instant::now());
-                    // Without a connection nothing was asked.
-                    if fault != Fault::NotDone {
-                        unanswered_since.get_or_insert(asked);
-                    }
+            if inner.breaker.is_open() {
+                match lane.ask(&inner.question(), inner.patience).await {
+                    Err(fault) if fault.counts() => inner.breaker.still_open(&fault, Instant::now()),
+                    _ => drop(inner.breaker.close(Instant::now())),
                 }
-                _ => drop(inner.breaker.close(Instant::now())),
+            } else if lane.is_silent() {
+                let _ = lane.ask(&redis::cmd("PING"), inner.patience).await;
             }
-            // The server may be back while this connection leads nowhere: another is tried beside it.
-            if unanswered_since.is_some_and(|since| since.elapsed() > SUSPECT_AFTER) {
-                unanswered_since = None;
-                lane.redial();
-            }
+            lane.redial_if_silent();
         }
     }
 }
 
 impl Inner {
+    /// The connection whose turn it is. One that is not there is passed over, because a server may take fewer of us than we
+    /// would like, and so is one that is silent, as long as another is not.
+    fn lane(&self, turn: usize) -> Option<&Lane> {
+        let in_turn = || self.lanes.iter().cycle().skip(turn).take(self.lanes.len());
+        let connected = || in_turn().filter(|lane| lane.is_connected());
+        connected().find(|lane| !lane.is_silent()).or_else(|| connected().next())
+    }
+
+    /// Tells the log now and then that decisions are refused.
+    fn tell_refusal(&self, server: &str, fault: &Fault) {
+        let now = Instant::now();
+        let mut told = self.refusal_told.lock();
+        if told.is_none_or(|told| now.duration_since(told) >= REFUSAL_TOLD_EVERY) {
+            *told = Some(now);
+            warn!(%server, reason = fault.words(), "the counter store refuses decisions");
+        }
+    }
+
     /// What tells whether the server is back. If it was silent, that it speaks; if it said that it cannot, that it can:
     /// a full server, and one that became a replica, still speak.
     fn question(&self) -> Cmd {

@@ -1,20 +1,26 @@
 //! Hears what other nodes say.
+//!
+//! On this connection nothing is asked, so that nobody would notice if it led nowhere. When nothing was said for a while
+//! it is asked whether it is there.
 
 use std::sync::Weak;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::Client;
+use redis::Value;
 use redis::aio::PubSub;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::fleet::CHANNEL;
+use super::link::Link;
 use super::random::jitter;
 use super::{ADMIN_TIMEOUT, Store, keys};
 
-/// How often a silent channel is looked at, so that a store that is no longer used is let go.
+/// How often a silent channel is looked at: whether it is still there, and whether the store is still used.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the answer to a question may take. What other nodes say is waited for all the same.
+const PING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Hears what other nodes say; when the connection is lost, makes another.
 pub(super) async fn listen(store: Weak<Store>) {
@@ -22,14 +28,17 @@ pub(super) async fn listen(store: Weak<Store>) {
     let mut told = None;
     loop {
         let Some(strong) = store.upgrade() else { return };
-        let client = strong.router.client(strong.home());
+        let link = strong.router.link(strong.home());
         drop(strong);
-        if let Some(client) = client {
-            match subscribe(&client).await {
+        if let Some(link) = link {
+            let (server, hints) = (link.name().to_owned(), subscribe(&link).await);
+            // A server that is replaced is let go.
+            drop(link);
+            match hints {
                 Ok(hints) => {
                     info!("listening for changes by other nodes");
                     told = None;
-                    if heed(hints, &client, &store).await.is_none() {
+                    if heed(hints, &server, &store).await.is_none() {
                         return;
                     }
                     warn!("no longer hear of changes by other nodes at once; connecting again");
@@ -48,9 +57,11 @@ pub(super) async fn listen(store: Weak<Store>) {
     }
 }
 
-async fn subscribe(client: &Client) -> Result<PubSub, String> {
+async fn subscribe(link: &Link) -> Result<PubSub, String> {
+    let dialling = link.dialling();
+    let _permit = dialling.acquire().await;
     let subscribed = async {
-        let mut hints = client.get_async_pubsub().await?;
+        let mut hints = link.client().get_async_pubsub().await?;
         hints.subscribe(keys::shared(CHANNEL)).await?;
         Ok(hints)
     };
@@ -62,16 +73,25 @@ async fn subscribe(client: &Client) -> Result<PubSub, String> {
 }
 
 /// Heeds messages until the connection is lost, or another server has taken over. Nothing once the store is gone.
-async fn heed(mut hints: PubSub, client: &Client, store: &Weak<Store>) -> Option<()> {
-    let mut messages = hints.on_message();
+async fn heed(hints: PubSub, server: &str, store: &Weak<Store>) -> Option<()> {
+    let (mut asks, mut messages) = hints.split();
     loop {
-        let next = timeout(LOOK_EVERY, messages.next()).await;
-        let store = store.upgrade()?;
-        match next {
-            Ok(Some(message)) => store.heed(&message.get_payload::<String>().unwrap_or_default()),
+        match timeout(LOOK_EVERY, messages.next()).await {
+            Ok(Some(message)) => {
+                store.upgrade()?.heed(&message.get_payload::<String>().unwrap_or_default());
+            }
             Ok(None) => return Some(()),
-            Err(_) if store.router.client_changed(store.home(), client) => return Some(()),
-            Err(_) => {}
+            Err(_) => {
+                let strong = store.upgrade()?;
+                if strong.router.link_changed(strong.home(), server) {
+                    return Some(());
+                }
+                drop(strong);
+                let answer = timeout(PING_PATIENCE, asks.ping::<Value>()).await;
+                if !matches!(answer, Ok(Ok(_))) {
+                    return Some(());
+                }
+            }
         }
     }
 }

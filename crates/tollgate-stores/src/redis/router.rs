@@ -5,11 +5,12 @@ mod ring;
 mod sentinel;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use arc_swap::ArcSwapOption;
-use redis::{Client, Cmd, Value};
+use hashbrown::HashMap;
+use redis::{Cmd, Value};
 use tokio::task::JoinHandle;
 
 use self::cluster::Cluster;
@@ -41,10 +42,38 @@ pub(super) struct Spot {
     link: ArcSwapOption<Link>,
     /// Told when the server turns out not to be the one any more.
     doubted: tokio::sync::Notify,
-    /// How often it changed.
-    generation: AtomicU64,
+    /// Whether it has changed since that was last asked.
+    changed: AtomicBool,
     /// Why it cannot be known which one, if only an operator can help.
     trouble: ArcSwapOption<Fault>,
+}
+
+/// Where other servers count than before.
+pub(super) enum Changes {
+    Everywhere,
+    /// In these slots of a cluster.
+    InSlots(HashMap<u32, Fate>),
+}
+
+/// What becomes of a lease when another server may hold its counter.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// Nothing has changed for it.
+    Keep,
+    /// Its counter was handed over with all that is known of it, so what was not used is given back there.
+    GiveBack,
+    /// A copy of its counter took over, which may not know of the slice: what was not used is lost, for to give back what
+    /// was never counted would admit it twice.
+    Revoke,
+}
+
+impl Changes {
+    pub(super) fn fate(&self, place: Place) -> Fate {
+        match self {
+            Changes::Everywhere => Fate::Revoke,
+            Changes::InSlots(slots) => slots.get(&place.0).copied().unwrap_or(Fate::Keep),
+        }
+    }
 }
 
 /// Counters in one place share a call.
@@ -120,38 +149,50 @@ impl Router {
         }
     }
 
-    /// A client for the server of a place, to listen with.
-    pub(super) fn client(&self, place: Place) -> Option<Client> {
+    /// The server of a place.
+    pub(super) fn link(&self, place: Place) -> Option<Arc<Link>> {
         match &self.map {
-            Map::One(spot) => spot.link.load().as_ref().map(|link| link.client().clone()),
-            Map::Ring(ring) => Some(ring.link(place.0).client().clone()),
-            Map::Cluster(cluster) => cluster.owner(place.0).map(|link| link.client().clone()),
+            Map::One(spot) => spot.link.load_full(),
+            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
+            Map::Cluster(cluster) => cluster.owner(place.0),
         }
     }
 
     /// Whether another server has taken the place.
-    pub(super) fn client_changed(&self, place: Place, known: &Client) -> bool {
-        let address = |client: &Client| client.get_connection_info().addr().clone();
-        self.client(place).is_some_and(|client| address(&client) != address(known))
+    pub(super) fn link_changed(&self, place: Place, known: &str) -> bool {
+        self.link(place).is_some_and(|link| link.name() != known)
     }
 
-    /// Grows when other servers count than before.
-    pub(super) fn generation(&self) -> u64 {
+    /// Where other servers count than when this was last asked.
+    pub(super) fn take_changes(&self) -> Option<Changes> {
         match &self.map {
-            Map::One(spot) => spot.generation.load(Ordering::Relaxed),
-            Map::Ring(_) => 0,
-            Map::Cluster(cluster) => cluster.generation(),
+            Map::One(spot) => spot.changed.swap(false, Ordering::Relaxed).then_some(Changes::Everywhere),
+            Map::Ring(_) => None,
+            Map::Cluster(cluster) => {
+                Some(cluster.take_changes()).filter(|slots| !slots.is_empty()).map(Changes::InSlots)
+            }
+        }
+    }
+
+    /// What part of the counters no server holds, in words.
+    pub(super) fn unserved(&self) -> Option<String> {
+        match &self.map {
+            Map::One(_) | Map::Ring(_) => None,
+            Map::Cluster(cluster) => cluster.unserved(),
+        }
+    }
+
+    /// Calls that were not made because no server holds their counters.
+    pub(super) fn unserved_calls(&self) -> u64 {
+        match &self.map {
+            Map::One(_) | Map::Ring(_) => 0,
+            Map::Cluster(cluster) => cluster.unserved_calls(),
         }
     }
 
     /// Whether a call in this place would likely be answered.
     pub(super) fn reaches(&self, place: Place) -> bool {
-        let link = match &self.map {
-            Map::One(spot) => spot.link.load_full(),
-            Map::Ring(ring) => Some(Arc::clone(ring.link(place.0))),
-            Map::Cluster(cluster) => cluster.owner(place.0),
-        };
-        link.is_some_and(|link| link.is_connected() && !link.is_doubted())
+        self.link(place).is_some_and(|link| link.is_connected() && !link.is_doubted())
     }
 
     /// Why it is not known which servers hold counters, if only an operator can help; and whether some are known from
@@ -194,7 +235,7 @@ impl Spot {
         Arc::new(Spot {
             link: ArcSwapOption::new(link.map(Arc::new)),
             doubted: tokio::sync::Notify::new(),
-            generation: AtomicU64::new(0),
+            changed: AtomicBool::new(false),
             trouble: ArcSwapOption::empty(),
         })
     }

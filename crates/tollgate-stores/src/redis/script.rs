@@ -57,6 +57,13 @@ impl ChargeAll {
     }
 }
 
+/// The commands that a line of the script calls, counted from one.
+pub(super) fn commands_at(line: usize) -> Vec<&'static str> {
+    let line = line.checked_sub(1).and_then(|line| SOURCE.lines().nth(line)).unwrap_or_default();
+    let calls = line.split("call('").skip(1);
+    calls.filter_map(|call| call.split('\'').next()).collect()
+}
+
 /// What a call is about, beside the charges.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mode {

@@ -29,7 +29,7 @@ pub(super) struct Taken<'a, 'c> {
 impl<'a, 'c> Taken<'a, 'c> {
     pub(super) fn new(store: &'a Store, charges: &'a Charges<'c>, now: Instant) -> Self {
         let leases = &store.leases;
-        if !store.leasing || charges.dry_run {
+        if !store.leasing || charges.dry_run || store.cooldowns.keep_out(charges, now) {
             let servings = SmallVec::from_elem(Serving::Ask, charges.charges.len());
             return Taken { leases, charges, servings };
         }

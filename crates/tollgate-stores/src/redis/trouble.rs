@@ -112,7 +112,8 @@ impl RedisCounters {
             let links = store.router.links();
             links.iter().find_map(|link| Some(format!("{}: {}", link.name(), link.hindrance()?.words())))
         };
-        damage.or_else(topology).or_else(aside).or_else(beat)
+        let unserved = || store.router.unserved();
+        damage.or_else(topology).or_else(unserved).or_else(aside).or_else(beat)
     }
 }
 
@@ -120,12 +121,17 @@ impl Store {
     /// Keeps in mind that a decision failed.
     pub(super) fn note_failed(&self, fault: &Fault, charges: &Charges<'_>) {
         match fault {
+            // Told by the server too, until it makes another decision that needs less.
+            fault if fault.is_of_script() => {
+                self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
+            }
             // Told by the server that refuses, whatever is asked of it.
             fault if fault.is_of_login() || fault.is_of_topology() => {}
             Fault::Misconfigured(_) | Fault::NoScript if self.schema.speaks().is_ok() => {
                 self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
             }
-            Fault::Misconfigured(_) | Fault::NoScript => {}
+            // The last is told as long as it lasts: between two such decisions others are made.
+            Fault::Misconfigured(_) | Fault::NoScript | Fault::Unserved => {}
             fault => self.troubles.failed(fault.words()),
         }
     }

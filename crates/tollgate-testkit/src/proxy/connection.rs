@@ -1,5 +1,6 @@
 //! One connection through the proxy: requests forward, replies back, each through the fault of the moment.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Fault, Shared};
-use crate::resp::frame_length;
+use crate::resp::{command_name, frame_length};
 
 const CHUNK_BYTES_MAX: usize = 16 * 1024;
 const CHUNKS_QUEUED_MAX: usize = 256;
@@ -29,6 +30,10 @@ pub(super) struct Connection {
     tainted: AtomicBool,
     /// To be dropped without a farewell: closing a socket with unread bytes in it is what sends a reset.
     resetting: AtomicBool,
+    /// Whatever is said on it is lost.
+    silent: AtomicBool,
+    /// Names of the commands that were sent on it.
+    commands: Mutex<BTreeSet<Vec<u8>>>,
 }
 
 /// What waits to be handed to the client.
@@ -58,7 +63,23 @@ impl Connection {
             none_awaited: Condvar::new(),
             tainted: AtomicBool::new(false),
             resetting: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            commands: Mutex::default(),
         }
+    }
+
+    /// Silences it if it is not silent and a command of this name was sent on it. Whether it was silenced.
+    pub(super) fn silence(&self, command: &str) -> bool {
+        let name = command.to_ascii_uppercase().into_bytes();
+        self.commands().contains(&name) && !self.silent.swap(true, Ordering::SeqCst)
+    }
+
+    fn is_silent(&self) -> bool {
+        self.silent.load(Ordering::SeqCst)
+    }
+
+    fn commands(&self) -> MutexGuard<'_, BTreeSet<Vec<u8>>> {
+        self.commands.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn close(&self) {
@@ -115,7 +136,7 @@ impl Connection {
     }
 
     fn deliver(&self, mut bytes: &[u8], read_at: Instant) -> io::Result<()> {
-        while !bytes.is_empty() {
+        while !bytes.is_empty() && !self.is_silent() {
             let (fault, seen) = self.shared.fault();
             match fault {
                 Fault::None | Fault::Reply(_) | Fault::ReplyTo(..) => self.write_all(&mut bytes)?,
@@ -191,6 +212,9 @@ impl Requests {
                 _ => {}
             }
             let Ok(length @ 1..) = (&self.connection.client).read(&mut buffer) else { break };
+            if self.connection.is_silent() {
+                continue;
+            }
             self.pending.extend_from_slice(&buffer[..length]);
             if self.take(&fault).is_err() {
                 break;
@@ -226,6 +250,9 @@ impl Requests {
         while let Ok(Some(length)) = frame_length(&pending[at..]) {
             let start = at;
             at += length;
+            if let Some(name) = command_name(&pending[start..at]) {
+                self.connection.commands().insert(name.to_ascii_uppercase());
+            }
             match fault.answer_to(&pending[start..at]) {
                 None => commands += 1,
                 Some(answer) => {

@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, Value};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::super::error::Fault;
 use super::super::keys::SLOTS;
 use super::super::link::Link;
 use super::super::settings::{Address, RedisSettings};
-use super::refusal_of_most;
+use super::{Fate, refusal_of_most};
 
 /// How often the map is read when nothing is amiss.
 const READ_EVERY: Duration = Duration::from_secs(10);
@@ -34,7 +34,10 @@ pub(super) struct Cluster {
     links: Mutex<HashMap<String, Arc<Link>>>,
     /// Told when the map turns out to be old.
     doubted: Notify,
-    generation: AtomicU64,
+    /// Slots that have changed hands since that was last asked.
+    changed: Mutex<HashMap<u32, Fate>>,
+    /// Calls that were not made because nobody holds their slot.
+    unserved_calls: AtomicU64,
     /// Why there is no map, if only an operator can help.
     trouble: ArcSwapOption<Fault>,
 }
@@ -58,7 +61,8 @@ impl Cluster {
             }),
             links: Mutex::default(),
             doubted: Notify::new(),
-            generation: AtomicU64::new(0),
+            changed: Mutex::default(),
+            unserved_calls: AtomicU64::new(0),
             trouble: ArcSwapOption::empty(),
         };
         for server in servers {
@@ -82,9 +86,20 @@ impl Cluster {
         self.map.load().of(slot)
     }
 
-    /// How often slots have changed hands.
-    pub(super) fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+    /// Slots that have changed hands since this was last asked.
+    pub(super) fn take_changes(&self) -> HashMap<u32, Fate> {
+        std::mem::take(&mut self.changed.lock())
+    }
+
+    /// How many slots nobody holds, in words.
+    pub(super) fn unserved(&self) -> Option<String> {
+        let slots = self.map.load();
+        let unserved = Some(slots.unserved()).filter(|count| *count > 0 && !slots.masters.is_empty())?;
+        Some(format!("no server of the cluster holds {unserved} of its {SLOTS} slots"))
+    }
+
+    pub(super) fn unserved_calls(&self) -> u64 {
+        self.unserved_calls.load(Ordering::Relaxed)
     }
 
     pub(super) fn masters(&self) -> Vec<Arc<Link>> {
@@ -109,7 +124,7 @@ impl Cluster {
         deadline: Instant,
         redirects_max: usize,
     ) -> Result<Value, Fault> {
-        let mut link = self.map.load().of(slot).ok_or(Fault::NotDone)?;
+        let mut link = self.owner(slot).ok_or_else(|| self.nobody())?;
         let mut asking = false;
         let mut redirects = 0;
         while redirects < redirects_max {
@@ -139,6 +154,16 @@ impl Cluster {
             let _ = tokio::time::timeout_at(deadline.into(), link.connected()).await;
         }
         Err(Fault::NotDone)
+    }
+
+    /// Why a slot without a server is not asked for. There may be one meanwhile.
+    fn nobody(&self) -> Fault {
+        if !self.is_known() {
+            return Fault::NotDone;
+        }
+        self.doubted.notify_one();
+        self.unserved_calls.fetch_add(1, Ordering::Relaxed);
+        Fault::Unserved
     }
 
     /// The server a redirect names. An empty host is the one of the server that sent us on.
@@ -195,10 +220,30 @@ impl Cluster {
             }
         }
         self.forget_others(&slots.masters);
-        let before = self.map.swap(Arc::new(slots));
-        let known = self.map.load();
-        if !before.masters.is_empty() && !before.same_owners(&known) {
-            self.generation.fetch_add(1, Ordering::Relaxed);
+        let slots = Arc::new(slots);
+        let before = self.map.swap(Arc::clone(&slots));
+        self.tell_unserved(&before, &slots);
+        if before.masters.is_empty() {
+            return;
+        }
+        let mut changed = self.changed.lock();
+        for (slot, fate) in before.changes(&slots) {
+            // Whatever happens to it after that.
+            if changed.get(&slot) != Some(&Fate::Revoke) {
+                changed.insert(slot, fate);
+            }
+        }
+    }
+
+    /// Says once that slots have no server, and once that all have.
+    fn tell_unserved(&self, before: &Slots, now: &Slots) {
+        let had_all = before.masters.is_empty() || before.unserved() == 0;
+        match self.unserved() {
+            Some(reason) if had_all => {
+                warn!(reason, "a part of the clients is counted by each node alone until that changes");
+            }
+            None if !had_all && now.unserved() == 0 => info!("all slots of the cluster have a server again"),
+            _ => {}
         }
     }
 
@@ -235,20 +280,33 @@ impl Slots {
         self.masters.get(usize::from(*owner)).cloned()
     }
 
-    /// Whether every slot is where it was.
-    fn same_owners(&self, other: &Slots) -> bool {
-        let name = |slots: &Slots, owner: &u16| {
-            slots.masters.get(usize::from(*owner)).map(|link| link.name().to_owned())
+    /// Slots that were here and are elsewhere, or nowhere, and what becomes of leases there. If the server that held a slot
+    /// is still a master it has handed the slot over; else a replica has taken its place.
+    fn changes(&self, next: &Slots) -> Vec<(u32, Fate)> {
+        let name = |slots: &Slots, owner: u16| -> Option<String> {
+            slots.masters.get(usize::from(owner)).map(|link| link.name().to_owned())
+        };
+        let fate = |old: u16, new: u16| match (name(self, old), name(next, new)) {
+            (old, new) if old == new => Fate::Keep,
+            (Some(old), Some(_)) if next.masters.iter().any(|master| master.name() == old) => Fate::GiveBack,
+            _ => Fate::Revoke,
         };
         // Slots come in long ranges: the names are compared only where the owner changes.
         let mut last = None;
-        self.owner.iter().zip(&other.owner).all(|pair| {
-            if last == Some(pair) {
-                return true;
+        let fates = self.owner.iter().zip(&next.owner).map(|(old, new)| match last {
+            Some((pair, fate)) if pair == (old, new) => fate,
+            _ => {
+                let fate = fate(*old, *new);
+                last = Some(((old, new), fate));
+                fate
             }
-            last = Some(pair);
-            name(self, pair.0) == name(other, pair.1)
-        })
+        });
+        (0..).zip(fates).filter(|(_, fate)| *fate != Fate::Keep).collect()
+    }
+
+    /// How many slots nobody holds.
+    fn unserved(&self) -> usize {
+        self.owner.iter().filter(|owner| **owner == NOBODY).count()
     }
 
     fn position(&mut self, link: Arc<Link>) -> u16 {

@@ -139,7 +139,7 @@ impl Watch {
                 info!(master = %self.master, server = %address, "counters are kept by this server now");
                 // The first master is no change.
                 if self.spot.link.swap(Some(Arc::new(link))).is_some() {
-                    self.spot.generation.fetch_add(1, Ordering::Relaxed);
+                    self.spot.changed.store(true, Ordering::Relaxed);
                 }
             }
             Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
