@@ -185,11 +185,12 @@ fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
     notice_outage(&service);
     assert_eq!(admitted(&service, "alice", 30), 30);
     redis.thaw();
-    let seen = wait_for("the counters to be shared again", || {
+    // Not always the first look: what is just being brought may arrive behind it.
+    wait_for("what was counted, on shared counters", || {
         let status = service.get("/v1/rate-limit/status/alice/x").json();
-        (status["degraded"] != true).then_some(status)
+        let left = status["remaining"].as_u64().filter(|_| status["degraded"] != true)?;
+        (69..=70).contains(&left).then_some(())
     });
-    assert!(seen["remaining"].as_u64().is_some_and(|left| (69..=70).contains(&left)), "{seen}");
 }
 
 #[test]
