@@ -2,7 +2,7 @@
 
 use tollgate::Algorithm;
 use tollgate::rules::RuleLimit;
-use tollgate::wire::values::text;
+use tollgate::wire::values::{integer, text};
 use tollgate::wire::{Fields, read_limit_and_window};
 
 use super::show::{Toml, limits};
@@ -12,6 +12,10 @@ const NAME: &str = "callers";
 /// How callers may be counted: a caller is answered at once and never held, and nothing is remembered of each request.
 const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::SlidingWindowCounter, Algorithm::FixedWindow];
+
+/// The keys that say how many requests; `limits` has them one level below.
+const NUMBERS: [&str; 5] =
+    ["limit", "requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day"];
 
 /// How much each caller may ask.
 #[derive(Clone, Debug)]
@@ -35,9 +39,9 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> CallerLimits {
         let names = ALGORITHMS.map(Algorithm::as_str).join(", ");
         fields.complain("algorithm", format!("{:?} is not for callers: one of {names}", other.as_str()));
     }
-    if limits.iter().any(|limit| limit.requests() == 0) {
-        let keys = ["limit", "limits", "requests_per_second", "requests_per_minute", "requests_per_hour"];
-        let key = keys.into_iter().find(|key| fields.has(key)).unwrap_or("requests_per_day");
+    let is_zero = |key: &&str| fields.peek(key, integer(0..=0_u32)).is_some();
+    let listed = limits.iter().any(|limit| limit.requests() == 0).then_some("limits");
+    if let Some(key) = NUMBERS.into_iter().find(is_zero).or(listed) {
         fields.complain(key, "must be at least 1: callers could ask nothing at all".to_owned());
     }
     CallerLimits(limits.into_iter().map(|limit| RuleLimit::new(NAME, limit)).collect())
