@@ -100,6 +100,15 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// How long to wait for what comes next.
+    ///
+    /// # Errors
+    ///
+    /// What the socket says, and `InvalidInput` if the time is zero.
+    pub fn wait_at_most(&mut self, timeout: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(timeout))
+    }
+
     /// Sends one command and waits for its reply.
     ///
     /// # Errors

@@ -23,13 +23,16 @@ impl Bench {
     }
 
     fn client(&self) -> Client {
-        self.client_waiting(PATIENCE)
-    }
-
-    fn client_waiting(&self, timeout: Duration) -> Client {
-        let mut client = Client::connect(self.proxy.address(), timeout).unwrap();
+        let mut client = Client::connect(self.proxy.address(), PATIENCE).unwrap();
         // Through, so that the fault under test meets an established connection.
         assert_eq!(ping(&mut client).unwrap(), "PONG");
+        client
+    }
+
+    /// One that soon gives up, once it is through.
+    fn hasty_client(&self) -> Client {
+        let mut client = self.client();
+        client.wait_at_most(SHORT).unwrap();
         client
     }
 
@@ -60,8 +63,7 @@ fn without_a_fault_everything_passes_and_is_counted() {
     assert_eq!(two.command(&[b"GET", b"big"]).unwrap(), Reply::Bulk(Some(value)));
     assert_eq!(bench.proxy.connections_opened(), 2);
     assert_eq!(bench.proxy.commands_forwarded(), 4);
-    // Bytes are counted once they are on their way, and may arrive before.
-    assert!(wait_until(Duration::from_secs(5), || bench.proxy.bytes_forwarded() > 600_000));
+    assert!(bench.proxy.bytes_forwarded() > 600_000);
 }
 
 #[test]
@@ -70,14 +72,14 @@ fn latency_delays_each_reply_once() {
     let mut client = bench.client();
     bench.proxy.set(Fault::Latency(SHORT));
     let started = Instant::now();
-    // Sent one by one and not waited for: delays that add up would make five seconds of it.
-    for _ in 0..20 {
+    // Sent one by one and not waited for: delays that add up would make 25 seconds of it.
+    for _ in 0..100 {
         client.send(PING).unwrap();
     }
-    for _ in 0..20 {
+    for _ in 0..100 {
         assert_eq!(client.receive().unwrap().to_string(), "PONG");
     }
-    assert!((SHORT..10 * SHORT).contains(&started.elapsed()), "{:?}", started.elapsed());
+    assert!((SHORT..60 * SHORT).contains(&started.elapsed()), "{:?}", started.elapsed());
 }
 
 #[test]
@@ -108,47 +110,47 @@ fn reset_is_a_reset() {
 #[test]
 fn half_open_holds_both_ways_and_goes_on_afterwards() {
     let bench = Bench::new();
-    let mut client = bench.client_waiting(SHORT);
+    let mut client = bench.hasty_client();
     bench.proxy.set(Fault::HalfOpen);
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
     assert_eq!(bench.increments(), "", "nothing reached the server");
     bench.proxy.set(Fault::None);
-    assert!(wait_until(PATIENCE, || bench.increments() == "1"));
+    client.wait_at_most(PATIENCE).unwrap();
     assert_eq!(client.receive().unwrap(), Reply::Int(1));
+    assert_eq!(bench.increments(), "1");
 }
 
 #[test]
 fn half_open_hides_the_end_of_the_server() {
     let bench = Bench::new();
-    let mut client = bench.client_waiting(SHORT);
+    let mut client = bench.hasty_client();
     bench.proxy.set(Fault::HalfOpen);
     bench.redis.kill9();
     assert_kind(client.receive(), ErrorKind::WouldBlock);
     bench.proxy.set(Fault::None);
+    client.wait_at_most(PATIENCE).unwrap();
     assert_kind(client.receive(), ErrorKind::UnexpectedEof);
 }
 
 #[test]
 fn trickle_hands_out_byte_by_byte() {
     let bench = Bench::new();
-    bench.proxy.set(Fault::Trickle(Duration::from_millis(5)));
-    let mut stream = TcpStream::connect(bench.proxy.address()).unwrap();
-    stream.write_all(PING).unwrap();
-    let mut buffer = [0; 64];
-    let mut sizes = Vec::new();
-    while sizes.iter().sum::<usize>() < b"+PONG\r\n".len() {
-        sizes.push(stream.read(&mut buffer).unwrap());
-    }
-    assert!(sizes.len() > 3, "{sizes:?}"); // a busy machine may glue some together
+    let mut client = bench.client();
+    let pause = Duration::from_millis(20);
+    bench.proxy.set(Fault::Trickle(pause));
+    let started = Instant::now();
+    assert_eq!(ping(&mut client).unwrap(), "PONG");
+    let pauses = u32::try_from(b"+PONG\r\n".len() - 1).unwrap();
+    assert!(started.elapsed() >= pause * pauses, "{:?}", started.elapsed());
 }
 
 #[test]
 fn black_hole_takes_requests_and_gives_nothing_back() {
     let bench = Bench::new();
-    let mut client = bench.client_waiting(SHORT);
+    let mut client = bench.hasty_client();
     bench.proxy.set(Fault::BlackHoleReplies);
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
-    assert_eq!(bench.increments(), "1");
+    assert!(wait_until(PATIENCE, || bench.increments() == "1"));
     bench.proxy.set(Fault::None);
     assert!(ping(&mut client).is_err(), "a lost reply must not make way for a later one");
 }
@@ -229,6 +231,7 @@ fn a_dropped_proxy_closes_its_connections_and_its_port() {
     let address = proxy.address();
     drop(proxy);
     assert!(ping(&mut client).is_err());
-    assert!(TcpStream::connect(address).is_err());
+    // A program that another test is just starting holds what this process had open until it is loaded.
+    assert!(wait_until(PATIENCE, || TcpStream::connect(address).is_err()));
     assert_eq!(redis.cli(&["PING"]), "PONG");
 }

@@ -158,8 +158,8 @@ impl Connection {
     }
 
     fn write_all(&self, bytes: &mut &[u8]) -> io::Result<()> {
+        self.count_bytes(bytes.len()); // before: whoever has them finds them counted
         (&self.client).write_all(bytes)?;
-        self.count_bytes(bytes.len());
         *bytes = b"";
         Ok(())
     }
@@ -281,10 +281,10 @@ impl Requests {
 
     fn forward(&self, bytes: &[u8], commands: u64) -> io::Result<()> {
         *self.connection.awaited() += commands;
-        (&self.connection.server).write_all(bytes)?;
+        // Counted before they go: whoever has the reply finds its command counted.
         self.connection.count_bytes(bytes.len());
         self.connection.shared.commands_forwarded.fetch_add(commands, Ordering::SeqCst);
-        Ok(())
+        (&self.connection.server).write_all(bytes)
     }
 
     fn answer(&self, answer: &[u8]) -> io::Result<()> {
