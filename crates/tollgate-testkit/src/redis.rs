@@ -25,6 +25,8 @@ use crate::resp::{Client, Reply};
 const START_DEADLINE: Duration = Duration::from_secs(10);
 const REPLY_DEADLINE: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: usize = 20;
+/// Each sentinel that makes a replica of a master closes the connections of its clients.
+const CONNECTIONS_TRIED_MAX: usize = 5;
 const KIT_USER: &str = "testkit on >testkit ~* &* +@all";
 
 /// What a server is to be like; `RedisOptions::default()` is an open one that keeps nothing on disk.
@@ -237,18 +239,13 @@ impl RedisServer {
     /// What the socket says.
     pub fn try_command(&self, arguments: &[&[u8]]) -> io::Result<Reply> {
         let mut kept = lock(&self.client);
-        if let Some(client) = kept.as_mut() {
-            match client.command(arguments) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    *kept = None; // the reply may still come, and would be taken for that of the next command
-                    return Err(error);
-                }
-                Err(_) => {} // closed since the last command: a new connection may do
-                reply => return reply,
+        for _ in 1..CONNECTIONS_TRIED_MAX {
+            match self.command_on(&mut kept, arguments) {
+                Err(error) if was_closed(&error) => {}
+                outcome => return outcome,
             }
         }
-        *kept = None;
-        kept.insert(self.log_in()?).command(arguments)
+        self.command_on(&mut kept, arguments)
     }
 
     /// Runs one command; the reply as `redis-cli` prints it, one element per line.
@@ -395,6 +392,15 @@ impl RedisServer {
             && fields(&says(&[b"INFO", b"server"])).get("process_id") == Some(&pid.to_string())
     }
 
+    /// On the connection that is kept, or a new one. It is kept if the reply came: one that may still come would be
+    /// taken for that of the next command.
+    fn command_on(&self, kept: &mut Option<Client>, arguments: &[&[u8]]) -> io::Result<Reply> {
+        let mut client = kept.take().map_or_else(|| self.log_in(), Ok)?;
+        let reply = client.command(arguments)?;
+        *kept = Some(client);
+        Ok(reply)
+    }
+
     fn log_in(&self) -> io::Result<Client> {
         let mut client = Client::connect(self.address(), REPLY_DEADLINE)?;
         match client.command(&[b"AUTH", b"testkit", b"testkit"])? {
@@ -402,6 +408,11 @@ impl RedisServer {
             _ => Ok(client),
         }
     }
+}
+
+fn was_closed(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
 }
 
 impl std::fmt::Debug for RedisServer {
