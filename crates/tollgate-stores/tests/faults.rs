@@ -1,7 +1,8 @@
 //! What a decision sees when the network or the server has a bad day: an answer in bounded time, the right error, then
 //! an open breaker that costs nothing, and a recovery that nobody has to help with.
 //!
-//! The budget is the default one. Bounds are wide because machines under test are slow; what was measured is printed.
+//! The budget is the default one where its end is under test, and long where an answer is. Bounds are wide and hold for
+//! most calls, not for each, because machines under test stand still at times; what was measured is printed.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
 
@@ -24,14 +25,16 @@ use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Sec
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
 
 use self::harness::limits::{Gauge, charges, limit};
-use self::harness::{address, exact, now, runtime, single};
+use self::harness::{address, exact, now, patient, runtime, single};
 
-/// By how much a busy machine may be late.
+/// By how much a busy machine may be late, most of the time.
 const SLACK: Duration = Duration::from_millis(500);
+/// What an answer that nobody waits for takes at most, most of the time: half of the default budget.
+const AT_ONCE: Duration = Duration::from_millis(10);
 /// A budget that only a server that says nothing exceeds.
-const MILD: Duration = Duration::from_millis(200);
+const MILD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
-const RECOVERY_MAX: Duration = Duration::from_secs(5);
+const RECOVERY_MAX: Duration = Duration::from_secs(15);
 /// What was measured on a quiet machine is far below: one connection per probe at worst.
 const CONNECTIONS_PER_SECOND_MAX: usize = 30;
 
@@ -85,19 +88,26 @@ impl Rig {
         started.elapsed()
     }
 
-    /// Charges until the breaker opens. Each call must end in time and with an error that `may` occur.
+    /// Charges until the breaker opens. Calls must end in time and each with an error that `may` occur.
     fn fails_until_the_breaker_opens(&self, may: fn(&StoreError) -> bool) -> Duration {
         let gauge = plenty();
-        let mut slowest = Duration::ZERO;
-        let opened = wait_until(Duration::from_secs(20), || {
-            let (told, took) = self.charge(&gauge, 1);
+        let mut took = Vec::new();
+        let opened = wait_until(PATIENCE, || {
+            let (told, time) = self.charge(&gauge, 1);
             // What was on its way when the fault began may still arrive.
             assert!(told.as_ref().err().is_none_or(may), "{told:?}");
-            assert!(took <= self.budget + SLACK, "an answer after {took:?}");
-            slowest = slowest.max(took);
+            took.push(time);
             self.link().breaker_open
         });
         assert!(opened, "the breaker stays closed: {:?}", self.link());
+        self.ended_in_time(took)
+    }
+
+    /// Most calls ended within the budget, and none waited for what never comes; the slowest.
+    fn ended_in_time(&self, mut took: Vec<Duration>) -> Duration {
+        took.sort_unstable();
+        let (median, slowest) = (took[took.len() / 2], took[took.len() - 1]);
+        assert!(median <= self.budget + SLACK && slowest <= PATIENCE, "answers after {took:?}");
         slowest
     }
 
@@ -113,7 +123,7 @@ impl Rig {
             .collect();
         took.sort_unstable();
         // Nobody waits for the server: its budget would be spent otherwise.
-        assert!(took[50] < self.budget / 2, "half of the answers took {:?}", took[50]);
+        assert!(took[50] < AT_ONCE, "half of the answers took {:?}", took[50]);
         took[50]
     }
 
@@ -138,6 +148,11 @@ impl Rig {
     }
 }
 
+/// One that waits for answers: a budget that no machine exceeds.
+fn patient_rig() -> Rig {
+    Rig::with(|settings| RedisSettings { timeout: patient(settings.topology.clone()).timeout, ..settings })
+}
+
 /// The default budget, and every decision asked of the server.
 fn demanding(topology: Topology) -> RedisSettings {
     let timeout = RedisSettings::new(topology.clone()).timeout;
@@ -158,30 +173,36 @@ fn store_down(error: &StoreError) -> bool {
 }
 
 macro_rules! outages {
-    ($($name:ident: $fault:expr, $may:expr;)+) => {
+    ($rig:expr, $may:expr; $($name:ident: $fault:expr;)+) => {
         $(
             #[test]
             fn $name() {
-                Rig::new().survives(stringify!($name), $fault, $may);
+                $rig.survives(stringify!($name), $fault, $may);
             }
         )+
     };
 }
 
 outages! {
-    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(45)), store_down;
-    connections_closed: Fault::Drop, store_down;
-    connections_reset: Fault::Reset, store_down;
-    a_link_that_is_half_open: Fault::HalfOpen, store_down;
-    replies_byte_by_byte: Fault::Trickle(Duration::from_millis(10)), store_down;
-    replies_that_never_come: Fault::BlackHoleReplies, store_down;
-    replies_that_are_garbage: Fault::Garbage, store_down;
-    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory"), unreachable;
-    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'."), unreachable;
-    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica."), unreachable;
-    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script."), unreachable;
-    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots"), unreachable;
-    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down"), unreachable;
+    Rig::new(), store_down;
+    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(400));
+    connections_closed: Fault::Drop;
+    connections_reset: Fault::Reset;
+    a_link_that_is_half_open: Fault::HalfOpen;
+    replies_byte_by_byte: Fault::Trickle(Duration::from_millis(60));
+    replies_that_never_come: Fault::BlackHoleReplies;
+    replies_that_are_garbage: Fault::Garbage;
+}
+
+// What the server says is known at once, whatever the budget.
+outages! {
+    patient_rig(), unreachable;
+    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
+    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
+    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
+    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
+    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
+    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down");
 }
 
 #[test]
@@ -207,7 +228,7 @@ fn a_distant_server_is_found_again_within_a_longer_budget() {
 
 #[test]
 fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
-    let rig = Rig::new();
+    let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
     for algorithm in Algorithm::ALL {
         let gauge = Gauge::a_day(algorithm, 10);
         let evaluated = rig.server.commandstats("evalsha");
@@ -244,20 +265,13 @@ fn a_call_that_nobody_waits_for_any_more_is_not_sent() {
 fn refuses_for_good(rig: &Rig) {
     let gauge = plenty();
     for _ in 0..30 {
-        let (told, took) = rig.charge(&gauge, 1);
-        // The budget of a slow machine may be over before the answer is there.
-        let timeout = StoreError::Timeout { deadline: rig.budget };
-        assert!([Err(StoreError::Misconfigured), Err(timeout)].contains(&told), "{told:?}");
-        assert!(took <= rig.budget + SLACK, "an answer after {took:?}");
+        assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
     }
-    let misconfigured =
-        wait_until(RECOVERY_MAX, || rig.charge(&gauge, 1).0 == Err(StoreError::Misconfigured));
-    assert!(misconfigured);
 }
 
 #[test]
 fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_breaker() {
-    let rig = Rig::new();
+    let rig = patient_rig();
     for line in [
         "-NOAUTH Authentication required.",
         "-WRONGPASS invalid username-password pair or user is disabled.",
@@ -276,7 +290,7 @@ fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_brea
 
 #[test]
 fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() {
-    let rig = Rig::new();
+    let rig = patient_rig();
     rig.proxy.set(Fault::reply_to("EVALSHA", "-NOSCRIPT No matching script. Please use EVAL."));
     refuses_for_good(&rig);
     rig.proxy.set(Fault::None);
@@ -285,7 +299,7 @@ fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() 
 
 #[test]
 fn an_answer_of_another_shape_is_a_misconfiguration() {
-    let rig = Rig::new();
+    let rig = patient_rig();
     for line in ["+OK", ":1", "$-1", "*0", "*2\r\n:1\r\n+OK"] {
         rig.proxy.set(Fault::reply_to("EVALSHA", line));
         refuses_for_good(&rig);
@@ -297,7 +311,7 @@ fn an_answer_of_another_shape_is_a_misconfiguration() {
 /// A rig without a proxy, on a server that may refuse us.
 fn on_server(server: RedisServer, login: Login) -> Rig {
     let proxy = FaultProxy::in_front_of(server.address());
-    let settings = RedisSettings { login, ..demanding(single(server.address())) };
+    let settings = RedisSettings { login, ..exact(single(server.address())) };
     let runtime = runtime();
     let store = runtime.block_on(async {
         let store = RedisCounters::open(&settings).unwrap();
@@ -350,16 +364,15 @@ fn a_password_that_was_changed_is_a_misconfiguration_after_the_next_connect() {
 
 #[test]
 fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
-    let rig = Rig::new();
+    let rig = patient_rig();
     let (gauge, other) = (Gauge::a_day(Algorithm::TokenBucket, 9), plenty());
     assert!(rig.charge(&gauge, 1).0.is_ok());
     let keys = rig.server.cli(&["KEYS", "rl:1t*"]);
     assert_eq!(keys.lines().count(), 1);
     rig.server.cli(&["DEL", &keys]);
     rig.server.cli(&["SET", &keys, "somebody else's"]);
-    let told = wait_until(RECOVERY_MAX, || rig.charge(&gauge, 1).0 == Err(StoreError::Misconfigured));
-    assert!(told);
-    assert!(wait_until(RECOVERY_MAX, || rig.charge(&other, 1).0.is_ok()));
+    assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
+    assert!(rig.charge(&other, 1).0.is_ok());
     assert_eq!(rig.link().breaker_openings, 0);
 }
 
@@ -377,11 +390,12 @@ fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
     let store = runtime.block_on(harness::open(&settings));
     let rig = Rig { server, proxy: circle, runtime, store, budget: settings.timeout };
     let gauge = plenty();
-    for _ in 0..50 {
+    let answers = (0..50).map(|_| {
         let (told, took) = rig.charge(&gauge, 1);
         assert!(told.as_ref().is_err_and(store_down), "{told:?}");
-        assert!(took <= rig.budget + SLACK, "an answer after {took:?}");
-    }
+        took
+    });
+    rig.ended_in_time(answers.collect());
     assert!(rig.proxy.connections_opened() + map.connections_opened() < 20);
     rig.proxy.set(Fault::None);
     rig.recovers();
@@ -435,10 +449,6 @@ impl Load {
         let calls = futures_util::future::join_all(self.callers);
         rig.runtime.block_on(calls).into_iter().flat_map(Result::unwrap).collect()
     }
-}
-
-fn patient_rig() -> Rig {
-    Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(2), ..settings })
 }
 
 #[test]
@@ -520,8 +530,8 @@ fn one_connection_of_two_serves_all() {
     let server = RedisServer::start();
     // The kit's own, the listener's, and one more.
     server.cli(&["CONFIG", "SET", "maxclients", "3"]);
-    let connections = std::num::NonZeroUsize::new(8).unwrap();
-    let settings = RedisSettings { connections, ..demanding(single(server.address())) };
+    let connections = NonZeroUsize::new(8).unwrap();
+    let settings = RedisSettings { connections, ..exact(single(server.address())) };
     runtime().block_on(async {
         let store = RedisCounters::open(&settings).unwrap();
         let gauge = plenty();
@@ -531,9 +541,7 @@ fn one_connection_of_two_serves_all() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         for _ in 0..50 {
-            let told = ask().await.map(drop);
-            // A busy machine may be late.
-            assert!(matches!(told, Ok(()) | Err(StoreError::Timeout { .. })), "{told:?}");
+            assert_eq!(ask().await.map(drop), Ok(()));
         }
     });
 }

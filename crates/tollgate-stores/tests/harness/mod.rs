@@ -69,7 +69,7 @@ pub(crate) fn single(server: std::net::SocketAddr) -> Topology {
 
 /// Settings for tests: machines under test are slow, and nothing is proved by a time-out.
 pub(crate) fn patient(topology: Topology) -> RedisSettings {
-    RedisSettings { timeout: Duration::from_secs(2), ..RedisSettings::new(topology) }
+    RedisSettings { timeout: Duration::from_secs(5), ..RedisSettings::new(topology) }
 }
 
 pub(crate) fn address(address: std::net::SocketAddr) -> Address {
