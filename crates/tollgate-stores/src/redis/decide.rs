@@ -44,6 +44,7 @@ impl Store {
         if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
             return Ok((verdicts, None));
         }
+        let asked = refusals.map(|refusals| refusals.asking(started));
         // Given back when this returns, or is no longer waited for, unless it is used.
         let mut taken = Taken::new(self, charges, started);
         if let Some(verdicts) = taken.verdicts() {
@@ -60,9 +61,9 @@ impl Store {
             taken.tell_as_put_back(&mut verdicts);
         }
         self.add_leased(charges, &mut verdicts, started);
-        match refusals {
-            Some(refusals) if admitted => refusals.outdate(charges),
-            Some(refusals) => refusals.remember(charges, &verdicts, started),
+        match refusals.zip(asked) {
+            Some((refusals, _)) if admitted => refusals.outdate(charges),
+            Some((refusals, asked)) => refusals.remember(charges, &verdicts, asked),
             None => {}
         }
         Ok((verdicts, Some(decided_at)))

@@ -11,7 +11,6 @@ use super::Store;
 use super::decide::Group;
 use super::error::Fault;
 use super::leases::{Leases, Owner, Serving};
-use super::refusals::refused_by;
 use super::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle};
 
 /// How many slices are on their way back at a time.
@@ -49,17 +48,8 @@ impl<'a, 'c> Taken<'a, 'c> {
         if self.servings.is_empty() {
             return None;
         }
-        let scarce = self.servings.iter().enumerate().find_map(|(position, serving)| match serving {
-            Serving::Scarce(verdict) => Some((position, *verdict)),
-            _ => None,
-        });
-        if let Some((position, verdict)) = scarce {
-            for (charge, serving) in self.charges.charges.iter().zip(&self.servings) {
-                if let Serving::AskFor(request, ticket) = serving {
-                    self.leases.withdrawn(charge, request, *ticket);
-                }
-            }
-            return Some(refused_by(self.charges, position, verdict));
+        if self.servings.iter().any(|serving| matches!(serving, Serving::Scarce(_))) {
+            return self.refusal();
         }
         let leased = self.servings.iter().map(|serving| match serving {
             Serving::Leased(verdict, _) => Some(*verdict),
@@ -68,6 +58,26 @@ impl<'a, 'c> Taken<'a, 'c> {
         let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
         self.use_up();
         Some(Verdicts { verdicts, ..Verdicts::default() })
+    }
+
+    /// A refusal by what is known to be scarce, if all that the other limits say is known too: the longest wait may be
+    /// theirs. If it is not, the server is asked about those that are scarce as well.
+    fn refusal(&mut self) -> Option<Verdicts> {
+        let known = self.servings.iter().map(|serving| match serving {
+            Serving::Scarce(verdict) | Serving::Leased(verdict, _) => Some(*verdict),
+            Serving::Ask | Serving::AskFor(..) => None,
+        });
+        if let Some(verdicts) = known.collect::<Option<SmallVec<[_; 4]>>>() {
+            let mut verdicts = Verdicts { verdicts, ..Verdicts::default() };
+            self.tell_as_put_back(&mut verdicts);
+            return Some(verdicts);
+        }
+        for serving in &mut self.servings {
+            if matches!(serving, Serving::Scarce(_)) {
+                *serving = Serving::Ask;
+            }
+        }
+        None
     }
 
     /// The request is refused: what was taken from leases is about to be put back.

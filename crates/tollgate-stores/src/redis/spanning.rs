@@ -9,7 +9,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
-use tollgate::algorithms::Verdict;
+use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
@@ -172,7 +172,8 @@ pub(super) async fn without_refunded(
     Ok(verdicts)
 }
 
-/// The verdicts of all places in the order of the charges.
+/// The verdicts of all places in the order of the charges. Who is refused by one is refused, whatever another says that
+/// gives no answer: those would have no limit at all whose others are counted where nobody can be asked.
 pub(super) fn merge(
     groups: &[Group],
     answers: &[Result<Answer, Fault>],
@@ -184,15 +185,31 @@ pub(super) fn merge(
         _ => None,
     });
     let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
-    let (mut cooldown, mut kept_out) = (None, false);
+    let (mut cooldown, mut kept_out, mut fault) = (None, false, None);
     for (group, answer) in groups.iter().zip(answers) {
-        let answer = answer.as_ref().map_err(Fault::clone)?;
-        cooldown = cooldown.or(answer.cooldown);
-        kept_out |= answer.kept_out;
-        for (position, told) in group.positions.iter().zip(&answer.told) {
-            verdicts[*position] = Some(told.whole());
+        match answer {
+            Err(error) => fault = fault.or(Some(error)),
+            Ok(answer) => {
+                cooldown = cooldown.or(answer.cooldown);
+                kept_out |= answer.kept_out;
+                for (position, told) in group.positions.iter().zip(&answer.told) {
+                    verdicts[*position] = Some(told.whole());
+                }
+            }
         }
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
-    Ok(Verdicts { verdicts: verdicts.into_iter().flatten().collect(), cooldown, kept_out })
+    let told = charges.charges.iter().zip(verdicts);
+    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| unasked(charge)));
+    let verdicts = Verdicts { verdicts: told.collect(), cooldown, kept_out };
+    match fault {
+        Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
+        _ => Ok(verdicts),
+    }
+}
+
+/// A limit that cannot be asked is told of as if nobody had used it.
+fn unasked(charge: &Charge<'_>) -> Verdict {
+    let remaining = charge.limit.capacity();
+    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }

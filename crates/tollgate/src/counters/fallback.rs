@@ -14,7 +14,7 @@
 mod ledger;
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
@@ -22,7 +22,7 @@ use self::ledger::Ledger;
 pub(crate) use self::ledger::Owed;
 use super::memory::{Holder, MemoryBounds, MemoryCounters, SHARDS};
 use super::{Charge, Charges, Effect, Verdicts};
-use crate::limit::Limit;
+use crate::limit::{Algorithm, Limit};
 use crate::time::Timestamp;
 
 /// Counters that stand in for shared ones.
@@ -30,6 +30,8 @@ pub(crate) struct Fallback {
     counters: MemoryCounters,
     /// Which of them were charged.
     ledger: Ledger,
+    /// By how many nodes limits were last shared.
+    nodes: AtomicU32,
     /// Counters that were brought in.
     brought_in: AtomicU64,
     /// Whether anything may be held: without an outage nobody looks further. Not a count, because the counters know
@@ -42,6 +44,7 @@ impl Fallback {
         Fallback {
             counters: MemoryCounters::new(bounds),
             ledger: Ledger::new(bounds.keys_max),
+            nodes: AtomicU32::new(1),
             brought_in: AtomicU64::new(0),
             used: AtomicBool::new(false),
         }
@@ -64,6 +67,9 @@ impl Fallback {
         };
         if !charges.dry_run {
             self.mark_used();
+            if self.nodes.load(Ordering::Relaxed) != nodes.get() {
+                self.nodes.store(nodes.get(), Ordering::Relaxed);
+            }
             if verdicts.admitted(charges) {
                 self.note(charges, &verdicts);
             }
@@ -110,6 +116,34 @@ impl Fallback {
             taken.add(charge);
         }
         taken
+    }
+
+    /// Takes a counter out, and says how much it holds.
+    fn take_out(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
+        let limit = self.paid_back(charge.limit);
+        self.counters.take(&Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge }, now)
+    }
+
+    /// Counts again what was taken out.
+    fn put_back(&self, charge: &Charge<'_>, holder: Holder, now: Timestamp) {
+        let limit = self.paid_back(charge.limit);
+        let charge = Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge };
+        self.counters.put_back(&charge, holder, now);
+    }
+
+    /// A bucket that holds what the limit holds, and is paid back what the nodes leave to this one: each of them would pay
+    /// everybody's part otherwise. Nothing if that is the limit itself.
+    fn paid_back(&self, limit: &Limit) -> Option<Limit> {
+        let nodes = NonZeroU32::new(self.nodes.load(Ordering::Relaxed))?;
+        let is_bucket =
+            matches!(limit.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket);
+        if nodes == NonZeroU32::MIN || !is_bucket {
+            return None;
+        }
+        let (requests, burst) =
+            (limit.requests().div_ceil(nodes.get()), limit.burst().unwrap_or(limit.requests()));
+        Limit::shaped(limit.algorithm(), requests, limit.window().clone(), Some(burst), limit.max_delay())
+            .ok()
     }
 
     /// Takes so many entries off the list of what was charged here. They are to be [taken out](Taken::add_listed), or put on
@@ -203,7 +237,7 @@ impl<'a, 'c> Taken<'a, 'c> {
     /// Takes a counter out that was noted to depart. Not before: a reset that comes between would be missed.
     fn add(&mut self, charge: &Charge<'c>) {
         self.names.push(ledger::name(charge));
-        let cost = self.local.counters.take(charge, self.now);
+        let cost = self.local.take_out(charge, self.now);
         if cost > 0 {
             self.charges.charges.push(Charge { cost, effect: Effect::Enforce, ..*charge });
         }
@@ -217,7 +251,7 @@ impl Drop for Taken<'_, '_> {
             let left = charges.charges.iter().find(|charge| ledger::name(charge) == name);
             // One that was reset on the way is over.
             let Some((owed, charge)) = local.ledger.arrive(name).zip(left) else { continue };
-            local.counters.put_back(charge, owed.holder, *now);
+            local.put_back(charge, owed.holder, *now);
             local.ledger.list(name, owed);
             local.mark_used();
         }
@@ -323,6 +357,25 @@ mod tests {
             drop(taken);
             let later = NOW + Span::from_secs(121);
             assert!(fallback.take(&charges(&limit, 1), later).charges.charges.is_empty(), "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn nodes_together_are_paid_back_what_one_limit_pays() {
+        for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
+            for burst in [None, Some(40), Some(400)] {
+                let limit = Limit::shaped(algorithm, 120, MINUTE, burst, None).unwrap();
+                let (share, later) = (limit.capacity() / 4, NOW + Span::from_secs(8));
+                let fallback = Fallback::new(MemoryBounds::default());
+                assert_eq!(admitted(&fallback, &limit, 4), share as usize);
+                let taken = fallback.take(&charges(&limit, 1), later);
+                let cost = taken.charges.charges.first().map_or(0, |charge| charge.cost);
+                // Of the 16 that come back in eight seconds each of four nodes pays 4.
+                assert_eq!(cost, share - 4, "{algorithm}, {burst:?}");
+                drop(taken);
+                let again = fallback.take(&charges(&limit, 1), later + Span::from_secs(2));
+                assert_eq!(again.charges.charges[0].cost, share - 5, "{algorithm}, put back");
+            }
         }
     }
 
