@@ -7,6 +7,7 @@
 //! nothing is ever admitted beyond a limit.
 
 mod breaker;
+mod carry;
 mod claims;
 mod cooldowns;
 mod copies;
@@ -16,6 +17,7 @@ mod errands;
 mod error;
 mod fleet;
 mod hot;
+mod job;
 mod keys;
 mod lane;
 mod leases;

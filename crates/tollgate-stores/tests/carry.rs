@@ -7,12 +7,13 @@ mod harness;
 use std::time::Duration;
 
 use smallvec::smallvec;
+use tollgate::counters::StoreError;
 use tollgate::counters::conformance::Harness;
 use tollgate::counters::{Charge, Charges, CounterId, CounterStore, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Window};
-use tollgate_stores::redis::{Topology, VIRTUAL_NODES_DEFAULT};
-use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
+use tollgate_stores::redis::{Login, RedisSettings, Secret, Topology, VIRTUAL_NODES_DEFAULT};
+use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, wait_until};
 
 use self::harness::limits::{self, Gauge};
 use self::harness::{Shared, address, exact, now, open, runtime, single};
@@ -102,5 +103,78 @@ fn what_may_have_been_added_is_not_brought_again() {
         assert!(wait_until(Duration::from_secs(20), || reached(&held)));
         assert_eq!(store.carry(&mut held, now()).await, Ok(()));
         assert_eq!(look().await, 50);
+    });
+}
+
+/// Behind calls that a server that stands still does not answer it never leaves.
+#[test]
+fn what_did_not_even_leave_is_brought_again() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let (gauge, other) =
+            (Gauge::a_day(Algorithm::TokenBucket, 100), Gauge::a_day(Algorithm::FixedWindow, 9));
+        let look = async || store.charge_all(&limits::charges([&gauge], 0), now()).await;
+        assert_eq!(look().await.unwrap().verdicts[0].remaining, 100);
+        server.freeze();
+        // Two batches are under way at most; each waits longer than what is brought does.
+        let ahead: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, other) = (store.clone(), other.clone());
+                tokio::spawn(
+                    async move { drop(store.charge_all(&limits::charges([&other], 1), now()).await) },
+                )
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let mut held = limits::charges([&gauge], 30);
+        assert!(matches!(store.carry(&mut held, now()).await, Err(StoreError::Timeout { .. })));
+        assert_eq!(held.charges.len(), 1);
+        server.thaw();
+        for call in ahead {
+            call.await.unwrap();
+        }
+        assert!(wait_until(Duration::from_secs(20), || store.reaches(&held)));
+        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert_eq!(look().await.unwrap().verdicts[0].remaining, 70);
+    });
+}
+
+#[test]
+fn what_a_server_refuses_to_do_is_brought_when_it_does_it() {
+    let users = vec!["node on >node ~rl:* &* +@all".to_owned()];
+    let server = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
+    let login = Login { user: Some("node".to_owned()), password: Some(Secret("node".to_owned())) };
+    runtime().block_on(async {
+        let store = open(&RedisSettings { login, ..exact(single(server.address())) }).await;
+        let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
+        assert_eq!(server.cli(&["ACL", "SETUSER", "node", "-evalsha"]), "OK");
+        let mut held = limits::charges([&gauge], 30);
+        assert_eq!(store.carry(&mut held, now()).await, Err(StoreError::Misconfigured));
+        assert_eq!(held.charges.len(), 1);
+        assert_eq!(server.cli(&["ACL", "SETUSER", "node", "+evalsha"]), "OK");
+        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        let seen = store.charge_all(&limits::charges([&gauge], 0), now()).await.unwrap();
+        assert_eq!(seen.verdicts[0].remaining, 70);
+    });
+}
+
+#[test]
+fn a_key_that_is_no_counter_keeps_no_other_from_being_brought() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let store = open(&exact(single(server.address()))).await;
+        let gauges: Vec<Gauge> = (0..9).map(|_| Gauge::a_day(Algorithm::TokenBucket, 100)).collect();
+        store.charge_all(&limits::charges([&gauges[4]], 1), now()).await.unwrap();
+        let key = server.cli(&["KEYS", "rl:1t*"]);
+        server.cli(&["DEL", &key]);
+        server.cli(&["SET", &key, "somebody else's"]);
+        let mut held = limits::charges(&gauges, 30);
+        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert!(held.charges.is_empty(), "{held:?}");
+        for (number, gauge) in gauges.iter().enumerate().filter(|(number, _)| *number != 4) {
+            let seen = store.charge_all(&limits::charges([gauge], 0), now()).await.unwrap();
+            assert_eq!(seen.verdicts[0].remaining, 70, "{number}");
+        }
     });
 }

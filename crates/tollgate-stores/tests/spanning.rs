@@ -213,3 +213,33 @@ fn a_late_refund_gives_nothing_beyond_the_limit(requests: u32, window: Span, cos
         assert!(admitted <= possible, "{admitted} instead of {possible}");
     });
 }
+
+#[test]
+fn who_is_refused_in_one_place_is_refused_though_another_gives_no_answer() {
+    let (settings, servers) = ring();
+    runtime().block_on(async {
+        let store = open(&settings).await;
+        let gauges: Vec<Gauge> = (0..40).map(|_| Gauge::a_day(Algorithm::TokenBucket, 5)).collect();
+        for gauge in &gauges {
+            assert!(admits(&store, &charges([gauge], 5)).await);
+        }
+        servers[0].kill9();
+        let (mut refused, mut unknown) = (0, 0);
+        for pair in gauges.windows(2) {
+            let alone = [&pair[0], &pair[1]].map(|gauge| async { asked(&store, &[gauge]).await });
+            let [one, other] = alone;
+            let (one, other) = (one.await, other.await);
+            let expected = if one.is_none() { other } else { one };
+            assert_eq!(asked(&store, &[&pair[0], &pair[1]]).await, expected, "{one:?} {other:?}");
+            refused += u32::from(one.is_none() != other.is_none());
+            unknown += u32::from(one.is_none() && other.is_none());
+        }
+        assert!(refused > 0 && unknown < 39, "{refused} {unknown}");
+    });
+}
+
+/// Whether charges are admitted; nothing if that cannot be said.
+async fn asked(store: &RedisCounters, gauges: &[&Gauge]) -> Option<bool> {
+    let charges = charges(gauges.iter().copied(), 1);
+    Some(store.charge_all_timed(&charges, now()).await.ok()?.0.admitted(&charges))
+}

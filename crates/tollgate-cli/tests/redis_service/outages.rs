@@ -272,3 +272,27 @@ fn t17_a_redis_whose_memory_is_full_fails_nobody() {
     redis.flush_all();
     wait_until_shared(&service, "late");
 }
+
+/// Counters of one request are on two servers, and one of them is away: the other still counts.
+#[test]
+fn no_client_is_without_a_limit_while_one_server_of_a_ring_is_away() {
+    for away in 0..2 {
+        let servers = [RedisServer::start(), RedisServer::start()];
+        let nodes = servers.each_ref().map(|server| format!("\"{}\"", server.address())).join(", ");
+        let counters = format!("topology = \"ring\"\nnodes = [{nodes}]\ntimeout = \"10s\"\nleases = false");
+        let global = "[[rules]]\nname = \"all\"\nper = [\"global\"]\n\
+                      limits = [{ requests = 1000000, window = \"30d\" }]";
+        let service = service(30, &counters, global);
+        let users: Vec<String> = (0..6).map(|number| format!("user-{number}")).collect();
+        wait_for("both servers", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
+        for user in &users {
+            assert_eq!(admitted(&service, user, 35), 30);
+        }
+        servers[away].kill9();
+        for user in &users {
+            // Who was counted on the server that is away begins anew, by design: once.
+            let again = admitted(&service, user, 200);
+            assert!(again <= 30, "{user}: {again}");
+        }
+    }
+}

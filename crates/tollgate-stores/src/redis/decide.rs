@@ -121,7 +121,7 @@ impl Store {
     }
 
     /// The charges that are not leased, by place.
-    fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
+    pub(super) fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
         let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
         let mut group_at = |place: Place| -> usize {
             groups.iter().position(|group| group.place == place).unwrap_or_else(|| {
@@ -199,40 +199,6 @@ impl Store {
         let offset =
             i64::try_from(theirs.as_micros()).unwrap_or(0) - i64::try_from(ours.as_micros()).unwrap_or(0);
         self.clock_offset.store(offset, Ordering::Relaxed);
-    }
-
-    /// Adds what was counted elsewhere, one call per place, and removes from `held` what was added, or may have been: as any
-    /// call that may have been executed it is not sent again.
-    pub(super) async fn carry(
-        &self,
-        held: &mut Charges<'_>,
-        now: Timestamp,
-        deadline: Instant,
-    ) -> Result<(), Fault> {
-        let asked: SmallVec<[Serving; 4]> = SmallVec::from_elem(Serving::Ask, held.charges.len());
-        let groups = self.groups(held, &asked);
-        let calls = groups.iter().map(async |group| {
-            let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
-            let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-            for charge in group.positions.iter().map(|position| &held.charges[*position]) {
-                self.add(charge, false, Extra::None, now, &mut keys, &mut arguments)?;
-            }
-            self.router.call(group.place, self.script.call(&keys, &arguments), deadline).await
-        });
-        let answers = join_all(calls).await;
-        // Each place for itself: what one has added must not be brought again because another is away.
-        let added = |position: usize| {
-            let of_place = |(group, answer): (&Group, &Result<_, Fault>)| {
-                !answer.as_ref().is_err_and(Fault::did_nothing) && group.positions.contains(&position)
-            };
-            groups.iter().zip(&answers).any(of_place)
-        };
-        let mut position = 0;
-        held.charges.retain(|_| {
-            position += 1;
-            !added(position - 1)
-        });
-        answers.into_iter().find_map(Result::err).map_or(Ok(()), Err)
     }
 
     /// Whether every place of the charges can be asked.

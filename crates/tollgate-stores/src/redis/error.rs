@@ -18,6 +18,8 @@ pub(super) enum Fault {
     NotDone,
     /// The same, because no server of the cluster holds the slot.
     Unserved,
+    /// The same, because it could not leave in time: nothing came back on what had been sent before.
+    Late,
     /// The server answers, and cannot do it now: nothing was charged. In its words.
     Refused(String),
     /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
@@ -41,7 +43,9 @@ pub(super) enum Fault {
 impl Fault {
     /// Whether the server is to blame, so that it is asked less.
     pub(super) fn counts(&self) -> bool {
-        self.is_answer() || matches!(self, Fault::NotDone | Fault::Unserved | Fault::Unknown | Fault::Silent)
+        let is_silence =
+            matches!(self, Fault::NotDone | Fault::Unserved | Fault::Late | Fault::Unknown | Fault::Silent);
+        self.is_answer() || is_silence
     }
 
     /// Whether a server that is there says that it cannot: that it still is there changes nothing.
@@ -49,9 +53,27 @@ impl Fault {
         matches!(self, Fault::Refused(_) | Fault::WrongServer(_))
     }
 
-    /// Whether it is certain that nothing was charged.
+    /// Whether it is certain that nothing was charged. A script that failed may have begun to write, unless it could not
+    /// read: it reads everything first.
     pub(super) fn did_nothing(&self) -> bool {
-        !matches!(self, Fault::Unknown | Fault::Silent | Fault::Misconfigured(_))
+        match self {
+            Fault::Unknown | Fault::Silent => false,
+            Fault::Misconfigured(_) => {
+                self.is_of_counter() || self.is_of_login() && !self.is_of_script() || self.is_of_dial()
+            }
+            _ => true,
+        }
+    }
+
+    /// Whether one counter is not what it should be, and others may be.
+    pub(super) fn is_of_counter(&self) -> bool {
+        matches!(self, Fault::Misconfigured(reason) if reason.starts_with("WRONGTYPE"))
+    }
+
+    /// Whether there is no connection because of it.
+    fn is_of_dial(&self) -> bool {
+        let Fault::Misconfigured(reason) = self else { return false };
+        reason.starts_with("TLS ") || reason == PROTECTED || reason.ends_with(SEE_DATABASE)
     }
 
     /// Whether it is our login that may not do this, or the server that has no such command, whatever it is asked about.
@@ -90,7 +112,7 @@ impl Fault {
             Fault::NotDone => "there is no connection".to_owned(),
             Fault::Unserved => "no server of the cluster holds its slot".to_owned(),
             Fault::Unknown => "the connection was lost".to_owned(),
-            Fault::Silent => "no answer in time".to_owned(),
+            Fault::Late | Fault::Silent => "no answer in time".to_owned(),
             Fault::Moved(to) | Fault::Ask(to) => format!("its counters are at {to}"),
             Fault::TryAgain => "TRYAGAIN a slot is on its way".to_owned(),
             Fault::NoScript => "NOSCRIPT the script is missing although it was just loaded".to_owned(),
@@ -104,7 +126,7 @@ impl Fault {
             Fault::NotDone => return Some("unconnected"),
             Fault::Unserved => return Some("unserved"),
             Fault::Unknown => return Some("lost"),
-            Fault::Silent => return Some("silent"),
+            Fault::Late | Fault::Silent => return Some("silent"),
             Fault::NoScript => return Some("NOSCRIPT"),
             Fault::Refused(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => {
                 words.split(' ').next().unwrap_or_default()
@@ -115,7 +137,7 @@ impl Fault {
 
     pub(super) fn into_store_error(self, deadline: Duration) -> StoreError {
         match self {
-            Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
+            Fault::Late | Fault::Unknown | Fault::Silent => StoreError::Timeout { deadline },
             Fault::Misconfigured(_) | Fault::NoScript => StoreError::Misconfigured,
             Fault::NotDone
             | Fault::Unserved
@@ -177,9 +199,9 @@ impl Fault {
         match error.code() {
             _ if is_about_certificates(error) => Fault::Misconfigured(format!("TLS {error}")),
             Some("DENIED") => Fault::Misconfigured(PROTECTED.to_owned()),
-            _ if let Some(detail) = refused_database(error) => Fault::Misconfigured(format!(
-                "ERR {detail}: see the database in counters.url or counters.database"
-            )),
+            _ if let Some(detail) = refused_database(error) => {
+                Fault::Misconfigured(format!("ERR {detail}: {SEE_DATABASE}"))
+            }
             _ if !refused => Fault::NotDone,
             Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
             // The client library keeps the server's words to itself.
@@ -215,6 +237,8 @@ const SCRIPT: &str = "the script of decisions";
 const NO_COMMAND: &str = "the server has no such command, or calls it something else";
 
 const IN_CLUSTER: &str = "this server is part of a cluster: set topology = \"cluster\"";
+
+const SEE_DATABASE: &str = "see the database in counters.url or counters.database";
 
 /// In place of the five sentences of the server.
 const PROTECTED: &str = "DENIED this server is in protected mode and takes nobody from another machine: give its users \

@@ -14,13 +14,14 @@ use arc_swap::ArcSwapOption;
 use futures_util::FutureExt;
 use redis::aio::MultiplexedConnection;
 use redis::{Client, Cmd, Pipeline, Value};
-use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
+use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::breaker::Breaker;
 use super::dial::{NoConnection, dial};
 use super::error::Fault;
+use super::job::Job;
 use super::random::jitter;
 use super::script::ChargeAll;
 
@@ -41,14 +42,6 @@ pub(super) const DIALS_AT_ONCE: usize = 2;
 /// How long a batch waits for its answer at least. Decisions usually stop waiting long before; this frees the place of
 /// the batch.
 const SILENCE_MIN: Duration = Duration::from_millis(500);
-
-/// A call under way.
-pub(super) struct Job {
-    pub(super) command: Cmd,
-    /// Whether the key is on its way to this server.
-    pub(super) asking: bool,
-    pub(super) answer: oneshot::Sender<Result<Value, Fault>>,
-}
 
 /// One connection to one server.
 pub(super) struct Lane {
@@ -316,7 +309,7 @@ async fn send_batches(mut queue: mpsc::Receiver<Job>, line: Arc<Line>) {
     while queue.recv_many(&mut jobs, BATCH_MAX).await > 0 {
         let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else { return };
         // Whoever has stopped waiting is not charged.
-        jobs.retain(|job| !job.answer.is_closed());
+        jobs.retain(Job::leaves);
         let batch = std::mem::replace(&mut jobs, Vec::with_capacity(BATCH_MAX));
         let line = Arc::clone(&line);
         tokio::spawn(async move {

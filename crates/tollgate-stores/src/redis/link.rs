@@ -15,8 +15,9 @@ use tracing::warn;
 
 use super::breaker::Breaker;
 use super::error::Fault;
+use super::job::{Departure, Job};
 use super::keys;
-use super::lane::{DIALS_AT_ONCE, Job, Lane};
+use super::lane::{DIALS_AT_ONCE, Lane};
 use super::random::jitter;
 use super::settings::{Address, RedisSettings};
 
@@ -269,15 +270,15 @@ impl Link {
     ) -> Result<Value, Fault> {
         let lane = self.inner.lane(turn).ok_or(Fault::NotDone)?;
         let (answer, told) = oneshot::channel();
-        let asked = Instant::now();
-        lane.send(Job { command, asking, answer })?;
+        let (asked, departure) = (Instant::now(), Departure::default());
+        lane.send(Job { command, asking, answer, departure: departure.clone() })?;
         self.inner.calls.fetch_add(1, Ordering::Relaxed);
         match timeout_at(deadline.into(), told).await {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Fault::Unknown),
             Err(_) => {
                 lane.note_silence(asked);
-                Err(Fault::Silent)
+                Err(if departure.decide() { Fault::Late } else { Fault::Silent })
             }
         }
     }

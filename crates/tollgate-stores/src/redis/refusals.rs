@@ -159,7 +159,7 @@ impl Refusals {
     }
 
     fn shard(&self, question: u64) -> &Mutex<HashMap<u64, Known>> {
-        &self.shards[(question % SHARDS as u64) as usize]
+        &self.shards[usize::from(question.to_le_bytes()[0]) % SHARDS]
     }
 
     fn place(&self, key: u128) -> &AtomicU32 {
