@@ -2,7 +2,8 @@
 //!
 //! A refused request changes nothing, so the answer to the next one like it is known: until a limit that refused would
 //! admit it, and until such a limit is charged or reset. Like it is what asks the same of the same counters: another cost
-//! has another time to wait, and what a counter says that was not asked nobody knows.
+//! has another time to wait, and what a counter says that was not asked nobody knows. What is told of limits that did not
+//! refuse is up to a second old: a limit that all share is charged all the time, and must not make everybody ask again.
 //! An answer is kept for a second at most, so that a reset or a change of rules on another node is seen even if
 //! the message about it is lost; and never longer than the window, so that a client's next episode is noted.
 
@@ -167,15 +168,13 @@ impl Refusals {
     }
 }
 
-/// How long a limit that refuses is known to go on so.
+/// How long a limit that refuses is known to go on so. Of one that never admits nobody asks often.
 fn kept(charge: &Charge<'_>, verdict: &Verdict) -> Option<Span> {
-    if charge.effect != Effect::Enforce || charge.cost == 0 {
-        return None;
-    }
     match verdict.outcome {
-        Outcome::Admit { .. } => None,
-        Outcome::Refuse { retry_after } => Some(retry_after.min(charge.limit.window_length())),
-        Outcome::Never => Some(charge.limit.window_length()),
+        Outcome::Refuse { retry_after } if charge.effect == Effect::Enforce && charge.cost > 0 => {
+            Some(retry_after.min(charge.limit.window_length()))
+        }
+        _ => None,
     }
 }
 
