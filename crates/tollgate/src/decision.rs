@@ -23,6 +23,8 @@ pub struct Decision {
     binding: Option<usize>,
     /// What decided, where no limit did.
     decided_by: Decider,
+    /// How long the client is kept out since before, if it is.
+    kept_out: Option<Span>,
     /// When it was decided.
     pub now: Timestamp,
     /// Whether it was decided without the shared counters.
@@ -228,9 +230,9 @@ impl Draft {
         }
     }
 
-    /// How long the client is kept out since before, if it is: then what its limits say is not in the reports.
-    pub(crate) fn cooldown(&self) -> Option<Span> {
-        self.kept_out
+    /// Whether the client is kept out since before: then what its limits say is not in the reports.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        self.kept_out.is_some()
     }
 
     /// What each limit said.
@@ -243,9 +245,9 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, degraded, misconfigured, .. } = self;
+        let Draft { answer, reports, binding, decided_by, kept_out, degraded, misconfigured } = self;
         let mut decision =
-            Decision { rules, answer, reports, binding, decided_by, now, degraded, misconfigured };
+            Decision { rules, answer, reports, binding, decided_by, kept_out, now, degraded, misconfigured };
         decision.raise_to_floor();
         decision
     }
@@ -370,6 +372,12 @@ impl Decision {
     /// When the binding limit is as good as new, if no one else comes.
     pub fn reset_at(&self) -> Option<Timestamp> {
         self.binding().map(|report| self.now + report.verdict.reset_after)
+    }
+
+    /// Until when the client is kept out for running into its limits, if it was before this request. What it is told to
+    /// wait may be longer: the limits behind it must admit the request too, and a rule may ask for more.
+    pub fn cooldown_until(&self) -> Option<Timestamp> {
+        self.kept_out.map(|left| self.now + left)
     }
 
     /// How long a refused client should wait, if waiting helps.

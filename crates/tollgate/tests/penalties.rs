@@ -115,6 +115,22 @@ fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
 }
 
 #[test]
+fn t66_the_end_of_a_cooldown_is_told_apart_from_that_of_the_limits_behind_it() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let start = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, start);
+    let (now, ends) = (start + Span::from_secs(60), start + Span::from_secs(600));
+    let user = Some(Id::parse("alice").unwrap());
+    for cost in [0, 1, 2] {
+        let request = Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) };
+        assert_eq!(limiter.check_now(&request, now).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(block_on(limiter.peek(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(block_on(limiter.explain(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(limiter.check_now(&request, ends).cooldown_until(), None, "cost {cost}");
+    }
+}
+
+#[test]
 fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
     let rule = |name: &str, action: &str| {
         format!(

@@ -117,6 +117,32 @@ fn a_status_says_why_nothing_passes_and_until_when() {
 }
 
 #[test]
+fn a_status_tells_the_end_of_a_cooldown_and_not_that_of_the_limit_behind_it() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "10m"
+        [[rules]]
+        name = "monthly"
+        per = ["user"]
+        limits = [{ requests = 3, window = "30d" }]
+    "#,
+    );
+    (0..4).for_each(|_| drop(service.check("a", "/x")));
+    let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+    let until = explained["cooldown_until"].as_u64().unwrap();
+    for (cost, reason) in [(1, "cooldown"), (9, "cost_exceeds_limit")] {
+        let body = service.get(&format!("/v1/rate-limit/status?user_id=a&endpoint=/x&cost={cost}")).json();
+        assert_eq!(body["reason"], reason, "{body}");
+        // They are asked one after another, and told in whole seconds.
+        assert!(body["cooldown_until"].as_u64().unwrap().abs_diff(until) <= 1, "{until} and {body}");
+        assert!(body["reset_at"].as_u64().unwrap() > until + 86_400, "{body}");
+    }
+}
+
+#[test]
 fn a_status_measures_what_is_used_by_what_can_be_taken_at_once() {
     let service = Service::with_config(
         r#"
