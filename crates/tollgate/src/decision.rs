@@ -6,7 +6,7 @@ use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
-use crate::limit::{Algorithm, Window};
+use crate::limit::Algorithm;
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -87,8 +87,6 @@ pub struct Report {
     pub capacity: u32,
     /// The length of the window; of a calendar's as people say it.
     pub window: Span,
-    /// Whether the window is one of a calendar.
-    calendar: bool,
     /// How it counts.
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
@@ -276,7 +274,6 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
         window: charge.limit.window_length(),
-        calendar: matches!(charge.limit.window(), Window::Calendar(_)),
         algorithm: charge.limit.algorithm(),
         effect: charge.effect,
         verdict,
@@ -358,17 +355,6 @@ impl Decision {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
-    /// The window behind a report.
-    pub fn window_of(&self, report: &Report) -> Window {
-        let rule = self.rules.rules().get(report.rule as usize).filter(|_| report.calendar);
-        let mut windows = rule.into_iter().flat_map(|rule| &rule.limits).map(|each| &each.limit);
-        let found = windows.find(|limit| {
-            matches!(limit.window(), Window::Calendar(_))
-                && (limit.window_length(), limit.requests()) == (report.window, report.requests)
-        });
-        found.map_or(Window::Length(report.window), |limit| limit.window().clone())
-    }
-
     /// When the binding limit is as good as new, if no one else comes.
     pub fn reset_at(&self) -> Option<Timestamp> {
         self.binding().map(|report| self.now + report.verdict.reset_after)
@@ -389,7 +375,7 @@ impl Decision {
     }
 
     /// What the first limit that counts this client said.
-    pub fn report_on(&self, client: Client<'_>) -> Option<&Report> {
+    fn report_on(&self, client: Client<'_>) -> Option<&Report> {
         let counts = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
             report.effect == Effect::Enforce
