@@ -17,7 +17,8 @@ pub struct Decision {
     rules: Snapshot,
     /// The answer.
     pub answer: Answer,
-    /// What each limit said, in the order of the walk.
+    /// What each limit said, in the order of the walk. Of a client that is kept out the one that [binds](Decision::binding)
+    /// has nothing left until it may come back.
     pub reports: SmallVec<[Report; 2]>,
     /// Which report decided.
     binding: Option<usize>,
@@ -140,7 +141,7 @@ impl Draft {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.kept_out) {
-            return Draft::cooling_down(plan, &reports, left);
+            return Draft::cooling_down(plan, reports, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -158,34 +159,36 @@ impl Draft {
 
     /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
     /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
-    /// client's own.
-    fn cooling_down(plan: &Plan<'_>, looked: &[Report], left: Span) -> Self {
+    /// client's own. All are told of: a cooldown changes nothing about which limits a client has.
+    fn cooling_down(plan: &Plan<'_>, looked: SmallVec<[Report; 2]>, left: Span) -> Self {
         let own = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
                 && plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position))
         };
+        let mut reports = looked;
+        let all = plan.charges.charges.iter().zip(&plan.sources);
+        let rest = all.skip(reports.len()).map(|(charge, source)| report(charge, *source, unasked(charge)));
+        reports.extend(rest);
         let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
-        let (answer, told) = match refuse(looked) {
+        let (answer, told) = match refuse(&reports) {
             (Answer::Refuse { retry_after: Some(wait), .. }, slowest) if wait > left => {
                 (cooldown(wait), slowest)
             }
             (never @ Answer::Refuse { retry_after: None, .. }, Some(position)) => (never, Some(position)),
             _ => (cooldown(left), (0..plan.sources.len()).find(own)),
         };
-        let report = told.map(|position| {
+        if let Some(position) = told {
             let outcome = match answer {
                 Answer::Refuse { retry_after: Some(retry_after), .. } => Outcome::Refuse { retry_after },
                 _ => Outcome::Never,
             };
-            let reset_after =
-                looked.get(position).map_or(left, |report| report.verdict.reset_after.max(left));
-            let verdict = Verdict { outcome, remaining: 0, reset_after };
-            report(&plan.charges.charges[position], plan.sources[position], verdict)
-        });
+            let verdict = &mut reports[position].verdict;
+            *verdict = Verdict { outcome, remaining: 0, reset_after: verdict.reset_after.max(left) };
+        }
         Draft {
             answer,
-            binding: report.map(|_| 0),
-            reports: report.into_iter().collect(),
+            reports,
+            binding: told,
             decided_by: Decider::Limits,
             kept_out: Some(left),
             degraded: false,
@@ -228,7 +231,8 @@ impl Draft {
         }
     }
 
-    /// Whether the client is kept out since before: then what its limits say is not in the reports.
+    /// Whether the client is kept out since before: then the report that decides is of that and not of its limit, and
+    /// the others may not have been looked at.
     pub(crate) fn is_kept_out(&self) -> bool {
         self.kept_out.is_some()
     }
@@ -278,6 +282,12 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         effect: charge.effect,
         verdict,
     }
+}
+
+/// A limit that was not asked is told of as if nobody had used it.
+fn unasked(charge: &Charge<'_>) -> Verdict {
+    let remaining = charge.limit.capacity();
+    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }
 
 /// Admitted: the limit with the least left is the one to tell of.
