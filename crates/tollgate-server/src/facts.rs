@@ -156,9 +156,11 @@ impl OwnNumbers {
     }
 
     /// The limit they make together with the numbers in force.
-    pub(crate) fn limit(&self, in_force: Option<(Algorithm, u32, Window)>) -> Result<Limit, ApiError> {
-        let (algorithm, requests, window) =
-            in_force.unwrap_or((Algorithm::TokenBucket, 100, Window::Length(Span::from_secs(60))));
+    pub(crate) fn limit(&self, in_force: Option<&Limit>) -> Result<Limit, ApiError> {
+        let (algorithm, requests, window) = in_force.map_or_else(
+            || (Algorithm::TokenBucket, 100, Window::Length(Span::from_secs(60))),
+            |limit| (limit.algorithm(), limit.requests(), limit.window().clone()),
+        );
         let algorithm = self.algorithm.unwrap_or(algorithm);
         let window = match (self.window, window) {
             (Some(own), _) => Window::Length(own),
@@ -262,9 +264,8 @@ mod tests {
     #[test]
     fn own_numbers_count_in_the_window_of_the_rule_unless_they_bring_one() {
         let day = Window::Calendar(Arc::new(Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap()));
-        let window = |own: OwnNumbers| {
-            own.limit(Some((Algorithm::FixedWindow, 9, day.clone()))).unwrap().window().clone()
-        };
+        let daily = Limit::new(Algorithm::FixedWindow, 9, day.clone()).unwrap();
+        let window = |own: OwnNumbers| own.limit(Some(&daily)).unwrap().window().clone();
         let (none, span) = (OwnNumbers::default, Span::from_secs);
         assert_eq!(window(OwnNumbers { requests: Some(5), ..none() }), day);
         assert_eq!(window(OwnNumbers { window: Some(span(60)), ..none() }), Window::Length(span(60)));

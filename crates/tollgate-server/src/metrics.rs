@@ -304,6 +304,10 @@ impl RecordSink for Metrics {
             // Here limits of rules that fail open are judged like those that only log, and are none.
             return;
         }
+        if decision.cooldown_until().is_some() {
+            // Whoever is kept out is refused whatever its limits say: they were looked at, or not even that.
+            return;
+        }
         let shadowed = |report: &&Report| report.effect == Effect::Shadow && !report.verdict.admits();
         for report in decision.reports.iter().filter(shadowed) {
             let label = RuleLabel { rule: decision.rule_of(report).to_owned() };

@@ -6,7 +6,7 @@ use crate::accounts::{Block, BlockAt};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
-use crate::limit::{Algorithm, Window};
+use crate::limit::Algorithm;
 use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
@@ -17,12 +17,15 @@ pub struct Decision {
     rules: Snapshot,
     /// The answer.
     pub answer: Answer,
-    /// What each limit said, in the order of the walk.
+    /// What each limit said, in the order of the walk. Of a client that is kept out the one that [binds](Decision::binding)
+    /// has nothing left until it may come back.
     pub reports: SmallVec<[Report; 2]>,
     /// Which report decided.
     binding: Option<usize>,
     /// What decided, where no limit did.
     decided_by: Decider,
+    /// How long the client is kept out since before, if it is.
+    kept_out: Option<Span>,
     /// When it was decided.
     pub now: Timestamp,
     /// Whether it was decided without the shared counters.
@@ -85,8 +88,6 @@ pub struct Report {
     pub capacity: u32,
     /// The length of the window; of a calendar's as people say it.
     pub window: Span,
-    /// Whether the window is one of a calendar.
-    calendar: bool,
     /// How it counts.
     pub algorithm: Algorithm,
     /// Whether its refusal counts.
@@ -140,7 +141,7 @@ impl Draft {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.kept_out) {
-            return Draft::cooling_down(plan, &reports, left);
+            return Draft::cooling_down(plan, reports, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
@@ -158,34 +159,36 @@ impl Draft {
 
     /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
     /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
-    /// client's own.
-    fn cooling_down(plan: &Plan<'_>, looked: &[Report], left: Span) -> Self {
+    /// client's own. All are told of: a cooldown changes nothing about which limits a client has.
+    fn cooling_down(plan: &Plan<'_>, looked: SmallVec<[Report; 2]>, left: Span) -> Self {
         let own = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
                 && plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position))
         };
+        let mut reports = looked;
+        let all = plan.charges.charges.iter().zip(&plan.sources);
+        let rest = all.skip(reports.len()).map(|(charge, source)| report(charge, *source, unasked(charge)));
+        reports.extend(rest);
         let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
-        let (answer, told) = match refuse(looked) {
+        let (answer, told) = match refuse(&reports) {
             (Answer::Refuse { retry_after: Some(wait), .. }, slowest) if wait > left => {
                 (cooldown(wait), slowest)
             }
             (never @ Answer::Refuse { retry_after: None, .. }, Some(position)) => (never, Some(position)),
             _ => (cooldown(left), (0..plan.sources.len()).find(own)),
         };
-        let report = told.map(|position| {
+        if let Some(position) = told {
             let outcome = match answer {
                 Answer::Refuse { retry_after: Some(retry_after), .. } => Outcome::Refuse { retry_after },
                 _ => Outcome::Never,
             };
-            let reset_after =
-                looked.get(position).map_or(left, |report| report.verdict.reset_after.max(left));
-            let verdict = Verdict { outcome, remaining: 0, reset_after };
-            report(&plan.charges.charges[position], plan.sources[position], verdict)
-        });
+            let verdict = &mut reports[position].verdict;
+            *verdict = Verdict { outcome, remaining: 0, reset_after: verdict.reset_after.max(left) };
+        }
         Draft {
             answer,
-            binding: report.map(|_| 0),
-            reports: report.into_iter().collect(),
+            reports,
+            binding: told,
             decided_by: Decider::Limits,
             kept_out: Some(left),
             degraded: false,
@@ -228,9 +231,10 @@ impl Draft {
         }
     }
 
-    /// How long the client is kept out since before, if it is: then what its limits say is not in the reports.
-    pub(crate) fn cooldown(&self) -> Option<Span> {
-        self.kept_out
+    /// Whether the client is kept out since before: then the report that decides is of that and not of its limit, and
+    /// the others may not have been looked at.
+    pub(crate) fn is_kept_out(&self) -> bool {
+        self.kept_out.is_some()
     }
 
     /// What each limit said.
@@ -243,9 +247,9 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, degraded, misconfigured, .. } = self;
+        let Draft { answer, reports, binding, decided_by, kept_out, degraded, misconfigured } = self;
         let mut decision =
-            Decision { rules, answer, reports, binding, decided_by, now, degraded, misconfigured };
+            Decision { rules, answer, reports, binding, decided_by, kept_out, now, degraded, misconfigured };
         decision.raise_to_floor();
         decision
     }
@@ -274,11 +278,16 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
         window: charge.limit.window_length(),
-        calendar: matches!(charge.limit.window(), Window::Calendar(_)),
         algorithm: charge.limit.algorithm(),
         effect: charge.effect,
         verdict,
     }
+}
+
+/// A limit that was not asked is told of as if nobody had used it.
+fn unasked(charge: &Charge<'_>) -> Verdict {
+    let remaining = charge.limit.capacity();
+    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }
 
 /// Admitted: the limit with the least left is the one to tell of.
@@ -356,20 +365,15 @@ impl Decision {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
-    /// The window behind a report.
-    pub fn window_of(&self, report: &Report) -> Window {
-        let rule = self.rules.rules().get(report.rule as usize).filter(|_| report.calendar);
-        let mut windows = rule.into_iter().flat_map(|rule| &rule.limits).map(|each| &each.limit);
-        let found = windows.find(|limit| {
-            matches!(limit.window(), Window::Calendar(_))
-                && (limit.window_length(), limit.requests()) == (report.window, report.requests)
-        });
-        found.map_or(Window::Length(report.window), |limit| limit.window().clone())
-    }
-
     /// When the binding limit is as good as new, if no one else comes.
     pub fn reset_at(&self) -> Option<Timestamp> {
         self.binding().map(|report| self.now + report.verdict.reset_after)
+    }
+
+    /// Until when the client is kept out for running into its limits, if it was before this request. What it is told to
+    /// wait may be longer: the limits behind it must admit the request too, and a rule may ask for more.
+    pub fn cooldown_until(&self) -> Option<Timestamp> {
+        self.kept_out.map(|left| self.now + left)
     }
 
     /// How long a refused client should wait, if waiting helps.
@@ -381,7 +385,7 @@ impl Decision {
     }
 
     /// What the first limit that counts this client said.
-    pub fn report_on(&self, client: Client<'_>) -> Option<&Report> {
+    fn report_on(&self, client: Client<'_>) -> Option<&Report> {
         let counts = |report: &&Report| {
             let rule = self.rules.rules().get(report.rule as usize);
             report.effect == Effect::Enforce

@@ -16,14 +16,8 @@ pub struct Explanation {
     /// What the request would be told now.
     pub decision: Decision,
     steps: Vec<Step>,
-    cooldown: Option<Cooldown>,
-}
-
-/// That a client is kept out, and what its limits say, though none of them decides.
-#[derive(Debug)]
-pub(crate) struct Cooldown {
-    pub(crate) until: Timestamp,
-    pub(crate) reports: SmallVec<[Report; 2]>,
+    /// What the limits of a client that is kept out say, though none of them decides.
+    behind_cooldown: Option<SmallVec<[Report; 2]>>,
 }
 
 /// What became of one rule.
@@ -40,18 +34,22 @@ pub struct RuleExplanation<'a> {
 }
 
 impl Explanation {
-    pub(crate) fn new(decision: Decision, steps: Vec<Step>, cooldown: Option<Cooldown>) -> Self {
-        Explanation { decision, steps, cooldown }
+    pub(crate) fn new(
+        decision: Decision,
+        steps: Vec<Step>,
+        behind_cooldown: Option<SmallVec<[Report; 2]>>,
+    ) -> Self {
+        Explanation { decision, steps, behind_cooldown }
     }
 
     /// Until when the client is kept out for running into its limits, if it is.
     pub fn cooldown_until(&self) -> Option<Timestamp> {
-        self.cooldown.as_ref().map(|cooldown| cooldown.until)
+        self.decision.cooldown_until()
     }
 
     /// What each limit says, in the order of the walk: as its counter stands, also of a client that is kept out.
     pub fn reports(&self) -> &[Report] {
-        self.cooldown.as_ref().map_or(&self.decision.reports, |cooldown| &cooldown.reports)
+        self.behind_cooldown.as_ref().unwrap_or(&self.decision.reports)
     }
 
     /// The earliest instant at which the request is admitted, if no one else comes; nothing if that is never.
@@ -101,7 +99,7 @@ impl Explanation {
                 Step::Collected | Step::Allowed | Step::Blocked | Step::LayerTaken | Step::TooMany
             ),
             reason: match step {
-                Step::Collected if self.cooldown.is_some() => {
+                Step::Collected if self.behind_cooldown.is_some() => {
                     "matches, but the client is in cooldown: its limits are not charged until that ends"
                         .to_owned()
                 }

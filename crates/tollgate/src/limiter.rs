@@ -11,7 +11,7 @@ use crate::counters::fallback::Fallback;
 use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
-use crate::explain::{Cooldown, Explanation};
+use crate::explain::Explanation;
 use crate::identity::{Request, Scratch, Seed};
 use crate::inspect::{Endpoints, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
@@ -199,15 +199,14 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let (mut plan, steps) = rules.plan_explained(request, &mut scratch, rules.seed, now);
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
-        let mut cooldown = None;
-        if let Some(left) = draft.cooldown() {
+        let mut behind = None;
+        if draft.is_kept_out() {
             // Of a client that is kept out that is told, and not what its limits say: apart from its record they do.
             plan.charges.penalty = None;
-            let reports = self.charge(&mut plan, &rules, now).await.into_reports();
-            cooldown = Some(Cooldown { until: now + left, reports });
+            behind = Some(self.charge(&mut plan, &rules, now).await.into_reports());
         }
         drop(plan);
-        Explanation::new(draft.complete(rules, now), steps, cooldown)
+        Explanation::new(draft.complete(rules, now), steps, behind)
     }
 
     /// What the counters of the request's client hold, for every rule in force that counts it.

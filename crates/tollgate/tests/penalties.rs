@@ -3,9 +3,10 @@
 
 use std::convert::Infallible;
 
-use tollgate::counters::CounterAdmin;
 use tollgate::counters::conformance::block_on;
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, StoreError, Verdicts};
 use tollgate::decision::{Answer, Refusal};
+use tollgate::headers::{HeaderProfile, for_each};
 use tollgate::rules::overrides::Override;
 use tollgate::{
     Algorithm, Decision, Endpoint, Id, Limit, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
@@ -83,9 +84,13 @@ fn t65_a_clock_that_was_wrong_for_a_moment_keeps_nobody_out_for_a_year() {
 
 /// A limiter with these rules that keeps clients out for ten minutes at once.
 fn strict(rules: &str) -> Limiter<MemoryCounters> {
+    Limiter::new(strict_rules(rules), MemoryCounters::default())
+}
+
+fn strict_rules(rules: &str) -> RuleSet {
     let penalties =
         "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"10m\"";
-    Limiter::new(RuleSet::from_toml(&format!("{rules}\n{penalties}")).unwrap(), MemoryCounters::default())
+    RuleSet::from_toml(&format!("{rules}\n{penalties}")).unwrap()
 }
 
 #[test]
@@ -115,6 +120,22 @@ fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
 }
 
 #[test]
+fn t66_the_end_of_a_cooldown_is_told_apart_from_that_of_the_limits_behind_it() {
+    let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
+    let start = Timestamp::from_secs(1_000);
+    run_into_the_limit(&limiter, start);
+    let (now, ends) = (start + Span::from_secs(60), start + Span::from_secs(600));
+    let user = Some(Id::parse("alice").unwrap());
+    for cost in [0, 1, 2] {
+        let request = Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) };
+        assert_eq!(limiter.check_now(&request, now).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(block_on(limiter.peek(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(block_on(limiter.explain(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(limiter.check_now(&request, ends).cooldown_until(), None, "cost {cost}");
+    }
+}
+
+#[test]
 fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
     let rule = |name: &str, action: &str| {
         format!(
@@ -128,6 +149,84 @@ fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
     let kept_out = check(&limiter, "alice", now);
     assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
     assert_eq!(kept_out.rule_name(), Some("enforced"));
+}
+
+/// Counters that do not look at the limits of a client that is kept out.
+#[derive(Default)]
+struct CooldownAlone(MemoryCounters);
+
+impl CounterStore for CooldownAlone {
+    async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        let mut verdicts = self.0.charge_all_now(charges, now);
+        if verdicts.kept_out {
+            verdicts.verdicts.clear();
+        }
+        Ok(verdicts)
+    }
+}
+
+/// The headers of a profile, by name.
+fn headers(decision: &Decision, profile: HeaderProfile) -> Vec<(&'static str, String)> {
+    let mut headers = Vec::new();
+    for_each(decision, &[profile], |field, value| headers.push((field.name(), value.to_owned())));
+    headers
+}
+
+/// What is told of a client's limits before a cooldown, and in it once some seconds have passed.
+fn before_and_in_a_cooldown<S: CounterStore>(limiter: &Limiter<S>) -> [Decision; 2] {
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let now = Timestamp::from_secs(1_000);
+    let before = block_on(limiter.peek(&request, now));
+    while block_on(limiter.check(&request, now)).admits() {}
+    let later = now + Span::from_secs(6);
+    let kept_out = block_on(limiter.check(&request, later));
+    assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    let explained = block_on(limiter.explain(&request, later)).decision;
+    assert_eq!((explained.answer, &explained.reports), (kept_out.answer, &kept_out.reports));
+    assert_eq!(explained.binding(), kept_out.binding());
+    [before, kept_out]
+}
+
+#[test]
+fn t66_a_cooldown_changes_no_policy_in_any_profile_of_headers() {
+    let rule = |limits: &str| {
+        format!(
+            "[[rules]]\nname = \"u\"\nper = \"user\"\nalgorithm = \"sliding_window_log\"\nlimits = [{limits}]"
+        )
+    };
+    let (minute, hour) = ("{ requests = 4, window = \"1m\" }", "{ requests = 100, window = \"1h\" }");
+    let rules = || strict_rules(&rule(&format!("{minute}, {hour}")));
+    let looked = before_and_in_a_cooldown(&Limiter::new(rules(), MemoryCounters::default()));
+    let alone = before_and_in_a_cooldown(&Limiter::new(rules(), CooldownAlone::default()));
+    assert_eq!(looked[1].reports[1].remaining(), 96, "as its counter stands");
+    for [before, kept_out] in [looked, alone] {
+        for (profile, field) in
+            [(HeaderProfile::Draft03, 0), (HeaderProfile::Draft06, 3), (HeaderProfile::Draft10, 0)]
+        {
+            let (before, told) = (headers(&before, profile), headers(&kept_out, profile));
+            assert_eq!(told[field], before[field], "{profile:?}");
+            assert_eq!(told.last().unwrap(), &("retry-after", "594".to_owned()), "{profile:?}");
+        }
+        assert_eq!(headers(&kept_out, HeaderProfile::Draft10)[1].1, "\"u/1m\";r=0;t=594");
+        let plain = headers(&kept_out, HeaderProfile::XRateLimit);
+        let plain: Vec<&str> = plain.iter().map(|(_, value)| &**value).collect();
+        assert_eq!(plain, ["4", "0", "1600", "sliding_window_log", "594"]);
+    }
+}
+
+#[test]
+fn t66_the_limit_that_outlasts_a_cooldown_is_the_one_that_is_told_wherever_it_stands() {
+    let limiter = strict(
+        "[[rules]]\nname = \"u\"\nper = \"user\"\nalgorithm = \"sliding_window_log\"\n\
+         limits = [{ requests = 50, window = \"1m\" }, { requests = 5, window = \"1h\" }]",
+    );
+    let [_, kept_out] = before_and_in_a_cooldown(&limiter);
+    let binding = kept_out.binding().unwrap();
+    assert_eq!((binding.requests, binding.remaining(), kept_out.reports.len()), (5, 0, 2));
+    let told = headers(&kept_out, HeaderProfile::Draft10);
+    assert_eq!(told[0].1, "\"u/1m\";q=50;w=60, \"u/1h\";q=5;w=3600");
+    assert_eq!(told[1].1, "\"u/1h\";r=0;t=3594");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::Service;
+use crate::harness::{Answer, Service};
 
 const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
 
@@ -65,6 +65,39 @@ fn header_profiles_are_a_setting() {
     assert_eq!(answer.header("ratelimit-policy"), Some("\"default\";q=100;w=60"));
     assert_eq!(answer.header("ratelimit"), Some("\"default\";r=99;t=1"));
     assert_eq!(answer.header("x-ratelimit-limit"), Some("100"));
+}
+
+#[test]
+fn a_cooldown_is_told_of_one_limit_and_lists_them_all() {
+    let service = Service::with_config(
+        r#"
+        [server]
+        headers = ["draft-03", "draft-10"]
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        [[rules]]
+        name = "u"
+        per = ["user"]
+        limits = [{ requests = 50, window = "20d" }, { requests = 4, window = "30d" }]
+    "#,
+    );
+    let policies = |answer: &Answer| {
+        ["x-ratelimit-limit", "ratelimit-policy"].map(|name| answer.header(name).unwrap().to_owned())
+    };
+    let first = policies(&service.check("a", "/x"));
+    assert_eq!(first[1], "\"u/20d\";q=50;w=1728000, \"u/30d\";q=4;w=2592000");
+    (0..4).for_each(|_| drop(service.check("a", "/x")));
+    let check = service.check("a", "/x");
+    let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+    assert_eq!((&check.json()["reason"], policies(&check)), (&json!("cooldown"), first));
+    assert!(check.header("ratelimit").unwrap().starts_with("\"u/30d\";r=0;t="));
+    for (key, told) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
+        assert_eq!((&check.json()[key], &explained[key]), (&told, &told), "{key}");
+    }
+    let limits = explained["rules"][0]["limits"].as_array().unwrap();
+    let left: Vec<u64> = limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect();
+    assert_eq!(left, [46, 0], "as the counters stand");
 }
 
 #[test]

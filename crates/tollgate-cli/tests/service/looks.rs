@@ -117,6 +117,32 @@ fn a_status_says_why_nothing_passes_and_until_when() {
 }
 
 #[test]
+fn a_status_tells_the_end_of_a_cooldown_and_not_that_of_the_limit_behind_it() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        base_cooldown = "10m"
+        [[rules]]
+        name = "monthly"
+        per = ["user"]
+        limits = [{ requests = 3, window = "30d" }]
+    "#,
+    );
+    (0..4).for_each(|_| drop(service.check("a", "/x")));
+    let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
+    let until = explained["cooldown_until"].as_u64().unwrap();
+    for (cost, reason) in [(1, "cooldown"), (9, "cost_exceeds_limit")] {
+        let body = service.get(&format!("/v1/rate-limit/status?user_id=a&endpoint=/x&cost={cost}")).json();
+        assert_eq!(body["reason"], reason, "{body}");
+        // They are asked one after another, and told in whole seconds.
+        assert!(body["cooldown_until"].as_u64().unwrap().abs_diff(until) <= 1, "{until} and {body}");
+        assert!(body["reset_at"].as_u64().unwrap() > until + 86_400, "{body}");
+    }
+}
+
+#[test]
 fn a_status_measures_what_is_used_by_what_can_be_taken_at_once() {
     let service = Service::with_config(
         r#"
@@ -231,6 +257,45 @@ fn own_numbers_on_a_rule_by_the_calendar_count_its_days() {
     }
     let reset = service.admin("POST", "/v1/rate-limit/reset", own).json();
     assert_eq!(reset["counters"], 1);
+}
+
+#[test]
+fn own_numbers_of_a_client_that_is_kept_out_or_blocked_are_completed_as_before() {
+    let service = Service::with_config(
+        r#"
+        [progressive_penalties]
+        enabled = true
+        violation_threshold = 1
+        [[rules]]
+        name = "r"
+        per = ["user"]
+        algorithm = "fixed_window"
+        limits = [{ requests = 50, window = "20d" }, { requests = 5, window = "30d" }]
+    "#,
+    );
+    let own = |user: &str| format!(r#"{{"user_id":"{user}","endpoint":"/x","limit":7}}"#);
+    for user in ["cooling", "blocked"] {
+        (0..2).for_each(|_| assert_eq!(service.post("/v1/rate-limit/check", &own(user)).status, 200));
+    }
+    let refused = (0..6).filter(|_| service.check("cooling", "/x").status == 429).count();
+    assert_eq!(refused, 1);
+    let block = r#"{"client":"user:blocked","reason":"abuse"}"#;
+    assert_eq!(service.admin("POST", "/v1/admin/blocks", block).status, 201);
+
+    let counter = |user: &str| {
+        let body = service.post("/v1/rate-limit/explain", &own(user)).json();
+        let limit = &body["rules"][0]["limits"][0];
+        (limit["window_seconds"].as_u64().unwrap(), limit["remaining"].as_u64().unwrap())
+    };
+    let days = |days: u64| days * 86_400;
+    assert_eq!(counter("cooling"), (days(20), 5));
+    let reset = |user: &str| service.admin("POST", "/v1/rate-limit/reset", &own(user)).json();
+    assert_eq!(reset("cooling")["counters"], 3, "its own, and both of the rule");
+    assert_eq!(counter("cooling"), (days(20), 7));
+
+    assert_eq!(reset("blocked")["counters"], 1);
+    assert_eq!(service.admin("DELETE", "/v1/admin/blocks/user:blocked", "").status, 204);
+    assert_eq!(counter("blocked"), (days(20), 7));
 }
 
 #[test]

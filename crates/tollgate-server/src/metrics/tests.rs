@@ -1,4 +1,4 @@
-use tollgate::{Endpoint, Limiter, MemoryCounters, Request, Seed, Span};
+use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, Seed, Span};
 
 use super::*;
 
@@ -72,6 +72,28 @@ fn a_rule_that_comes_back_in_time_goes_on_where_it_was() {
     check(&limiter);
     let told = "shadow_refusals_total{rule=\"a\"} 2";
     assert!(series(metrics).iter().any(|line| line.contains(told)), "{:?}", series(metrics));
+}
+
+#[test]
+fn what_a_rule_that_only_logs_says_in_a_cooldown_is_no_refusal_of_its() {
+    let rule = |name: &str, action: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = \"user\"\naction = \"{action}\"\nlayer = \"{name}\"\n\
+             limits = [{{ requests = 1, window = \"1h\" }}]\n"
+        )
+    };
+    let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\n";
+    let rules = RuleSet::from_toml(&(rule("a", "log_only") + &rule("b", "reject") + penalties)).unwrap();
+    let metrics = Metrics::new(&rules);
+    let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
+    let user = Some(Id::parse("alice").unwrap());
+    let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
+    // Admitted, refused, and kept out twice.
+    (0..4).for_each(|_| drop(limiter.check_now(&request, START)));
+    let series = series(limiter.records());
+    for told in ["shadow_refusals_total{rule=\"a\"} 1", "{rule=\"b\",decision=\"cooldown\"} 2"] {
+        assert!(series.iter().any(|line| line.contains(told)), "{told}: {series:?}");
+    }
 }
 
 #[test]

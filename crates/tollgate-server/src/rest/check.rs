@@ -1,7 +1,6 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
 use hyper::body::Incoming;
-use tollgate::identity::Scratch;
 use tollgate::{Limit, Timestamp};
 
 use super::{CHECK_BYTES_MAX, Call, Response};
@@ -55,21 +54,18 @@ pub(super) async fn own_limit(
 }
 
 /// The numbers that the facts bring, if any, completed by those in force.
+#[allow(clippy::unused_async, reason = "its callers await it")]
 pub(super) async fn numbers_of(
     app: &App,
     facts: &Facts<'_>,
-    now: Timestamp,
+    _now: Timestamp,
 ) -> Result<Option<Limit>, ApiError> {
     if !facts.own.any() {
         return Ok(None);
     }
-    let request = facts.request(None);
-    let in_force = app.limiter().peek(&request, now).await;
-    let mut scratch = Scratch::default();
-    let client = in_force.rules().resolve(&request, &mut scratch).request.client();
-    let replaced = client.and_then(|client| in_force.report_on(client));
-    let in_force = replaced.map(|report| (report.algorithm, report.requests, in_force.window_of(report)));
-    facts.own.limit(in_force).map(Some)
+    // By the rules alone: which counter is meant must not depend on what any counter holds.
+    let in_force = app.limiter().rules().numbers_in_force(&facts.request(None));
+    facts.own.limit(in_force.as_ref()).map(Some)
 }
 
 /// Who sent no key has none that could lack a scope.

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use tollgate::decision::{Refusal, Report};
-use tollgate::{Answer, Decision, Timestamp};
+use tollgate::Timestamp;
+use tollgate::decision::Report;
 use utoipa::{IntoParams, ToSchema};
 
 use super::check::own_limit;
@@ -213,23 +213,13 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
         reason: shown.reason,
         decision: shown.decision,
         blocked_until: shown.blocked_until,
-        cooldown_until: cooldown_until(&decision).map(Timestamp::as_secs_ceil),
+        cooldown_until: decision.cooldown_until().map(Timestamp::as_secs_ceil),
         degraded: shown.degraded,
     };
     let mut response = answer::json(StatusCode::OK, &body);
     answer::put_headers(&mut response, &decision, &call.app.live().profiles);
     response.headers_mut().remove(http::header::RETRY_AFTER);
     Ok(response)
-}
-
-/// When a client that is kept out may come back. A rule may have its clients told of a longer wait: that is not when it ends.
-fn cooldown_until(decision: &Decision) -> Option<Timestamp> {
-    match decision.answer {
-        Answer::Refuse { reason: Refusal::Cooldown, retry_after } => {
-            decision.reset_at().or(retry_after.map(|wait| decision.now + wait))
-        }
-        _ => None,
-    }
 }
 
 /// Percent of what can be taken at once, with one decimal; a limit of nothing is used up.

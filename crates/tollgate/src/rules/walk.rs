@@ -168,6 +168,24 @@ impl RuleSet {
         Some(own).filter(|_| !is_set)
     }
 
+    /// The numbers in whose place those of a check's own stand, if any would: those of the first limit that counts the
+    /// client of the request. No counter is asked and no block of the accounts heeded, so they are the same whether or not
+    /// the client is kept out. A rule that blocks ends the walk here too.
+    pub fn numbers_in_force(&self, request: &Request<'_>) -> Option<Limit> {
+        let request = Request { limit_override: None, ..request.clone() };
+        let mut scratch = Scratch::default();
+        let resolved = self.resolve(&request, &mut scratch);
+        let client = resolved.request.client()?;
+        let plan = self.walk(&resolved.request, self.seed, self.own_of(&resolved).as_ref());
+        let counts = |(charge, source): &(&Charge<'_>, &u32)| {
+            let rule = self.briefs.get(**source as usize);
+            charge.effect == Effect::Enforce
+                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
+        };
+        let first = plan.charges.charges.iter().zip(&plan.sources).find(counts);
+        first.map(|(charge, _)| charge.limit.clone())
+    }
+
     /// The name of the numbers that apply to the request in place of a rule's, `@key` for instance.
     pub(crate) fn namespace_of(&self, resolved: &Resolved<'_>) -> Option<&'static str> {
         let request = &resolved.request;

@@ -102,6 +102,35 @@ fn counters_survive_a_change_of_the_rules_numbers() {
 }
 
 #[test]
+fn numbers_in_force_are_those_in_whose_place_a_checks_own_would_stand() {
+    let rule = |name: &str, per: &str, requests: u32, more: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nlayer = \"{name}\"\nper = \"{per}\"\n{more}\n\
+             limits = [{{ requests = {requests}, window = \"1m\" }}, {{ requests = 90, window = \"1h\" }}]\n"
+        )
+    };
+    let rules = [
+        rule("a-all", "global", 70, ""),
+        rule("b-look", "user", 60, "action = \"log_only\""),
+        rule("c-each", "user", 50, ""),
+        rule("d-too", "user", 40, ""),
+        "[[rules]]\nname = \"free\"\npriority = 1\naction = \"allow\"\nwhen = { endpoints = [\"/free\"] }\n"
+            .to_owned(),
+    ];
+    let limiter = limiter(&rules.concat());
+    let in_force = |path: &str| limiter.rules().numbers_in_force(&request(path, "alice"));
+    assert_eq!(in_force("/search"), Some(minute(50)));
+    assert_eq!(in_force("/free"), None, "whom a rule exempts has none");
+    let nobody = Request::new(Endpoint::parse("/search").unwrap());
+    assert_eq!(limiter.rules().numbers_in_force(&nobody), None);
+    set(&limiter, "/search", 3);
+    assert_eq!(in_force("/search"), Some(minute(3)));
+    let own = minute(2);
+    let with_own = Request { limit_override: Some(&own), ..request("/search", "alice") };
+    assert_eq!(limiter.rules().numbers_in_force(&with_own), Some(minute(3)), "not its own");
+}
+
+#[test]
 fn t57_numbers_set_while_rules_are_replaced_are_not_lost() {
     let limiter = limiter(RULES);
     let next = RuleSet::from_toml(RULES).unwrap();
