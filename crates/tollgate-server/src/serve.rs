@@ -37,7 +37,7 @@ use crate::transport::{self, ConnectionStats};
 /// All 256 shards are swept about once a minute, one at a time.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
 /// How long a start waits for the configuration of the database, or else for that on disk.
-const CATALOG_PATIENCE: Duration = Duration::from_secs(2);
+const CATALOG_PATIENCE: Duration = Duration::from_secs(6);
 /// How often the settings file is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
 use tollgate_stores::redis::RedisCounters;
-use tollgate_stores::sql::{Changes, Database, DatabaseError, Hints, ItemId, KeyCheck, Stored};
+use tollgate_stores::sql::{Changes, Database, DatabaseError, Engine, Hints, ItemId, KeyCheck, Stored};
 use tracing::{error, info, warn};
 
 use super::apply::{compare, load, put_in_force, take_over};
@@ -16,8 +16,10 @@ use super::{Source, resets};
 use crate::app::App;
 use crate::data_dir::DataDir;
 
-/// How long a start waits for the database before it takes what is on disk.
+/// How long a start waits for a server before it takes what is on disk.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The same for a file, which is nowhere but here: only a busy machine makes it late.
+const FILE_PATIENCE: Duration = Duration::from_secs(5);
 /// Between attempts to reach a database that has never been.
 const RETRY_FIRST: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
@@ -82,10 +84,11 @@ impl Follower {
     async fn arrive(&mut self) -> Database {
         let catalog = self.app.catalog();
         let (mut pause, mut has_looked_at_disk) = (RETRY_FIRST, false);
+        let first = if catalog.sql.engine() == Engine::Sqlite { FILE_PATIENCE } else { PATIENCE };
         loop {
             let app = Arc::clone(&self.app);
             let mut loading = Box::pin(async move { open_and_load(&app).await });
-            let patience = if has_looked_at_disk { Duration::MAX } else { PATIENCE };
+            let patience = if has_looked_at_disk { Duration::MAX } else { first };
             let loaded = if let Ok(loaded) = tokio::time::timeout(patience, &mut loading).await {
                 loaded
             } else {
