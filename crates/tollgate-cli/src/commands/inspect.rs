@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, counted};
 use crate::output::{Output, Style, escape};
 use crate::render;
+use crate::secret::{WHOLE, is_whole_key};
 use crate::url::segment;
 
 /// Whose counters.
@@ -51,6 +52,10 @@ fn subject(text: &str) -> Result<Subject, &'static str> {
 }
 
 pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, Failure> {
+    let Subject { kind, name } = &inspect.subject;
+    if *kind == "api_key" && is_whole_key(name) {
+        return Err(Failure::Arguments(format!("SUBJECT {WHOLE}")));
+    }
     let answer = client.get(&path(inspect))?;
     if output.json() {
         output.text(&format!("{}\n", answer.text.trim_end()))?;
