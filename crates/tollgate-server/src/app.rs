@@ -225,7 +225,10 @@ impl App {
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
         let live = Live::new(settings, &self.admin_key, Some(&self.live()));
-        self.live.store(Arc::new(live));
+        let before = self.live.swap(Arc::new(live));
+        if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
+            callers.take_over(before);
+        }
         // Accounts are known by ids that were folded as the old settings said.
         self.catalog.look_again();
         Ok(())
