@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Service;
 
-fn run(service: &Service, arguments: &[&str]) -> Output {
+pub(crate) fn run(service: &Service, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(arguments).env("TOLLGATE_URL", format!("http://{}", service.address));
     command.env("TOLLGATE_KEY", service.admin_key()).output().unwrap()
