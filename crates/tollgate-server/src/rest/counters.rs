@@ -15,7 +15,7 @@ use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
 
-/// Whose counters: at least one of `user`, `api_key`, `ip`, `login`, `tenant`.
+/// Whose counters: one of `user`, `api_key`, `ip`, `login`, `tenant`.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -110,11 +110,13 @@ pub(crate) struct CounterBody {
 )]
 pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let query: CountersQuery = call.query()?;
+    query.require_one_client()?;
     // The same facts as those of a check, checked at the same door.
     let written = serde_json::to_vec(&Whose::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller);
+    let facts = facts.map_err(|error| error.naming("user_id", "user"))?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
@@ -125,6 +127,29 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let mut body = CountersBody::new(&counted, endpoints, store, looked);
     body.tell_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
     Ok(answer::json(StatusCode::OK, &body))
+}
+
+impl CountersQuery {
+    /// Of two clients it would be a rule's matter whose counter is told.
+    fn require_one_client(&self) -> Result<(), ApiError> {
+        let clients = [
+            ("user", &self.user),
+            ("api_key", &self.api_key),
+            ("ip", &self.ip),
+            ("login", &self.login),
+            ("tenant", &self.tenant),
+        ];
+        let mut given = clients.iter().filter(|(_, name)| name.is_some()).map(|(kind, _)| *kind);
+        match (given.next(), given.next()) {
+            (Some(_), None) => Ok(()),
+            (None, _) => Err(ApiError::invalid("user", "one of user, api_key, ip, login, tenant is needed")),
+            (Some(first), Some(second)) => {
+                let reason =
+                    format!("only one of user, api_key, ip, login, tenant is taken, and there is {first}");
+                Err(ApiError::invalid(second, reason))
+            }
+        }
+    }
 }
 
 impl<'a> Whose<'a> {
