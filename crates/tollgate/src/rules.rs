@@ -11,6 +11,7 @@ mod set;
 mod slower;
 mod walk;
 
+pub(crate) use self::of_client::Unsaid;
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};

@@ -1,10 +1,12 @@
 //! `GET /v1/admin/counters`: what the counters of one client hold.
 
+use std::collections::BTreeMap;
+
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
-use tollgate::identity::Scratch;
+use tollgate::identity::{Dimension, Scratch};
 use tollgate::inspect::{Endpoints, Inspected, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
@@ -72,8 +74,10 @@ pub(crate) struct CountersBody {
     blocked_until: Option<u64>,
     /// One for each limit that counts the client, in the order of the rules.
     counters: Vec<CounterBody>,
-    /// Rules that count by something the query does not say.
+    /// Rules that count the client by something beside that the query does not say.
     skipped: Vec<String>,
+    /// What that is, by rule: `endpoint`, `method`, and what cannot be said here.
+    skipped_for: BTreeMap<String, Vec<String>>,
 }
 
 /// One counter.
@@ -180,7 +184,8 @@ impl CountersBody {
             block_reason: None,
             blocked_until: None,
             counters: looked.counters.iter().map(|each| CounterBody::new(each, looked.now)).collect(),
-            skipped: looked.skipped,
+            skipped: looked.skipped.iter().map(|each| each.rule.clone()).collect(),
+            skipped_for: looked.skipped.into_iter().map(|each| (each.rule, words(&each.by))).collect(),
         }
     }
 
@@ -189,6 +194,10 @@ impl CountersBody {
         self.block_reason = block.map(|block| block.reason.to_owned());
         self.blocked_until = block.and_then(|block| block.until).map(Timestamp::as_secs_ceil);
     }
+}
+
+fn words(dimensions: &[Dimension]) -> Vec<String> {
+    dimensions.iter().map(Dimension::to_string).collect()
 }
 
 impl CounterBody {
