@@ -56,7 +56,7 @@ pub(crate) struct ImportBody {
     /// What is known of users.
     quotas: Option<Vec<super::quotas::QuotaWritten>>,
     /// Who is refused.
-    blocks: Option<Vec<super::blocks::BlockWritten>>,
+    blocks: Option<Vec<super::blocks::BlockImported>>,
     /// Numbers of single users on single endpoints, as `PUT /v1/rate-limit/config` takes them.
     limits: Option<Vec<ConfigBody<'static>>>,
     /// As an export tells it; a page of one cannot prune.
@@ -180,7 +180,7 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Res
 
 /// The items of one kind, each named once.
 fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, call: &Call) -> Vec<Item> {
-    let (nothing, now, rules) = (Map::new(), call.app.now(), call.app.limiter().rules());
+    let (nothing, rules) = (Map::new(), call.app.limiter().rules());
     let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(render::plural(kind), |one| {
@@ -189,7 +189,7 @@ fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, 
             Kind::Rule => read::rule(one, values),
             Kind::Tier => read::tier(one, values),
             Kind::Quota => read::quota(one),
-            Kind::Block => read::block(one, now, false),
+            Kind::Block => read::block_of_many(one),
             Kind::Limit => read::limit(one),
             Kind::Key => None,
         }?;

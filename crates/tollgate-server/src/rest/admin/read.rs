@@ -97,13 +97,29 @@ fn scope(value: &Value) -> Result<Scope, String> {
     })
 }
 
-/// One block. A block that is new must not be over already; one that is brought back may be.
-pub(super) fn block(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> Option<Item> {
+/// One block. It is new, and must not be over already.
+pub(super) fn block(fields: &mut Fields<'_, '_>, now: Timestamp) -> Option<Item> {
+    let until_micros = end(fields, "until", "for", now, true);
+    block_until(fields, until_micros)
+}
+
+/// One block of many. It may be over by now: what was exported must be possible to import.
+pub(super) fn block_of_many(fields: &mut Fields<'_, '_>) -> Option<Item> {
+    // The same text would mean another instant each time it is imported.
+    let _ = fields.read("for", |_| {
+        Err::<(), String>(
+            "begins anew with each import: say until when, `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
+        )
+    });
+    let until_micros = fields.read("until", instant);
+    block_until(fields, until_micros)
+}
+
+fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
     answered(fields, &STORED);
     answered(fields, &["active"]);
     let client = fields.require("client", client);
     let reason = fields.read("reason", prose).unwrap_or_default();
-    let until_micros = end(fields, "until", "for", now, is_new);
     let (kind, subject) = client?;
     // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
     if kind == BlockKind::ApiKey && !crate::keys::is_id(&subject) {
