@@ -76,6 +76,16 @@ fn a_block_of_a_file_ends_at_an_instant_and_applied_again_it_is_the_same() {
 }
 
 #[test]
+fn a_plan_has_the_words_of_the_files() {
+    let service = service();
+    let operator = Operator::of(&service);
+    let limit = "[[limits]]\nuser_id = \"a\"\nendpoint = \"/x\"\nlimit = 5\nwindow_seconds = 60\nstrategy = \"gcra\"\n";
+    let files = Files::new(&[("limits.toml", limit)]);
+    let done = operator.done(&["rules", "apply", &files.path("limits.toml")]);
+    assert!(done.starts_with("+ limit a /x\n    + ") && !done.contains("user_endpoint_limit"), "{done}");
+}
+
+#[test]
 fn an_update_names_what_changes_and_pruning_is_explicit() {
     let service = service();
     let operator = Operator::of(&service);
