@@ -31,6 +31,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 
+pub use self::admin::import::check_import;
 pub(crate) use self::batch::{Room as BatchRoom, places as batch_places};
 use self::routes::{Handling, Route, routes_of};
 use crate::app::App;

@@ -20,6 +20,9 @@ const TEXT_BYTES_MAX: usize = 1_024;
 /// How the name of the rule begins that a tier stands for.
 pub(super) const TIER: &str = "tier:";
 
+/// Said of what answers tell.
+pub(super) const ANSWERED: &str = "is told in answers and cannot be written";
+
 /// What every answer tells of an item beside what was written.
 const STORED: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
@@ -187,7 +190,7 @@ fn endpoint(value: &Value) -> Result<String, String> {
 /// Refuses what an answer tells and nobody can write: left out in silence, it would look as if it had been done.
 fn answered(fields: &mut Fields<'_, '_>, keys: &[&'static str]) {
     for key in keys {
-        let refuse = |_: &Value| Err::<(), String>("is told in answers and cannot be written".to_owned());
+        let refuse = |_: &Value| Err::<(), String>(ANSWERED.to_owned());
         let _ = fields.read(key, refuse);
     }
 }
