@@ -53,6 +53,10 @@ pub(crate) struct Counters {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) whose: Whose,
+    /// The plan of the client, where a check's own numbers were completed by its rule
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tier: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
     numbers: OwnNumbers,

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use crate::args::{Cli, Command};
+use crate::args::{Cli, Color, Command};
 use crate::client::Client;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -33,6 +33,11 @@ use crate::output::Output;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if secret::has_stray_key(std::env::args_os().skip(1)) {
+        let json = std::env::args_os().any(|argument| argument == "--json");
+        let failure = Failure::Arguments(format!("an argument {}", secret::WHOLE));
+        return Output::new(json, Color::Auto).failure(&failure).into();
+    }
     let Cli { global, command } = Cli::parse();
     let output = Output::new(global.json, global.color);
     let client = || {

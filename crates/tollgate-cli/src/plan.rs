@@ -97,7 +97,8 @@ fn change(change: &Value, output: &Output, text: &mut String) {
     let none = Map::new();
     let side = |key: &str| change[key].as_object().unwrap_or(&none);
     let (before, after) = (side("before"), side("after"));
-    let title = format!("{} {}", word(&change["kind"]), word(&change["id"]));
+    let id = id(change);
+    let title = format!("{} {}", kind(&change["kind"]), id.join(" "));
     let (style, mark) = match sort(change) {
         Sort::Create => (Style::Good, '+'),
         Sort::Update => (Style::Warning, '~'),
@@ -108,7 +109,7 @@ fn change(change: &Value, output: &Output, text: &mut String) {
     all.extend(after.clone());
     for key in toml_text::keys(&all) {
         let (old, new) = (before.get(key), after.get(key));
-        if TOLD.contains(&key) || old == new || is_name(key, change) {
+        if TOLD.contains(&key) || old == new || is_name(key, change, &id) {
             continue;
         }
         line(key, old, Style::Bad, '-', output, text);
@@ -117,11 +118,25 @@ fn change(change: &Value, output: &Output, text: &mut String) {
 }
 
 /// The name stands in the title already.
-fn is_name(key: &str, change: &Value) -> bool {
-    ["name", "user_id", "client", "id"].contains(&key)
-        && [&change["before"], &change["after"]]
-            .iter()
-            .all(|side| side[key].is_null() || side[key] == change["id"])
+fn is_name(key: &str, change: &Value, id: &[String]) -> bool {
+    let in_title = |side: &&Value| side[key].is_null() || id.contains(&word(&side[key]));
+    ["name", "user_id", "client", "id", "endpoint"].contains(&key)
+        && [&change["before"], &change["after"]].iter().all(in_title)
+}
+
+/// A kind by the word that files have for it, where the server has another.
+fn kind(value: &Value) -> String {
+    match value.as_str() {
+        Some("user_endpoint_limit") => "limit".to_owned(),
+        _ => word(value),
+    }
+}
+
+/// The parts of an id. Of an id with several the server tells the list as a text.
+fn id(change: &Value) -> Vec<String> {
+    let written = change["id"].as_str().filter(|_| change["kind"] == "user_endpoint_limit");
+    let parts: Option<Vec<Value>> = written.and_then(|text| serde_json::from_str(text).ok());
+    parts.map_or_else(|| vec![word(&change["id"])], |parts| parts.iter().map(word).collect())
 }
 
 fn line(key: &str, value: Option<&Value>, style: Style, mark: char, output: &Output, text: &mut String) {
@@ -189,6 +204,8 @@ mod tests {
              "before": {"name": "b", "priority": 5, "layer": "x", "version": 3, "enabled": true},
              "after": {"name": "b", "priority": 6, "version": 4, "enabled": true, "per": ["user"]}},
             {"kind": "tier", "id": "c\u{1b}", "action": "delete", "before": {"name": "c\u{1b}", "limit": 1}, "after": null},
+            {"kind": "user_endpoint_limit", "id": "[\"a\",\"/x\"]", "action": "create", "before": null,
+             "after": {"user_id": "a", "endpoint": "/x", "limit": 5}},
         ], "effect": {"requests": 120, "clients": 1, "window_seconds": 300, "newly_refused": 3, "newly_admitted": 0,
             "sample": 0.25, "examples": [{"client": "user:a", "endpoint": "/x", "before": "admitted", "after": "refused",
                                           "rule": "a", "requests": 3}]}});
@@ -203,11 +220,13 @@ mod tests {
     - layer = \"x\"
 - tier c\\u{1b}
     - limit = 1
++ limit a /x
+    + limit = 5
 of the last 5m: 120 requests of 1 client (25.0 % of all clients), 3 more refused, 0 more admitted
     user:a on /x: admitted -> refused by a, 3 times
 ";
         assert_eq!(rendered(&body, &Output::new(false, Color::Never)), expected);
-        assert_eq!(Counts::of(&body), Counts { created: 1, updated: 1, deleted: 1 });
+        assert_eq!(Counts::of(&body), Counts { created: 2, updated: 1, deleted: 1 });
         assert_eq!(rendered(&json!({}), &Output::new(false, Color::Never)), "");
     }
 }

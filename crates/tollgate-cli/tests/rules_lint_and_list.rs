@@ -41,6 +41,70 @@ fn a_good_file_is_summed_up() {
     );
 }
 
+const FOR_APPLY: &str = r#"
+[[rules]]
+name = "daily"
+per = ["user"]
+limits = [{ requests = 1000, window = "1d" }]
+[[tiers]]
+name = "gold"
+description = "paying customers"
+limit = 10
+window = 60
+[[quotas]]
+user_id = "a"
+tier = "gold"
+[[blocks]]
+client = "ip:192.0.2.0/24"
+until = "2040-01-31T12:00:00Z"
+[[limits]]
+user_id = "a"
+endpoint = "/x"
+limit = 5
+window_seconds = 60
+strategy = "gcra"
+"#;
+
+#[test]
+fn a_file_for_apply_is_read_as_apply_reads_it() {
+    let described = FOR_APPLY.split("[[quotas]]").next().unwrap();
+    let json = r#"{"version": 7, "next": null, "rules": [{"name": "a", "action": "block", "version": 3, "source": "database"}]}"#;
+    let files = Files::new(&[("all.toml", FOR_APPLY), ("tiers.toml", described), ("e.json", json)]);
+    let path = files.path("all.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let told = "no mistakes, 0 warnings; 2 rules, 2 limits in 2 layers, for `rules apply`";
+    assert_eq!((ran.code, ran.stdout), (0, format!("{path}: {told}\n")), "{}", ran.stderr);
+    for (name, rules) in [("all.toml", 2), ("tiers.toml", 2), ("e.json", 1)] {
+        let told = run(&["rules", "lint", &files.path(name), "--json"]).json();
+        assert_eq!((&told["for"], &told["rules"]), (&"apply".into(), &rules.into()), "{name}: {told}");
+        assert_eq!(run(&["rules", "list", &files.path(name)]).code, 0, "{name}");
+    }
+}
+
+#[test]
+fn mistakes_of_a_file_for_apply_are_told_with_their_lines() {
+    let wrong = FOR_APPLY
+        .replace("\"gcra\"", "\"best\"")
+        .replace("until = \"2040-01-31T12:00:00Z\"", "for = \"1h\"")
+        .replace("tier = \"gold\"", "teir = \"gold\"");
+    let twice = format!("{wrong}[[quotas]]\nuser_id = \"a\"\n[server]\n");
+    let files = Files::new(&[("all.toml", &twice)]);
+    let path = files.path("all.toml");
+    let ran = run(&["rules", "lint", &path]);
+    let lines: Vec<&str> = ran.stdout.lines().collect();
+    for (line, told) in [
+        (13, "quotas[0].teir: unknown key (did you mean tier?)"),
+        (16, "blocks[0].for: begins anew with each import"),
+        (22, "limits[0].strategy: "),
+        (24, "quotas[1].user_id: \"a\" is given twice"),
+        (25, "server: unknown key"),
+    ] {
+        let told = format!("{path}:{line}: {told}");
+        assert!(lines.iter().any(|line| line.starts_with(&told)), "{told}: {}", ran.stdout);
+    }
+    assert_eq!((ran.code, lines.len()), (2, 6), "{}", ran.stdout);
+}
+
 #[test]
 fn a_file_may_come_through_a_pipe() {
     let mut running =

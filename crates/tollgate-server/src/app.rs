@@ -72,6 +72,8 @@ pub(crate) struct App {
     pub(crate) idempotency: Idempotency,
     /// Places for batches that are worked on.
     pub(crate) batches: Arc<Semaphore>,
+    /// Room for the bodies of those, and of others that wait.
+    pub(crate) batch_room: crate::rest::BatchRoom,
     pub(crate) request_ids: RequestIds,
     pub(crate) body_timeout: Duration,
     listen: SocketAddr,
@@ -128,6 +130,7 @@ impl App {
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
             batches: Arc::new(Semaphore::new(batch_places)),
+            batch_room: crate::rest::BatchRoom::default(),
             request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
@@ -222,7 +225,10 @@ impl App {
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
         let live = Live::new(settings, &self.admin_key, Some(&self.live()));
-        self.live.store(Arc::new(live));
+        let before = self.live.swap(Arc::new(live));
+        if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
+            callers.take_over(before);
+        }
         // Accounts are known by ids that were folded as the old settings said.
         self.catalog.look_again();
         Ok(())

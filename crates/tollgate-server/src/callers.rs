@@ -14,9 +14,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charge, Charges, Effect};
+use tollgate::counters::{Charge, Charges, CounterStore, Effect};
 use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, untranslate};
-use tollgate::rules::RuleLimit;
+use tollgate::rules::{RuleLimit, lowered};
 use tollgate::{Client, Id, MemoryCounters, Seed, Span, Timestamp};
 use tracing::warn;
 
@@ -72,6 +72,15 @@ impl Callers {
         let asked = before.map_or_else(|| Arc::new(Asked::new()), |before| Arc::clone(&before.asked));
         let (ipv6_prefix, nat64) = (settings.ipv6_prefix, settings.nat64);
         Some(Callers { limits: limits.clone(), ipv6_prefix, nat64, asked })
+    }
+
+    /// What was asked of limits that stood `before` these, and were higher, counts for as long as it takes by these.
+    ///
+    /// To be said once these are in force: what is still counted by the others meanwhile is told of too.
+    pub(crate) fn take_over(&self, before: &Callers) {
+        if let Some(slower) = lowered(&before.limits, &self.limits) {
+            self.asked.counters.slow_down(&slower);
+        }
     }
 
     /// Counts what a caller asks: all of it or, if it is too much, nothing. A cost of zero only looks whether one more would

@@ -235,6 +235,14 @@ impl ApiError {
         self
     }
 
+    /// The same error where a field has another name.
+    pub(crate) fn naming(self, field: &str, here: &'static str) -> Self {
+        match self.reason {
+            Some(reason) if self.field.as_deref() == Some(field) => ApiError::field(self.code, here, reason),
+            _ => self,
+        }
+    }
+
     /// The same error, told to people in other words.
     pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
         ApiError { message: message.into(), ..self }

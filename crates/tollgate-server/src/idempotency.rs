@@ -3,9 +3,10 @@
 //! A key belongs to its caller and to one body. While the first batch is under way a second is told so; afterwards
 //! it gets the first one's answer, marked as replayed, for five minutes. The store is bounded in bytes: when it
 //! is full the oldest answers go first, and that is counted. So is what a node leaves on Redis for the others: beyond the bound
-//! it keeps answers to itself, so that batches cannot fill what counters need.
+//! it keeps answers to itself, so that batches cannot fill what counters need. A batch that gets no answer leaves nothing, here or
+//! there: its caller pays nothing for it either, and could send any number.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,6 +26,8 @@ const BYTES_MAX: usize = 32 << 20;
 const SLOT_BYTES: usize = 256;
 
 type Fingerprint = [u8; 32];
+/// When something ends, and a number of its own: a place in an order of ends from which it can be taken out.
+type Place = (Timestamp, u64);
 
 #[derive(Default)]
 pub(crate) struct Idempotency {
@@ -34,18 +37,19 @@ pub(crate) struct Idempotency {
 #[derive(Default)]
 struct State {
     answers: HashMap<Fingerprint, Slot>,
-    /// Keys in the order in which they end.
-    order: VecDeque<(Timestamp, Fingerprint)>,
+    /// Keys in the order in which they end: one for each answer that is there or expected.
+    order: BTreeMap<Place, Fingerprint>,
     bytes: usize,
     /// What lies on Redis because of this node, in the order in which it ends.
-    shared: VecDeque<(Timestamp, usize)>,
+    shared: BTreeMap<Place, usize>,
     shared_bytes: usize,
+    places: u64,
     evicted: u64,
 }
 
 struct Slot {
     body: Fingerprint,
-    ends: Timestamp,
+    place: Place,
     answer: Option<Bytes>,
 }
 
@@ -63,9 +67,10 @@ pub(crate) struct Ticket<'a> {
     store: &'a Idempotency,
     key: Fingerprint,
     body: Fingerprint,
+    place: Place,
     answered: bool,
-    /// Where the batch is known to be ours among other nodes.
-    claimed: Option<RedisCounters>,
+    /// Where the batch is known to be ours among other nodes, and what that takes there.
+    claimed: Option<(RedisCounters, Place)>,
 }
 
 impl std::fmt::Debug for Ticket<'_> {
@@ -89,12 +94,12 @@ impl Idempotency {
         state.expire(now);
         match state.answers.get(&key) {
             None => {
-                let ends = now + KEPT_FOR;
-                state.answers.insert(key, Slot { body, ends, answer: None });
-                state.order.push_back((ends, key));
+                let place = state.place(now + KEPT_FOR);
+                state.answers.insert(key, Slot { body, place, answer: None });
+                state.order.insert(place, key);
                 state.bytes += SLOT_BYTES;
-                state.shrink(key);
-                Ok(Turn::Decide(Ticket { store: self, key, body, answered: false, claimed: None }))
+                state.shrink(place);
+                Ok(Turn::Decide(Ticket { store: self, key, body, place, answered: false, claimed: None }))
             }
             Some(slot) if slot.body != body => Err(other_body()),
             Some(Slot { answer: Some(answer), .. }) => Ok(Turn::Replay(answer.clone())),
@@ -123,27 +128,39 @@ impl Ticket<'_> {
     /// Where they cannot be asked it is ours too: the batch is decided once per node then.
     pub(crate) async fn claim(&mut self, app: &App) -> Result<Option<Bytes>, ApiError> {
         let Some(redis) = app.counters().redis() else { return Ok(None) };
-        if !self.store.state.lock().share(SLOT_BYTES, app.now()) {
+        let Some(place) = self.store.state.lock().share(SLOT_BYTES, UNDER_WAY_MAX.into(), app.now()) else {
             return Ok(None);
-        }
+        };
         match redis.claim(self.key, self.body, UNDER_WAY_MAX).await {
             Ok(Claim::Ours) => {
-                self.claimed = Some(redis.clone());
+                self.claimed = Some((redis.clone(), place));
                 Ok(None)
             }
+            // It may lie there all the same, until it ends by itself.
             Err(_) => Ok(None),
-            Ok(Claim::Answered(answer)) => Ok(Some(answer.into())),
-            Ok(Claim::OtherBody) => Err(other_body()),
-            Ok(Claim::UnderWay) => Err(under_way()),
+            Ok(by_another) => {
+                self.store.state.lock().unshare(place);
+                match by_another {
+                    Claim::Answered(answer) => Ok(Some(answer.into())),
+                    Claim::OtherBody => Err(other_body()),
+                    Claim::Ours | Claim::UnderWay => Err(under_way()),
+                }
+            }
         }
     }
 
     /// Tells the other nodes the answer.
     pub(crate) async fn tell_others(&mut self, app: &App, answer: &Bytes) {
         let Some(redis) = app.counters().redis() else { return };
-        let fits = self.store.state.lock().share(answer.len(), app.now());
         // What is claimed and does not fit is given up: the next may try on any node.
         let claimed = self.claimed.take();
+        let fits = {
+            let mut state = self.store.state.lock();
+            if let Some((_, place)) = &claimed {
+                state.unshare(*place);
+            }
+            state.share(SLOT_BYTES + answer.len(), KEPT_FOR, app.now()).is_some()
+        };
         if claimed.is_none() && !fits {
             return;
         }
@@ -152,7 +169,7 @@ impl Ticket<'_> {
             tracing::debug!(%error, "other nodes do not know the answer to a batch yet");
             let (key, body, answer) = (self.key, self.body, fits.then(|| answer.to_vec()));
             // As long as they know that it is claimed, they take it to be under way.
-            if let Some(redis) = claimed {
+            if let Some((redis, _)) = claimed {
                 tokio::spawn(async move {
                     redis.answer_claim_late(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
                 });
@@ -164,26 +181,24 @@ impl Ticket<'_> {
     pub(crate) fn answer(mut self, answer: &Bytes) {
         self.answered = true;
         let mut state = self.store.state.lock();
-        if let Some(slot) = state.answers.get_mut(&self.key) {
+        if let Some(slot) = state.answers.get_mut(&self.key).filter(|slot| slot.place == self.place) {
             slot.answer = Some(answer.clone());
             state.bytes += answer.len();
         }
-        state.shrink(self.key);
+        state.shrink(self.place);
     }
 }
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            let mut state = self.store.state.lock();
-            if state.answers.remove(&self.key).is_some() {
-                state.bytes -= SLOT_BYTES;
-            }
+            self.store.state.lock().remove(self.place);
         }
+        let Some((redis, place)) = self.claimed.take() else { return };
+        // What cannot be given up ends by itself soon.
+        self.store.state.lock().unshare(place);
         // Without an answer the next may try on any node.
-        if let Some(redis) = self.claimed.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let key = self.key;
             runtime.spawn(async move { redis.give_up_claim(key, UNDER_WAY_MAX).await });
         }
@@ -191,48 +206,56 @@ impl Drop for Ticket<'_> {
 }
 
 impl State {
+    /// A place behind all that end as early.
+    fn place(&mut self, ends: Timestamp) -> Place {
+        self.places += 1;
+        (ends, self.places)
+    }
+
     fn expire(&mut self, now: Timestamp) {
-        while let Some((ends, key)) = self.order.front().copied()
-            && ends <= now
+        while let Some((place, _)) = self.order.first_key_value()
+            && place.0 <= now
         {
-            self.order.pop_front();
-            self.remove(key, ends);
+            self.remove(*place);
         }
     }
 
-    /// Whether so much more may lie on Redis; if so, it is counted as if it did.
-    fn share(&mut self, bytes: usize, now: Timestamp) -> bool {
-        while let Some((ends, gone)) = self.shared.front().copied()
-            && ends <= now
+    /// Counts so much more as lying on Redis for so long, if it may: the place from which it can be taken back.
+    fn share(&mut self, bytes: usize, kept_for: Span, now: Timestamp) -> Option<Place> {
+        while let Some((place, _)) = self.shared.first_key_value()
+            && place.0 <= now
         {
-            self.shared.pop_front();
-            self.shared_bytes -= gone;
+            self.unshare(*place);
         }
-        let fits = self.shared_bytes + bytes <= BYTES_MAX;
-        if fits {
-            self.shared_bytes += bytes;
-            self.shared.push_back((now + KEPT_FOR, bytes));
-        } else {
+        if self.shared_bytes + bytes > BYTES_MAX {
             self.evicted += 1;
+            return None;
         }
-        fits
+        let place = self.place(now + kept_for);
+        self.shared_bytes += bytes;
+        self.shared.insert(place, bytes);
+        Some(place)
+    }
+
+    /// What was counted there lies on Redis no longer.
+    fn unshare(&mut self, place: Place) {
+        self.shared_bytes -= self.shared.remove(&place).unwrap_or(0);
     }
 
     /// Makes the answers fit, oldest first, but never the one just given.
-    fn shrink(&mut self, newest: Fingerprint) {
+    fn shrink(&mut self, newest: Place) {
         while self.bytes > BYTES_MAX
-            && let Some((ends, key)) = self.order.front().copied()
-            && key != newest
+            && let Some((place, _)) = self.order.first_key_value()
+            && *place != newest
         {
-            self.order.pop_front();
-            self.remove(key, ends);
+            self.remove(*place);
             self.evicted += 1;
         }
     }
 
-    /// Removes a key, unless it has been used anew since.
-    fn remove(&mut self, key: Fingerprint, ends: Timestamp) {
-        if self.answers.get(&key).is_some_and(|slot| slot.ends == ends)
+    /// Removes what has this place, if anything still has.
+    fn remove(&mut self, place: Place) {
+        if let Some(key) = self.order.remove(&place)
             && let Some(slot) = self.answers.remove(&key)
         {
             self.bytes -= SLOT_BYTES + slot.answer.map_or(0, |answer| answer.len());
@@ -275,10 +298,54 @@ mod tests {
     #[test]
     fn t17_what_a_node_leaves_on_redis_is_bounded_and_ends() {
         let mut state = State::default();
-        let shared = (0..1_000).filter(|_| state.share(BYTES_MAX / 100, NOW)).count();
-        assert_eq!((shared, state.evicted), (100, 900), "and it is counted that others do not know");
-        assert!(!state.share(BYTES_MAX / 100, NOW + Span::from_secs(299)));
-        assert!(state.share(BYTES_MAX, NOW + KEPT_FOR), "as much again, once it has ended there");
+        let shared =
+            (0..1_000).filter_map(|_| state.share(BYTES_MAX / 100, KEPT_FOR, NOW)).collect::<Vec<_>>();
+        assert_eq!((shared.len(), state.evicted), (100, 900), "and it is counted that others do not know");
+        assert!(state.share(BYTES_MAX / 100, KEPT_FOR, NOW + Span::from_secs(299)).is_none());
+        state.unshare(shared[7]);
+        state.unshare(shared[7]);
+        let claim = state.share(BYTES_MAX / 100, UNDER_WAY_MAX.into(), NOW);
+        assert!(claim.is_some(), "what is taken back leaves room, once");
+        assert!(state.share(1_000, KEPT_FOR, NOW).is_none());
+        assert!(state.share(1_000, KEPT_FOR, NOW + UNDER_WAY_MAX.into()).is_some(), "a claim ends earlier");
+        state = State::default();
+        assert!(state.share(BYTES_MAX, KEPT_FOR, NOW).is_some());
+        assert!(
+            state.share(BYTES_MAX, KEPT_FOR, NOW + KEPT_FOR).is_some(),
+            "as much again, once it has ended"
+        );
+    }
+
+    #[test]
+    fn t17_batches_that_get_no_answer_leave_nothing() {
+        let store = Idempotency::default();
+        decided(store.turn("a", "kept", b"one", NOW)).answer(&Bytes::from_static(b"first"));
+        for number in 0..10_000 {
+            drop(decided(store.turn("a", &number.to_string(), b"one", NOW)));
+        }
+        let state = store.state.lock();
+        assert_eq!((state.answers.len(), state.order.len()), (1, 1));
+        assert_eq!((state.bytes, state.evicted), (SLOT_BYTES + "first".len(), 0));
+    }
+
+    #[test]
+    fn t39_a_batch_whose_place_another_took_takes_nothing_of_it() {
+        let store = Idempotency::default();
+        let (early, late) =
+            (decided(store.turn("a", "k", b"", NOW)), decided(store.turn("a", "l", b"", NOW)));
+        decided(store.turn("a", "large", b"", NOW)).answer(&Bytes::from(vec![0; BYTES_MAX]));
+        let again = [decided(store.turn("a", "k", b"", NOW)), decided(store.turn("a", "l", b"", NOW))];
+        drop(early);
+        late.answer(&Bytes::from_static(b"of the first"));
+        for key in ["k", "l"] {
+            assert_eq!(
+                store.turn("a", key, b"", NOW).unwrap_err().code(),
+                Code::Conflict,
+                "{key}: still under way"
+            );
+        }
+        drop(again);
+        assert!(store.state.lock().bytes <= BYTES_MAX);
     }
 
     #[test]

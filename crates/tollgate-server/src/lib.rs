@@ -39,3 +39,5 @@ pub mod fuzzing;
 pub mod logging;
 pub mod reload;
 pub mod scope;
+
+pub use self::rest::check_import;

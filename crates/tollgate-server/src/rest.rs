@@ -31,7 +31,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 
-pub(crate) use self::batch::places as batch_places;
+pub use self::admin::import::check_import;
+pub(crate) use self::batch::{Room as BatchRoom, places as batch_places};
 use self::routes::{Handling, Route, routes_of};
 use crate::app::App;
 use crate::auth::{Access, Caller};
@@ -350,7 +351,8 @@ async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiEr
         Err(ApiError::new(Code::PayloadTooLarge, message))
     };
     // Whoever says so beforehand is not asked to send it (`Expect: 100-continue`): that is done by the first look at it.
-    if body.size_hint().lower() > bytes_max as u64 {
+    let announced = body.size_hint().lower();
+    if announced > bytes_max as u64 {
         return too_large();
     }
     let (mut first, mut all) = (Bytes::new(), BytesMut::new());
@@ -365,6 +367,8 @@ async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiEr
             continue;
         }
         if all.is_empty() {
+            // Not more than the body needs: a buffer that doubles would take up to twice as much.
+            all.reserve(usize::try_from(announced).unwrap_or(0));
             all.extend_from_slice(&first);
         }
         all.extend_from_slice(&data);

@@ -5,7 +5,9 @@ use std::num::NonZeroU32;
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::fallback::share;
 use crate::counters::{Charge, Charges, Verdicts};
+use crate::identity::Dimension;
 use crate::limit::Limit;
+use crate::rules::Unsaid;
 use crate::time::{Span, Timestamp};
 
 /// Which endpoints an inspection is about.
@@ -24,12 +26,21 @@ pub struct Inspection {
     pub counters: Vec<Inspected>,
     /// How long the client is kept out, if it is.
     pub cooldown: Option<Span>,
-    /// Rules that count by something the request does not say.
-    pub skipped: Vec<String>,
+    /// Rules that count the client by something beside that the request does not say.
+    pub skipped: Vec<Skipped>,
     /// Whether the shared counters could not be asked: then these are this node's own.
     pub degraded: bool,
     /// When it was looked.
     pub now: Timestamp,
+}
+
+/// A rule of whose counters it cannot be told which is the client's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Skipped {
+    /// The rule.
+    pub rule: String,
+    /// What it counts by and the request does not say.
+    pub by: Vec<Dimension>,
 }
 
 /// One counter.
@@ -59,8 +70,12 @@ impl Inspected {
 }
 
 impl Inspection {
-    pub(crate) fn new(skipped: &[&str], now: Timestamp) -> Self {
-        let skipped = skipped.iter().map(|&rule| rule.to_owned()).collect();
+    pub(crate) fn new(skipped: &[Unsaid<'_>], now: Timestamp) -> Self {
+        let owned = |Unsaid { rule, by }: &Unsaid<'_>| Skipped {
+            rule: (*rule).to_owned(),
+            by: by.iter().map(|&dimension| dimension.clone()).collect(),
+        };
+        let skipped = skipped.iter().map(owned).collect();
         Inspection { counters: Vec::new(), cooldown: None, skipped, degraded: false, now }
     }
 

@@ -321,7 +321,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
             let record = charges.penalty.map(|penalty| penalty.subject.0);
             self.local.forget(&counters.chain(record).collect::<Vec<_>>());
         }
-        Ok(Reset { counters, skipped: skipped.into_iter().map(str::to_owned).collect() })
+        Ok(Reset { counters, skipped: skipped.iter().map(|unsaid| unsaid.rule.to_owned()).collect() })
     }
 
     /// Sets numbers for one user on one endpoint, once `agreed` says that whoever shares the counters knows them.

@@ -11,9 +11,11 @@ mod set;
 mod slower;
 mod walk;
 
+pub(crate) use self::of_client::Unsaid;
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
+pub use self::slower::lowered;
 pub(crate) use self::slower::slowed;
 pub use self::walk::{CHARGES_MAX, Step};
 pub(crate) use self::walk::{End, Plan, namespace};

@@ -10,6 +10,7 @@ use crate::exit::Exit;
 use crate::failure::{Failure, counted};
 use crate::output::{Output, Style, escape};
 use crate::render;
+use crate::secret::{WHOLE, is_whole_key};
 use crate::url::segment;
 
 /// Whose counters.
@@ -51,6 +52,10 @@ fn subject(text: &str) -> Result<Subject, &'static str> {
 }
 
 pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, Failure> {
+    let Subject { kind, name } = &inspect.subject;
+    if *kind == "api_key" && is_whole_key(name) {
+        return Err(Failure::Arguments(format!("SUBJECT {WHOLE}")));
+    }
     let answer = client.get(&path(inspect))?;
     if output.json() {
         output.text(&format!("{}\n", answer.text.trim_end()))?;
@@ -95,11 +100,29 @@ fn told(body: &Value, output: &Output) -> String {
         lines.push(format!("  {}", output.paint(Style::Bad, &words)));
     }
     lines.extend(list("counters").map(|counter| format!("  {}", sentence(counter))));
-    let skipped =
-        |rule| format!("  {}: counts by more than was said; add --endpoint or --method", escape(rule));
+    let skipped = |rule| format!("  {}: {}", escape(rule), unsaid(&body["skipped_for"][rule]));
     lines.extend(list("skipped").filter_map(Value::as_str).map(skipped));
     lines.push(String::new());
     lines.join("\n")
+}
+
+/// What a rule counts by that was not said, and how to say it where that can be done.
+fn unsaid(by: &Value) -> String {
+    let by: Vec<String> = by.as_array().into_iter().flatten().filter_map(Value::as_str).map(escape).collect();
+    let flag = |by: &String| match &**by {
+        "endpoint" => Some("--endpoint"),
+        "method" => Some("--method"),
+        _ => None,
+    };
+    let flags: Option<Vec<&str>> = by.iter().map(flag).collect();
+    match (by.is_empty(), flags) {
+        (true, _) => "counts by more than was said".to_owned(),
+        (false, Some(flags)) => format!("counts by {} too; add {}", by.join(" and "), flags.join(" and ")),
+        (false, None) => {
+            let all = if by.len() == 1 { "" } else { "all " };
+            format!("counts by {} too, which cannot {all}be said here", by.join(" and "))
+        }
+    }
 }
 
 /// `free-tier (10 per 1m): 3 used, 7 left, full again in 18s`.
@@ -152,13 +175,17 @@ mod tests {
                  "remaining": 0, "restored_at": 1, "retry_after": 6},
                 {"rule": "daily", "limit": 99, "window": "1d", "strategy": "fixed_window", "capacity": 99, "used": 0,
                  "remaining": 99, "restored_at": null, "retry_after": null}],
-            "skipped": ["by-path"]});
+            "skipped": ["by-path", "by-both", "guard", "of-old"], "skipped_for": {"by-path": ["endpoint"],
+                "by-both": ["endpoint", "method"], "guard": ["login", "method"]}});
         let expected = "user:alice: 2 counters on Redis\n  \
             blocked: unpaid, ends now\n  \
             kept out for running into its limits, ends now\n  \
             free (10 per 1m, 20 at once, token_bucket): 20 used, 0 left, refused for 6s\n  \
             daily (99 per 1d, fixed_window): unused, 99 left\n  \
-            by-path: counts by more than was said; add --endpoint or --method\n";
+            by-path: counts by endpoint too; add --endpoint\n  \
+            by-both: counts by endpoint and method too; add --endpoint and --method\n  \
+            guard: counts by login and method too, which cannot all be said here\n  \
+            of-old: counts by more than was said\n";
         assert_eq!(told(&body, &Output::new(false, Color::Never)), expected);
     }
 }

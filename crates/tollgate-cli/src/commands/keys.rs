@@ -17,6 +17,7 @@ use crate::moment::{self, Moment, moment, span};
 use crate::output::{Output, Style, escape};
 use crate::record::print_record;
 use crate::render::word;
+use crate::secret::{WHOLE, is_whole_key};
 use crate::table::Cell;
 use crate::url::segment;
 
@@ -214,20 +215,20 @@ fn end<S: serde::Serializer>(expires: &Option<Moment>, serializer: S) -> Result<
     }))
 }
 
-/// Said of a whole key where its id is asked for.
-pub(super) const WHOLE: &str = "is a whole key: give only its id, which stands between tg_ and the second _, and keep the rest to yourself";
-
-/// Whether a text is a whole key: it must get into no path, which servers and proxies write into their logs.
-pub(super) fn is_whole(text: &str) -> bool {
-    text.strip_prefix("tg_").is_some_and(|rest| rest.contains('_'))
-}
-
 fn id(text: &str) -> Result<String, &'static str> {
     match text.strip_prefix("tg_") {
-        _ if is_whole(text) => Err(WHOLE),
+        // Let through, because a complaint from here would repeat it.
+        _ if is_whole_key(text) => Ok(text.to_owned()),
         Some("") => Err("must not be empty"),
         None if text.is_empty() => Err("must not be empty"),
         stripped => Ok(stripped.unwrap_or(text).to_owned()),
+    }
+}
+
+impl Id {
+    /// The id, unless it is a whole key: that must get into no path.
+    fn checked(&self) -> Result<&str, Failure> {
+        if is_whole_key(&self.id) { Err(Failure::Arguments(format!("ID {WHOLE}"))) } else { Ok(&self.id) }
     }
 }
 
@@ -279,15 +280,18 @@ pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit,
             ];
             items::print_list(client, Kind::Key, &filters, count, &COLUMNS, output)
         }
-        Command::Show { key } => print_record(&items::get(client, Kind::Key, &key.id)?, &ORDER, output),
+        Command::Show { key } => {
+            print_record(&items::get(client, Kind::Key, key.checked()?)?, &ORDER, output)
+        }
         Command::Rotate { key, overlap, quiet, confirm, dry } => {
+            let id = key.checked()?;
             let at_once = tollgate::wire::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
-            let act = format!("end the secret of key {} at once", key.id);
+            let act = format!("end the secret of key {id} at once");
             if at_once && !dry.dry_run && !confirm.agreed(&act)? {
                 return Ok(Exit::Refused);
             }
             let body = serde_json::json!({ "overlap": overlap });
-            let answer = act_on(client, &key.id, "rotate", &body, dry.dry_run)?;
+            let answer = act_on(client, id, "rotate", &body, dry.dry_run)?;
             let told = if at_once {
                 "the old secret is no longer good".to_owned()
             } else {
@@ -296,14 +300,15 @@ pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit,
             print_new(&answer, "gave a new secret to", &told, (*quiet, dry.dry_run), output)
         }
         Command::Revoke { key, confirm, dry } => {
-            if !dry.dry_run && !confirm.agreed(&format!("revoke key {} for good", key.id))? {
+            let id = key.checked()?;
+            if !dry.dry_run && !confirm.agreed(&format!("revoke key {id} for good"))? {
                 return Ok(Exit::Refused);
             }
-            let answer = act_on(client, &key.id, "revoke", &serde_json::json!({}), dry.dry_run)?;
-            items::print_written("revoked", Kind::Key, &key.id, &answer, dry.dry_run, output)
+            let answer = act_on(client, id, "revoke", &serde_json::json!({}), dry.dry_run)?;
+            items::print_written("revoked", Kind::Key, id, &answer, dry.dry_run, output)
         }
         Command::Delete { key, confirm, writing } => {
-            items::delete(client, Kind::Key, &key.id, (confirm, writing), output)
+            items::delete(client, Kind::Key, key.checked()?, (confirm, writing), output)
         }
     }
 }
@@ -422,7 +427,8 @@ mod tests {
     fn a_whole_key_is_no_id() {
         assert_eq!(id("4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
         assert_eq!(id("tg_4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
-        assert_eq!(id("tg_4kq2mz7ehv3xw5ta_secret"), Err(WHOLE));
+        let whole = Id { id: id("tg_4kq2mz7ehv3xw5ta_secret").unwrap() };
+        assert!(whole.checked().is_err_and(|error| !error.to_string().contains("secret")));
         assert!(id("").is_err() && id("tg_").is_err());
     }
 }

@@ -1,6 +1,7 @@
 //! `tollgate rules`: rule files, offline, and the rules of a running server.
 
 mod apply;
+mod apply_file;
 mod export;
 pub(super) mod file;
 mod lint;
@@ -39,7 +40,7 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Find every mistake of a rule file or a whole tollgate.toml, and rules that are hardly meant
+    /// Find every mistake of a rule file, a file for `rules apply` or a whole tollgate.toml, and rules that are hardly meant
     #[command(after_help = "\
 Examples:
   tollgate rules lint rules.toml
@@ -47,11 +48,12 @@ Examples:
   generate-rules | tollgate rules lint -
 
 The file is read as `serve` reads it, without the environment: files that it names (certificates, key_secret_file) are
-looked at too. Warned of are rules that can never apply, limits that never decide, and rules that refuse everything.
+looked at too. One with [[quotas]], [[blocks]] or [[limits]], with descriptions of tiers, or in JSON is read as `rules apply` reads it,
+which knows what else is on the server: that is not looked at. Warned of are rules that can never apply, limits that never decide, and rules that refuse everything.
 
 Exit codes: 0 no mistakes (there may be warnings), 2 mistakes.")]
     Lint {
-        /// A rule file or a whole tollgate.toml; - reads standard input
+        /// A rule file, a file for `rules apply` or a whole tollgate.toml; - reads standard input
         file: PathBuf,
     },
     /// Print the rules of a file in the order they are looked at, or those of the server by name

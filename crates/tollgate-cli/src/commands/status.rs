@@ -8,8 +8,16 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Output, Style, escape};
 use crate::render;
+use crate::secret::is_whole_key;
+
+/// A status is asked for with a URL; `explain` has a body.
+const KEY_IN_URL: &str = "--api-key: `status` would send the key in its URL, which servers and proxies write into their logs: \
+    ask with `tollgate explain`, which does not";
 
 pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
+    if facts.whose.api_key.as_ref().is_some_and(|key| is_whole_key(key.reveal())) {
+        return Err(Failure::Arguments(KEY_IN_URL.to_owned()));
+    }
     // Not in the path: a proxy that decodes `%2F` there would have us ask about somebody else.
     let answer = client.get(&format!("/v1/rate-limit/status{}", facts.query()))?;
     if output.json() {

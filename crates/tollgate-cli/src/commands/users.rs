@@ -13,6 +13,7 @@ use crate::items::{self, Columns, Count, Kind, Writing};
 use crate::moment::{self, Moment, moment};
 use crate::output::Output;
 use crate::render::word;
+use crate::secret::{WHOLE, is_whole_key};
 use crate::table::Cell;
 
 /// The flags of `users`.
@@ -87,6 +88,14 @@ struct Who {
     client: String,
 }
 
+impl Who {
+    /// The client, unless a key is told whole: it must get into no path, and not be asked for here, where complaints repeat it.
+    fn checked(&self) -> Result<&str, Failure> {
+        let whole = self.client.strip_prefix("api_key:").is_some_and(is_whole_key);
+        if whole { Err(Failure::Arguments(format!("CLIENT {WHOLE}"))) } else { Ok(&self.client) }
+    }
+}
+
 /// A kind of client. Its variants have no comments of their own: clap would print them, one to a line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
@@ -103,10 +112,13 @@ const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY"
 pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exit, Failure> {
     match &users.command {
         Command::Block { who, reason, until, writing } => {
-            let body = body(&who.client, reason, until.as_ref());
-            items::put(client, Kind::Block, &who.client, &body, (None, writing), output)
+            let name = who.checked()?;
+            let body = body(name, reason, until.as_ref());
+            items::put(client, Kind::Block, name, &body, (None, writing), output)
         }
-        Command::Unblock { who, writing } => items::remove(client, Kind::Block, &who.client, writing, output),
+        Command::Unblock { who, writing } => {
+            items::remove(client, Kind::Block, who.checked()?, writing, output)
+        }
         Command::Blocked { kind, all, count } => {
             let kind = kind.and_then(|kind| kind.to_possible_value());
             let kind = kind.as_ref().map(clap::builder::PossibleValue::get_name);
@@ -149,7 +161,6 @@ fn client_name(text: &str) -> Result<String, &'static str> {
         Some(&"ip") if !is_network(name) => {
             Err("ip: must be followed by an address or a network, 192.0.2.0/24")
         }
-        Some(&"api_key") if super::keys::is_whole(name) => Err(super::keys::WHOLE),
         Some(_) => Ok(text.to_owned()),
         None => Ok(format!("user:{text}")),
     }

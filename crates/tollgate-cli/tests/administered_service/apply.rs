@@ -56,6 +56,36 @@ fn what_is_exported_is_what_was_applied() {
 }
 
 #[test]
+fn a_block_of_a_file_ends_at_an_instant_and_applied_again_it_is_the_same() {
+    let service = service();
+    let operator = Operator::of(&service);
+    let block = "[[blocks]]\nclient = \"user:a\"\nreason = \"r\"\n";
+    let files = Files::new(&[
+        ("until.toml", &format!("{block}until = \"2040-01-31T12:00:00Z\"\n")),
+        ("for.toml", &format!("{block}for = \"1h\"\n")),
+    ]);
+    let ran = operator.run(&["rules", "apply", &files.path("for.toml")]);
+    assert!(
+        ran.code == 2 && ran.stderr.contains("for: begins anew") && ran.stderr.contains("until = "),
+        "{}",
+        ran.stderr
+    );
+    let apply = ["rules", "apply", &files.path("until.toml")];
+    assert!(operator.done(&apply).ends_with("1 created, 0 updated, 0 deleted, 0 unchanged\n"));
+    assert_eq!(operator.done(&apply), "no changes, 1 unchanged\n");
+}
+
+#[test]
+fn a_plan_has_the_words_of_the_files() {
+    let service = service();
+    let operator = Operator::of(&service);
+    let limit = "[[limits]]\nuser_id = \"a\"\nendpoint = \"/x\"\nlimit = 5\nwindow_seconds = 60\nstrategy = \"gcra\"\n";
+    let files = Files::new(&[("limits.toml", limit)]);
+    let done = operator.done(&["rules", "apply", &files.path("limits.toml")]);
+    assert!(done.starts_with("+ limit a /x\n    + ") && !done.contains("user_endpoint_limit"), "{done}");
+}
+
+#[test]
 fn an_update_names_what_changes_and_pruning_is_explicit() {
     let service = service();
     let operator = Operator::of(&service);

@@ -121,12 +121,52 @@ fn a_key_is_revoked_or_removed_when_agreed() {
 }
 
 #[test]
-fn t29_a_whole_key_gets_into_no_path() {
-    for command in ["show", "rotate", "revoke", "delete"] {
-        let (ran, asked) = ask(&[answer("200 OK", KEY)], &["keys", command, "tg_4kq2mz7ehv3xw5ta_SECRET"]);
-        assert_eq!((ran.code, asked.len()), (2, 0), "{command}");
-        assert!(ran.stderr.contains("is a whole key: give only its id"), "{}", ran.stderr);
+fn t29_a_whole_key_gets_into_no_path_and_no_complaint() {
+    let whole = format!("tg_{ID}_{}", "SECRET-".repeat(6) + "S");
+    let (named, user) = (format!("api_key:{whole}"), format!("user:{whole}"));
+    let cut = format!("api_key:tg_{ID}_SECRET");
+    let (block, unblock) = (["users", "block", "--reason", "r"], ["users", "unblock"]);
+    let status = ["status", "--endpoint", "/a"];
+    let commands = [
+        [&block[..], &[&named]].concat(),
+        [&block[..], &[&cut]].concat(),
+        [&block[..], &[&whole]].concat(),
+        [&unblock[..], &[&named]].concat(),
+        [&unblock[..], &[&cut]].concat(),
+        vec!["inspect", &whole],
+        vec!["inspect", &named],
+        vec!["inspect", &cut],
+        vec!["inspect", &user],
+        vec!["quotas", "get", &whole],
+        vec!["audit", "--by", &whole],
+        vec!["audit", "--limit", &whole],
+        vec!["keys", &whole],
+        vec!["keys", "list", "--user", &whole],
+        vec!["keys", "show", ID, &whole],
+        [&status[..], &["--user", &whole]].concat(),
+        [&status[..], &["--api-key", &whole]].concat(),
+    ];
+    let ids = [&whole, &cut["api_key:".len()..]];
+    let on_ids = ["show", "rotate", "revoke", "delete"]
+        .into_iter()
+        .flat_map(|command| ids.map(|id| vec!["keys", command, id]));
+    for args in commands.into_iter().chain(on_ids) {
+        let (ran, asked) = ask(&[answer("200 OK", KEY)], &[&args[..], &["--json"]].concat());
+        assert_eq!((ran.code, asked.len()), (2, 0), "{args:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("SECRET") && !ran.stdout.contains("SECRET"), "{args:?}: {}", ran.stderr);
+        let told = ["is a whole key: give only its id", "would send the key in its URL"];
+        assert!(told.iter().any(|told| ran.stderr.contains(told)), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.json()["error"]["code"], "INVALID_INPUT");
     }
+}
+
+#[test]
+fn t29_a_key_may_be_given_where_it_is_asked_for() {
+    let whole = format!("tg_{ID}_{}", "SECRET-".repeat(6) + "S");
+    let check = ["check", "--endpoint", "/a", "--api-key", &whole, "--key", &whole];
+    let (ran, asked) = ask(&[answer("200 OK", r#"{"allowed":true}"#)], &check);
+    assert_eq!((ran.code, asked[0].line()), (0, "POST /v1/rate-limit/check"), "{}", ran.stderr);
+    assert_eq!(asked[0].body()["api_key"], *whole);
 }
 
 #[test]

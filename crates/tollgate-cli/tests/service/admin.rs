@@ -493,3 +493,27 @@ fn rules_written_at_once_go_together_or_are_refused() {
     let ready = service.get("/readyz").json();
     assert_eq!((&ready["status"], &ready["catalog_error"]), (&json!("ready"), &Value::Null), "{ready}");
 }
+
+#[test]
+fn counters_are_of_one_client_and_errors_name_their_parameters() {
+    let service = Service::unconfigured();
+    let wrong = |query: &str| {
+        let answer = service.admin("GET", &format!("/v1/admin/counters{query}"), "");
+        let (status, code, field) = answer.error();
+        assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{query}");
+        (field, answer.json()["error"]["message"].as_str().unwrap().to_owned())
+    };
+    let long = "a".repeat(257);
+    for query in ["", "?endpoint=/x", "?user=", &format!("?user={long}")] {
+        let (field, message) = wrong(query);
+        assert!(field == "user" && !message.contains("user_id"), "{query}: {message}");
+    }
+    assert_eq!(wrong("?user_id=a").0, "user_id");
+    assert_eq!(wrong("?ip=x").0, "ip");
+    let (field, message) = wrong("?user=a&ip=192.0.2.1");
+    assert!(field == "ip" && message.contains("only one of user, api_key, ip"), "{message}");
+    assert_eq!(wrong("?tenant=t&login=l").0, "tenant");
+    for query in ["?user=a", "?ip=192.0.2.1", "?tenant=t", "?login=l", "?api_key=k"] {
+        assert_eq!(service.admin("GET", &format!("/v1/admin/counters{query}"), "").status, 200, "{query}");
+    }
+}

@@ -1,8 +1,11 @@
 //! Batches and their idempotency keys.
 
+use std::io::Write;
+use std::net::TcpStream;
+
 use serde_json::json;
 
-use crate::harness::Service;
+use crate::harness::{Service, read_answer, wait_for};
 
 const BATCH: &str = "/v1/rate-limit/batch-check";
 
@@ -67,4 +70,28 @@ fn t39_a_key_of_one_caller_is_nothing_to_another() {
     let body = r#"{"idempotency_key":"k","checks":[{"user_id":"a","endpoint":"/x"}]}"#;
     assert_eq!(service.post(BATCH, body).json()["replayed"], false);
     assert_eq!(service.admin("POST", BATCH, body).json()["replayed"], false);
+}
+
+#[test]
+fn t17_bodies_that_are_announced_take_no_more_than_their_room_and_small_batches_pass_by() {
+    let service = Service::with_config("[server]\nbody_timeout = \"1m\"");
+    let announced = |bytes: usize| {
+        let mut stream = service.connect();
+        let head = format!("POST {BATCH} HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\n");
+        stream.write_all(format!("{head}content-length: {bytes}\r\n\r\n{{").as_bytes()).unwrap();
+        stream
+    };
+    let waiting: Vec<TcpStream> = (0..60).map(|_| announced(1 << 20)).collect();
+    let refused =
+        wait_for("no room", || Some(read_answer(&mut announced(1 << 20))).filter(|it| it.status == 503));
+    assert_eq!(refused.json()["error"]["code"], "SERVICE_UNAVAILABLE");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    let checks = |count: usize| {
+        let checks = vec![r#"{"user_id":"a","endpoint":"/x","cost":0}"#; count].join(",");
+        format!(r#"{{"checks":[{checks}]}}{}"#, " ".repeat(count * 100))
+    };
+    assert_eq!(service.post(BATCH, &checks(100)).status, 200);
+    assert_eq!(service.check("a", "/x").status, 200);
+    drop(waiting);
+    wait_for("room again", || (service.post(BATCH, &checks(1_000)).status == 200).then_some(()));
 }

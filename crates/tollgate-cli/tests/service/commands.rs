@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Service;
 
-fn run(service: &Service, arguments: &[&str]) -> Output {
+pub(crate) fn run(service: &Service, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(arguments).env("TOLLGATE_URL", format!("http://{}", service.address));
     command.env("TOLLGATE_KEY", service.admin_key()).output().unwrap()
@@ -88,6 +88,40 @@ fn settings_are_shown_with_secrets_masked() {
 }
 
 #[test]
+fn inspect_names_what_was_not_said_and_no_rules_for_others() {
+    let rule = |name: &str, per: &str| {
+        format!(
+            "[[rules]]\nname = \"{name}\"\nper = [{per}]\nlimits = [{{ requests = 5, window = \"1h\" }}]\n"
+        )
+    };
+    let rules = [
+        rule("u", "\"user\""),
+        rule("k", "\"api_key\""),
+        rule("i", "\"ip\""),
+        rule("guard", "\"login\", \"ip\""),
+        rule("region", "\"client\", \"descriptor:region\""),
+        rule("place", "\"tenant\", \"endpoint\""),
+        rule("act", "\"user\", \"method\""),
+    ];
+    let service = Service::with_config(&rules.concat());
+    let named = |client: &str, more: &[&str]| {
+        let (code, text) = said(&run(&service, &[&["inspect", client], more].concat()));
+        assert_eq!(code, 0, "{text}");
+        let mut lines: Vec<String> = text.lines().skip(1).map(|line| line.trim().to_owned()).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let region = "region: counts by descriptor:region too, which cannot be said here";
+    let unused = |rule: &str| format!("{rule} (5 per 1h, token_bucket): unused, 5 left");
+    let guard = "guard: counts by login too, which cannot be said here";
+    assert_eq!(named("ip:192.0.2.1", &[]), [guard, &*unused("i"), region]);
+    assert_eq!(named("bob", &[]), ["act: counts by method too; add --method", region, &*unused("u")]);
+    assert_eq!(named("tenant:x", &[]), ["place: counts by endpoint too; add --endpoint", region]);
+    assert_eq!(named("tenant:x", &["--endpoint", "/a"]), [&*unused("place"), region]);
+    assert_eq!(named("api_key:k", &[]), [&*unused("k"), region]);
+}
+
+#[test]
 fn inspect_tells_the_live_counters_of_a_client_in_words() {
     let service = Service::with_config(
         "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"\n\
@@ -100,7 +134,7 @@ fn inspect_tells_the_live_counters_of_a_client_in_words() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("user:alice: 2 counters in memory"), "{text}");
     assert!(text.contains("per-user (2 per 30d, token_bucket): unused, 2 left"), "{text}");
-    assert!(text.contains("per-path: counts by more than was said"), "{text}");
+    assert!(text.contains("per-path: counts by endpoint too; add --endpoint"), "{text}");
     assert_eq!(service.check("alice", "/a").status, 200);
     let silver = ["inspect", "user:alice", "--endpoint", "/a", "--tier", "silver", "--json"];
     let told: Value = serde_json::from_slice(&run(&service, &silver).stdout).unwrap();

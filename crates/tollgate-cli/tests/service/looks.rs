@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Service;
+use crate::harness::{Service, description};
 
 /// What remains, and when all of it is back, by the server's clock.
 fn told(body: &Value) -> (u64, u64) {
@@ -241,6 +241,51 @@ fn a_reset_that_names_a_checks_own_numbers_clears_their_counter() {
         r#"{"user_id":"a","endpoint":"/x","window_seconds":0}"#,
     );
     assert_eq!((wrong.status, wrong.error().2.as_str()), (400, "window_seconds"));
+}
+
+#[test]
+fn a_reset_says_the_plan_whose_rule_completes_a_checks_own_numbers() {
+    let service = Service::with_config(
+        "default_limit = 5\ndefault_window = 60\n[[tiers]]\nname = \"gold\"\nlimit = 9\nwindow = 3600",
+    );
+    let own = r#"{"user_id":"a","endpoint":"/x","tier":"gold","limit":1}"#;
+    let check = || service.post("/v1/rate-limit/check", own).status;
+    let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
+    assert_eq!((check(), check()), (200, 429));
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","limit":1}"#)["counters"], 0, "that is of a minute");
+    assert_eq!(check(), 429);
+    assert_eq!(reset(own)["counters"], 1);
+    assert_eq!(check(), 200);
+    let place = ["--user", "a", "--endpoint", "/x", "--tier", "gold", "--limit", "1"];
+    let said = crate::commands::run(&service, &[&["reset"], &place[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "reset a on /x: 1 counter\n");
+}
+
+#[test]
+fn a_reset_takes_the_fields_that_are_described_and_no_cost() {
+    let service = Service::unconfigured();
+    let fields = description()["components"]["schemas"]["ResetBody"]["properties"].as_object().unwrap();
+    let mut body = json!({"user_id": "a", "endpoint": "/x"});
+    for (field, value) in [
+        ("method", json!("GET")),
+        ("api_key", json!("k")),
+        ("ip", json!("192.0.2.1")),
+        ("tenant", json!("t")),
+        ("tier", json!("gold")),
+        ("login", json!("l")),
+        ("descriptors", json!({"region": "eu"})),
+        ("strategy", json!("gcra")),
+        ("limit", json!(5)),
+        ("window_seconds", json!(60)),
+    ] {
+        body[field] = value;
+    }
+    let written: Vec<&String> = body.as_object().unwrap().keys().collect();
+    assert!(fields.keys().all(|field| written.contains(&field)) && fields.len() == written.len());
+    assert_eq!(service.admin("POST", "/v1/rate-limit/reset", &body.to_string()).status, 200);
+    body["cost"] = json!(1);
+    let refused = service.admin("POST", "/v1/rate-limit/reset", &body.to_string());
+    assert_eq!((refused.status, refused.error().2.as_str()), (400, "cost"));
 }
 
 #[test]

@@ -116,6 +116,11 @@ fn an_import_is_all_or_nothing_and_names_what_is_wrong() {
         (json!({"quotas": [{"user_id": "a"}, {"user_id": "a"}]}), "quotas[1].user_id"),
         (json!({"quotas": [{"user_id": "a"}, {"user_id": "b", "colour": 1}]}), "quotas[1].colour"),
         (json!({"blocks": [{"client": "x"}]}), "blocks[0].client"),
+        (json!({"blocks": [{"client": "user:a", "for": "1h"}]}), "blocks[0].for"),
+        (
+            json!({"blocks": [{"client": "user:a", "for": "1h", "until": "2040-01-01T00:00:00Z"}]}),
+            "blocks[0].for",
+        ),
         (
             json!({"limits": [{"user_id": "a", "endpoint": "/*", "limit": 1, "window_seconds": 1, "strategy": "gcra"}]}),
             "limits[0].endpoint",

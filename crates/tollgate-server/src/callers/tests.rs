@@ -1,7 +1,11 @@
 use std::net::Ipv6Addr;
 
 use super::*;
+use crate::app::{App, Secrets};
+use crate::clock::Clock;
+use crate::counters::Counters;
 use crate::error::Code;
+use crate::keys::KeySecret;
 use crate::scope::Scopes;
 
 const START: Timestamp = Timestamp::from_secs(1_700_000_000);
@@ -100,6 +104,26 @@ fn other_settings_take_over_what_was_asked() {
     assert_eq!(passing(&wider, &nobody(), "192.0.2.1", 10), 4);
     let off = Settings::from_toml("default_limit = 1").unwrap();
     assert!(Callers::new(&off, Some(&wider)).is_none());
+}
+
+#[test]
+fn what_was_asked_of_a_limit_that_a_reload_lowers_is_not_forgotten_early() {
+    let counters = Counters::Memory(MemoryCounters::default());
+    let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
+    let high = settings("limit = 1000\nwindow = \"1h\"");
+    let app = App::new(high, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default());
+    let passing = |requests, now| {
+        let live = app.live();
+        let callers = live.callers.as_ref().unwrap();
+        // By the higher limit ten requests are made up for after 36 seconds.
+        callers.asked.counters.sweep(now);
+        (0..requests).filter(|_| callers.charge(&nobody(), ip("192.0.2.1"), 1, now).is_ok()).count()
+    };
+    assert_eq!(passing(10, START), 10);
+    app.apply(&settings("limit = 10\nwindow = \"1h\"")).unwrap();
+    assert_eq!(passing(1, START), 0);
+    assert_eq!(passing(10, START + Span::from_secs(120)), 0, "one in six minutes, now");
+    assert_eq!(passing(10, START + Span::from_secs(360)), 1);
 }
 
 #[test]

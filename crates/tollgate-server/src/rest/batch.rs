@@ -1,17 +1,20 @@
 //! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
 
+mod room;
+
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use http_body_util::Full;
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tollgate::{Decision, Timestamp};
 use utoipa::ToSchema;
 
+pub(crate) use self::room::Room;
 use super::check::own_limit;
 use super::{BATCH_BYTES_MAX, Call, Response, failed};
 use crate::answer::{self, DecisionBody};
@@ -88,13 +91,16 @@ pub(crate) enum ItemBody<'a> {
         (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than callers may ever send at once",
          body = ErrorEnvelope<'_>),
         (status = 422, description = "The key was used for another body", body = ErrorEnvelope<'_>),
+        (status = 503, description = "There is no room for the body: nothing was charged", body = ErrorEnvelope<'_>),
     )
 )]
 pub(super) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    // What is refused here counts as nothing: not a byte of it was read.
+    let room = call.app.batch_room.take(body.size_hint().exact()).await?;
     let call = Arc::new(call);
     let owed = Owed { call: Arc::clone(&call), counted: false };
     let body = call.json_body(body, BATCH_BYTES_MAX).await?;
-    answer_batch(owed, body).await
+    answer_batch(owed, room::held(body, room)).await
 }
 
 /// A batch without a key ends with its caller. One with a key is decided apart from the connection: whoever lost it sends the batch

@@ -1,10 +1,12 @@
 //! `GET /v1/admin/counters`: what the counters of one client hold.
 
+use std::collections::BTreeMap;
+
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
-use tollgate::identity::Scratch;
+use tollgate::identity::{Dimension, Scratch};
 use tollgate::inspect::{Endpoints, Inspected, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
@@ -15,7 +17,7 @@ use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
 use crate::json;
 
-/// Whose counters: at least one of `user`, `api_key`, `ip`, `login`, `tenant`.
+/// Whose counters: one of `user`, `api_key`, `ip`, `login`, `tenant`.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -72,8 +74,10 @@ pub(crate) struct CountersBody {
     blocked_until: Option<u64>,
     /// One for each limit that counts the client, in the order of the rules.
     counters: Vec<CounterBody>,
-    /// Rules that count by something the query does not say.
+    /// Rules that count the client by something beside that the query does not say.
     skipped: Vec<String>,
+    /// What that is, by rule: `endpoint`, `method`, and what cannot be said here.
+    skipped_for: BTreeMap<String, Vec<String>>,
 }
 
 /// One counter.
@@ -110,11 +114,13 @@ pub(crate) struct CounterBody {
 )]
 pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let query: CountersQuery = call.query()?;
+    query.require_one_client()?;
     // The same facts as those of a check, checked at the same door.
     let written = serde_json::to_vec(&Whose::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller);
+    let facts = facts.map_err(|error| error.naming("user_id", "user"))?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
@@ -125,6 +131,29 @@ pub(super) async fn counters(call: Call) -> Result<Response, ApiError> {
     let mut body = CountersBody::new(&counted, endpoints, store, looked);
     body.tell_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
     Ok(answer::json(StatusCode::OK, &body))
+}
+
+impl CountersQuery {
+    /// Of two clients it would be a rule's matter whose counter is told.
+    fn require_one_client(&self) -> Result<(), ApiError> {
+        let clients = [
+            ("user", &self.user),
+            ("api_key", &self.api_key),
+            ("ip", &self.ip),
+            ("login", &self.login),
+            ("tenant", &self.tenant),
+        ];
+        let mut given = clients.iter().filter(|(_, name)| name.is_some()).map(|(kind, _)| *kind);
+        match (given.next(), given.next()) {
+            (Some(_), None) => Ok(()),
+            (None, _) => Err(ApiError::invalid("user", "one of user, api_key, ip, login, tenant is needed")),
+            (Some(first), Some(second)) => {
+                let reason =
+                    format!("only one of user, api_key, ip, login, tenant is taken, and there is {first}");
+                Err(ApiError::invalid(second, reason))
+            }
+        }
+    }
 }
 
 impl<'a> Whose<'a> {
@@ -155,7 +184,8 @@ impl CountersBody {
             block_reason: None,
             blocked_until: None,
             counters: looked.counters.iter().map(|each| CounterBody::new(each, looked.now)).collect(),
-            skipped: looked.skipped,
+            skipped: looked.skipped.iter().map(|each| each.rule.clone()).collect(),
+            skipped_for: looked.skipped.into_iter().map(|each| (each.rule, words(&each.by))).collect(),
         }
     }
 
@@ -164,6 +194,10 @@ impl CountersBody {
         self.block_reason = block.map(|block| block.reason.to_owned());
         self.blocked_until = block.and_then(|block| block.until).map(Timestamp::as_secs_ceil);
     }
+}
+
+fn words(dimensions: &[Dimension]) -> Vec<String> {
+    dimensions.iter().map(Dimension::to_string).collect()
 }
 
 impl CounterBody {

@@ -2,7 +2,7 @@
 
 use http::StatusCode;
 use hyper::body::Incoming;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tollgate::Request;
 use tollgate::identity::Scratch;
 use utoipa::ToSchema;
@@ -13,22 +13,82 @@ use crate::answer;
 use crate::catalog::{self, resets};
 use crate::error::{ApiError, ErrorEnvelope};
 use crate::facts::CheckBody;
-use crate::json;
+use crate::json::{self, Pairs, Text};
 
-/// The facts that say whose counters and which; the others of a check mean nothing here.
-const FIELDS: [&str; 11] = [
-    "user_id",
-    "endpoint",
-    "api_key",
-    "ip",
-    "tenant",
-    "login",
-    "method",
-    "descriptors",
-    "limit",
-    "window_seconds",
-    "strategy",
-];
+/// Whose counters, and which: of the facts of a check those that say so.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ResetBody<'a> {
+    /// Who is meant: at least one of `user_id`, `api_key`, `ip`, `tenant`, `login`.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    user_id: Option<Text<'a>>,
+    /// Where the counters apply.
+    #[serde(borrow)]
+    #[schema(value_type = String, max_length = 2048)]
+    endpoint: Text<'a>,
+    /// The HTTP method, where rules count by it.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    method: Option<Text<'a>>,
+    /// The client's key, or its id.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    api_key: Option<Text<'a>>,
+    /// The client's address.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    ip: Option<Text<'a>>,
+    /// The organisation of the user.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tenant: Option<Text<'a>>,
+    /// The plan of the client: it says which rule completes a check's own numbers. Counters of all plans are cleared.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tier: Option<Text<'a>>,
+    /// The name a login attempt is for.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    login: Option<Text<'a>>,
+    /// Further facts by name, where rules count by them.
+    #[serde(borrow)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    descriptors: Option<Pairs<'a>>,
+    /// The algorithm of a check's own numbers.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    strategy: Option<Text<'a>>,
+    /// Requests per window of such numbers; they have one counter whatever it is.
+    limit: Option<u32>,
+    /// The window of such numbers in seconds.
+    #[schema(minimum = 1)]
+    window_seconds: Option<u32>,
+}
+
+impl<'a> From<ResetBody<'a>> for CheckBody<'a> {
+    /// The check whose counters are meant.
+    fn from(body: ResetBody<'a>) -> Self {
+        let ResetBody { user_id, endpoint, method, api_key, ip, tenant, tier, login, .. } = body;
+        let ResetBody { descriptors, strategy, limit, window_seconds, .. } = body;
+        let cost = None;
+        CheckBody {
+            user_id,
+            endpoint,
+            method,
+            api_key,
+            ip,
+            tenant,
+            tier,
+            login,
+            cost,
+            descriptors,
+            strategy,
+            limit,
+            window_seconds,
+        }
+    }
+}
 
 /// What was cleared.
 #[derive(Serialize, ToSchema)]
@@ -49,9 +109,9 @@ pub(crate) struct ResetAnswer<'a> {
 ///
 /// Takes the facts of a check that say who is meant: `user_id`, `api_key`, `ip`, `tenant`, `login`, and `method` and
 /// `descriptors` where rules count by them. Checks that brought numbers of their own have counters by window and strategy:
-/// with the same `limit`, `window_seconds` and `strategy` as in the check that counter is cleared too.
+/// with the same `limit`, `window_seconds`, `strategy` and `tier` as in the check that counter is cleared too.
 #[utoipa::path(
-    post, path = "/v1/rate-limit/reset", request_body = CheckBody<'_>,
+    post, path = "/v1/rate-limit/reset", request_body = ResetBody<'_>,
     responses(
         (status = 200, description = "The client starts afresh", body = ResetAnswer<'_>),
         (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
@@ -62,8 +122,7 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     call.caller.require_unbound()?;
     call.refuse_dry_run()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
-    json::require_known(&body, &FIELDS)?;
-    let whose: CheckBody<'_> = json::parse(&body)?;
+    let whose: CheckBody<'_> = json::parse::<ResetBody<'_>>(&body)?.into();
     let keys = call.app.key_ring_by_id(call.app.now());
     let facts = whose.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.

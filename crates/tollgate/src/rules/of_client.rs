@@ -8,6 +8,13 @@ use crate::counters::{Charges, Effect};
 use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
 use crate::inspect::Endpoints;
 
+/// A rule that counts by something the request does not say.
+pub(crate) struct Unsaid<'a> {
+    pub(crate) rule: &'a str,
+    /// What that is.
+    pub(crate) by: Vec<&'a Dimension>,
+}
+
 impl RuleSet {
     /// Every counter that belongs to the client of the request, whichever rules match: what a reset clears.
     ///
@@ -20,25 +27,33 @@ impl RuleSet {
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
-    ) -> (Charges<'a>, Vec<&'a str>) {
+    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
         self.own_charges(&self.resolve(request, scratch), seed, Endpoints::Asked, |_| true)
     }
 
     /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
+    ///
+    /// Rules that count clients of another kind alone are not named: nothing that could be said beside would help.
     pub(crate) fn charges_to_inspect<'a>(
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
         endpoints: Endpoints,
-    ) -> (Charges<'a>, Vec<&'a str>) {
+    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
         let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
         let of_plan = |rule: &Rule| {
             let tiers = &rule.when.tiers;
             tier.is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
         };
-        self.own_charges(&resolved, seed, endpoints, |rule| rule.enabled && of_plan(rule))
+        let of_kind = |rule: &Rule| {
+            let mut unused = SubjectHasher::new(seed);
+            let mut said =
+                |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
+            rule.per.iter().any(|by| (by.names_client() || *by == Dimension::Tenant) && said(by))
+        };
+        self.own_charges(&resolved, seed, endpoints, |rule| rule.enabled && of_plan(rule) && of_kind(rule))
     }
 
     fn own_charges<'a>(
@@ -47,7 +62,7 @@ impl RuleSet {
         seed: Seed,
         endpoints: Endpoints,
         wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<&'a str>) {
+    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
         let request = &resolved.request;
         let mut plan = Plan::default();
         let mut walk = Walk::new(self, request, seed, &mut plan);
@@ -63,10 +78,11 @@ impl RuleSet {
             }
             let mut values = SubjectHasher::new(seed);
             let mut push = |dimension| said(dimension) && values.push(dimension, request, self.ipv6_prefix);
-            if rule.per.iter().all(&mut push) {
+            let by: Vec<&Dimension> = rule.per.iter().filter(|dimension| !push(*dimension)).collect();
+            if by.is_empty() {
                 walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
             } else {
-                skipped.push(&*rule.name);
+                skipped.push(Unsaid { rule: &rule.name, by });
             }
         }
         // Whichever of them applies to the next request.

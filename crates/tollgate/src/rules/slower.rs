@@ -24,9 +24,17 @@ fn of_rules(before: &RuleSet, after: &RuleSet) -> Option<Slower> {
     if Arc::ptr_eq(&before.rules, &after.rules) {
         return None;
     }
-    let old: HashMap<CounterId, &Limit> = limits(before).map(|old| (old.counter, &old.limit)).collect();
+    lowered(limits(before), limits(after))
+}
+
+/// What to tell counters of when the limits `after` take the place of those `before`; nothing if none of them was lowered.
+pub fn lowered<'a>(
+    before: impl IntoIterator<Item = &'a RuleLimit>,
+    after: impl IntoIterator<Item = &'a RuleLimit>,
+) -> Option<Slower> {
+    let old: HashMap<CounterId, &Limit> = before.into_iter().map(|old| (old.counter, &old.limit)).collect();
     let slower = |new: &RuleLimit| slower(old.get(&new.counter)?, &new.limit);
-    limits(after).filter_map(slower).reduce(|one, other| {
+    after.into_iter().filter_map(slower).reduce(|one, other| {
         let steeper = |a: &Slower, b: &Slower| {
             u64::from(a.times) * u64::from(b.of) >= u64::from(b.times) * u64::from(a.of)
         };

@@ -12,6 +12,7 @@ use tollgate::wire::values::{boolean, integer};
 use tollgate::wire::{Document, Fields, Origin, Problems, Value, read_rules, read_spelling};
 use tollgate_server::settings::{self, Settings, SettingsError};
 
+use super::apply_file;
 use crate::failure::Failure;
 
 /// Sections of a tollgate.toml that say nothing about rules: the service checks them.
@@ -23,6 +24,8 @@ pub(super) struct RuleFile {
     pub(super) path: String,
     /// The rules.
     pub(super) set: RuleSet,
+    /// Whether only `rules apply` takes it.
+    pub(super) is_for_apply: bool,
     /// The line of each rule by name; rules of short forms have none.
     lines: HashMap<String, usize>,
 }
@@ -33,8 +36,11 @@ impl RuleFile {
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         let path = path.display().to_string();
+        if let Some(read) = apply_file::read(&text) {
+            return RuleFile::for_apply(path, read, &text);
+        }
         match read_set(&text) {
-            Ok((set, lines)) => Ok(RuleFile { path, set, lines }),
+            Ok((set, lines)) => Ok(RuleFile { path, set, is_for_apply: false, lines }),
             Err(problems) => Err(Failure::Mistakes { path, problems }),
         }
     }
@@ -43,10 +49,21 @@ impl RuleFile {
     pub(super) fn read_whole(path: &Path) -> Result<Self, Failure> {
         let text = read_text(path)?;
         let path = path.display().to_string();
+        if let Some(read) = apply_file::read(&text) {
+            return RuleFile::for_apply(path, read, &text);
+        }
+        let lines = rule_lines(&text);
         match Settings::from_toml(&text) {
-            Ok(settings) => Ok(RuleFile { path, set: settings.rules, lines: rule_lines(&text) }),
+            Ok(settings) => Ok(RuleFile { path, set: settings.rules, is_for_apply: false, lines }),
             Err(SettingsError::Invalid { problems, .. }) => Err(Failure::Mistakes { path, problems }),
             Err(other) => Err(other.into()),
+        }
+    }
+
+    fn for_apply(path: String, read: Result<RuleSet, Problems>, text: &str) -> Result<Self, Failure> {
+        match read {
+            Ok(set) => Ok(RuleFile { path, set, is_for_apply: true, lines: rule_lines(text) }),
+            Err(problems) => Err(Failure::Mistakes { path, problems }),
         }
     }
 

@@ -1,6 +1,6 @@
 //! `tollgate rules lint`: everything that is wrong with a rule file or a whole tollgate.toml, at once.
 //!
-//! The service reads its file with the same code, so what passes here is what it takes.
+//! The service reads its file, and what `rules apply` sends it, with the same code, so what passes here is what it takes.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ fn report(file: &RuleFile, output: &Output) -> Result<(), Failure> {
         let Summary { rules, limits, layers } = summary;
         return output.value(&json!({
             "file": file.path, "ok": true, "rules": rules, "limits": limits, "layers": layers,
-            "problems": [], "warnings": warnings,
+            "for": if file.is_for_apply { "apply" } else { "serve" }, "problems": [], "warnings": warnings,
         }));
     }
     let mut text = String::new();
@@ -54,12 +54,13 @@ fn report(file: &RuleFile, output: &Output) -> Result<(), Failure> {
     let verdict = output.paint(Style::Good, "no mistakes");
     let _ = writeln!(
         text,
-        "{}: {verdict}, {}; {}, {} in {}",
+        "{}: {verdict}, {}; {}, {} in {}{}",
         file.path,
         counted(warnings.len(), "warning"),
         counted(summary.rules, "rule"),
         counted(summary.limits, "limit"),
         counted(summary.layers, "layer"),
+        if file.is_for_apply { ", for `rules apply`" } else { "" },
     );
     output.text(&text)
 }

@@ -50,6 +50,18 @@ pub(crate) struct BlockWritten {
     r#for: Option<String>,
 }
 
+/// Who is to be refused, in an import.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "it describes what the reader takes")]
+pub(crate) struct BlockImported {
+    /// As of one block alone.
+    client: String,
+    /// As of one block alone.
+    reason: Option<String>,
+    /// Until when, in RFC 3339; for good if not given. A length of time would begin anew with each import.
+    until: Option<String>,
+}
+
 /// Who is refused.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "it describes an answer that is made of what was written")]
@@ -116,7 +128,7 @@ pub(in crate::rest) async fn list(call: Call) -> Result<Response, ApiError> {
 pub(in crate::rest) async fn create(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, ITEM_BYTES_MAX).await?;
     let now = call.app.now();
-    let item = Sent::json(&body)?.read(|fields, _| read::block(fields, now, true))?;
+    let item = Sent::json(&body)?.read(|fields, _| read::block(fields, now))?;
     change::create(&call, item).await
 }
 
@@ -153,7 +165,7 @@ pub(in crate::rest) async fn put(call: Call, body: Incoming) -> Result<Response,
     let body = call.json_body(body, ITEM_BYTES_MAX).await?;
     let (id, now) = (id_of(&call)?, call.app.now());
     let item = Sent::json(&body)?.named_if_absent("client", &id.to_string());
-    let item = item.read(|fields, _| read::block(fields, now, true))?;
+    let item = item.read(|fields, _| read::block(fields, now))?;
     // An address has several spellings, and so may a name: what they stand for is compared.
     if call.stored_as(&item.id()) != call.stored_as(&id) {
         return Err(ApiError::field(Code::InvalidInput, "client", "is not what the path says"));

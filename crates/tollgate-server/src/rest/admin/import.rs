@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::Fields;
+use tollgate::wire::{Document, Fields, Problems};
 use tollgate_stores::sql::{
     Database, DatabaseError, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write,
 };
@@ -56,7 +56,7 @@ pub(crate) struct ImportBody {
     /// What is known of users.
     quotas: Option<Vec<super::quotas::QuotaWritten>>,
     /// Who is refused.
-    blocks: Option<Vec<super::blocks::BlockWritten>>,
+    blocks: Option<Vec<super::blocks::BlockImported>>,
     /// Numbers of single users on single endpoints, as `PUT /v1/rate-limit/config` takes them.
     limits: Option<Vec<ConfigBody<'static>>>,
     /// As an export tells it; a page of one cannot prune.
@@ -162,12 +162,7 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Res
         return Err(ApiError::field(Code::InvalidInput, "next", reason));
     }
     let mut items = sent.read(|fields, values| {
-        // What an export says of itself.
-        fields.skip("version");
-        fields.skip("next");
-        let _ = fields.read("keys", |_| {
-            Err::<(), String>("keys cannot be imported: their secrets are not kept anywhere".to_owned())
-        });
+        beside_items(fields);
         Some(KINDS.iter().flat_map(|kind| section(fields, values, *kind, call)).collect::<Vec<Item>>())
     })?;
     if items.len() > ITEMS_MAX {
@@ -180,26 +175,70 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Res
 
 /// The items of one kind, each named once.
 fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, call: &Call) -> Vec<Item> {
-    let (nothing, now, rules) = (Map::new(), call.app.now(), call.app.limiter().rules());
+    let (nothing, rules) = (Map::new(), call.app.limiter().rules());
     let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
-        let item = match kind {
-            Kind::Rule => read::rule(one, values),
-            Kind::Tier => read::tier(one, values),
-            Kind::Quota => read::quota(one),
-            Kind::Block => read::block(one, now, false),
-            Kind::Limit => read::limit(one),
-            Kind::Key => None,
-        }?;
+        let item = read_one(one, values, kind)?;
         let item = call.app.catalog().to_store(item, rules.spelling());
         let item = item.map_err(|error| one.complain(error.field, error.to_string())).ok()?;
-        if !known.insert(item.id()) {
-            one.complain(name_key(kind), format!("{:?} is given twice", item.id().to_string()));
-        }
+        note(one, &item, &mut known);
         Some(item)
     })
+}
+
+/// What is wrong with a file for an import, as far as the file itself can tell: what else is configured is not known.
+///
+/// What answers tell of items beside themselves is not taken amiss: the command line leaves it out.
+///
+/// # Errors
+/// All of its mistakes.
+pub fn check_import(document: &Document) -> Result<(), Problems> {
+    let (mut problems, nothing) = (Problems::default(), Map::new());
+    let mut fields = document.fields(&mut problems);
+    beside_items(&mut fields);
+    for kind in KINDS {
+        let mut known = HashSet::new();
+        let _: Vec<()> = fields.list_of_tables(render::plural(kind), |one| {
+            let item = read_one(one, &nothing, kind)?;
+            note(one, &item, &mut known);
+            Some(())
+        });
+    }
+    fields.finish();
+    problems.0.retain(|problem| problem.reason != read::ANSWERED);
+    problems.or(Some(()))
+}
+
+/// What an export says of itself, and what is never in one.
+fn beside_items(fields: &mut Fields<'_, '_>) {
+    fields.skip("version");
+    fields.skip("next");
+    let _ = fields.read("keys", |_| {
+        Err::<(), String>("keys cannot be imported: their secrets are not kept anywhere".to_owned())
+    });
+}
+
+fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind) -> Option<Item> {
+    match kind {
+        Kind::Rule => read::rule(one, values),
+        Kind::Tier => read::tier(one, values),
+        Kind::Quota => read::quota(one),
+        Kind::Block => read::block_of_many(one),
+        Kind::Limit => read::limit(one),
+        Kind::Key => None,
+    }
+}
+
+/// Notes which item it is, and complains of one that was there before.
+fn note(one: &mut Fields<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+    let id = item.id();
+    let told = id.to_string();
+    let key = name_key(id.kind());
+    if !known.insert(id) {
+        one.complain(key, format!("{told:?} is given twice"));
+    }
 }
 
 /// The field that names an item of a kind.

@@ -20,6 +20,9 @@ const TEXT_BYTES_MAX: usize = 1_024;
 /// How the name of the rule begins that a tier stands for.
 pub(super) const TIER: &str = "tier:";
 
+/// Said of what answers tell.
+pub(super) const ANSWERED: &str = "is told in answers and cannot be written";
+
 /// What every answer tells of an item beside what was written.
 const STORED: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
@@ -97,13 +100,29 @@ fn scope(value: &Value) -> Result<Scope, String> {
     })
 }
 
-/// One block. A block that is new must not be over already; one that is brought back may be.
-pub(super) fn block(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> Option<Item> {
+/// One block. It is new, and must not be over already.
+pub(super) fn block(fields: &mut Fields<'_, '_>, now: Timestamp) -> Option<Item> {
+    let until_micros = end(fields, "until", "for", now, true);
+    block_until(fields, until_micros)
+}
+
+/// One block of many. It may be over by now: what was exported must be possible to import.
+pub(super) fn block_of_many(fields: &mut Fields<'_, '_>) -> Option<Item> {
+    // The same text would mean another instant each time it is imported.
+    let _ = fields.read("for", |_| {
+        Err::<(), String>(
+            "begins anew with each import: say until when, `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
+        )
+    });
+    let until_micros = fields.read("until", instant);
+    block_until(fields, until_micros)
+}
+
+fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
     answered(fields, &STORED);
     answered(fields, &["active"]);
     let client = fields.require("client", client);
     let reason = fields.read("reason", prose).unwrap_or_default();
-    let until_micros = end(fields, "until", "for", now, is_new);
     let (kind, subject) = client?;
     // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
     if kind == BlockKind::ApiKey && !crate::keys::is_id(&subject) {
@@ -171,7 +190,7 @@ fn endpoint(value: &Value) -> Result<String, String> {
 /// Refuses what an answer tells and nobody can write: left out in silence, it would look as if it had been done.
 fn answered(fields: &mut Fields<'_, '_>, keys: &[&'static str]) {
     for key in keys {
-        let refuse = |_: &Value| Err::<(), String>("is told in answers and cannot be written".to_owned());
+        let refuse = |_: &Value| Err::<(), String>(ANSWERED.to_owned());
         let _ = fields.read(key, refuse);
     }
 }

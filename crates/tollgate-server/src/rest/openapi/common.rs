@@ -10,7 +10,8 @@ use crate::auth::Access;
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
 const DRY_RUN: &str = "#/components/schemas/DryRunAnswer";
-const CHECK: &str = "#/components/schemas/CheckBody";
+/// Bodies that say who a limited client is.
+const CLIENTS: [&str; 2] = ["#/components/schemas/CheckBody", "#/components/schemas/ResetBody"];
 /// The bodies of answers that carry what a limit says in their headers.
 const DECISIONS: [&str; 2] = ["#/components/schemas/DecisionBody", "#/components/schemas/StatusBody"];
 
@@ -161,7 +162,8 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
 fn names_a_client(operation: &Map<String, Value>) -> bool {
     let body =
         operation.get("requestBody").and_then(|body| body.pointer("/content/application~1json/schema/$ref"));
-    has_parameter(operation, "api_key") || body.is_some_and(|body| body == CHECK)
+    has_parameter(operation, "api_key")
+        || body.and_then(Value::as_str).is_some_and(|body| CLIENTS.contains(&body))
 }
 
 fn add_answer(responses: &mut Map<String, Value>, status: &str, about: &str, reference: &str) {
