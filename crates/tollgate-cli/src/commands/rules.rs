@@ -48,8 +48,9 @@ Examples:
   generate-rules | tollgate rules lint -
 
 The file is read as `serve` reads it, without the environment: files that it names (certificates, key_secret_file) are
-looked at too. One with [[quotas]], [[blocks]] or [[limits]], with descriptions of tiers, or in JSON is read as `rules apply` reads it,
-which knows what else is on the server: that is not looked at. Warned of are rules that can never apply, limits that never decide, and rules that refuse everything.
+looked at too. One with [[quotas]], [[blocks]] or [[limits]], with descriptions of tiers, or in JSON is read as
+`rules apply` reads it, without what else is on the server. Warned of are rules that can never apply, limits that never
+decide, and rules that refuse everything.
 
 Exit codes: 0 no mistakes (there may be warnings), 2 mistakes.")]
     Lint {

@@ -1,7 +1,7 @@
 //! `POST /v1/rate-limit/check`: may this request pass?
 
 use hyper::body::Incoming;
-use tollgate::{Limit, Timestamp};
+use tollgate::Limit;
 
 use super::{CHECK_BYTES_MAX, Call, Response};
 use crate::answer::{self, DecisionBody};
@@ -30,22 +30,17 @@ pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
     let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
-    let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+    let own = own_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     answer::decision(&decision, &call.app.live().profiles)
 }
 
 /// The numbers that the check brings, if the caller may bring any.
-pub(super) async fn own_limit(
-    app: &App,
-    caller: &Caller,
-    facts: &Facts<'_>,
-    now: Timestamp,
-) -> Result<Option<Limit>, ApiError> {
+pub(super) fn own_limit(app: &App, caller: &Caller, facts: &Facts<'_>) -> Result<Option<Limit>, ApiError> {
     if facts.own.any() && !app.open_on_loopback() && !caller.has(Scope::Override) {
         return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
     }
-    let own = numbers_of(app, facts, now).await?;
+    let own = numbers_of(app, facts)?;
     // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
     match (&own, app.live().gate.override_max()) {
         (Some(limit), Some(most)) if limit.requests() > most => Err(too_many(limit.requests(), most)),
@@ -54,12 +49,7 @@ pub(super) async fn own_limit(
 }
 
 /// The numbers that the facts bring, if any, completed by those in force.
-#[allow(clippy::unused_async, reason = "its callers await it")]
-pub(super) async fn numbers_of(
-    app: &App,
-    facts: &Facts<'_>,
-    _now: Timestamp,
-) -> Result<Option<Limit>, ApiError> {
+pub(super) fn numbers_of(app: &App, facts: &Facts<'_>) -> Result<Option<Limit>, ApiError> {
     if !facts.own.any() {
         return Ok(None);
     }

@@ -126,7 +126,7 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let keys = call.app.key_ring_by_id(call.app.now());
     let facts = whose.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
     // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
-    let own = numbers_of(&call.app, &facts, call.app.now()).await?;
+    let own = numbers_of(&call.app, &facts)?;
     let request = facts.request(own.as_ref());
     let version = note(&call, &request).await?;
     let reset = call.app.limiter().reset(&request).await?;

@@ -195,7 +195,7 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
     let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
-    let own = own_limit(&call.app, &call.caller, &facts, now).await?;
+    let own = own_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().peek(&facts.request(own.as_ref()), now).await;
     answer::status(&decision)?;
     let shown = answer::DecisionBody::new(&decision);
