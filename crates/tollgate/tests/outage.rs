@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::smallvec;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charges, CounterStore, StoreError, Verdicts};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::inspect::Endpoints;
 use tollgate::record::NoRecords;
 use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
@@ -52,6 +52,23 @@ impl CounterStore for &Shared {
             assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
         }
         Ok(())
+    }
+}
+
+impl CounterAdmin for &Shared {
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(StoreError::Unreachable);
+        }
+        self.counters.reset(charges).await
+    }
+
+    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+        self.counters.pardon(client).await
+    }
+
+    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+        self.counters.penalised(count_max, now).await
     }
 }
 
@@ -238,6 +255,20 @@ fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
     bring_in(&limiter, 7_200);
     assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
     assert_eq!(admitted(&limiter, 7_200), 100);
+}
+
+/// Other nodes may have heard of it, and servers that were there have forgotten theirs: this node is not to undo it.
+#[test]
+fn a_reset_that_fails_is_in_force_for_what_was_counted_here() {
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    shared.down.store(true, Ordering::Relaxed);
+    assert_eq!(admitted(&limiter, 7_200), 25);
+    assert_eq!(now_or_never(limiter.reset(&request("alice"))), Err(StoreError::Unreachable));
+    assert!(limiter.local_counters().is_empty());
+    shared.down.store(false, Ordering::Relaxed);
+    bring_in(&limiter, 7_200);
+    assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
 }
 
 #[test]
