@@ -2,7 +2,8 @@
 //! set for single users, and that something was reset.
 //!
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
-//! is read every second; leases end by themselves after two seconds, and refusals are forgotten after one.
+//! is read every second, and so are the lists of resets; leases end by themselves after two seconds, and refusals are
+//! forgotten after one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,9 +22,10 @@ use super::error::Fault;
 use super::listen::listen;
 use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
+use super::resets::follow_resets;
 use super::router::Place;
 use super::servers::Facts;
-use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys, resets};
+use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
@@ -237,14 +239,8 @@ impl Store {
         let _ = self.admin(self.home(), publish).await;
     }
 
-    /// Forgets what is known here of counters that were reset, and tells the others.
-    pub(super) async fn forget_everywhere(&self, counters: &[u128]) {
-        self.forget(counters);
-        let names: Vec<String> = counters.iter().map(|counter| resets::name(*counter)).collect();
-        self.hint(&format!("reset {}", names.join(" "))).await;
-    }
-
-    fn forget(&self, counters: &[u128]) {
+    /// Forgets what is known here of counters that were reset.
+    pub(super) fn forget(&self, counters: &[u128]) {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
@@ -263,20 +259,16 @@ impl Store {
 
     pub(super) fn heed(&self, message: &str) {
         match message.split_once(' ') {
-            Some(("reset", names)) => {
-                let counters: Vec<u128> =
-                    names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
-                self.heed_reset(&counters);
-            }
+            Some(("reset", words)) => self.heed_resets(words),
             Some((KEPT_OUT, words)) => self.heed_cooldown(words),
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
     }
 
-    /// What time it is where the fleet's own names are.
-    pub(super) async fn server_time(&self) -> Result<Timestamp, Fault> {
-        let now = self.admin(self.home(), redis::cmd("TIME")).await?;
+    /// What time it is on a server.
+    pub(super) async fn time_at(&self, place: Place) -> Result<Timestamp, Fault> {
+        let now = self.admin(place, redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
@@ -284,7 +276,7 @@ impl Store {
 
     /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
     async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
-        let now = self.server_time().await?;
+        let now = self.time_at(self.home()).await?;
         let seconds = now.as_micros() / 1_000_000;
         let own = self.schema.own();
         let mine = self.meet(&nodes_name(own), seconds, true).await?;
@@ -294,8 +286,6 @@ impl Store {
         };
         self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
         self.agree_on_schema(older, now).await?;
-        self.look_for_resets(Instant::now() + ADMIN_TIMEOUT).await?;
-        self.resets.note_heard(now);
         let version = self.settled_version().await?;
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
@@ -314,6 +304,7 @@ pub(super) fn tend(store: &Arc<Store>) {
         tokio::spawn(beats(Weak::clone(&store)));
         tokio::spawn(listen(Weak::clone(&store)));
         tokio::spawn(keep_copies(Weak::clone(&store)));
+        tokio::spawn(follow_resets(Weak::clone(&store)));
         tokio::spawn(end_leases(store));
     };
     spawn(Arc::downgrade(store));

@@ -38,9 +38,12 @@ pub(super) async fn listen(store: Weak<Store>) {
                 Ok(hints) => {
                     info!("listening for changes by other nodes");
                     told = None;
-                    if heed(hints, &server, &store).await.is_none() {
+                    store.upgrade().inspect(|store| store.resets.note_hearing());
+                    let heeded = heed(hints, &server, &store).await;
+                    if heeded.is_none() {
                         return;
                     }
+                    store.upgrade().inspect(|store| store.resets.note_hearing());
                     warn!("no longer hear of changes by other nodes at once; connecting again");
                 }
                 Err(reason) if told.as_ref() != Some(&reason) => {
