@@ -24,14 +24,12 @@ use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
 use super::resets::follow_resets;
 use super::router::Place;
-use super::servers::Facts;
+use super::servers::follow_facts;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
 const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
-/// How often servers are asked about themselves, in beats.
-const FACTS_EVERY: u64 = 5;
 /// How much is told in one call to a server that lost it.
 const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
@@ -305,15 +303,14 @@ pub(super) fn tend(store: &Arc<Store>) {
         tokio::spawn(listen(Weak::clone(&store)));
         tokio::spawn(keep_copies(Weak::clone(&store)));
         tokio::spawn(follow_resets(Weak::clone(&store)));
+        tokio::spawn(follow_facts(Weak::clone(&store)));
         tokio::spawn(end_leases(store));
     };
     spawn(Arc::downgrade(store));
 }
 
 async fn beats(store: Weak<Store>) {
-    let (mut facts, mut reunion) = (Facts::default(), Reunion::new());
-    // The first beat that is answered asks for them at once: their warnings belong to the start.
-    let mut since_facts = FACTS_EVERY;
+    let mut reunion = Reunion::new();
     loop {
         let Some(strong) = store.upgrade() else { return };
         let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
@@ -322,14 +319,12 @@ async fn beats(store: Weak<Store>) {
         if outcome.as_ref().is_err_and(Fault::counts) && !strong.schema.is_known() {
             strong.go_by_a_copy().await;
         }
-        let known = strong.schema.is_known();
-        since_facts = since_facts.saturating_add(u64::from(known));
-        if known && since_facts > FACTS_EVERY {
-            strong.read_facts(&mut facts).await;
-            since_facts = 1;
-        }
         let hinted = strong.fleet.hinted.notified();
-        let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
+        let pause = if strong.schema.is_known() {
+            BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10))
+        } else {
+            FIRST_BEAT_EVERY
+        };
         let _ = timeout(pause, hinted).await;
     }
 }
