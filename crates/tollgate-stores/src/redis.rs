@@ -321,7 +321,11 @@ impl Store {
         let links = self.router.links();
         let lost = || self.router.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
         let refused = links.iter().find_map(|link| link.trouble()).or_else(lost);
-        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble())
+        let seedless = || {
+            let waits = self.schema.is_known() && self.schema.waits_for_seed();
+            waits.then(|| self.troubles.damaged_key(Some(fleet::SEED)))?.map(Fault::Misconfigured)
+        };
+        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble()).or_else(seedless)
     }
 
     /// A command that no request waits for.

@@ -194,7 +194,9 @@ fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
             }
         }
         assert!(users.len() >= 2, "{users:?}");
-        proxies.iter().for_each(|proxy| proxy.set(Fault::Drop));
+        for proxy in &proxies {
+            proxy.set(Fault::Drop);
+        }
         count_alone(&cut_off, &users[..2], 20).await;
         servers[home].kill9();
         assert!(wait_until(PATIENCE, || stores[1].links().iter().any(|link| !link.connected)));

@@ -30,10 +30,14 @@ use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
 const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
+/// How long a seed that was damaged, and is gone, is left to those who know it: they tell it with every beat.
+const GIVE_WAY: Duration = Duration::from_secs(3);
 /// How much is told in one call to a server that lost it.
 const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
 const RESETS_HELD: usize = 256;
+/// The seed of the hashes by which clients are known.
+pub(super) const SEED: &str = "seed";
 /// The channel of hints.
 pub(super) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
@@ -163,20 +167,33 @@ impl Store {
     /// Sets the seed unless there is one.
     async fn propose_seed(&self, own: Seed) -> Result<(), Fault> {
         let mut propose = redis::cmd("SET");
-        propose.arg(keys::shared("seed")).arg(own.0.as_slice()).arg("NX");
+        propose.arg(keys::shared(SEED)).arg(own.0.as_slice()).arg("NX");
         self.admin(self.home(), propose).await.map(|_| ())
     }
 
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
-        let name = keys::shared("seed");
-        self.propose_seed(own).await?;
+        let mut seed = self.read_seed().await;
+        if seed == Ok(None) {
+            let was_damaged = self.troubles.damaged_key(Some(SEED)).is_some();
+            if was_damaged && self.fleet.seed.load().is_none() {
+                sleep(GIVE_WAY).await;
+            }
+            self.propose_seed(own).await?;
+            seed = self.read_seed().await;
+        }
+        let seed = seed.and_then(|seed| seed.ok_or_else(|| strange("seed")));
+        self.troubles.shared(SEED, self.home(), &seed);
+        self.fleet.seed.store(Some(Arc::new(seed.clone()?)));
+        seed
+    }
+
+    async fn read_seed(&self) -> Result<Option<Seed>, Fault> {
         let mut get = redis::cmd("GET");
-        get.arg(&name);
+        get.arg(keys::shared(SEED));
         match self.admin(self.home(), get).await? {
+            Value::Nil => Ok(None),
             Value::BulkString(seed) => {
-                let seed = seed.try_into().map(Seed).map_err(|_| strange("seed"))?;
-                self.fleet.seed.store(Some(Arc::new(seed)));
-                Ok(seed)
+                seed.try_into().map(|seed| Some(Seed(seed))).map_err(|_| strange("seed"))
             }
             _ => Err(strange("seed")),
         }
@@ -185,8 +202,10 @@ impl Store {
     async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
         let mut get = redis::cmd("HGETALL");
         get.arg(keys::shared("config"));
-        let value = self.admin(self.home(), get).await?;
-        Vec::from_redis_value(value).map_err(|_| strange("config"))
+        let value = self.admin(self.home(), get).await;
+        let config = value.and_then(|value| Vec::from_redis_value(value).map_err(|_| strange("config")));
+        self.troubles.shared("config", self.home(), &config);
+        config
     }
 
     async fn shared_config_since(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, Fault> {

@@ -27,6 +27,8 @@ use super::random::jitter;
 use super::router::Place;
 use super::{ADMIN_TIMEOUT, Store, keys, leases};
 
+/// The list of resets.
+const LIST: &str = "resets";
 /// How often the lists are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How many resets are on a list at most: the latest.
@@ -169,12 +171,12 @@ impl Store {
     }
 
     async fn list_resets_at(&self, place: Place, counters: &[u128]) -> Result<u64, Fault> {
-        let list = keys::shared("resets");
-        let mut last = redis::cmd("ZRANGE");
-        last.arg(&list).arg(-1).arg(-1).arg("WITHSCORES");
-        let last = scores(self.admin(place, last).await?)?;
-        // The clock may have gone back, and whoever reads the list looks only for what is later than the last.
-        let after = last.last().map_or(0, |(_, score)| score.saturating_add(1));
+        let list = keys::shared(LIST);
+        let mut newest = redis::cmd("ZRANGE");
+        newest.arg(&list).arg(-1).arg(-1).arg("WITHSCORES");
+        let newest = scores(self.admin(place, newest).await?)?;
+        // The clock may have gone back, and whoever reads the list looks only for what is later than the newest.
+        let after = newest.last().map_or(0, |(_, score)| score.saturating_add(1));
         let score = self.time_at(place).await?.as_micros().max(after);
         let mut add = redis::cmd("ZADD");
         add.arg(&list);
@@ -271,9 +273,11 @@ impl Store {
     async fn look_for_resets(&self, place: Place, deadline: Instant) -> Result<(), Fault> {
         let ear = self.resets.ear.load(Ordering::SeqCst);
         let mut look = redis::cmd("ZRANGE");
-        look.arg(keys::shared("resets")).arg(self.resets.since(place));
+        look.arg(keys::shared(LIST)).arg(self.resets.since(place));
         look.arg("+inf").arg("BYSCORE").arg("WITHSCORES");
-        let listed = scores(self.router.call(place, look, deadline).await?)?;
+        let listed = self.router.call(place, look, deadline).await.and_then(scores);
+        self.troubles.shared(LIST, place, &listed);
+        let listed = listed?;
         let counter = |(name, score): &(String, u64)| Some((u128::from_str_radix(name, 16).ok()?, *score));
         let listed: Vec<_> = listed.iter().filter_map(counter).collect();
         let news = self.resets.note_read(place, ear, &listed);

@@ -67,7 +67,9 @@ impl Store {
         let before = |link: &Link| known.iter().find(|facts| facts.server == link.name()).cloned();
         let facts = links.iter().zip(told).filter_map(|(link, told)| told.or_else(|| before(link)));
         let facts: Vec<ServerFacts> = facts.collect();
-        facts.iter().for_each(|facts| said.warn(facts));
+        for facts in &facts {
+            said.warn(facts);
+        }
         *known = facts;
     }
 }
