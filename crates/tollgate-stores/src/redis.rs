@@ -82,6 +82,7 @@ struct Store {
     errands: Errands,
     script: ChargeAll,
     timeout: Duration,
+    connect_timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
@@ -118,6 +119,7 @@ impl RedisCounters {
             router,
             script: ChargeAll::new(),
             timeout: settings.timeout,
+            connect_timeout: settings.connect_timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(settings.leased_from, Instant::now()),
