@@ -20,6 +20,8 @@ use crate::data_dir::DataDir;
 const LOST: &str = "the counter store has lost everything, or went back to an older state";
 /// How often a node that could not join tries again.
 const JOIN_EVERY: Duration = Duration::from_millis(50);
+/// How often a node looks whether what it was told, and cannot be, was mended.
+const MENDED_EVERY: Duration = Duration::from_secs(1);
 /// How long the server with the fleet's names may take before a copy of them is asked for.
 const NAMES_FIRST: Duration = Duration::from_secs(1);
 /// How often a node that has joined looks whether it still agrees with the others, if it hears nothing.
@@ -57,6 +59,8 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
         match member.keep_up(version).await {
             // The sender is in the store that we hold.
             Ok(()) => drop(tokio::time::timeout(LOOK_EVERY, versions.changed()).await),
+            // Only an operator can mend it, and is told by the store.
+            Err(StoreError::Misconfigured) => tokio::time::sleep(MENDED_EVERY).await,
             Err(_) => tokio::time::sleep(JOIN_EVERY).await,
         }
     }
@@ -120,6 +124,8 @@ impl Member {
         let own = limiter.seed();
         let seed = match self.redis.fleet_seed(own).await {
             Ok(seed) => seed,
+            // It is damaged, which says nothing of what else the nodes share: this one knows it, and goes on.
+            Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
             Err(error) => self.copied_seed().await.ok_or(error)?,
         };
         if seed != own {

@@ -19,6 +19,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const BEGIN_WITHIN: Duration = Duration::from_millis(500);
 /// Counters brought in at a time: what a script does with so many does not keep others waiting.
 const AT_ONCE: usize = 32;
+/// How often in a row nothing is found that can be brought in before a pause: the counters of a server that is away stay on
+/// the list among those of others, and to pass one over is no work.
+const LOOKS_MAX: usize = 32;
 /// The pause between, for each node there is.
 const PAUSE_PER_NODE: Duration = Duration::from_millis(5);
 /// How often the end of the process looks whether the store is there.
@@ -57,8 +60,19 @@ async fn bring_in_all(app: &Arc<App>) {
     }
 }
 
-/// In a task of its own: if the service ended in its midst, it would not be known whether the store has counted it.
+/// Brings in a few of those whose server is there. None if there are none, as far as was looked.
 async fn step(app: &Arc<App>) -> usize {
+    for _ in 0..LOOKS_MAX {
+        let (listed, done) = (left(app), bring_in(app).await);
+        if done > 0 || listed <= AT_ONCE {
+            return done;
+        }
+    }
+    0
+}
+
+/// In a task of its own: if the service ended in its midst, it would not be known whether the store has counted it.
+async fn bring_in(app: &Arc<App>) -> usize {
     let app = Arc::clone(app);
     let brought_in = tokio::spawn(async move { app.limiter().bring_in(AT_ONCE, app.now()).await });
     brought_in.await.unwrap_or(0)

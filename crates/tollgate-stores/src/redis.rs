@@ -84,6 +84,7 @@ struct Store {
     errands: Errands,
     script: ChargeAll,
     timeout: Duration,
+    connect_timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
@@ -120,6 +121,7 @@ impl RedisCounters {
             router,
             script: ChargeAll::new(),
             timeout: settings.timeout,
+            connect_timeout: settings.connect_timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(settings.leased_from, Instant::now()),
@@ -243,11 +245,7 @@ impl CounterStore for RedisCounters {
     }
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        let deadline = Instant::now() + ADMIN_TIMEOUT;
-        let carried = match self.0.strike_reset(held, deadline).await {
-            Ok(()) => self.0.carry(held, now, deadline).await,
-            Err(fault) => Err(fault),
-        };
+        let carried = self.0.carry_unless_reset(held, now).await;
         carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
     }
 
@@ -327,7 +325,11 @@ impl Store {
         let links = self.router.links();
         let lost = || self.router.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
         let refused = links.iter().find_map(|link| link.trouble()).or_else(lost);
-        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble())
+        let seedless = || {
+            let waits = self.schema.is_known() && self.schema.waits_for_seed();
+            waits.then(|| self.troubles.damaged_key(Some(fleet::SEED)))?.map(Fault::Misconfigured)
+        };
+        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble()).or_else(seedless)
     }
 
     /// A command that no request waits for.
@@ -337,11 +339,11 @@ impl Store {
 
     /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
-        let counters = charges.charges.iter().map(leases::key);
-        let client = charges.penalty.as_ref().map(|penalty| penalty.subject.0);
-        let names: Vec<u128> = counters.chain(client).collect();
+        let counters = charges.charges.iter().map(|charge| (charge.subject, leases::key(charge)));
+        let client = charges.penalty.as_ref().map(|penalty| (penalty.subject, penalty.subject.0));
+        let counters: Vec<(Subject, u128)> = counters.chain(client).collect();
         // Before: a node that was cut off must not look between, and then bring what it counted.
-        self.list_resets(&names).await;
+        let listed = self.list_resets(&counters).await;
         let (mut forgotten, mut failed) = (0, None);
         for charge in &charges.charges {
             match self.reset_counter(charge).await {
@@ -354,7 +356,7 @@ impl Store {
         {
             failed = failed.or(Some(fault));
         }
-        self.forget_everywhere(&names).await;
+        self.forget_everywhere(&listed).await;
         failed.map_or(Ok(forgotten), Err)
     }
 

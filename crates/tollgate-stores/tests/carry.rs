@@ -86,9 +86,14 @@ fn what_may_have_been_added_is_not_brought_again() {
             seen.verdicts[0].remaining
         };
         assert_eq!(look().await, 100, "and the server has the script");
+        // As long as it hears of resets it brings what a request comes for without another look at their list.
+        let listens = || server.cli(&["PUBSUB", "NUMSUB", "rl:{fleet}:changes"]).ends_with('2');
+        assert!(wait_until(Duration::from_secs(20), listens));
+        let looks = server.commandstats("zrange");
+        assert!(wait_until(Duration::from_secs(20), || server.commandstats("zrange") > looks + 4));
         proxy.set(Fault::BlackHoleReplies);
-        let mut held = limits::charges([&gauge], 30);
-        assert!(store.carry(&mut held, now()).await.is_err());
+        let (mut held, peek) = (limits::charges([&gauge], 30), limits::charges([&gauge], 0));
+        assert!(store.carry_and_charge(&mut held, &peek, now()).await.is_err());
         assert!(held.charges.is_empty(), "{held:?}");
         assert_eq!(look().await, 70);
 

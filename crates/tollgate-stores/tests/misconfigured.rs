@@ -128,6 +128,30 @@ fn a_sentinel_that_names_a_dead_or_a_demoted_master_does_not_hold_a_node() {
     }
 }
 
+/// Which of them was asked was chance, and it was asked again and again. Twelve nodes are not all lucky.
+#[test]
+fn a_server_of_a_cluster_with_an_old_view_does_not_hold_a_node() {
+    let server = RedisServer::start();
+    let proxies = [(); 3].map(|()| FaultProxy::in_front_of(server.address()));
+    let tells = |port: u16| {
+        let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx");
+        Fault::reply_to("CLUSTER", slots)
+    };
+    let gone = RedisServer::start();
+    gone.kill9();
+    proxies[0].set(tells(gone.port()));
+    proxies[1].set(tells(server.port()));
+    proxies[2].set(tells(server.port()));
+    let addresses = |proxies: &[FaultProxy]| proxies.iter().map(|proxy| address(proxy.address())).collect();
+    for _ in 0..12 {
+        Node::new(&exact(Topology::Cluster(addresses(&proxies)))).is_well();
+    }
+    // Of two that disagree nobody knows which is right: each is tried.
+    for _ in 0..6 {
+        Node::new(&exact(Topology::Cluster(addresses(&proxies[..2])))).is_well();
+    }
+}
+
 #[test]
 fn a_master_is_followed_with_the_rights_that_are_documented_for_it() {
     let fleet = SentinelFleet::start();

@@ -56,6 +56,31 @@ fn a_node_that_says_to_live_longer_than_it_can_is_none() {
     });
 }
 
+/// Each of them is asked about itself every few seconds, and takes its time not to answer.
+#[test]
+fn servers_that_say_nothing_do_not_keep_a_node_from_saying_that_it_is_there() {
+    let servers: Vec<RedisServer> = (0..11).map(|_| RedisServer::start()).collect();
+    let addresses = servers.iter().map(|server| address(server.address())).collect();
+    runtime().block_on(async {
+        let _store = open(&exact(Topology::Modulo(addresses))).await;
+        let beats = |server: &RedisServer| server.commandstats("zadd");
+        let home = servers.iter().find(|server| beats(server) > 0).unwrap();
+        for server in servers.iter().filter(|server| server.port() != home.port()) {
+            server.freeze();
+        }
+        let (mut last, mut longest) = ((beats(home), Instant::now()), Duration::ZERO);
+        let enough = last.0 + 12;
+        let beaten = wait_until(3 * PATIENCE, || {
+            if beats(home) > last.0 {
+                longest = longest.max(last.1.elapsed());
+                last = (beats(home), Instant::now());
+            }
+            last.0 >= enough
+        });
+        assert!(beaten && longest < Duration::from_secs(5), "{longest:?}");
+    });
+}
+
 #[test]
 fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
     let servers = [RedisServer::start(), RedisServer::start()];

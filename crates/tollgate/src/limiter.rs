@@ -309,19 +309,20 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
     /// counter of such numbers, however large: it is known by their window and algorithm.
     ///
     /// # Errors
-    /// When the store cannot be reached.
+    /// When the store cannot be reached, or not all of it. What it could forget is forgotten all the same, and what was
+    /// counted here in its place.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let rules = self.rules.load();
         let mut scratch = Scratch::default();
         let (charges, skipped) = rules.charges_of_client(request, &mut scratch, rules.seed);
-        let counters = self.counters.reset(&charges).await?;
+        let reset = self.counters.reset(&charges).await;
         if self.local.is_used() {
-            // What is forgotten there must not be brought there again.
+            // What is forgotten there must not be brought there again; and a part of it is, also when it fails.
             let counters = charges.charges.iter().map(|charge| charge.subject.0 ^ charge.counter.0);
             let record = charges.penalty.map(|penalty| penalty.subject.0);
             self.local.forget(&counters.chain(record).collect::<Vec<_>>());
         }
-        Ok(Reset { counters, skipped: skipped.iter().map(|unsaid| unsaid.rule.to_owned()).collect() })
+        Ok(Reset { counters: reset?, skipped: skipped.iter().map(|unsaid| unsaid.rule.to_owned()).collect() })
     }
 
     /// Sets numbers for one user on one endpoint, once `agreed` says that whoever shares the counters knows them.

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::smallvec;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charges, CounterStore, StoreError, Verdicts};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
 use tollgate::inspect::Endpoints;
 use tollgate::record::NoRecords;
 use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
@@ -19,6 +19,8 @@ use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request,
 struct Shared {
     counters: MemoryCounters,
     down: AtomicBool,
+    /// One of its two servers stays away.
+    half_down: AtomicBool,
     refuses_to_carry: AtomicBool,
     carried: AtomicUsize,
 }
@@ -35,8 +37,9 @@ impl CounterStore for &Shared {
         NonZeroU32::new(4).unwrap()
     }
 
-    fn reaches(&self, _: &Charges<'_>) -> bool {
-        !self.down.load(Ordering::Relaxed)
+    fn reaches(&self, charges: &Charges<'_>) -> bool {
+        let is_away = charges.charges.iter().any(|charge| charge.subject.0 >> 127 == 0);
+        !(self.down.load(Ordering::Relaxed) || is_away && self.half_down.load(Ordering::Relaxed))
     }
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
@@ -49,6 +52,23 @@ impl CounterStore for &Shared {
             assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
         }
         Ok(())
+    }
+}
+
+impl CounterAdmin for &Shared {
+    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(StoreError::Unreachable);
+        }
+        self.counters.reset(charges).await
+    }
+
+    async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
+        self.counters.pardon(client).await
+    }
+
+    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+        self.counters.penalised(count_max, now).await
     }
 }
 
@@ -237,6 +257,20 @@ fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
     assert_eq!(admitted(&limiter, 7_200), 100);
 }
 
+/// Other nodes may have heard of it, and servers that were there have forgotten theirs: this node is not to undo it.
+#[test]
+fn a_reset_that_fails_is_in_force_for_what_was_counted_here() {
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    shared.down.store(true, Ordering::Relaxed);
+    assert_eq!(admitted(&limiter, 7_200), 25);
+    assert_eq!(now_or_never(limiter.reset(&request("alice"))), Err(StoreError::Unreachable));
+    assert!(limiter.local_counters().is_empty());
+    shared.down.store(false, Ordering::Relaxed);
+    bring_in(&limiter, 7_200);
+    assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
+}
+
 #[test]
 fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
     let bucket = |requests: u32| {
@@ -276,6 +310,29 @@ fn of_many_counters_a_few_are_brought_in_at_a_time() {
     let steps: Vec<usize> = (0..8).map(|_| bring_in(&limiter, 7_200)).collect();
     assert_eq!(steps, [16, 16, 16, 16, 16, 16, 4, 0]);
     assert_eq!(shared.counters.len(), 100);
+}
+
+/// Once there were as many counters of it at one place of the list as are brought in at a time, no others were looked at.
+#[test]
+fn a_server_that_stays_away_does_not_hold_up_what_belongs_to_others() {
+    const USERS: usize = 20_000;
+    let shared = Shared::default();
+    let limiter = node(&shared);
+    shared.down.store(true, Ordering::Relaxed);
+    let now = Timestamp::from_secs(7_200);
+    for user in 0..USERS {
+        assert!(now_or_never(limiter.check(&request(&format!("user-{user}")), now)).admits());
+    }
+    shared.half_down.store(true, Ordering::Relaxed);
+    shared.down.store(false, Ordering::Relaxed);
+    // Each counter that belongs there stays on the list, and each round over the list looks at all of them.
+    let rounds = 2 * USERS / 16;
+    let done: usize = (0..rounds).map(|_| bring_in(&limiter, 7_200)).sum();
+    assert!((9_000..11_000).contains(&done), "{done}");
+    shared.half_down.store(false, Ordering::Relaxed);
+    while bring_in(&limiter, 7_200) > 0 {}
+    assert_eq!(shared.carried.load(Ordering::Relaxed), USERS);
+    assert_eq!(limiter.recovery().waiting, 0);
 }
 
 /// Counters that tell by which name each of them is known.

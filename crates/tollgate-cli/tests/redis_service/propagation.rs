@@ -111,14 +111,14 @@ fn t11_nodes_that_fold_share_counters_and_numbers_in_every_spelling() {
 }
 
 /// Sets the limit of a user on a node.
-fn set(node: &Service, user: &str, limit: u32) -> Answer {
+pub(crate) fn set(node: &Service, user: &str, limit: u32) -> Answer {
     let body = format!(
         r#"{{"user_id":"{user}","endpoint":"/x","limit":{limit},"window_seconds":60,"strategy":"fixed_window"}}"#
     );
     node.admin("PUT", "/v1/rate-limit/config", &body)
 }
 
-fn limit_of(node: &Service, user: &str) -> Option<u64> {
+pub(crate) fn limit_of(node: &Service, user: &str) -> Option<u64> {
     node.check(user, "/x").json()["limit"].as_u64()
 }
 

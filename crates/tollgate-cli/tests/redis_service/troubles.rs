@@ -3,6 +3,7 @@
 use tollgate_testkit::{RedisOptions, RedisServer};
 
 use crate::harness::{Service, wait_for};
+use crate::propagation::{limit_of, set};
 use crate::{check, service};
 
 /// Without leases and remembered refusals every decision is asked of the server.
@@ -142,6 +143,44 @@ fn a_right_that_decisions_do_not_need_is_missed_without_a_false_alarm() {
         assert_eq!(told(&service, "does not refuse us any more"), 0, "{}", service.log());
         wait_for("the log to say so", || (told(&service, "needs attention") == 1).then_some(()));
     }
+}
+
+/// Nodes that know it go on, and follow each other; one that does not must not count clients under other names.
+#[test]
+fn a_damaged_seed_is_told_of_and_mended_by_those_who_know_it_once_it_is_deleted() {
+    let redis = RedisServer::start();
+    let nodes = [on(&redis, ""), on(&redis, "")];
+    let seed = redis.command(&[b"GET", b"rl:{fleet}:seed"]);
+    redis.cli(&["SET", "rl:{fleet}:seed", "short"]);
+    for node in &nodes {
+        wait_for("the damage to be told", || {
+            assert_eq!(check(node, "alice"), (200, false));
+            let (code, status, reason) = status(node);
+            assert_eq!(code, 200, "{reason}");
+            (status == "degraded" && reason.contains("rl:{fleet}:seed")).then_some(())
+        });
+        wait_for("the log to say so", || (told(node, "needs attention") == 1).then_some(()));
+    }
+    assert_eq!(set(&nodes[0], "bob", 7).status, 200);
+    wait_for("the numbers on the other node", || (limit_of(&nodes[1], "bob") == Some(7)).then_some(()));
+    let counts = || (redis.commandstats("zadd"), redis.commandstats("get"));
+    let (beats, asked) = counts();
+    wait_for("some beats", || (redis.commandstats("zadd") > beats + 8).then_some(()));
+    let (beats, asked) = (counts().0 - beats, counts().1 - asked);
+    assert!(asked < 5 * beats, "{asked} times in {beats} beats");
+
+    let newcomer = service(10, &format!("url = \"{}\"", redis.url()), "");
+    wait_for("the newcomer to say so", || {
+        let (code, status, reason) = status(&newcomer);
+        (code == 503 && status == "misconfigured" && reason.contains("rl:{fleet}:seed")).then_some(())
+    });
+    assert_eq!(check(&newcomer, "alice").0, 503);
+    redis.cli(&["DEL", "rl:{fleet}:seed"]);
+    for node in nodes.iter().chain([&newcomer]) {
+        wait_for("the service to be ready", || (status(node).1 == "ready").then_some(()));
+        wait_for("shared counters", || (check(node, "carol") == (200, false)).then_some(()));
+    }
+    assert_eq!(redis.command(&[b"GET", b"rl:{fleet}:seed"]), seed);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! set for single users, and that something was reset.
 //!
 //! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
-//! is read every second; leases end by themselves after two seconds, and refusals are forgotten after one.
+//! is read every second, and so are the lists of resets; leases end by themselves after two seconds, and refusals are
+//! forgotten after one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -21,19 +22,22 @@ use super::error::Fault;
 use super::listen::listen;
 use super::nodes::{Reunion, nodes_name};
 use super::random::{bytes, jitter};
+use super::resets::follow_resets;
 use super::router::Place;
-use super::servers::Facts;
-use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys, resets};
+use super::servers::follow_facts;
+use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
 const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
-/// How often servers are asked about themselves, in beats.
-const FACTS_EVERY: u64 = 5;
+/// How long a seed that was damaged, and is gone, is left to those who know it: they tell it with every beat.
+const GIVE_WAY: Duration = Duration::from_secs(3);
 /// How much is told in one call to a server that lost it.
 const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
 const RESETS_HELD: usize = 256;
+/// The seed of the hashes by which clients are known.
+pub(super) const SEED: &str = "seed";
 /// The channel of hints.
 pub(super) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
@@ -163,20 +167,33 @@ impl Store {
     /// Sets the seed unless there is one.
     async fn propose_seed(&self, own: Seed) -> Result<(), Fault> {
         let mut propose = redis::cmd("SET");
-        propose.arg(keys::shared("seed")).arg(own.0.as_slice()).arg("NX");
+        propose.arg(keys::shared(SEED)).arg(own.0.as_slice()).arg("NX");
         self.admin(self.home(), propose).await.map(|_| ())
     }
 
     async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
-        let name = keys::shared("seed");
-        self.propose_seed(own).await?;
+        let mut seed = self.read_seed().await;
+        if seed == Ok(None) {
+            let was_damaged = self.troubles.damaged_key(Some(SEED)).is_some();
+            if was_damaged && self.fleet.seed.load().is_none() {
+                sleep(GIVE_WAY).await;
+            }
+            self.propose_seed(own).await?;
+            seed = self.read_seed().await;
+        }
+        let seed = seed.and_then(|seed| seed.ok_or_else(|| strange("seed")));
+        self.troubles.shared(SEED, self.home(), &seed);
+        self.fleet.seed.store(Some(Arc::new(seed.clone()?)));
+        seed
+    }
+
+    async fn read_seed(&self) -> Result<Option<Seed>, Fault> {
         let mut get = redis::cmd("GET");
-        get.arg(&name);
+        get.arg(keys::shared(SEED));
         match self.admin(self.home(), get).await? {
+            Value::Nil => Ok(None),
             Value::BulkString(seed) => {
-                let seed = seed.try_into().map(Seed).map_err(|_| strange("seed"))?;
-                self.fleet.seed.store(Some(Arc::new(seed)));
-                Ok(seed)
+                seed.try_into().map(|seed| Some(Seed(seed))).map_err(|_| strange("seed"))
             }
             _ => Err(strange("seed")),
         }
@@ -185,8 +202,10 @@ impl Store {
     async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
         let mut get = redis::cmd("HGETALL");
         get.arg(keys::shared("config"));
-        let value = self.admin(self.home(), get).await?;
-        Vec::from_redis_value(value).map_err(|_| strange("config"))
+        let value = self.admin(self.home(), get).await;
+        let config = value.and_then(|value| Vec::from_redis_value(value).map_err(|_| strange("config")));
+        self.troubles.shared("config", self.home(), &config);
+        config
     }
 
     async fn shared_config_since(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, Fault> {
@@ -237,14 +256,8 @@ impl Store {
         let _ = self.admin(self.home(), publish).await;
     }
 
-    /// Forgets what is known here of counters that were reset, and tells the others.
-    pub(super) async fn forget_everywhere(&self, counters: &[u128]) {
-        self.forget(counters);
-        let names: Vec<String> = counters.iter().map(|counter| resets::name(*counter)).collect();
-        self.hint(&format!("reset {}", names.join(" "))).await;
-    }
-
-    fn forget(&self, counters: &[u128]) {
+    /// Forgets what is known here of counters that were reset.
+    pub(super) fn forget(&self, counters: &[u128]) {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
@@ -263,20 +276,16 @@ impl Store {
 
     pub(super) fn heed(&self, message: &str) {
         match message.split_once(' ') {
-            Some(("reset", names)) => {
-                let counters: Vec<u128> =
-                    names.split(' ').filter_map(|name| u128::from_str_radix(name, 16).ok()).collect();
-                self.heed_reset(&counters);
-            }
+            Some(("reset", words)) => self.heed_resets(words),
             Some((KEPT_OUT, words)) => self.heed_cooldown(words),
             None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
             _ => self.fleet.hinted.notify_one(),
         }
     }
 
-    /// What time it is where the fleet's own names are.
-    pub(super) async fn server_time(&self) -> Result<Timestamp, Fault> {
-        let now = self.admin(self.home(), redis::cmd("TIME")).await?;
+    /// What time it is on a server.
+    pub(super) async fn time_at(&self, place: Place) -> Result<Timestamp, Fault> {
+        let now = self.admin(place, redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
@@ -284,7 +293,7 @@ impl Store {
 
     /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
     async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
-        let now = self.server_time().await?;
+        let now = self.time_at(self.home()).await?;
         let seconds = now.as_micros() / 1_000_000;
         let own = self.schema.own();
         let mine = self.meet(&nodes_name(own), seconds, true).await?;
@@ -294,8 +303,6 @@ impl Store {
         };
         self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
         self.agree_on_schema(older, now).await?;
-        self.look_for_resets(Instant::now() + ADMIN_TIMEOUT).await?;
-        self.resets.note_heard(now);
         let version = self.settled_version().await?;
         if let Some(seed) = self.fleet.seed.load_full() {
             self.propose_seed(*seed).await?;
@@ -314,15 +321,15 @@ pub(super) fn tend(store: &Arc<Store>) {
         tokio::spawn(beats(Weak::clone(&store)));
         tokio::spawn(listen(Weak::clone(&store)));
         tokio::spawn(keep_copies(Weak::clone(&store)));
+        tokio::spawn(follow_resets(Weak::clone(&store)));
+        tokio::spawn(follow_facts(Weak::clone(&store)));
         tokio::spawn(end_leases(store));
     };
     spawn(Arc::downgrade(store));
 }
 
 async fn beats(store: Weak<Store>) {
-    let (mut facts, mut reunion) = (Facts::default(), Reunion::new());
-    // The first beat that is answered asks for them at once: their warnings belong to the start.
-    let mut since_facts = FACTS_EVERY;
+    let mut reunion = Reunion::new();
     loop {
         let Some(strong) = store.upgrade() else { return };
         let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
@@ -331,14 +338,12 @@ async fn beats(store: Weak<Store>) {
         if outcome.as_ref().is_err_and(Fault::counts) && !strong.schema.is_known() {
             strong.go_by_a_copy().await;
         }
-        let known = strong.schema.is_known();
-        since_facts = since_facts.saturating_add(u64::from(known));
-        if known && since_facts > FACTS_EVERY {
-            strong.read_facts(&mut facts).await;
-            since_facts = 1;
-        }
         let hinted = strong.fleet.hinted.notified();
-        let pause = if known { BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10)) } else { FIRST_BEAT_EVERY };
+        let pause = if strong.schema.is_known() {
+            BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10))
+        } else {
+            FIRST_BEAT_EVERY
+        };
         let _ = timeout(pause, hinted).await;
     }
 }

@@ -7,8 +7,8 @@ use std::sync::Weak;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::Value;
 use redis::aio::PubSub;
+use redis::{RedisResult, Value};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -28,19 +28,22 @@ pub(super) async fn listen(store: Weak<Store>) {
     let mut told = None;
     loop {
         let Some(strong) = store.upgrade() else { return };
-        let link = strong.router.link(strong.home());
+        let (link, connect_timeout) = (strong.router.link(strong.home()), strong.connect_timeout);
         drop(strong);
         if let Some(link) = link {
-            let (server, hints) = (link.name().to_owned(), subscribe(&link).await);
+            let (server, hints) = (link.name().to_owned(), subscribe(&link, connect_timeout).await);
             // A server that is replaced is let go.
             drop(link);
             match hints {
                 Ok(hints) => {
                     info!("listening for changes by other nodes");
                     told = None;
-                    if heed(hints, &server, &store).await.is_none() {
+                    store.upgrade().inspect(|store| store.resets.note_hearing());
+                    let heeded = heed(hints, &server, &store).await;
+                    if heeded.is_none() {
                         return;
                     }
+                    store.upgrade().inspect(|store| store.resets.note_hearing());
                     warn!("no longer hear of changes by other nodes at once; connecting again");
                 }
                 Err(reason) if told.as_ref() != Some(&reason) => {
@@ -57,17 +60,17 @@ pub(super) async fn listen(store: Weak<Store>) {
     }
 }
 
-async fn subscribe(link: &Link) -> Result<PubSub, String> {
+async fn subscribe(link: &Link, connect_timeout: Duration) -> Result<PubSub, String> {
     let dialling = link.dialling();
     let _permit = dialling.acquire().await;
-    let subscribed = async {
-        let mut hints = link.client().get_async_pubsub().await?;
-        hints.subscribe(keys::shared(CHANNEL)).await?;
-        Ok(hints)
-    };
-    match timeout(ADMIN_TIMEOUT, subscribed).await {
-        Ok(Ok(hints)) => Ok(hints),
-        Ok(Err(error)) => Err(redis::RedisError::to_string(&error)),
+    let mut hints = within(connect_timeout, link.client().get_async_pubsub()).await?;
+    within(ADMIN_TIMEOUT, hints.subscribe(keys::shared(CHANNEL))).await?;
+    Ok(hints)
+}
+
+async fn within<T>(patience: Duration, asked: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
+    match timeout(patience, asked).await {
+        Ok(answer) => answer.map_err(|error| error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     }
 }

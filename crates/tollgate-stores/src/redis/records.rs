@@ -12,6 +12,7 @@ use tollgate::identity::Subject;
 use super::Store;
 use super::error::Fault;
 use super::keys::{self, Tag};
+use super::resets::Listed;
 
 /// The list of clients on record.
 const LIST: &str = "penalised";
@@ -73,7 +74,7 @@ impl Store {
             let page = self.members(first, PAGE).await?;
             for member in page.iter().filter(|member| member.client == client) {
                 pardoned |= self.forget_member(member).await?;
-                self.forget_everywhere(&[member.tag.subject().0]).await;
+                self.forget_everywhere(&[Listed::nowhere(member.tag.subject().0)]).await;
             }
             if page.is_empty() {
                 break;

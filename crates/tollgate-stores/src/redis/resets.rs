@@ -1,145 +1,346 @@
-//! What was reset lately, for nodes that were cut off.
+//! What was reset lately, for nodes that do not hear of it.
 //!
-//! A node that counts alone hears no message of a reset. Before it brings what it counted it looks at a list of them, so that
-//! a reset is not undone. The list is bounded, and ends: an outage that is longer than a day may undo a reset.
+//! Messages of resets are hints, and lost where nobody listens. So each reset is on a list too, and every node looks at it
+//! every second. Where servers come and go each by itself, which is on a ring, each has a list of its own counters:
+//! whoever can reach a counter, to reset it or to bring something to it, can reach the list as well.
+//!
+//! Before a node brings what it counted alone it looks again, so that a reset is not undone. A request waits for that only
+//! if messages may have been missed since the last look. The list is bounded, and ends: an outage that is longer than a day
+//! may undo a reset.
 
-use std::sync::Arc;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use redis::FromRedisValue;
+use tokio::time::sleep;
 use tollgate::Timestamp;
-use tollgate::counters::Charges;
+use tollgate::counters::{Charge, Charges};
+use tollgate::identity::Subject;
 
 use super::error::Fault;
 use super::fleet::strange;
-use super::{Store, keys, leases};
+use super::random::jitter;
+use super::router::Place;
+use super::{ADMIN_TIMEOUT, Store, keys, leases};
 
-/// How many resets are on the list at most: the latest.
+/// The list of resets.
+const LIST: &str = "resets";
+/// How often the lists are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many resets are on a list at most: the latest.
 const LISTED_MAX: i64 = 10_000;
-/// How long the list is kept after the last of them.
+/// How long a list is kept after the last of them.
 const LISTED_FOR_MILLIS: u64 = 86_400_000;
-/// Resets so long before the last sign of life are looked at too: messages take a while.
+/// Resets so long before the latest are looked for again: of two, the first to read the clock may be the last to write.
 const BEFORE_MICROS: u64 = 2_000_000;
+/// For how long: nobody takes longer to write.
+const LATE_FOR: Duration = Duration::from_secs(10);
+/// How long a reset is known, so that it is heeded once. Longer than it is looked for again.
+const KNOWN_FOR: Duration = Duration::from_secs(15);
+/// As many are known at most. One more is heeded twice, which costs what was counted between.
+const KNOWN_MAX: usize = 20_000;
 /// How long what was found is heeded by those who took out what they bring before it was found.
 const HEEDED_FOR: Duration = Duration::from_millis(200);
 
 /// How far this node knows of resets.
 pub(super) struct Resets {
-    /// Decisions that failed: what is counted alone is counted after one.
-    failures: AtomicU64,
-    /// How many of them were there when the list was last looked at.
-    looked: AtomicU64,
-    /// Until when, by the server's clock and in microseconds, messages were heard.
-    heard_until: AtomicU64,
-    /// When, by the same clock, the latest was that was found on the list: it is not found twice.
-    found_until: AtomicU64,
-    /// What was last found on the list, and when. A whole list is put in the place of another.
-    found: Mutex<Option<(Instant, Arc<[u128]>)>>,
+    /// Odd while messages are heard. It grows when that changes, and by two when a decision fails, for this node may be cut
+    /// off: as long as it stays the same and is odd, no message is missed.
+    ear: AtomicU64,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// How far each list was read.
+    lists: HashMap<Place, Read>,
+    /// Resets that were heeded, by counter and score, and when.
+    heeded: HashMap<(u128, u64), Instant>,
+}
+
+struct Read {
+    /// The score of the latest reset, and since when it is the latest.
+    until: u64,
+    at: Instant,
+    /// The ear when it was last read.
+    ear: u64,
+}
+
+/// Counters that were reset, and their score on the list of their server; none if that could not be told.
+pub(super) struct Listed {
+    counters: Vec<u128>,
+    score: Option<u64>,
 }
 
 impl Resets {
     pub(super) fn new() -> Self {
-        Resets {
-            failures: AtomicU64::new(0),
-            looked: AtomicU64::new(0),
-            heard_until: AtomicU64::new(Timestamp::from(SystemTime::now()).as_micros()),
-            found_until: AtomicU64::new(0),
-            found: Mutex::new(None),
-        }
+        Resets { ear: AtomicU64::new(0), known: Mutex::default() }
     }
 
     /// A decision failed: this node may be cut off.
     pub(super) fn note_failure(&self) {
-        self.failures.fetch_add(1, Ordering::SeqCst);
+        self.ear.fetch_add(2, Ordering::SeqCst);
     }
 
-    /// The server was heard at this moment of its clock. From when a decision failed on that says nothing of messages, until
-    /// the list was looked at.
-    pub(super) fn note_heard(&self, now: Timestamp) {
-        if self.failures.load(Ordering::SeqCst) == self.looked.load(Ordering::SeqCst) {
-            self.heard_until.store(now.as_micros(), Ordering::SeqCst);
+    /// Messages are heard from now on, or no longer. Told by the one who listens, each time that it changes.
+    pub(super) fn note_hearing(&self) {
+        self.ear.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether something may be on a list that was not heard of.
+    fn may_have_missed(&self, place: Place) -> bool {
+        let ear = self.ear.load(Ordering::SeqCst);
+        ear.is_multiple_of(2) || self.known.lock().lists.get(&place).is_none_or(|read| read.ear != ear)
+    }
+
+    /// From which score on a list is to be read. All of it at first.
+    fn since(&self, place: Place) -> u64 {
+        match self.known.lock().lists.get(&place) {
+            Some(read) if read.at.elapsed() < LATE_FOR => read.until.saturating_sub(BEFORE_MICROS),
+            Some(read) => read.until + 1,
+            None => 0,
         }
+    }
+
+    /// Notes what a list was read to hold, the latest last. The counters of those resets that were not heeded yet.
+    fn note_read(&self, place: Place, ear: u64, listed: &[(u128, u64)]) -> Vec<u128> {
+        let now = Instant::now();
+        let known = &mut *self.known.lock();
+        let read = known.lists.entry(place).or_insert(Read { until: 0, at: now, ear });
+        read.ear = ear;
+        if let Some((_, latest)) = listed.last().filter(|(_, latest)| *latest > read.until) {
+            (read.until, read.at) = (*latest, now);
+        }
+        known.heed(listed.iter().copied(), now)
+    }
+
+    /// Notes resets by this node, or such as a message tells of. The counters of those that were not heeded yet.
+    fn note_told(&self, listed: &Listed) -> Vec<u128> {
+        let Some(score) = listed.score else { return listed.counters.clone() };
+        let resets = listed.counters.iter().map(|counter| (*counter, score));
+        self.known.lock().heed(resets, Instant::now())
+    }
+
+    /// Counters whose reset was heeded after this moment, or not long before.
+    fn heeded_about(&self, moment: Instant) -> HashSet<u128> {
+        let is_late = |at: &Instant| moment.saturating_duration_since(*at) < HEEDED_FOR;
+        let known = self.known.lock();
+        known.heeded.iter().filter(|(_, at)| is_late(at)).map(|((counter, _), _)| *counter).collect()
+    }
+}
+
+impl Known {
+    fn heed(&mut self, resets: impl Iterator<Item = (u128, u64)>, now: Instant) -> Vec<u128> {
+        self.heeded.retain(|_, at| now.saturating_duration_since(*at) < KNOWN_FOR);
+        let mut news = Vec::new();
+        for reset in resets {
+            if !self.heeded.contains_key(&reset) {
+                news.push(reset.0);
+                if self.heeded.len() < KNOWN_MAX {
+                    self.heeded.insert(reset, now);
+                }
+            }
+        }
+        news
     }
 }
 
 impl Store {
-    /// Puts counters on the list that are about to be reset. Where it is away, messages have to do.
-    pub(super) async fn list_resets(&self, counters: &[u128]) {
-        let Some(now) = self.server_time().await.ok().filter(|_| !counters.is_empty()) else { return };
-        let list = keys::shared("resets");
+    /// Puts counters that are about to be reset on the lists of their servers.
+    pub(super) async fn list_resets(&self, counters: &[(Subject, u128)]) -> Vec<Listed> {
+        let mut places: Vec<(Place, Vec<u128>)> = Vec::new();
+        for (subject, counter) in counters {
+            let place = self.list_place(*subject);
+            match places.iter_mut().find(|(known, _)| *known == place) {
+                Some((_, counters)) => counters.push(*counter),
+                None => places.push((place, vec![*counter])),
+            }
+        }
+        let listing = places.into_iter().map(|(place, counters)| async move {
+            // Where it is away, messages have to do.
+            let score = self.list_resets_at(place, &counters).await.ok();
+            let listed = Listed { counters, score };
+            self.resets.note_told(&listed);
+            listed
+        });
+        join_all(listing).await
+    }
+
+    async fn list_resets_at(&self, place: Place, counters: &[u128]) -> Result<u64, Fault> {
+        let list = keys::shared(LIST);
+        let mut newest = redis::cmd("ZRANGE");
+        newest.arg(&list).arg(-1).arg(-1).arg("WITHSCORES");
+        let newest = scores(self.admin(place, newest).await?)?;
+        // The clock may have gone back, and whoever reads the list looks only for what is later than the newest.
+        let after = newest.last().map_or(0, |(_, score)| score.saturating_add(1));
+        let score = self.time_at(place).await?.as_micros().max(after);
         let mut add = redis::cmd("ZADD");
         add.arg(&list);
         for counter in counters {
-            add.arg(now.as_micros()).arg(name(*counter));
+            add.arg(score).arg(name(*counter));
         }
+        self.admin(place, add).await?;
         let mut bound = redis::cmd("ZREMRANGEBYRANK");
         bound.arg(&list).arg(0).arg(-LISTED_MAX - 1);
         let mut end = redis::cmd("PEXPIRE");
         end.arg(&list).arg(LISTED_FOR_MILLIS);
-        for command in [add, bound, end] {
-            if self.admin(self.home(), command).await.is_err() {
-                return;
-            }
+        for tidy in [bound, end] {
+            let _ = self.admin(place, tidy).await;
+        }
+        Ok(score)
+    }
+
+    /// Forgets what is known here of counters that were reset, and tells the others.
+    pub(super) async fn forget_everywhere(&self, listed: &[Listed]) {
+        for listed in listed {
+            self.forget(&listed.counters);
+            self.hint(&listed.message()).await;
         }
     }
 
-    /// Removes from what is to be brought what was reset while this node was cut off.
+    /// Heeds a message of resets.
+    pub(super) fn heed_resets(&self, words: &str) {
+        let news = self.resets.note_told(&Listed::read(words));
+        if !news.is_empty() {
+            self.heed_reset(&news);
+        }
+    }
+
+    /// Brings what was counted elsewhere, but for what was reset: the lists are looked at first. What belongs to a list
+    /// that cannot be read is kept, and so is what could not be brought.
+    pub(super) async fn carry_unless_reset(
+        &self,
+        held: &mut Charges<'_>,
+        now: Timestamp,
+    ) -> Result<(), Fault> {
+        let unread = self.strike(held, |_| true, Instant::now() + ADMIN_TIMEOUT).await;
+        let is_read = |charge: &Charge<'_>| self.why_unread(charge, &unread).is_none();
+        let (read, unread): (Vec<_>, Vec<_>) = held.charges.iter().copied().partition(is_read);
+        let mut left = Charges { charges: read.into(), ..Charges::default() };
+        // From now on: a look takes its time.
+        let carried = self.carry(&mut left, now, Instant::now() + ADMIN_TIMEOUT).await;
+        let kept: HashSet<u128> = left.charges.iter().chain(&unread).map(leases::key).collect();
+        held.charges.retain(|charge| kept.contains(&leases::key(charge)));
+        carried.and(if unread.is_empty() { Ok(()) } else { Err(Fault::NotDone) })
+    }
+
+    /// Removes from what is to be brought with a request what was reset, after a look at those lists on which something may
+    /// be that was not heard of.
     ///
     /// # Errors
-    /// When that cannot be found out and yet could be: then nothing is to be brought now.
+    /// When a list cannot be read and yet could be, or there is no time left: then nothing is to be brought now.
     pub(super) async fn strike_reset(&self, held: &mut Charges<'_>, deadline: Instant) -> Result<(), Fault> {
-        // The server with the list may be away while others are there: what they are owed does not wait for it.
-        if let Err(fault) = self.look_for_resets(deadline).await
-            && self.router.reaches(self.home())
-        {
-            return Err(fault);
+        let unread = self.strike(held, |place| self.resets.may_have_missed(place), deadline).await;
+        let fault = held.charges.iter().find_map(|charge| self.why_unread(charge, &unread));
+        match fault {
+            Some(fault) => Err(fault.clone()),
+            None if unread.is_empty() || Instant::now() < deadline => Ok(()),
+            None => Err(Fault::NotDone),
         }
-        let found = self.resets.found.lock().clone();
-        if let Some((_, found)) = found.filter(|(at, _)| at.elapsed() < HEEDED_FOR) {
-            held.charges.retain(|charge| !found.contains(&leases::key(charge)));
-        }
-        Ok(())
     }
 
-    /// Heeds what is on the list, if a decision has failed since it was last looked at.
-    pub(super) async fn look_for_resets(&self, deadline: Instant) -> Result<(), Fault> {
-        let failures = self.resets.failures.load(Ordering::SeqCst);
-        if failures == self.resets.looked.load(Ordering::SeqCst) {
-            return Ok(());
-        }
-        let missed = self.missed_resets(deadline).await?;
-        let counters: Arc<[u128]> =
-            missed.iter().filter_map(|(name, _)| u128::from_str_radix(name, 16).ok()).collect();
-        if let Some((_, latest)) = missed.last() {
-            self.heed_reset(&counters);
-            *self.resets.found.lock() = Some((Instant::now(), counters));
-            self.resets.found_until.fetch_max(*latest, Ordering::SeqCst);
-        }
-        self.resets.looked.fetch_max(failures, Ordering::SeqCst);
-        Ok(())
+    /// Looks at lists, and strikes what was reset. Lists that could not be read.
+    async fn strike(
+        &self,
+        held: &mut Charges<'_>,
+        is_looked_at: impl Fn(Place) -> bool,
+        deadline: Instant,
+    ) -> Vec<(Place, Fault)> {
+        let taken_out = Instant::now();
+        let places: HashSet<Place> =
+            held.charges.iter().map(|charge| self.list_place(charge.subject)).collect();
+        let looks = places.into_iter().filter(|place| is_looked_at(*place));
+        let looks = looks.map(|place| async move { (place, self.look_for_resets(place, deadline).await) });
+        let looks = join_all(looks).await;
+        let reset = self.resets.heeded_about(taken_out);
+        held.charges.retain(|charge| !reset.contains(&leases::key(charge)));
+        looks.into_iter().filter_map(|(place, look)| Some((place, look.err()?))).collect()
     }
 
-    /// Those on the list that may not have been heard of, the latest last.
-    async fn missed_resets(&self, deadline: Instant) -> Result<Vec<(String, u64)>, Fault> {
-        let heard = self.resets.heard_until.load(Ordering::SeqCst).saturating_sub(BEFORE_MICROS);
-        let since = heard.max(self.resets.found_until.load(Ordering::SeqCst) + 1);
+    /// Why it cannot be found out whether a counter was reset, if that keeps it from being brought. The server of a cluster
+    /// that has the list may be away while others are there: what they are owed does not wait for it.
+    fn why_unread<'a>(&self, charge: &Charge<'_>, unread: &'a [(Place, Fault)]) -> Option<&'a Fault> {
+        let place = self.list_place(charge.subject);
+        let waits = place == self.place(charge.subject) || self.router.reaches(place);
+        unread.iter().find(|(unread, _)| waits && *unread == place).map(|(_, fault)| fault)
+    }
+
+    /// Heeds what is new on a list.
+    async fn look_for_resets(&self, place: Place, deadline: Instant) -> Result<(), Fault> {
+        let ear = self.resets.ear.load(Ordering::SeqCst);
         let mut look = redis::cmd("ZRANGE");
-        look.arg(keys::shared("resets")).arg(since).arg("+inf").arg("BYSCORE").arg("WITHSCORES");
-        let missed = self.router.call(self.home(), look, deadline).await?;
-        let missed = Vec::<(String, f64)>::from_redis_value(missed).map_err(|_| strange("list of resets"))?;
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "written as whole microseconds"
-        )]
-        let whole = |(name, at): (String, f64)| (name, at as u64);
-        Ok(missed.into_iter().map(whole).collect())
+        look.arg(keys::shared(LIST)).arg(self.resets.since(place));
+        look.arg("+inf").arg("BYSCORE").arg("WITHSCORES");
+        let listed = self.router.call(place, look, deadline).await.and_then(scores);
+        self.troubles.shared(LIST, place, &listed);
+        let listed = listed?;
+        let counter = |(name, score): &(String, u64)| Some((u128::from_str_radix(name, 16).ok()?, *score));
+        let listed: Vec<_> = listed.iter().filter_map(counter).collect();
+        let news = self.resets.note_read(place, ear, &listed);
+        if !news.is_empty() {
+            self.heed_reset(&news);
+        }
+        Ok(())
+    }
+
+    /// Where the resets of a subject's counters are listed.
+    fn list_place(&self, subject: Subject) -> Place {
+        if self.router.is_ring() { self.place(subject) } else { self.home() }
+    }
+}
+
+impl Listed {
+    /// Without a list: whoever misses the message does not hear of it.
+    pub(super) fn nowhere(counter: u128) -> Self {
+        Listed { counters: vec![counter], score: None }
+    }
+
+    fn message(&self) -> String {
+        let score = self.score.map(|score| format!("@{score}"));
+        let words = score.into_iter().chain(self.counters.iter().map(|counter| name(*counter)));
+        format!("reset {}", words.collect::<Vec<_>>().join(" "))
+    }
+
+    /// What stands behind the first word of a message.
+    fn read(words: &str) -> Self {
+        let score = words.split(' ').find_map(|word| word.strip_prefix('@')?.parse().ok());
+        let counters = words.split(' ').filter_map(|word| u128::from_str_radix(word, 16).ok());
+        Listed { counters: counters.collect(), score }
+    }
+}
+
+/// Looks at all lists every second, for as long as the store is used.
+pub(super) async fn follow_resets(store: Weak<Store>) {
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        let home = strong.home();
+        let places = std::iter::once(home).chain(strong.router.other_places(home));
+        let reached = places.filter(|place| strong.router.reaches(*place));
+        // All at once: one that is silent holds up no other. What is missed is looked for a second later.
+        let deadline = Instant::now() + ADMIN_TIMEOUT;
+        let _ = join_all(reached.map(|place| strong.look_for_resets(place, deadline))).await;
+        drop(strong);
+        sleep(LOOK_EVERY.saturating_sub(jitter(LOOK_EVERY / 10))).await;
     }
 }
 
 /// A counter as it is named to other nodes.
-pub(super) fn name(counter: u128) -> String {
+fn name(counter: u128) -> String {
     format!("{counter:032x}")
+}
+
+/// Members of a list with their scores.
+fn scores(value: redis::Value) -> Result<Vec<(String, u64)>, Fault> {
+    let listed = Vec::<(String, f64)>::from_redis_value(value).map_err(|_| strange("list of resets"))?;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "written as whole microseconds"
+    )]
+    let whole = |(name, score): (String, f64)| (name, score as u64);
+    Ok(listed.into_iter().map(whole).collect())
 }

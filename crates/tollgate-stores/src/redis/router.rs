@@ -77,7 +77,7 @@ impl Changes {
 }
 
 /// Counters in one place share a call.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Place(u32);
 
 impl Router {
@@ -117,6 +117,11 @@ impl Router {
             Map::Cluster(_) => Place(u32::from(keys::slot(tag))),
             Map::Ring(ring) => Place(ring.place(tag)),
         }
+    }
+
+    /// Whether servers are independent of each other: what is lost with one is lost with no other, and nothing takes its place.
+    pub(super) fn is_ring(&self) -> bool {
+        matches!(self.map, Map::Ring(_))
     }
 
     /// The other servers of a ring. Elsewhere another server takes the place of one that is lost.

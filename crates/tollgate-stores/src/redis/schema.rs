@@ -105,6 +105,11 @@ impl Schema {
         self.waiting.store(waiting, Ordering::Relaxed);
     }
 
+    /// Whether subjects are not those of the fleet yet.
+    pub(super) fn waits_for_seed(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// The version in use.
     ///
     /// # Errors
@@ -113,7 +118,7 @@ impl Schema {
         if !self.is_known() {
             return Err(self.deaf.load().as_ref().map_or(Fault::NotDone, |fault| Fault::clone(fault)));
         }
-        if self.waiting.load(Ordering::Relaxed) {
+        if self.waits_for_seed() {
             return Err(Fault::NotDone);
         }
         if self.left_behind.load(Ordering::Relaxed) {

@@ -1,12 +1,19 @@
 //! What servers say about themselves: whether they throw counters away, and how full they are.
+//!
+//! They are asked all at once, and beside everything else: one that says nothing keeps waiting neither the others nor the
+//! node, which has to say every second that it is there.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use hashbrown::HashSet;
 use parking_lot::Mutex;
-use redis::Value;
+use redis::{Cmd, Value};
+use tokio::time::sleep;
 use tracing::warn;
 
+use super::link::Link;
 use super::{ADMIN_TIMEOUT, RedisCounters, Store};
 
 /// One server's own figures.
@@ -30,10 +37,14 @@ pub(super) struct Known(Mutex<Vec<ServerFacts>>);
 
 /// What was said already, so that it is said once.
 #[derive(Default)]
-pub(super) struct Facts {
+struct Facts {
     warned: HashSet<String>,
 }
 
+/// How often servers are asked about themselves.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+/// How often it is looked at the start whether there are any: their warnings belong to it.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Used above this share, a server is nearly full.
 const NEARLY_FULL_PERCENT: u64 = 70;
 
@@ -47,24 +58,43 @@ impl RedisCounters {
 impl Store {
     /// Asks every server about itself, and warns of what an operator should know. It is asked past the breaker, and what
     /// it said last stands until it says something else: a server that is full is left alone for just that.
-    pub(super) async fn read_facts(&self, said: &mut Facts) {
+    async fn read_facts(&self, said: &mut Facts) {
         let mut info = redis::cmd("INFO");
         info.arg("everything");
-        let mut all = Vec::new();
-        for link in self.router.links() {
-            let text = match link.ask_aside(&info, ADMIN_TIMEOUT).await {
-                Ok(Value::BulkString(bytes)) => Some(String::from_utf8_lossy(&bytes).into_owned()),
-                Ok(Value::VerbatimString { text, .. }) => Some(text),
-                _ => None,
-            };
-            let before = || self.facts.0.lock().iter().find(|facts| facts.server == link.name()).cloned();
-            let Some(facts) = text.map(|text| ServerFacts::read(link.name(), &text)).or_else(before) else {
-                continue;
-            };
-            said.warn(&facts);
-            all.push(facts);
+        let links = self.router.links();
+        let told = join_all(links.iter().map(|link| told_by(link, &info))).await;
+        let mut known = self.facts.0.lock();
+        let before = |link: &Link| known.iter().find(|facts| facts.server == link.name()).cloned();
+        let facts = links.iter().zip(told).filter_map(|(link, told)| told.or_else(|| before(link)));
+        let facts: Vec<ServerFacts> = facts.collect();
+        for facts in &facts {
+            said.warn(facts);
         }
-        *self.facts.0.lock() = all;
+        *known = facts;
+    }
+}
+
+/// What a server says about itself now.
+async fn told_by(link: &Link, info: &Cmd) -> Option<ServerFacts> {
+    let text = match link.ask_aside(info, ADMIN_TIMEOUT).await {
+        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
+        Ok(Value::VerbatimString { text, .. }) => text,
+        _ => return None,
+    };
+    Some(ServerFacts::read(link.name(), &text))
+}
+
+/// Asks every few seconds, for as long as the store is used.
+pub(super) async fn follow_facts(store: Weak<Store>) {
+    let mut said = Facts::default();
+    loop {
+        let Some(strong) = store.upgrade() else { return };
+        let known = strong.schema.is_known();
+        if known {
+            strong.read_facts(&mut said).await;
+        }
+        drop(strong);
+        sleep(if known { ASK_EVERY } else { LOOK_EVERY }).await;
     }
 }
 

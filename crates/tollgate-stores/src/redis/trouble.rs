@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
+use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tollgate::counters::{Charge, Charges};
 use tracing::error;
 
 use super::error::Fault;
+use super::router::Place;
 use super::{RedisCounters, Store, keys};
 
 /// A decision that failed speaks for so long, unless one succeeds before.
@@ -32,6 +34,8 @@ pub(super) struct Troubles {
     decision: ArcSwapOption<Failed>,
     /// Why the fleet's own keys could not be kept up to date the last time; nothing if they were.
     beat: ArcSwapOption<Fault>,
+    /// What of the fleet's own keys is not what it should be, by name and place, until it is.
+    shared: Mutex<HashMap<(&'static str, Place), Fault>>,
     /// The last counter that could not be used.
     damage: ArcSwapOption<Failed>,
     /// When the log was told of one.
@@ -74,6 +78,25 @@ impl Troubles {
         }
     }
 
+    /// Keeps in mind whether one of the fleet's own keys is what it should be. One that cannot be asked for says nothing.
+    pub(super) fn shared<T>(&self, name: &'static str, place: Place, outcome: &Result<T, Fault>) {
+        match outcome {
+            Ok(_) => drop(self.shared.lock().remove(&(name, place))),
+            Err(fault @ Fault::Misconfigured(_)) => {
+                self.shared.lock().insert((name, place), fault.clone());
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Which of the fleet's own keys is not what it should be, of all or of those with this name.
+    pub(super) fn damaged_key(&self, named: Option<&str>) -> Option<String> {
+        let shared = self.shared.lock();
+        let is_asked_for = |name: &str| named.is_none_or(|named| named == name);
+        let ((name, _), fault) = shared.iter().find(|((name, _), _)| is_asked_for(name))?;
+        Some(format!("{}: {}", keys::shared(name), fault.words()))
+    }
+
     fn failed(&self, words: String) {
         self.decision.store(Some(Failed::now(words)));
         self.failing.store(true, Ordering::Relaxed);
@@ -105,7 +128,11 @@ impl RedisCounters {
         let damage = Failed::within(&store.troubles.damage, DAMAGE_KEPT);
         let beat = || {
             let fault = store.troubles.beat.load_full().filter(|fault| !fault.counts());
-            fault.map(|fault| format!("what the nodes share cannot be kept up to date: {}", fault.words()))
+            fault.map(|fault| fault.words())
+        };
+        let shared = || {
+            let words = beat().or_else(|| store.troubles.damaged_key(None))?;
+            Some(format!("what the nodes share cannot be kept up to date: {words}"))
         };
         let topology = || store.router.trouble().map(|(fault, _)| fault.words());
         let aside = || {
@@ -113,7 +140,7 @@ impl RedisCounters {
             links.iter().find_map(|link| Some(format!("{}: {}", link.name(), link.hindrance()?.words())))
         };
         let unserved = || store.router.unserved();
-        damage.or_else(topology).or_else(unserved).or_else(aside).or_else(beat)
+        damage.or_else(topology).or_else(unserved).or_else(aside).or_else(shared)
     }
 }
 

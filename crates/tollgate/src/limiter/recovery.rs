@@ -109,10 +109,7 @@ impl<'a> Numbers<'a> {
     /// short. A limit that is no more, and numbers of a single client, which no rule has, are brought in as they were.
     fn in_force(rules: &'a RuleSet, owed: &'a Owed) -> Self {
         let then = Numbers::then(owed);
-        let rule = rules.rules().iter().find(|rule| *rule.name == *then.rule);
-        let limits = rule.into_iter().flat_map(|rule| &rule.limits);
-        let limit = limits.into_iter().find(|limit| limit.counter == owed.numbers.counter);
-        Numbers { limit: limit.map_or(then.limit, |limit| &limit.limit), ..then }
+        Numbers { limit: rules.limit_of(owed.numbers.counter).unwrap_or(then.limit), ..then }
     }
 
     fn charge(&self, name: u128, owed: &Owed) -> Charge<'a> {

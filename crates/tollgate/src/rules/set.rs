@@ -11,7 +11,9 @@ use super::overrides::Overrides;
 use super::rule::{Action, Rule};
 use super::walk::CHARGES_MAX;
 use crate::accounts::Accounts;
+use crate::counters::CounterId;
 use crate::identity::{Seed, Spelling};
+use crate::limit::Limit;
 use crate::penalties::PenaltyPolicy;
 
 /// IPv6 addresses are counted by this many leading bits unless configured otherwise.
@@ -29,6 +31,8 @@ pub struct RuleSet {
     /// The most limits that are enforced for one request.
     pub(super) enforced_max: usize,
     pub(super) index: Arc<Index>,
+    /// Where the limit of a counter stands: which rule, and which of its limits.
+    counters: Arc<HashMap<CounterId, (u32, u32)>>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
@@ -71,6 +75,7 @@ impl RuleSet {
         let (layers, enforced_max) = number_layers(&rules)?;
         let (index, briefs) = file(&rules);
         Ok(RuleSet {
+            counters: Arc::new(by_counter(&rules)),
             rules: rules.into(),
             briefs,
             layers,
@@ -148,6 +153,12 @@ impl RuleSet {
         &self.rules
     }
 
+    /// The limit whose counters these are, if a rule has it.
+    pub(crate) fn limit_of(&self, counter: CounterId) -> Option<&Limit> {
+        let (rule, limit) = *self.counters.get(&counter)?;
+        Some(&self.rules.get(rule as usize)?.limits.get(limit as usize)?.limit)
+    }
+
     /// The numbers set for single users and endpoints.
     pub fn overrides(&self) -> &Arc<Overrides> {
         &self.overrides
@@ -193,6 +204,14 @@ fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[Brief]>) {
     let (index, filed) = Index::new(rules);
     let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
     (Arc::new(index), briefs)
+}
+
+/// Where each limit stands, by its counter.
+fn by_counter(rules: &[Rule]) -> HashMap<CounterId, (u32, u32)> {
+    let limits = (0..).zip(rules).flat_map(|(rule, Rule { limits, .. })| {
+        (0..).zip(limits).map(move |(position, limit)| (limit.counter, (rule, position)))
+    });
+    limits.collect()
 }
 
 /// The layer of rules that take none.
@@ -259,5 +278,29 @@ impl std::ops::Deref for Snapshot {
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Snapshot({} rules)", self.rules.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_limit_is_found_by_its_counter_however_facts_are_spelled() {
+        let rule = |number: u32| {
+            format!(
+                "[[rules]]\nname = \"r{number}\"\npriority = {}\nper = [\"user\"]\nlimits = [\
+                 {{ requests = {number}, window = \"1m\" }}, {{ requests = 9000, window = \"1h\" }}]\n",
+                7 * number % 100
+            )
+        };
+        let rules = RuleSet::from_toml(&(1..500).map(rule).collect::<String>()).unwrap();
+        let spelling = Spelling { ignore_path_case: true, ..Spelling::PLAIN };
+        for rules in [rules.clone(), rules.with_spelling(spelling)] {
+            for limit in rules.rules().iter().flat_map(|rule| &rule.limits) {
+                assert_eq!(rules.limit_of(limit.counter), Some(&limit.limit));
+            }
+            assert_eq!(rules.limit_of(CounterId(7)), None);
+        }
     }
 }

@@ -1,10 +1,14 @@
 //! A Redis cluster: which server holds which slot, followed as slots move and masters change.
+//!
+//! Several servers are asked for the map, others each time, and the one that most of them tell is taken: a server that was
+//! cut off from the others tells an old one for as long as that lasts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use futures_util::future::join_all;
 use hashbrown::HashMap;
 use parking_lot::Mutex;
 use redis::{Cmd, FromRedisValue, Value};
@@ -23,6 +27,8 @@ const READ_EVERY: Duration = Duration::from_secs(10);
 /// How often at most when something is.
 const READ_AGAIN: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_millis(500);
+/// So many servers are asked for the map at once: of a large cluster not all, for each answer is long.
+const ASKED_AT_ONCE: usize = 7;
 /// How long a decision waits, within its budget, for the keys of a slot that moves to be in one place again.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 
@@ -47,6 +53,8 @@ struct Slots {
     masters: Vec<Arc<Link>>,
     /// For each slot a position in `masters`, or none.
     owner: Box<[u16]>,
+    /// The same as it was told.
+    ranges: Vec<SlotRange>,
 }
 
 const NOBODY: u16 = u16::MAX;
@@ -55,10 +63,7 @@ impl Cluster {
     pub(super) fn open(servers: &[Address], settings: &RedisSettings) -> Result<Self, Fault> {
         let cluster = Cluster {
             settings: settings.clone(),
-            map: ArcSwap::from_pointee(Slots {
-                masters: Vec::new(),
-                owner: vec![NOBODY; SLOTS.into()].into(),
-            }),
+            map: ArcSwap::from_pointee(Slots::unknown()),
             links: Mutex::default(),
             doubted: Notify::new(),
             changed: Mutex::default(),
@@ -73,10 +78,11 @@ impl Cluster {
 
     /// Reads the map again and again; sooner when it turns out to be old.
     pub(super) async fn follow(self: Arc<Self>) {
-        loop {
-            let known = self.read_map().await;
+        let mut doubted = false;
+        for turn in 0.. {
+            let known = self.read_map(turn, doubted).await;
             let patience = if known { READ_EVERY } else { READ_AGAIN };
-            let _ = timeout(patience, self.doubted.notified()).await;
+            doubted = timeout(patience, self.doubted.notified()).await.is_ok();
             sleep(READ_AGAIN).await;
         }
     }
@@ -166,11 +172,9 @@ impl Cluster {
         Fault::Unserved
     }
 
-    /// The server a redirect names. An empty host is the one of the server that sent us on.
+    /// The server a redirect names.
     fn link_from(&self, address: &str, from: &Link) -> Result<Arc<Link>, Fault> {
-        let host = || from.name().rsplit_once(':').map_or("", |(host, _)| host);
-        let full = if address.starts_with(':') { format!("{}{address}", host()) } else { address.to_owned() };
-        self.link(&Address::parse(&full).ok_or(Fault::NotDone)?)
+        self.link(&Address::parse(&full(address, from)).ok_or(Fault::NotDone)?)
     }
 
     fn link(&self, address: &Address) -> Result<Arc<Link>, Fault> {
@@ -183,21 +187,29 @@ impl Cluster {
         Ok(link)
     }
 
-    /// Reads the map from the first server that tells it. Whether one did.
-    async fn read_map(&self) -> bool {
-        let known: Vec<Arc<Link>> = self.links.lock().values().cloned().collect();
+    /// Reads the map, beginning with another server each turn. Whether one told it.
+    async fn read_map(&self, turn: usize, doubted: bool) -> bool {
+        let mut known: Vec<Arc<Link>> = self.links.lock().values().cloned().collect();
+        known.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        let begin = turn % known.len().max(1);
+        known.rotate_left(begin);
         let mut refusals = Vec::new();
         let speaks = |link: &&Arc<Link>| link.is_connected() || link.refusal().is_some();
-        for link in known.iter().filter(speaks) {
-            match slots_of(link).await {
-                Ok(ranges) if !ranges.is_empty() => {
-                    self.learn(&ranges, link);
-                    self.trouble.store(None);
-                    return true;
+        let speaking: Vec<&Arc<Link>> = known.iter().filter(speaks).collect();
+        for asked in speaking.chunks(ASKED_AT_ONCE) {
+            let mut maps = Vec::new();
+            for answer in join_all(asked.iter().map(|link| slots_of(link))).await {
+                match answer {
+                    Ok(ranges) if !ranges.is_empty() => maps.push(ranges),
+                    Err(fault @ Fault::Misconfigured(_)) => refusals.push(fault),
+                    // A server that does not answer, or one that has yet to meet the others.
+                    Ok(_) | Err(_) => {}
                 }
-                Err(fault @ Fault::Misconfigured(_)) => refusals.push(fault),
-                // A server that does not answer, or one that has yet to meet the others.
-                Ok(_) | Err(_) => {}
+            }
+            if let Some(ranges) = self.of_most(maps, doubted) {
+                self.learn(ranges);
+                self.trouble.store(None);
+                return true;
             }
         }
         let trouble = refusal_of_most(&refusals, known.len());
@@ -210,15 +222,29 @@ impl Cluster {
         false
     }
 
-    fn learn(&self, ranges: &[SlotRange], from: &Link) {
-        let mut slots = Slots { masters: Vec::new(), owner: vec![NOBODY; SLOTS.into()].into() };
-        for SlotRange { first, last, address } in ranges {
-            let Ok(link) = self.link_from(address, from) else { continue };
+    /// The map that most tell. Of those with as many votes the one in use, unless it is doubted, or else the first.
+    fn of_most(&self, maps: Vec<Vec<SlotRange>>, doubted: bool) -> Option<Vec<SlotRange>> {
+        let in_use = self.map.load();
+        let rank = |map: &Vec<SlotRange>| {
+            let votes = maps.iter().filter(|other| *other == map).count();
+            (votes, !doubted && *map == in_use.ranges)
+        };
+        let best = maps.iter().map(rank).max()?;
+        let position = maps.iter().position(|map| rank(map) == best)?;
+        maps.into_iter().nth(position)
+    }
+
+    fn learn(&self, ranges: Vec<SlotRange>) {
+        let mut slots = Slots::unknown();
+        for SlotRange { first, last, address } in &ranges {
+            let link = Address::parse(address).and_then(|address| self.link(&address).ok());
+            let Some(link) = link else { continue };
             let position = slots.position(link);
             for slot in *first..=(*last).min(SLOTS - 1) {
                 slots.owner[usize::from(slot)] = position;
             }
         }
+        slots.ranges = ranges;
         self.forget_others(&slots.masters);
         let slots = Arc::new(slots);
         let before = self.map.swap(Arc::clone(&slots));
@@ -271,10 +297,26 @@ async fn slots_of(link: &Link) -> Result<Vec<SlotRange>, Fault> {
         answer => answer?,
     };
     let strange = |_| Fault::Misconfigured("CLUSTER SLOTS was answered with something else".to_owned());
-    Vec::from_redis_value(value).map_err(strange)
+    let mut ranges = Vec::<SlotRange>::from_redis_value(value).map_err(strange)?;
+    for range in &mut ranges {
+        range.address = full(&range.address, link);
+    }
+    // Each server in an order of its own.
+    ranges.sort_unstable();
+    Ok(ranges)
+}
+
+/// An address without a host is on that of the server that told it.
+fn full(address: &str, from: &Link) -> String {
+    let host = || from.name().rsplit_once(':').map_or("", |(host, _)| host);
+    if address.starts_with(':') { format!("{}{address}", host()) } else { address.to_owned() }
 }
 
 impl Slots {
+    fn unknown() -> Self {
+        Slots { masters: Vec::new(), owner: vec![NOBODY; SLOTS.into()].into(), ranges: Vec::new() }
+    }
+
     fn of(&self, slot: u32) -> Option<Arc<Link>> {
         let owner = self.owner.get(slot as usize)?;
         self.masters.get(usize::from(*owner)).cloned()
@@ -283,10 +325,7 @@ impl Slots {
     /// Slots that were here and are elsewhere, or nowhere, and what becomes of leases there. If the server that held a slot
     /// is still a master it has handed the slot over; else a replica has taken its place.
     fn changes(&self, next: &Slots) -> Vec<(u32, Fate)> {
-        let name = |slots: &Slots, owner: u16| -> Option<String> {
-            slots.masters.get(usize::from(owner)).map(|link| link.name().to_owned())
-        };
-        let fate = |old: u16, new: u16| match (name(self, old), name(next, new)) {
+        let fate = |old: u16, new: u16| match (self.name(old), next.name(new)) {
             (old, new) if old == new => Fate::Keep,
             (Some(old), Some(_)) if next.masters.iter().any(|master| master.name() == old) => Fate::GiveBack,
             _ => Fate::Revoke,
@@ -302,6 +341,10 @@ impl Slots {
             }
         });
         (0..).zip(fates).filter(|(_, fate)| *fate != Fate::Keep).collect()
+    }
+
+    fn name(&self, owner: u16) -> Option<&str> {
+        self.masters.get(usize::from(owner)).map(|link| link.name())
     }
 
     /// How many slots nobody holds.
@@ -320,6 +363,7 @@ impl Slots {
 }
 
 /// One line of `CLUSTER SLOTS`: a range and its master.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct SlotRange {
     first: u16,
     last: u16,

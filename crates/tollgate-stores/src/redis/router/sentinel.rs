@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::{Client, FromRedisValue, Value};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -23,6 +23,7 @@ use super::{Spot, refusal_of_most};
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// How often at most when something is.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// How long the answer to a question may take, once there is a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Follows the master.
@@ -75,12 +76,12 @@ impl Watch {
     async fn is_confirmed(&self) -> bool {
         let Some(link) = self.spot.link.load_full().filter(|link| !link.is_doubted()) else { return false };
         let Some(first) = self.sentinels.first() else { return false };
-        matches!(named_by(first, &self.master).await, Ok(address) if address.to_string() == link.name())
+        matches!(self.named_by(first).await, Ok(address) if address.to_string() == link.name())
     }
 
     /// Asks all sentinels, and follows the server that most of them name if it takes itself for a master.
     async fn look_for_master(&mut self) {
-        let answers = join_all(self.sentinels.iter().map(|sentinel| named_by(sentinel, &self.master))).await;
+        let answers = join_all(self.sentinels.iter().map(|sentinel| self.named_by(sentinel))).await;
         let mut named: Vec<(usize, &Address)> = Vec::new();
         for address in answers.iter().flatten() {
             match named.iter_mut().find(|(_, known)| *known == address) {
@@ -110,6 +111,30 @@ impl Watch {
         self.note_refusals(&answers);
     }
 
+    /// The master that a sentinel names.
+    async fn named_by(&self, sentinel: &Client) -> Result<Address, Fault> {
+        let master = &self.master;
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("get-master-addr-by-name").arg(master);
+        let answer = match ask(sentinel, &command, self.settings.connect_timeout).await {
+            Err(Fault::Misconfigured(reason)) if reason.contains("unknown command") => {
+                let words =
+                    "this server is no sentinel: nodes must name sentinels, or topology must be another";
+                return Err(Fault::Misconfigured(format!("{reason}: {words}")));
+            }
+            answer => answer?,
+        };
+        match Option::<(String, u16)>::from_redis_value(answer) {
+            Ok(Some((host, port))) => Ok(Address::Tcp { host, port }),
+            Ok(None) => Err(Fault::Misconfigured(format!(
+                "the sentinels know no master {master:?}: see sentinel_master"
+            ))),
+            Err(_) => {
+                Err(Fault::Misconfigured("a sentinel answered something else than an address".to_owned()))
+            }
+        }
+    }
+
     fn follows(&self, address: &Address) -> bool {
         self.spot.link.load().as_ref().is_some_and(|link| link.name() == address.to_string())
     }
@@ -122,7 +147,7 @@ impl Watch {
             link.ask_aside(&role, PATIENCE).await
         } else {
             let Ok(client) = self.settings.client(address) else { return false };
-            ask(&client, &role).await
+            ask(&client, &role, self.settings.connect_timeout).await
         };
         match answer {
             Ok(Value::Array(items)) => {
@@ -166,44 +191,24 @@ impl Watch {
     }
 }
 
-/// The master that a sentinel names.
-async fn named_by(sentinel: &Client, master: &str) -> Result<Address, Fault> {
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("get-master-addr-by-name").arg(master);
-    let answer = match ask(sentinel, &command).await {
-        Err(Fault::Misconfigured(reason)) if reason.contains("unknown command") => {
-            let words = "this server is no sentinel: nodes must name sentinels, or topology must be another";
-            return Err(Fault::Misconfigured(format!("{reason}: {words}")));
-        }
-        answer => answer?,
+/// One question on a connection of its own.
+async fn ask(client: &Client, command: &redis::Cmd, connect_timeout: Duration) -> Result<Value, Fault> {
+    let config =
+        AsyncConnectionConfig::new().set_connection_timeout(Some(connect_timeout)).set_response_timeout(None);
+    let mut connection = match client.get_multiplexed_async_connection_with_config(&config).await {
+        Ok(connection) => connection,
+        Err(error) => return Err(fault_of(client, &error).await),
     };
-    match Option::<(String, u16)>::from_redis_value(answer) {
-        Ok(Some((host, port))) => Ok(Address::Tcp { host, port }),
-        Ok(None) => {
-            Err(Fault::Misconfigured(format!("the sentinels know no master {master:?}: see sentinel_master")))
-        }
-        Err(_) => Err(Fault::Misconfigured("a sentinel answered something else than an address".to_owned())),
+    match timeout(PATIENCE, connection.send_packed_command(command)).await {
+        Ok(Ok(Value::ServerError(error))) => Err(Fault::from_server(&error)),
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(fault_of(client, &error).await),
+        Err(_) => Err(Fault::Silent),
     }
 }
 
-/// One question on a connection of its own.
-async fn ask(client: &Client, command: &redis::Cmd) -> Result<Value, Fault> {
-    let asked = async {
-        let mut connection = match client.get_multiplexed_async_connection().await {
-            Ok(connection) => connection,
-            Err(error) => return Err(explain(client, &error).await),
-        };
-        match connection.send_packed_command(command).await {
-            Ok(Value::ServerError(error)) => Ok(Err(Fault::from_server(&error))),
-            Ok(value) => Ok(Ok(value)),
-            Err(error) => Err(explain(client, &error).await),
-        }
-    };
-    match timeout(PATIENCE, asked).await {
-        Ok(Ok(answer)) => answer,
-        // What is no refusal is told in the words of the connection.
-        Ok(Err(none)) if none.fault == Fault::NotDone => Err(Fault::Refused(none.words)),
-        Ok(Err(none)) => Err(none.fault),
-        Err(_) => Err(Fault::Silent),
-    }
+/// What is no refusal is told in the words of the connection.
+async fn fault_of(client: &Client, error: &redis::RedisError) -> Fault {
+    let none = explain(client, error).await;
+    if none.fault == Fault::NotDone { Fault::Refused(none.words) } else { none.fault }
 }

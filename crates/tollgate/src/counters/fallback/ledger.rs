@@ -35,7 +35,7 @@ struct Padded(Mutex<Shard>);
 #[derive(Default)]
 struct Shard {
     owed: HashMap<u128, Owed>,
-    /// Whose turn it is: what cannot be brought in goes to the end, and holds up nobody.
+    /// Whose turn it is: what cannot be brought in goes to the end.
     turns: VecDeque<u128>,
     /// What was taken out and is on its way, once for each time. A reset strikes it off: then it must not come back.
     away: Vec<(u128, Owed)>,
@@ -98,11 +98,12 @@ impl Ledger {
         }
     }
 
-    /// Takes so many entries off the list, from one shard after another.
+    /// Takes so many entries off the list, from one shard after another. The next call begins with another shard, even if
+    /// this one has more: what cannot be brought in goes back to where it was, and would be all that is ever looked at.
     pub(super) fn next(&self, count_max: usize) -> Vec<(u128, Owed)> {
         let mut found = Vec::new();
         for _ in 0..SHARDS {
-            let turn = self.next.load(Ordering::Relaxed);
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let mut shard = lock(&self.shards[turn % SHARDS].0);
             while found.len() < count_max
                 && let Some(name) = shard.turns.pop_front()
@@ -112,7 +113,6 @@ impl Ledger {
             if found.len() >= count_max {
                 break;
             }
-            self.next.store(turn.wrapping_add(1), Ordering::Relaxed);
         }
         found
     }
