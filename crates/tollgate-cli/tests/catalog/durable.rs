@@ -87,7 +87,7 @@ fn a_reset_of_a_checks_own_numbers_is_followed_by_other_nodes() {
     let url = postgres.create_database();
     let nodes = [(); 2].map(|()| node(&url, ""));
     let own =
-        r#"{"user_id":"bob","endpoint":"/x","limit":1,"window_seconds":86400,"strategy":"fixed_window"}"#;
+        r#"{"user_id":"bob","endpoint":"/x","limit":1,"window_seconds":2592000,"strategy":"fixed_window"}"#;
     let check = |node: &Service| node.post("/v1/rate-limit/check", own).status;
     assert_eq!((check(&nodes[1]), check(&nodes[1])), (200, 429));
     let reset = nodes[0].admin("POST", "/v1/rate-limit/reset", own);
