@@ -39,6 +39,11 @@ fn settings() -> ServerSettings {
     }
 }
 
+/// For clients that are not slow, on a machine that may be.
+fn with_patience() -> ServerSettings {
+    ServerSettings { header_timeout: PATIENCE, ..settings() }
+}
+
 type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 
 /// Long enough for a test to do something meanwhile.
@@ -114,7 +119,7 @@ async fn eventually(holds: impl AsyncFn() -> bool) {
 
 #[tokio::test]
 async fn handlers_see_the_address_of_the_client() {
-    let server = start(settings()).await;
+    let server = start(with_patience()).await;
     let mut stream = server.connect().await;
     let text = ask(&mut stream).await;
     assert!(text.ends_with(&stream.local_addr().unwrap().to_string()), "{text}");
@@ -137,8 +142,8 @@ async fn t40_a_head_that_comes_byte_by_byte_is_cut_off() {
 #[tokio::test]
 async fn t40_a_connection_that_says_nothing_is_closed() {
     let server = start(settings()).await;
-    let mut stream = server.connect().await;
     let started = Instant::now();
+    let mut stream = server.connect().await;
     assert_eq!(rest(&mut stream).await, "");
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(190) && took < PATIENCE, "{took:?}");
@@ -146,7 +151,7 @@ async fn t40_a_connection_that_says_nothing_is_closed() {
 
 #[tokio::test]
 async fn t40_a_slow_head_on_a_used_connection_is_cut_off_too() {
-    let server = start(settings()).await;
+    let server = start(ServerSettings { header_timeout: Duration::from_secs(2), ..settings() }).await;
     let mut stream = server.connect().await;
     ask(&mut stream).await;
     stream.write_all(b"GET / HT").await.unwrap();
@@ -157,15 +162,16 @@ async fn t40_a_slow_head_on_a_used_connection_is_cut_off_too() {
 
 #[tokio::test]
 async fn t40_an_idle_connection_is_closed_and_not_before_its_time() {
-    let server = start(ServerSettings { idle_timeout: Duration::from_secs(3), ..settings() }).await;
+    let (header_timeout, idle_timeout) = (Duration::from_secs(1), Duration::from_secs(3));
+    let server = start(ServerSettings { header_timeout, idle_timeout, ..settings() }).await;
     let mut stream = server.connect().await;
     for _ in 0..3 {
         ask(&mut stream).await;
         // Longer than the header timeout: lying idle is not being slow.
-        tokio::time::sleep(Duration::from_millis(350)).await;
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
     }
-    ask(&mut stream).await;
     let started = Instant::now();
+    ask(&mut stream).await;
     assert_eq!(rest(&mut stream).await, "");
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(2_900) && took < PATIENCE, "{took:?}");
@@ -174,9 +180,9 @@ async fn t40_an_idle_connection_is_closed_and_not_before_its_time() {
 #[tokio::test]
 async fn t40_an_idle_http2_connection_is_closed() {
     let server = start(ServerSettings { idle_timeout: Duration::from_millis(600), ..settings() }).await;
+    let started = Instant::now();
     let mut stream = server.connect().await;
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
-    let started = Instant::now();
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes).await;
     let took = started.elapsed();
@@ -186,7 +192,7 @@ async fn t40_an_idle_http2_connection_is_closed() {
 
 #[tokio::test]
 async fn a_head_with_too_many_or_too_long_fields_is_refused() {
-    let server = start(settings()).await;
+    let server = start(with_patience()).await;
     for fields in ["a: b\r\n".repeat(101), format!("a: {}\r\n", "b".repeat(70_000))] {
         let mut stream = server.connect().await;
         // The server may have heard enough before all is written.
@@ -200,7 +206,7 @@ async fn a_head_with_too_many_or_too_long_fields_is_refused() {
 
 #[tokio::test]
 async fn a_request_may_take_longer_than_a_connection_may_lie_idle() {
-    let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..settings() }).await;
+    let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..with_patience() }).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
@@ -208,7 +214,7 @@ async fn a_request_may_take_longer_than_a_connection_may_lie_idle() {
 
 #[tokio::test]
 async fn t40_one_address_has_only_so_many_connections() {
-    let server = start(ServerSettings { connections_per_ip_max: 2, ..settings() }).await;
+    let server = start(ServerSettings { connections_per_ip_max: 2, ..with_patience() }).await;
     let mut first = server.connect().await;
     let mut second = server.connect().await;
     ask(&mut first).await;
@@ -242,7 +248,7 @@ async fn t40_five_hundred_slow_sockets_do_not_stop_a_healthy_one() {
 
 #[tokio::test]
 async fn t59_a_request_in_flight_is_answered_and_new_connections_are_refused() {
-    let mut server = start(settings()).await;
+    let mut server = start(with_patience()).await;
     let mut busy = server.connect().await;
     let mut idle = server.connect().await;
     ask(&mut idle).await;
@@ -260,21 +266,37 @@ async fn t59_a_request_in_flight_is_answered_and_new_connections_are_refused() {
 
 #[tokio::test]
 async fn t59_a_request_that_was_on_its_way_when_the_end_came_is_answered() {
-    let mut server = start(settings()).await;
+    for _ in 0..5 {
+        let Some(told) = asked_at_the_end().await else { continue };
+        for text in told {
+            assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
+        }
+        return;
+    }
+    panic!("the machine stands still each time");
+}
+
+/// What is answered, on a used and on a fresh connection, to requests that come just after the end has begun. Nothing if they
+/// came too late: who has nothing to say is waited for 300 ms.
+async fn asked_at_the_end() -> Option<[String; 2]> {
+    let mut server = start(with_patience()).await;
     let mut used = server.connect().await;
     ask(&mut used).await;
     let mut fresh = server.connect().await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    eventually(async || server.stats.open.load(Ordering::Relaxed) == 2).await;
+    let ending = Instant::now();
     server.stop();
     tokio::time::sleep(Duration::from_millis(20)).await;
     for stream in [&mut used, &mut fresh] {
-        stream.write_all(GET.as_bytes()).await.unwrap();
+        let _ = stream.write_all(GET.as_bytes()).await;
     }
-    for stream in [&mut used, &mut fresh] {
-        let text = rest(stream).await;
-        assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
-    }
-    assert_eq!(server.task.await.unwrap().aborted, 0);
+    let in_time = ending.elapsed() < Duration::from_millis(200);
+    let told = [rest(&mut used).await, rest(&mut fresh).await];
+    let report = server.task.await.unwrap();
+    in_time.then(|| {
+        assert_eq!(report.aborted, 0);
+        told
+    })
 }
 
 #[tokio::test]

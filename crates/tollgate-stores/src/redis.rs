@@ -69,7 +69,7 @@ pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, V
 use self::trouble::Troubles;
 pub use self::url::{ServerUrl, UrlError};
 
-/// How long what no request waits for may take.
+/// How long what no request waits for may take, if requests themselves may not take longer.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Counters on Redis or Valkey.
@@ -85,6 +85,8 @@ struct Store {
     script: ChargeAll,
     timeout: Duration,
     connect_timeout: Duration,
+    /// How long what no request waits for may take.
+    admin_timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
     refusals: Option<Refusals>,
@@ -116,12 +118,15 @@ impl RedisCounters {
     pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
         let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
         let router = Arc::new(router);
+        // Whoever lets decisions wait for a distant server does not mean that nothing can be reset on it.
+        let admin_timeout = ADMIN_TIMEOUT.max(settings.timeout);
         let store = Arc::new(Store {
-            errands: Errands::new(Arc::clone(&router)),
+            errands: Errands::new(Arc::clone(&router), admin_timeout),
             router,
             script: ChargeAll::new(),
             timeout: settings.timeout,
             connect_timeout: settings.connect_timeout,
+            admin_timeout,
             schema: Schema::new(settings.schema),
             refusals: settings.refusal_cache.then(Refusals::default),
             leases: Leases::new(settings.leased_from, Instant::now()),
@@ -246,7 +251,7 @@ impl CounterStore for RedisCounters {
 
     async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         let carried = self.0.carry_unless_reset(held, now).await;
-        carried.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        carried.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     async fn carry_and_charge(
@@ -272,15 +277,15 @@ impl CounterStore for RedisCounters {
 
 impl CounterAdmin for RedisCounters {
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        self.0.reset(charges).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.reset(charges).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        self.0.pardon(client).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.pardon(client).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-        self.0.penalised(count_max, now).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.penalised(count_max, now).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 }
 
@@ -334,7 +339,7 @@ impl Store {
 
     /// A command that no request waits for.
     async fn admin(&self, place: Place, command: Cmd) -> Result<Value, Fault> {
-        self.router.call(place, command, Instant::now() + ADMIN_TIMEOUT).await
+        self.router.call(place, command, Instant::now() + self.admin_timeout).await
     }
 
     /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.

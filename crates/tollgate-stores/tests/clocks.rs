@@ -15,7 +15,7 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate::{Algorithm, Limit, Span, Window};
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{DAY, Gauge, Watched, charges};
+use self::harness::limits::{Gauge, Watched, charges};
 use self::harness::{Shared, exact, now, open, runtime, single};
 
 /// The caller sends the boundaries of a calendar's windows, around its own clock.
@@ -26,7 +26,7 @@ fn a_node_that_is_days_behind_gives_nobody_a_second_quota() {
     let limit = Limit::new(Algorithm::FixedWindow, 5, Window::Calendar(Arc::new(calendar))).unwrap();
     for days in [0_u64, 1, 2, 3, 40] {
         let gauge = Gauge::new(limit.clone());
-        let behind = Span::from_micros(DAY.as_micros() * days);
+        let behind = Span::from_secs(86_400 * days);
         let admits = || {
             thread::sleep(Duration::from_millis(5));
             let charges = charges([&gauge], 1);

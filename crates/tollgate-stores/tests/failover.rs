@@ -34,6 +34,7 @@ fn gauge(algorithm: Algorithm, requests: u32) -> Gauge {
 struct Load {
     stop: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
+    refused: Arc<AtomicU64>,
     callers: Vec<tokio::task::JoinHandle<Seen>>,
 }
 
@@ -47,9 +48,10 @@ struct Seen {
 impl Load {
     fn start(runtime: &Runtime, store: &RedisCounters, gauges: &[Gauge]) -> Self {
         let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let refused = Arc::new(AtomicU64::new(0));
         let callers = (0..CALLERS).map(|_| {
             let (store, gauges) = (store.clone(), gauges.to_vec());
-            let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
+            let (stop, admitted, refused) = (Arc::clone(&stop), Arc::clone(&admitted), Arc::clone(&refused));
             runtime.spawn(async move {
                 let mut seen = Seen::default();
                 while !stop.load(Ordering::Relaxed) {
@@ -59,7 +61,9 @@ impl Load {
                             seen.admissions.push(Instant::now());
                             admitted.fetch_add(1, Ordering::Relaxed);
                         }
-                        Ok(_) => {}
+                        Ok(_) => {
+                            refused.fetch_add(1, Ordering::Relaxed);
+                        }
                         Err(error) => seen.errors.push((Instant::now(), error)),
                     }
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -67,7 +71,7 @@ impl Load {
                 seen
             })
         });
-        Load { callers: callers.collect(), stop, admitted }
+        Load { callers: callers.collect(), stop, admitted, refused }
     }
 
     fn admitted(&self) -> u64 {
@@ -78,14 +82,16 @@ impl Load {
         wait_until(PATIENCE, || self.admitted() >= count)
     }
 
-    /// Waits until nothing more is admitted.
+    /// Waits until nothing more is admitted: every caller has been refused several times since the last time one was not.
     fn runs_dry(&self) {
-        let mut last = (self.admitted(), Instant::now());
+        let look = || (self.admitted(), self.refused.load(Ordering::Relaxed));
+        let mut last = look();
         let dry = wait_until(PATIENCE, || {
-            if self.admitted() != last.0 {
-                last = (self.admitted(), Instant::now());
+            let (admitted, refused) = look();
+            if admitted != last.0 {
+                last = (admitted, refused);
             }
-            last.1.elapsed() > Duration::from_millis(300)
+            refused - last.1 >= 10 * CALLERS as u64
         });
         assert!(dry);
     }
@@ -131,7 +137,7 @@ fn demanding(topology: Topology) -> RedisSettings {
     RedisSettings { timeout, ..exact(topology) }
 }
 
-const LIMIT: u32 = 4_000;
+const LIMIT: u32 = 8_000;
 const BEFORE_THE_KILL: u64 = 2_000;
 
 /// How far the master was at each moment: from what a replica has in the end follows since when nothing reached it.
@@ -210,7 +216,7 @@ fn under_sentinels(fleet: &SentinelFleet) -> Topology {
 #[test]
 fn a_master_killed_under_sentinels_is_replaced_and_little_is_admitted_twice() {
     with_one_failover(|| {
-        let fleet = SentinelFleet::start();
+        let fleet = SentinelFleet::with_quick_failover();
         let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
         let master = |_: &_| fleet.server_at(fleet.master());
         survives_the_death_of_its_master("sentinel", topology, fleet.servers(), master, |_, history, _| {
@@ -228,7 +234,7 @@ fn replicas(fleet: &SentinelFleet) -> Vec<&RedisServer> {
 #[test]
 fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twice() {
     let over = with_one_failover(|| {
-        let fleet = SentinelFleet::start();
+        let fleet = SentinelFleet::with_quick_failover();
         let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
         let authorise = |password| {
             for replica in &replicas {
@@ -268,7 +274,7 @@ fn slot_of(cluster: &RedisCluster, gauge: &Gauge) -> u16 {
 #[test]
 fn a_master_killed_in_a_cluster_is_replaced_and_little_is_admitted_twice() {
     with_one_failover(|| {
-        let cluster = RedisCluster::start();
+        let cluster = RedisCluster::with_quick_failover();
         let master = |gauge: &Gauge| cluster.server_at(cluster.slot_owner(slot_of(&cluster, gauge)));
         let kill = |master: &RedisServer, history: &History, _: &Load| {
             let port = master.port().to_string();

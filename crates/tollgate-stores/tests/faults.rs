@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tollgate::Span;
 use tollgate::algorithms::Verdict;
-use tollgate::counters::StoreError;
+use tollgate::counters::{CounterAdmin, StoreError};
 use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Secret, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
@@ -217,6 +217,17 @@ fn replies_within_the_budget_are_waited_for() {
     assert_eq!(rig.link().breaker_openings, 0);
 }
 
+/// Resets had one second, whatever the budget was.
+#[test]
+fn a_reset_is_waited_for_as_long_as_a_decision() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: PATIENCE, ..settings });
+    let gauge = Gauge::a_day(Algorithm::TokenBucket, 10);
+    assert!(rig.charge(&gauge, 5).0.is_ok());
+    rig.proxy.set(Fault::Latency(Duration::from_millis(1_200)));
+    assert_eq!(rig.runtime.block_on(rig.store.reset(&charges([&gauge], 0))), Ok(1));
+    assert_eq!(rig.remaining(&gauge), 10);
+}
+
 #[test]
 fn a_distant_server_is_found_again_within_a_longer_budget() {
     let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(1), ..settings });
@@ -235,9 +246,11 @@ fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
         rig.proxy.set(Fault::BlackHoleReplies);
         let (told, _) = rig.charge(&gauge, 1);
         assert_eq!(told, Err(StoreError::Timeout { deadline: rig.budget }), "{algorithm}");
+        let sent = || rig.server.commandstats("evalsha");
+        assert!(wait_until(PATIENCE, || sent() > evaluated), "{algorithm}: never sent");
         // Long enough for anybody who would try again.
         thread::sleep(Duration::from_millis(100));
-        assert_eq!(rig.server.commandstats("evalsha"), evaluated + 1, "{algorithm}");
+        assert_eq!(sent(), evaluated + 1, "{algorithm}");
         rig.proxy.set(Fault::None);
         assert_eq!(rig.remaining(&gauge), 9, "{algorithm}");
     }
@@ -504,7 +517,8 @@ fn connections_killed_under_load_are_made_again() {
 /// A probe is sent every 75 to 125 ms. A connection that is made anew has been answered on: nothing is left to ask.
 #[test]
 fn a_new_connection_ends_the_doubts_at_once() {
-    let rig = Rig::new();
+    // A connection whose greeting takes longer than the budget is still doubted.
+    let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
     let back = (0..9).map(|_| {
         let dials = rig.link().dials;
         rig.proxy.set(Fault::Drop);
@@ -735,8 +749,12 @@ fn hints_are_heard_again_when_their_connection_led_nowhere() {
         })
     };
     assert!(hears(PATIENCE));
-    assert!(rig.proxy.silence("SUBSCRIBE"));
     let at_once = Duration::from_millis(300);
-    assert!(!hears(at_once) || !hears(at_once), "the last may have been under way");
+    // The last may have been under way; and on a machine that stands still, there may be another connection by then.
+    let is_silent = (0..5).any(|_| {
+        assert!(wait_until(PATIENCE, || rig.proxy.silence("SUBSCRIBE")));
+        !hears(at_once) || !hears(at_once)
+    });
+    assert!(is_silent);
     assert!(hears(PATIENCE));
 }

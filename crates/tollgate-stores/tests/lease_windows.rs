@@ -171,14 +171,20 @@ fn a_slice_near_the_end_of_its_window_is_what_can_be_used_until_then() {
     runtime().block_on(async {
         let fleet = Fleet::new().await;
         for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
-            let client = Client::new(limit(algorithm, 100_000, WINDOW));
-            sleep_until(client.end - 300_000).await;
-            while fleet.nodes[0].leases().units == 0 && now().as_micros() < client.end {
-                client.admits(&fleet.nodes[0], 1).await;
+            // A machine may be so slow that the window ends first, and the slice is of the next one.
+            for _ in 0..5 {
+                let client = Client::new(limit(algorithm, 100_000, WINDOW));
+                sleep_until(client.end - 300_000).await;
+                while fleet.nodes[0].leases().units == 0 && now().as_micros() < client.end {
+                    client.admits(&fleet.nodes[0], 1).await;
+                }
+                let (units, in_time) = (fleet.nodes[0].leases().units, now().as_micros() < client.end);
+                assert!(!in_time || units <= 120, "{algorithm:?}: {units} for less than 0.3 s");
+                sleep_until(client.end + 300_000).await;
+                if in_time {
+                    break;
+                }
             }
-            let units = fleet.nodes[0].leases().units;
-            assert!(units <= 120, "{algorithm:?}: {units} for less than 0.3 s");
-            sleep_until(client.end + 300_000).await;
         }
     });
 }

@@ -32,6 +32,7 @@ struct Load {
 
 #[derive(Debug, Default)]
 struct Figures {
+    lasted: Duration,
     requests: u64,
     admitted: u64,
     calls: u64,
@@ -121,10 +122,12 @@ impl Load {
             for node in nodes {
                 node.await.unwrap();
             }
+            let lasted = start.elapsed();
             let requests = requests.load(Ordering::Relaxed);
             let calls = server.commandstats("evalsha");
             let by_window: Vec<u64> = windows.iter().map(|count| count.load(Ordering::Relaxed)).collect();
             Figures {
+                lasted,
                 requests,
                 admitted: by_window.iter().sum(),
                 calls: calls - before,
@@ -182,8 +185,8 @@ fn a_bucket_gives_out_what_it_holds_and_what_comes_in_and_no_more() {
     let figures = load.run(&server, None);
     figures.show("token bucket, one node busier than the next");
     let in_time = |time: Duration| 100_000 + 100_000 * u64::try_from(time.as_millis()).unwrap() / 60_000;
-    // The run ends a little later than planned, by as much as a machine is slow.
-    assert!(figures.admitted <= in_time(lasting + Duration::from_secs(2)));
+    // The run ends later than planned by as much as a machine is slow. A server's clock may stand for a moment.
+    assert!(figures.admitted <= in_time(figures.lasted + Duration::from_millis(100)));
     let possible = figures.requests.min(in_time(lasting));
     assert!(figures.admitted * 1_000 >= possible * 990);
     assert!(figures.calls * 50 <= figures.requests);

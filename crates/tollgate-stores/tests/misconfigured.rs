@@ -154,7 +154,7 @@ fn a_server_of_a_cluster_with_an_old_view_does_not_hold_a_node() {
 
 #[test]
 fn a_master_is_followed_with_the_rights_that_are_documented_for_it() {
-    let fleet = SentinelFleet::start();
+    let fleet = SentinelFleet::with_quick_failover();
     let rights = "reset on >secret resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set \
                   +zadd +zcard +zrange +zremrangebyscore +hset +hget +hrandfield +hdel +pttl +expireat \
                   +subscribe +role";

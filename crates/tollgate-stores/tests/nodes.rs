@@ -116,7 +116,7 @@ fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses(
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
         let settings = exact(single(proxy.address()));
-        let store = open(&RedisSettings { timeout: Duration::from_millis(300), ..settings }).await;
+        let store = open(&RedisSettings { timeout: Duration::from_secs(2), ..settings }).await;
         let other = open(&exact(single(server.address()))).await;
         let (kept, body) = (Duration::from_mins(10), [2; 32]);
         assert_eq!(store.claim([1; 32], body, kept).await, Ok(Claim::Ours));

@@ -59,7 +59,7 @@ fn a_slot_on_its_way_answers_ask_for_keys_that_have_left() {
 
 #[test]
 fn a_replica_takes_over_and_the_dead_master_returns_as_its_replica() {
-    let cluster = RedisCluster::start();
+    let cluster = RedisCluster::with_quick_failover();
     let slot = key_slot(b"a");
     let master = cluster.server_at(cluster.slot_owner(slot));
     assert_eq!(master.cli(&["SET", "a", "here"]), "OK");

@@ -152,7 +152,9 @@ fn black_hole_takes_requests_and_gives_nothing_back() {
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
     assert!(wait_until(PATIENCE, || bench.increments() == "1"));
     bench.proxy.set(Fault::None);
-    assert!(ping(&mut client).is_err(), "a lost reply must not make way for a later one");
+    // What the server said may be late; what it says next must not be there at all.
+    let told = ping(&mut client).ok();
+    assert_ne!(told.as_deref(), Some("PONG"), "a lost reply must not make way for a later one");
 }
 
 #[test]

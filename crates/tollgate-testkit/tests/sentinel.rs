@@ -9,7 +9,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_replica_becomes_master_when_the_master_dies_and_keeps_what_it_had() {
-    let fleet = SentinelFleet::start();
+    let fleet = SentinelFleet::with_quick_failover();
     assert_eq!((fleet.sentinels().len(), fleet.master_name()), (3, "gate"));
     let first = fleet.server_at(fleet.master());
     assert_eq!(first.cli(&["SET", "k", "v"]), "OK");

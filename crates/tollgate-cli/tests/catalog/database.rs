@@ -24,13 +24,25 @@ pub(crate) fn config(url: &str, more: &str) -> String {
 
 /// A node on this database.
 pub(crate) fn node(url: &str, more: &str) -> Service {
-    Service::with_config(&config(url, more))
+    on_its_database(Service::with_config(&config(url, more)))
 }
 
 /// A node in a folder that was used before.
 pub(crate) fn node_again(folder: TempDir) -> Service {
+    on_its_database(node_again_without_database(folder))
+}
+
+/// The same, where its database is away.
+pub(crate) fn node_again_without_database(folder: TempDir) -> Service {
     let file = folder.path().join("tollgate.toml");
     Service::start(folder, Some(&file), &[])
+}
+
+/// Once it has read everything. It serves without its database when a busy machine kept it from that for a second.
+pub(crate) fn on_its_database(service: Service) -> Service {
+    let is_read = || service.admin("GET", "/v1/admin/audit", "").status == 200;
+    wait_for("the database to be read", || is_read().then_some(()));
+    service
 }
 
 /// Ends a node in good order.
@@ -47,7 +59,7 @@ pub(crate) fn alone(more: &str) -> (Service, Store) {
     let url = format!("sqlite://{}", folder.path().join("gate.db").display());
     let file = folder.path().join("tollgate.toml");
     std::fs::write(&file, config(&url, more)).unwrap();
-    let service = Service::start(folder, Some(&file), &[]);
+    let service = on_its_database(Service::start(folder, Some(&file), &[]));
     let store = Store::open(&url);
     (service, store)
 }

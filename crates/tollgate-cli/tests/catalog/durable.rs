@@ -3,7 +3,7 @@
 use tollgate_stores::sql::{AuditFilter, Edit, Expect, Numbers, Write};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
-use crate::database::{Store, alone, config, node, node_again, now_micros, quota, stop};
+use crate::database::{Store, alone, config, node, node_again, now_micros, on_its_database, quota, stop};
 use crate::harness::{Service, wait_for};
 
 fn set(node: &Service, limit: u32) {
@@ -87,7 +87,7 @@ fn a_reset_of_a_checks_own_numbers_is_followed_by_other_nodes() {
     let url = postgres.create_database();
     let nodes = [(); 2].map(|()| node(&url, ""));
     let own =
-        r#"{"user_id":"bob","endpoint":"/x","limit":1,"window_seconds":86400,"strategy":"fixed_window"}"#;
+        r#"{"user_id":"bob","endpoint":"/x","limit":1,"window_seconds":2592000,"strategy":"fixed_window"}"#;
     let check = |node: &Service| node.post("/v1/rate-limit/check", own).status;
     assert_eq!((check(&nodes[1]), check(&nodes[1])), (200, 429));
     let reset = nodes[0].admin("POST", "/v1/rate-limit/reset", own);
@@ -152,7 +152,7 @@ fn a_reset_is_made_up_for_by_a_node_that_had_no_database_when_it_first_started()
         url.replace(&format!(":{}/", postgres.port()), &format!(":{}/", proxy.address().port()));
     let limit = "default_limit = 2\ndefault_window = \"1h\"\n";
     let start = |url: &str| Service::with_config(&format!("{limit}{}", config(url, "")));
-    let here = start(&url);
+    let here = on_its_database(start(&url));
     proxy.set(Fault::Drop);
     let away = start(&through_proxy);
     wait_for("the limit to be used up", || (away.check("bob", "/x").status == 429).then_some(()));

@@ -5,7 +5,8 @@ use tollgate_stores::sql::{Item, Numbers};
 use tollgate_testkit::PostgresServer;
 
 use crate::database::{
-    Store, block, check_with, config, key, node, node_again, rule, stop, wait_for_version,
+    Store, block, check_with, config, key, node, node_again, node_again_without_database, rule, stop,
+    wait_for_version,
 };
 use crate::harness::{Service, wait_for};
 
@@ -72,7 +73,7 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
     let folder = stop(service);
     postgres.kill9();
 
-    let service = node_again(folder);
+    let service = node_again_without_database(folder);
     assert_eq!(check_with(&service, &key.text).json()["limit"], 50);
     assert_eq!(service.check("bob", "/x").json()["limit"], 12);
     let ready = service.get("/readyz");
@@ -118,12 +119,12 @@ fn a_snapshot_of_another_database_or_a_damaged_one_is_not_used() {
     let bytes = std::fs::read(&snapshot).unwrap();
     let elsewhere = config("postgres://u:p@127.0.0.1:1/gate", "");
     std::fs::write(folder.path().join("tollgate.toml"), elsewhere).unwrap();
-    let service = node_again(folder);
+    let service = node_again_without_database(folder);
     assert_eq!(service.check("bob", "/x").json()["limit"], 100);
     assert!(service.log().contains("is of another database"), "{}", service.log());
     let folder = stop(service);
     std::fs::write(&snapshot, &bytes[..bytes.len() / 2]).unwrap();
-    let service = node_again(folder);
+    let service = node_again_without_database(folder);
     assert_eq!(service.check("bob", "/x").status, 200);
     assert!(service.log().contains("the configuration on disk cannot be read"), "{}", service.log());
 }

@@ -93,7 +93,7 @@ fn t27_the_secret_of_a_key_is_in_no_row_of_the_database() {
 
 #[test]
 fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
-    let service = node("postgres://u:canary-password@127.0.0.1:1/gate", "");
+    let service = Service::with_config(&config("postgres://u:canary-password@127.0.0.1:1/gate", ""));
     let shown = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["config", "show", "--config"])
         .arg(service.config_file())

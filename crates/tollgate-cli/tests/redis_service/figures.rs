@@ -7,7 +7,7 @@ use std::path::Path;
 use tollgate_testkit::RedisServer;
 
 use crate::harness::{Service, wait_for};
-use crate::{admitted, check, service};
+use crate::{admitted, check, service, sharing};
 
 /// All that can fall. What is not here only grows, and has to be a counter.
 const GAUGES: [&str; 23] = [
@@ -116,7 +116,7 @@ fn what_only_grows_is_a_counter_and_what_can_fall_is_a_gauge() {
 #[test]
 fn asking_counts_nothing_a_second_time() {
     let redis = RedisServer::start();
-    let service = service(3, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), "");
+    let service = sharing(3, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), "");
     assert_eq!(admitted(&service, "alice", 3), 3);
     let charges = |service: &Service| service.metric("tollgate_store_charges_total");
     assert_eq!([charges(&service), charges(&service), charges(&service)], [Some(3.0); 3]);

@@ -9,7 +9,7 @@ use std::thread;
 use tollgate_testkit::RedisServer;
 
 use crate::harness::{Service, read_some};
-use crate::{admitted, service};
+use crate::{admitted, sharing};
 
 const NODES: usize = 3;
 const CONNECTIONS: usize = 60;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 50;
 fn nodes(redis: &RedisServer, limit: u32, count: usize) -> Vec<Service> {
     // Nothing is proved by a time-out: on a busy machine it would only make a decision degraded.
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
-    (0..count).map(|_| service(limit, &counters, "")).collect()
+    (0..count).map(|_| sharing(limit, &counters, "")).collect()
 }
 
 #[test]

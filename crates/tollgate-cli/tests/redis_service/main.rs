@@ -14,11 +14,23 @@ mod topologies;
 mod troubles;
 mod watching;
 
-use crate::harness::Service;
+use crate::harness::{Service, wait_for};
 
 /// A service on these counters, with a limit by user that hardly refills, and more keys of `[counters]` or the rule.
 fn service(limit: u32, counters: &str, rule: &str) -> Service {
     Service::with_config(&config(limit, counters, rule))
+}
+
+/// A service that has found its counters. It serves without them when a busy machine kept it from that for a second.
+fn sharing(limit: u32, counters: &str, rule: &str) -> Service {
+    let service = service(limit, counters, rule);
+    wait_until_it_is(&service, "ready");
+    service
+}
+
+/// Until `/readyz` says so.
+fn wait_until_it_is(service: &Service, status: &str) {
+    wait_for(status, || (service.get("/readyz").json()["status"] == status).then_some(()));
 }
 
 fn config(limit: u32, counters: &str, rule: &str) -> String {

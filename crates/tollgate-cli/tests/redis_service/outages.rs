@@ -8,12 +8,17 @@ use std::time::{Duration, Instant};
 use tollgate_testkit::RedisServer;
 
 use crate::harness::{Service, wait_for};
-use crate::{admitted, check, service};
+use crate::{admitted, check, service, wait_until_it_is};
 
 /// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here. Without
 /// leases: what is leased is admitted in an outage as before it, and is not degraded.
 fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
-    service(limit, &format!("url = \"{}\"\ntimeout = \"300ms\"\nleases = false", redis.url()), rule)
+    service(limit, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), rule)
+}
+
+/// On one that will be frozen: whoever notices waits as long as the time-out, several times.
+fn on_one_that_freezes(redis: &RedisServer, limit: u32) -> Service {
+    service(limit, &format!("url = \"{}\"\ntimeout = \"2s\"\nleases = false", redis.url()), "")
 }
 
 fn wait_until_shared(service: &Service, user: &str) {
@@ -40,7 +45,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     assert!(service.log().contains("serving without the counter store"), "{}", service.log());
     redis.restart();
     wait_until_shared(&service, "alice");
-    assert_eq!(service.get("/readyz").json()["status"], "ready");
+    wait_until_it_is(&service, "ready");
 }
 
 #[test]
@@ -79,7 +84,7 @@ fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
 #[test]
 fn what_was_admitted_in_an_outage_is_not_admitted_again_after_it() {
     let redis = RedisServer::start();
-    let service = on(&redis, 100, "");
+    let service = on_one_that_freezes(&redis, 100);
     wait_until_shared(&service, "other");
     assert_eq!(admitted(&service, "alice", 30), 30);
     redis.freeze();
@@ -114,7 +119,7 @@ fn a_redis_that_was_killed_and_is_back_is_used_again() {
 
 /// Two nodes that know of each other, without a Redis that answers.
 fn two_nodes_in_an_outage(redis: &RedisServer) -> [Service; 2] {
-    let nodes = [(); 2].map(|()| on(redis, 100, ""));
+    let nodes = [(); 2].map(|()| on_one_that_freezes(redis, 100));
     wait_for("the nodes to know of each other", || {
         let known = |node: &Service| node.metric("tollgate_store_nodes") == Some(2.0);
         nodes.iter().all(known).then_some(())
@@ -179,7 +184,7 @@ fn a_node_that_restarts_in_an_outage_admits_its_share_and_not_the_whole_limit() 
 #[test]
 fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
     let redis = RedisServer::start();
-    let service = on(&redis, 100, "");
+    let service = on_one_that_freezes(&redis, 100);
     wait_until_shared(&service, "witness");
     redis.freeze();
     notice_outage(&service);

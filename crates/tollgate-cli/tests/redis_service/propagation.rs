@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 
 use crate::harness::{Answer, Service, wait_for};
-use crate::{admitted, check, service};
+use crate::{admitted, check, service, sharing};
 
-/// So long at worst, when every message is lost.
-const WORST: Duration = Duration::from_secs(5);
+/// So long at worst, when every message is lost and the machine is busy.
+const WORST: Duration = Duration::from_secs(15);
 
 fn fleet(redis: &RedisServer, limit: u32) -> [Service; 3] {
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
-    [(); 3].map(|()| service(limit, &counters, ""))
+    [(); 3].map(|()| sharing(limit, &counters, ""))
 }
 
 /// How long until it holds on all nodes.
@@ -43,8 +43,7 @@ fn a_reset_on_one_node_is_in_force_on_all() {
 #[test]
 fn a_reset_forgets_what_another_node_counted_in_an_outage() {
     let redis = RedisServer::start();
-    let nodes =
-        [(); 2].map(|()| service(100, &format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url()), ""));
+    let nodes = [(); 2].map(|()| service(100, &format!("url = \"{}\"\ntimeout = \"2s\"", redis.url()), ""));
     until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
     redis.freeze();
     wait_for("the outage to be noticed", || check(&nodes[1], "other").1.then_some(()));
@@ -203,7 +202,7 @@ fn numbers_outlive_a_redis_that_goes_back_to_an_older_state() {
 fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
     let redis = RedisServer::start();
     let proxy = FaultProxy::in_front_of(redis.address());
-    let cut_off = format!("url = \"redis://{}/0\"\ntimeout = \"300ms\"", proxy.address());
+    let cut_off = format!("url = \"redis://{}/0\"\ntimeout = \"10s\"", proxy.address());
     let nodes = [cut_off, format!("url = \"{}\"\ntimeout = \"10s\"", redis.url())]
         .map(|counters| service(100, &counters, ""));
     until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
@@ -315,7 +314,8 @@ fn told(answer: &Answer) -> (bool, u64) {
 #[test]
 fn t39_a_batch_whose_caller_hung_up_is_finished_and_told_again_by_any_node() {
     let redis = RedisServer::start();
-    let nodes = fleet(&redis, 1_000_000);
+    // One of them comes back every 26 s: not while this runs.
+    let nodes = fleet(&redis, 100_000);
     let batch = batch_of_carol(1_000);
     hang_up_on(&nodes[0], &redis, &batch);
     for node in [&nodes[1], &nodes[0], &nodes[2]] {
@@ -324,23 +324,23 @@ fn t39_a_batch_whose_caller_hung_up_is_finished_and_told_again_by_any_node() {
             (answer.status != 409).then_some(answer)
         });
         assert_eq!(answer.status, 200, "{}", answer.text);
-        assert_eq!(told(&answer), (true, 999_000));
+        assert_eq!(told(&answer), (true, 99_000));
     }
     // Where it was decided, for what that node leased is its own.
-    assert_eq!(nodes[0].check("carol", "/x").json()["remaining"], 998_999, "charged once");
+    assert_eq!(nodes[0].check("carol", "/x").json()["remaining"], 98_999, "charged once");
 }
 
 #[test]
 fn t39_a_node_that_ends_finishes_the_batch_whose_caller_hung_up() {
     let redis = RedisServer::start();
-    let [node, other, _] = fleet(&redis, 1_000_000);
+    let [node, other, _] = fleet(&redis, 100_000);
     let batch = batch_of_carol(1_000);
     hang_up_on(&node, &redis, &batch);
     node.signal("-TERM");
     assert!(node.ended().0.success());
     let answer = other.post("/v1/rate-limit/batch-check", &batch);
     assert_eq!(answer.status, 200, "{}", answer.text);
-    assert_eq!(told(&answer), (true, 999_000));
+    assert_eq!(told(&answer), (true, 99_000));
 }
 
 #[test]

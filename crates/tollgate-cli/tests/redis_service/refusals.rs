@@ -5,7 +5,7 @@ use std::process::Command;
 use tollgate_testkit::{RedisOptions, RedisServer};
 
 use crate::harness::{Service, wait_for};
-use crate::{check, config, service};
+use crate::{check, config, service, sharing, wait_until_it_is};
 
 fn protected() -> RedisServer {
     RedisServer::start_with(&RedisOptions {
@@ -15,6 +15,7 @@ fn protected() -> RedisServer {
 }
 
 fn refused(service: &Service) -> String {
+    wait_until_it_is(service, "misconfigured");
     for _ in 0..5 {
         let answer = service.check("alice", "/x");
         assert_eq!(
@@ -43,7 +44,7 @@ fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
         assert!(reason.contains(code), "{reason}");
         assert!(service.log().contains(code), "{}", service.log());
     }
-    let right = service(100, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
+    let right = sharing(100, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(check(&right, "alice"), (200, false));
 }
 
@@ -82,7 +83,7 @@ fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_ha
     assert!(reason.contains("NOPERM"), "{reason}");
     redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
     wait_for("the login to be taken", || (check(&service, "alice") == (200, false)).then_some(()));
-    assert_eq!(service.get("/readyz").json()["status"], "ready");
+    wait_until_it_is(&service, "ready");
 
     // Taken away while it runs: the log says so once, and says when it is over.
     let told = |words: &str| service.log().matches(words).count();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet};
 
 use crate::harness::{Service, wait_for};
-use crate::{admitted, check, service};
+use crate::{admitted, check, service, sharing, wait_until_it_is};
 
 /// Nine of one limit for all and of one by user: counters of one decision in several places.
 const GLOBAL: &str =
@@ -19,11 +19,7 @@ fn listed(addresses: &[SocketAddr]) -> String {
 /// Two nodes admit what one limit allows, and nothing was decided alone.
 fn shares(counters: &str) {
     let counters = format!("{counters}\ntimeout = \"10s\"");
-    let nodes: Vec<Service> = (0..2).map(|_| service(6, &counters, GLOBAL)).collect();
-    for node in &nodes {
-        let ready = || (node.get("/readyz").json()["status"] == "ready").then_some(());
-        wait_for("the servers to be known", ready);
-    }
+    let nodes: Vec<Service> = (0..2).map(|_| sharing(6, &counters, GLOBAL)).collect();
     assert_eq!(admitted(&nodes[0], "alice", 4), 4, "{counters}");
     assert_eq!(admitted(&nodes[1], "alice", 4), 2, "{counters}");
     assert_eq!(admitted(&nodes[1], "bob", 6), 3, "of the limit for all three are left: {counters}");
@@ -54,8 +50,9 @@ fn a_server_with_a_strange_certificate_is_not_talked_to() {
     let careful = service(5, &format!("url = \"{}\"", redis.tls_url()), "");
     wait_for("a connection", || (check(&trusting, "alice") == (200, false)).then_some(()));
     // Nobody is admitted because of it, as with a login that is refused.
+    wait_until_it_is(&careful, "misconfigured");
     assert_eq!(check(&careful, "alice").0, 503);
-    assert!(careful.log().to_lowercase().contains("certificate"), "{}", careful.log());
+    wait_for("the reason", || careful.log().to_lowercase().contains("certificate").then_some(()));
     assert!(trusting.log().contains("any certificate"), "{}", trusting.log());
 }
 
@@ -73,7 +70,7 @@ fn several_independent_servers() {
 fn a_node_that_starts_while_the_server_of_the_fleets_names_is_away_counts_with_the_others_on_the_rest() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let nodes = listed(&servers.iter().map(RedisServer::address).collect::<Vec<_>>());
-    let counters = format!("topology = \"ring\"\n{nodes}\ntimeout = \"300ms\"");
+    let counters = format!("topology = \"ring\"\n{nodes}\ntimeout = \"10s\"");
     let node = service(10, &counters, "");
     let users: Vec<String> = (0..30).map(|number| format!("user-{number}")).collect();
     let used = |node: &Service, user: &str| node.check(user, "/x").json()["remaining"].as_u64();

@@ -2,13 +2,12 @@
 
 use tollgate_testkit::RedisServer;
 
-use crate::service;
-use crate::{admitted, check};
+use crate::{admitted, check, service, sharing};
 
 #[test]
 fn servers_calls_and_refusals_from_memory_are_measured() {
     let redis = RedisServer::start();
-    let service = service(3, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
+    let service = sharing(3, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(admitted(&service, "alice", 50), 3);
     let server = redis.address().to_string();
     let figure = |name: &str| service.metric(&format!("tollgate_store_{name}{{server=\"{server}\"}}"));
@@ -41,9 +40,9 @@ fn service_here() -> crate::harness::Service {
 #[test]
 fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_an_outage() {
     let redis = RedisServer::start();
-    let counters = format!("url = \"{}\"\ntimeout = \"300ms\"", redis.url());
+    let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1";
-    let nodes = [service(3, &counters, penalties), service(3, &counters, penalties)];
+    let nodes = [sharing(3, &counters, penalties), sharing(3, &counters, penalties)];
     assert_eq!(admitted(&nodes[0], "alice", 2), 2);
     let look = || nodes[1].admin("GET", "/v1/admin/counters?user=alice", "").json();
     let told = look();

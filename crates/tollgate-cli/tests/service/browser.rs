@@ -18,9 +18,10 @@ use tempfile::TempDir;
 /// For a machine that has a lot to do besides.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-const FLAGS: [&str; 12] = [
+const FLAGS: [&str; 13] = [
     "--headless",
-    "--no-sandbox", // containers often allow none, and the pages are our own
+    "--no-sandbox",            // containers often allow none, and the pages are our own
+    "--disable-dev-shm-usage", // containers often have little of it
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",

@@ -1,5 +1,7 @@
 //! Checks, statuses and explanations.
 
+use std::time::Instant;
+
 use serde_json::json;
 
 use crate::harness::{Answer, Service};
@@ -9,6 +11,7 @@ const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
 #[test]
 fn no_configuration_gives_each_client_a_hundred_a_minute() {
     let service = Service::unconfigured();
+    let started = Instant::now();
     let first = service.check("user_123", "/api/v1/users");
     assert_eq!(first.status, 200);
     let body = first.json();
@@ -17,11 +20,18 @@ fn no_configuration_gives_each_client_a_hundred_a_minute() {
     assert_eq!((&body["strategy"], &body["rule"]), (&json!("token_bucket"), &json!("default")));
     assert!(body["reset_at"].as_u64().unwrap() > 1_700_000_000);
     assert!(body.get("retry_after").is_none());
-    for _ in 0..99 {
-        assert_eq!(service.check("user_123", "/other").status, 200);
-    }
-    assert_eq!(service.check("user_123", "/api/v1/users").status, 429);
+    let endpoints = ["/other", "/api/v1/users"].into_iter().cycle().take(10_000);
+    let admitted = 1 + endpoints.take_while(|endpoint| admits(&service, endpoint)).count();
+    // One comes back every 0.6 s: a slow machine is admitted so many more.
+    let come_back = usize::try_from(started.elapsed().as_millis() / 600).unwrap();
+    assert!((100..=100 + come_back).contains(&admitted), "{admitted}, {come_back} came back");
     assert_eq!(service.check("user_456", "/api/v1/users").status, 200, "another client");
+}
+
+fn admits(service: &Service, endpoint: &str) -> bool {
+    let status = service.check("user_123", endpoint).status;
+    assert!(status == 200 || status == 429, "{status}");
+    status == 200
 }
 
 #[test]
@@ -227,13 +237,13 @@ fn a_shaping_rule_answers_with_a_delay() {
         name = "steady"
         per = ["user"]
         algorithm = "leaky_bucket"
-        max_delay = "2s"
-        limits = [{ requests = 60, window = "1m" }]
+        max_delay = "20s"
+        limits = [{ requests = 6, window = "1m" }]
     "#,
     );
     assert!(service.check("a", "/x").json().get("delay_ms").is_none());
     let delay = service.check("a", "/x").json()["delay_ms"].as_u64().unwrap();
-    assert!((1..=1_000).contains(&delay), "{delay}");
+    assert!((1..=10_000).contains(&delay), "{delay}");
 }
 
 #[test]

@@ -184,6 +184,10 @@ impl Service {
         Duration::from_millis(ticks * 10)
     }
 
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for the process to end, and gives the folder back for the next one.
     pub(crate) fn ended(mut self) -> (ExitStatus, TempDir) {
         let status = wait_for("the process to end", || self.child.try_wait().unwrap());

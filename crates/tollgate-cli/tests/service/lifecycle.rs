@@ -5,6 +5,7 @@ use std::io::Write;
 use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -212,8 +213,10 @@ fn t59_sigterm_under_load_answers_everything_that_was_sent() {
     let service = Service::with_config("default_limit = 1000000");
     let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
     let address = service.address;
+    let (tell, answers) = mpsc::channel();
     let clients: Vec<_> = (0..8)
         .map(|_| {
+            let tell = tell.clone();
             std::thread::spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -227,6 +230,9 @@ fn t59_sigterm_under_load_answers_everything_that_was_sent() {
                         break;
                     }
                     answered += 1;
+                    if answered == 1 {
+                        tell.send(()).unwrap();
+                    }
                     if answer.header("connection") == Some("close") {
                         break;
                     }
@@ -235,7 +241,9 @@ fn t59_sigterm_under_load_answers_everything_that_was_sent() {
             })
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(300));
+    for _ in &clients {
+        answers.recv_timeout(Duration::from_secs(30)).unwrap();
+    }
     service.signal("-TERM");
     for client in clients {
         let (sent, answered) = client.join().unwrap();

@@ -14,8 +14,9 @@ use tokio::time::timeout;
 
 use super::error::Fault;
 
-/// How long a server is listened to that may have something to say before it is asked.
-const LISTEN: Duration = Duration::from_millis(100);
+/// How long a server is listened to that may have something to say before it is asked. One that has too many clients may well be
+/// slow to say so, and if it is not heard its refusal is taken for one of our password.
+const LISTEN: Duration = Duration::from_millis(500);
 /// As much of it as is heard.
 const HEARD_MAX: usize = 256;
 

@@ -12,7 +12,6 @@ use futures_util::FutureExt;
 use redis::{Cmd, Value};
 use tokio::sync::Semaphore;
 
-use super::ADMIN_TIMEOUT;
 use super::error::Fault;
 use super::router::{Place, Router};
 
@@ -25,11 +24,12 @@ const SETTLED_WITHIN: Duration = Duration::from_millis(100);
 pub(super) struct Errands {
     router: Arc<Router>,
     room: Arc<Semaphore>,
+    timeout: Duration,
 }
 
 impl Errands {
-    pub(super) fn new(router: Arc<Router>) -> Self {
-        Errands { router, room: Arc::new(Semaphore::new(UNDER_WAY_MAX)) }
+    pub(super) fn new(router: Arc<Router>, timeout: Duration) -> Self {
+        Errands { router, room: Arc::new(Semaphore::new(UNDER_WAY_MAX)), timeout }
     }
 
     /// Sends a command. Whether there was room for it.
@@ -53,7 +53,7 @@ impl Errands {
 
     /// A call that no request waits for.
     pub(super) async fn call(&self, place: Place, command: Cmd) -> Result<Value, Fault> {
-        self.router.call(place, command, Instant::now() + ADMIN_TIMEOUT).await
+        self.router.call(place, command, Instant::now() + self.timeout).await
     }
 
     /// Waits until none is under way, but not for long: where there are always some, it is as well now as later.

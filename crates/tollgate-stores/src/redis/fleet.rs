@@ -25,7 +25,7 @@ use super::random::{bytes, jitter};
 use super::resets::follow_resets;
 use super::router::Place;
 use super::servers::follow_facts;
-use super::{ADMIN_TIMEOUT, RedisCounters, Store, keys};
+use super::{RedisCounters, Store, keys};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
@@ -82,7 +82,7 @@ impl RedisCounters {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn fleet_seed(&self, own: Seed) -> Result<Seed, StoreError> {
-        self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
@@ -122,7 +122,7 @@ impl RedisCounters {
     /// # Errors
     /// When the store cannot be reached.
     pub async fn shared_config(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, StoreError> {
-        self.0.shared_config_since(seen).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.shared_config_since(seen).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Sets, or removes, something for all nodes.
@@ -130,7 +130,7 @@ impl RedisCounters {
     /// # Errors
     /// When the store cannot be reached; then it is not known whether it is set.
     pub async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Sets for all nodes what is not set any more, or is set to something that ours `is_newer` than, given ours and theirs.
@@ -144,7 +144,7 @@ impl RedisCounters {
         is_newer: impl Fn(&str, &str) -> bool,
     ) -> Result<usize, StoreError> {
         let told = self.0.share_config_again(config, is_newer).await;
-        told.map_err(|fault| fault.into_store_error(ADMIN_TIMEOUT))
+        told.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.

@@ -25,7 +25,7 @@ use super::error::Fault;
 use super::fleet::strange;
 use super::random::jitter;
 use super::router::Place;
-use super::{ADMIN_TIMEOUT, Store, keys, leases};
+use super::{Store, keys, leases};
 
 /// The list of resets.
 const LIST: &str = "resets";
@@ -217,12 +217,12 @@ impl Store {
         held: &mut Charges<'_>,
         now: Timestamp,
     ) -> Result<(), Fault> {
-        let unread = self.strike(held, |_| true, Instant::now() + ADMIN_TIMEOUT).await;
+        let unread = self.strike(held, |_| true, Instant::now() + self.admin_timeout).await;
         let is_read = |charge: &Charge<'_>| self.why_unread(charge, &unread).is_none();
         let (read, unread): (Vec<_>, Vec<_>) = held.charges.iter().copied().partition(is_read);
         let mut left = Charges { charges: read.into(), ..Charges::default() };
         // From now on: a look takes its time.
-        let carried = self.carry(&mut left, now, Instant::now() + ADMIN_TIMEOUT).await;
+        let carried = self.carry(&mut left, now, Instant::now() + self.admin_timeout).await;
         let kept: HashSet<u128> = left.charges.iter().chain(&unread).map(leases::key).collect();
         held.charges.retain(|charge| kept.contains(&leases::key(charge)));
         carried.and(if unread.is_empty() { Ok(()) } else { Err(Fault::NotDone) })
@@ -321,7 +321,7 @@ pub(super) async fn follow_resets(store: Weak<Store>) {
         let places = std::iter::once(home).chain(strong.router.other_places(home));
         let reached = places.filter(|place| strong.router.reaches(*place));
         // All at once: one that is silent holds up no other. What is missed is looked for a second later.
-        let deadline = Instant::now() + ADMIN_TIMEOUT;
+        let deadline = Instant::now() + strong.admin_timeout;
         let _ = join_all(reached.map(|place| strong.look_for_resets(place, deadline))).await;
         drop(strong);
         sleep(LOOK_EVERY.saturating_sub(jitter(LOOK_EVERY / 10))).await;

@@ -323,9 +323,10 @@ pub(crate) async fn a_change_waits_for_another_only_so_long(empty: TestDatabase)
     let mut other = empty.client().await;
     other.execute("BEGIN; UPDATE config_version SET version = version WHERE id = 1").await;
     let mut settings = empty.settings();
-    settings.statement_timeout = Duration::from_secs(1);
+    // Short to wait for, and long enough for a busy machine to do the rest.
+    settings.statement_timeout = Duration::from_secs(4);
     let database = Database::connect(settings).await.unwrap();
-    let refused = tokio::time::timeout(Duration::from_secs(20), put_limit(&database, "alice", "/", 1)).await;
+    let refused = tokio::time::timeout(Duration::from_secs(40), put_limit(&database, "alice", "/", 1)).await;
     let error = refused.expect("it gave up by itself").unwrap_err();
     assert!(matches!(error, DatabaseError::Query { .. }), "{error:?}");
     assert_eq!(everything(&database).await, (0, vec![]), "who reads does not wait");

@@ -64,12 +64,13 @@ pub(crate) async fn a_migration_waits_for_another_only_so_long(empty: TestDataba
         Engine::MySql => "SELECT GET_LOCK(CONCAT('tollgate migrate ', SHA1(DATABASE())), 0)",
     };
     other.execute(hold).await;
-    let second = Duration::from_secs(1);
+    // Short to wait for, and long enough for a busy machine to do the rest.
+    let so_long = Duration::from_secs(4);
     let mut settings = empty.settings();
-    (settings.migration_timeout, settings.statement_timeout) = (second, second);
+    (settings.migration_timeout, settings.statement_timeout) = (so_long, so_long);
     let database = Database::connect(settings).await.unwrap();
     let error = database.migrate().await.unwrap_err();
-    assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == second), "{error:?}");
+    assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == so_long), "{error:?}");
 
     drop(other);
     assert_eq!(database.migrate().await.unwrap().len(), 1, "the lock went with its holder");
