@@ -35,6 +35,8 @@ struct Load {
     stop: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
     refused: Arc<AtomicU64>,
+    /// Calls that each caller has made.
+    calls: Arc<[AtomicU64; CALLERS]>,
     callers: Vec<tokio::task::JoinHandle<Seen>>,
 }
 
@@ -48,9 +50,9 @@ struct Seen {
 impl Load {
     fn start(runtime: &Runtime, store: &RedisCounters, gauges: &[Gauge]) -> Self {
         let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let refused = Arc::new(AtomicU64::new(0));
-        let callers = (0..CALLERS).map(|_| {
-            let (store, gauges) = (store.clone(), gauges.to_vec());
+        let (refused, calls) = (Arc::new(AtomicU64::new(0)), Arc::<[AtomicU64; CALLERS]>::default());
+        let callers = (0..CALLERS).map(|caller| {
+            let (store, gauges, calls) = (store.clone(), gauges.to_vec(), Arc::clone(&calls));
             let (stop, admitted, refused) = (Arc::clone(&stop), Arc::clone(&admitted), Arc::clone(&refused));
             runtime.spawn(async move {
                 let mut seen = Seen::default();
@@ -66,12 +68,13 @@ impl Load {
                         }
                         Err(error) => seen.errors.push((Instant::now(), error)),
                     }
+                    calls[caller].fetch_add(1, Ordering::SeqCst);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 seen
             })
         });
-        Load { callers: callers.collect(), stop, admitted, refused }
+        Load { callers: callers.collect(), stop, admitted, refused, calls }
     }
 
     fn admitted(&self) -> u64 {
@@ -80,6 +83,13 @@ impl Load {
 
     fn reaches(&self, count: u64) -> bool {
         wait_until(PATIENCE, || self.admitted() >= count)
+    }
+
+    /// Waits until every call that is under way has ended.
+    fn calls_end(&self) {
+        let look = || self.calls.each_ref().map(|calls| calls.load(Ordering::SeqCst));
+        let before = look();
+        assert!(wait_until(PATIENCE, || look().iter().zip(before).all(|(now, before)| *now > before)));
     }
 
     /// Waits until nothing more is admitted: every caller has been refused several times since the last time one was not.
@@ -319,6 +329,8 @@ fn a_slot_that_moves_to_and_fro_under_load_loses_and_doubles_nothing() {
         let next = cluster.masters().into_iter().find(|master| *master != owner).unwrap();
         // Halfway for a while: the callers meet it.
         cluster.migrate_slot(slot, next, |_| thread::sleep(Duration::from_millis(20)));
+        // One that was sent on during this move must not arrive during the next: it would be let in there as well.
+        loads.iter().for_each(Load::calls_end);
         moves += 1;
     }
     loads.iter().for_each(Load::runs_dry);
