@@ -366,7 +366,7 @@ impl Store {
     }
 
     /// Forgets one counter, wherever it may be. Whether there was one.
-    async fn reset_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
+    pub(super) async fn reset_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
         let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
         let mut found = false;
         for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {

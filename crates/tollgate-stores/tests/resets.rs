@@ -7,9 +7,10 @@ mod harness;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join;
 use tokio::sync::broadcast::Receiver;
-use tokio::time::timeout;
-use tollgate::counters::CounterAdmin;
+use tokio::time::{sleep, timeout};
+use tollgate::counters::{CounterAdmin, CounterStore};
 use tollgate::limit::Algorithm;
 use tollgate::record::NoRecords;
 use tollgate::{Endpoint, Id, Limiter, Request, RuleSet, Seed};
@@ -205,5 +206,29 @@ fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
         bring_all(&cut_off).await;
         assert_eq!(left(&other, users[1]).await, Some(79));
         assert_eq!(left(&other, users[0]).await, Some(100));
+    });
+}
+
+/// The list is looked at before the reset is on it, and what is brought arrives after it was made.
+#[test]
+fn what_is_being_brought_at_the_moment_of_a_reset_does_not_outlive_it() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let bringing = open(&exact(single(proxy.address()))).await;
+        let resetting = open(&exact(single(server.address()))).await;
+        proxy.set(Fault::Latency(Duration::from_millis(30)));
+        for round in 0..30 {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
+            let mut held = charges([&gauge], 30);
+            let reset = async {
+                sleep(Duration::from_millis(round % 10)).await;
+                resetting.reset(&charges([&gauge], 0)).await
+            };
+            let (brought, reset) = join(bringing.carry(&mut held, now()), reset).await;
+            assert!(brought.is_ok() && reset.is_ok(), "{brought:?} {reset:?}");
+            let seen = resetting.charge_all_timed(&charges([&gauge], 0), now()).await.unwrap().0;
+            assert_eq!(seen.verdicts[0].remaining, 100, "round {round}");
+        }
     });
 }

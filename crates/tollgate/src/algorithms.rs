@@ -46,6 +46,12 @@ impl Verdict {
         matches!(self.outcome, Outcome::Admit { .. })
     }
 
+    /// What is told of a limit that was not asked: as if nobody had used it.
+    pub const fn unasked(limit: &Limit) -> Self {
+        let outcome = Outcome::Admit { delay: Span::ZERO };
+        Verdict { outcome, remaining: limit.capacity(), reset_after: Span::ZERO }
+    }
+
     /// The verdict of a limit that can never admit this cost.
     const fn never(remaining: u32, reset_after: Span) -> Self {
         Verdict { outcome: Outcome::Never, remaining, reset_after }

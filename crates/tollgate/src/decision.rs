@@ -167,7 +167,9 @@ impl Draft {
         };
         let mut reports = looked;
         let all = plan.charges.charges.iter().zip(&plan.sources);
-        let rest = all.skip(reports.len()).map(|(charge, source)| report(charge, *source, unasked(charge)));
+        let rest = all
+            .skip(reports.len())
+            .map(|(charge, source)| report(charge, *source, Verdict::unasked(charge.limit)));
         reports.extend(rest);
         let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
         let (answer, told) = match refuse(&reports) {
@@ -282,12 +284,6 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
         effect: charge.effect,
         verdict,
     }
-}
-
-/// A limit that was not asked is told of as if nobody had used it.
-fn unasked(charge: &Charge<'_>) -> Verdict {
-    let remaining = charge.limit.capacity();
-    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }
 
 /// Admitted: the limit with the least left is the one to tell of.

@@ -5,7 +5,8 @@
 //! whoever can reach a counter, to reset it or to bring something to it, can reach the list as well.
 //!
 //! Before a node brings what it counted alone it looks again, so that a reset is not undone. A request waits for that only
-//! if messages may have been missed since the last look. The list is bounded, and ends: an outage that is longer than a day
+//! if messages may have been missed since the last look. What it brought may still arrive behind a reset: so it looks once
+//! more afterwards, and makes such a reset again. The list is bounded, and ends: an outage that is longer than a day
 //! may undo a reset.
 
 use std::sync::Weak;
@@ -127,9 +128,17 @@ impl Resets {
 
     /// Counters whose reset was heeded after this moment, or not long before.
     fn heeded_about(&self, moment: Instant) -> HashSet<u128> {
-        let is_late = |at: &Instant| moment.saturating_duration_since(*at) < HEEDED_FOR;
+        self.heeded(|at| moment.saturating_duration_since(at) < HEEDED_FOR)
+    }
+
+    /// Counters whose reset was heeded after this moment.
+    fn heeded_since(&self, moment: Instant) -> HashSet<u128> {
+        self.heeded(|at| at >= moment)
+    }
+
+    fn heeded(&self, is_meant: impl Fn(Instant) -> bool) -> HashSet<u128> {
         let known = self.known.lock();
-        known.heeded.iter().filter(|(_, at)| is_late(at)).map(|((counter, _), _)| *counter).collect()
+        known.heeded.iter().filter(|(_, at)| is_meant(**at)).map(|((counter, _), _)| *counter).collect()
     }
 }
 
@@ -220,12 +229,28 @@ impl Store {
         let unread = self.strike(held, |_| true, Instant::now() + self.admin_timeout).await;
         let is_read = |charge: &Charge<'_>| self.why_unread(charge, &unread).is_none();
         let (read, unread): (Vec<_>, Vec<_>) = held.charges.iter().copied().partition(is_read);
-        let mut left = Charges { charges: read.into(), ..Charges::default() };
+        let mut left = Charges { charges: read.iter().copied().collect(), ..Charges::default() };
         // From now on: a look takes its time.
-        let carried = self.carry(&mut left, now, Instant::now() + self.admin_timeout).await;
+        let looked = Instant::now();
+        let carried = self.carry(&mut left, now, looked + self.admin_timeout).await;
         let kept: HashSet<u128> = left.charges.iter().chain(&unread).map(leases::key).collect();
         held.charges.retain(|charge| kept.contains(&leases::key(charge)));
+        let brought: Vec<_> =
+            read.into_iter().filter(|charge| !kept.contains(&leases::key(charge))).collect();
+        self.reset_again(&brought, looked).await;
         carried.and(if unread.is_empty() { Ok(()) } else { Err(Fault::NotDone) })
+    }
+
+    /// Resets those once more whose reset was listed after that look: what was brought may have arrived behind it.
+    async fn reset_again(&self, brought: &[Charge<'_>], looked: Instant) {
+        let places: HashSet<Place> = brought.iter().map(|charge| self.list_place(charge.subject)).collect();
+        let deadline = Instant::now() + self.admin_timeout;
+        // What cannot be read now is not found: then a message has to do, and it may be late.
+        join_all(places.into_iter().map(|place| self.look_for_resets(place, deadline))).await;
+        let reset = self.resets.heeded_since(looked);
+        for charge in brought.iter().filter(|charge| reset.contains(&leases::key(charge))) {
+            let _ = self.reset_counter(charge).await;
+        }
     }
 
     /// Removes from what is to be brought with a request what was reset, after a look at those lists on which something may

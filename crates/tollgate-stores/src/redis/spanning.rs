@@ -9,7 +9,7 @@ use std::time::Instant;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::timeout_at;
-use tollgate::algorithms::{Outcome, Verdict};
+use tollgate::algorithms::Verdict;
 use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
@@ -200,16 +200,10 @@ pub(super) fn merge(
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     let told = charges.charges.iter().zip(verdicts);
-    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| unasked(charge)));
+    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unasked(charge.limit)));
     let verdicts = Verdicts { verdicts: told.collect(), cooldown, kept_out };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),
     }
-}
-
-/// A limit that cannot be asked is told of as if nobody had used it.
-fn unasked(charge: &Charge<'_>) -> Verdict {
-    let remaining = charge.limit.capacity();
-    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
 }
