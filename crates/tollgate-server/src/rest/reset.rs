@@ -132,7 +132,8 @@ pub(super) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let reset = call.app.limiter().reset(&request).await?;
     let rules = call.app.limiter().rules();
     let mut scratch = Scratch::default();
-    let client = rules.resolve(&request, &mut scratch).request.client().map(|client| client.to_string());
+    let client = rules.resolve(&request, &mut scratch).request.client();
+    let client = client.map(|client| client.to_string()).unwrap_or_default();
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {
