@@ -11,7 +11,6 @@ use tokio::runtime::Runtime;
 use tollgate::Span;
 use tollgate::counters::{Charges, CounterAdmin, Verdicts};
 use tollgate::limit::Algorithm;
-use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, RedisSettings};
 use tollgate_testkit::{RedisServer, wait_until};
 
@@ -29,16 +28,9 @@ struct Client {
 
 impl Client {
     fn new() -> Self {
-        let cooldown = Span::from_secs(600);
-        let policy = PenaltyPolicy {
-            violation_threshold: 1,
-            base_cooldown: cooldown,
-            cooldown_max: cooldown,
-            ..PenaltyPolicy::default()
-        };
         let (busy, small) =
             (Gauge::a_day(Algorithm::FixedWindow, 1_000_000), Gauge::a_day(Algorithm::FixedWindow, 1));
-        Client { watched: Watched::new(policy), busy, small }
+        Client { watched: Watched::kept_out_for(Span::from_secs(600)), busy, small }
     }
 
     fn ask(&self, node: &Node, gauge: &Gauge) -> (Verdicts, bool) {

@@ -9,7 +9,6 @@ use tollgate::Span;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::{Charges, CounterAdmin, Effect, Verdicts};
 use tollgate::limit::Algorithm;
-use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
@@ -106,15 +105,11 @@ fn what_the_server_was_not_asked_about_is_asked() {
 #[test]
 fn a_client_that_is_kept_out_is_told_of_its_limits_whatever_it_asks_for() {
     let node = Node::new();
-    let cooldown = Span::from_secs(600);
-    let policy = PenaltyPolicy {
-        violation_threshold: 1,
-        base_cooldown: cooldown,
-        cooldown_max: cooldown,
-        ..PenaltyPolicy::default()
-    };
-    let (watched, quick, slow) =
-        (Watched::new(policy), an_hour(300), Gauge::a_day(Algorithm::TokenBucket, 300));
+    let (watched, quick, slow) = (
+        Watched::kept_out_for(Span::from_secs(600)),
+        an_hour(300),
+        Gauge::a_day(Algorithm::TokenBucket, 300),
+    );
     let question =
         |cost| Charges { penalty: Some(watched.penalty(u32::MAX)), ..charges([&quick, &slow], cost) };
     node.ask(&question(300));

@@ -79,6 +79,16 @@ impl Watched {
         Watched { subject: Subject(subject), name: format!("{subject:032x}"), policy }
     }
 
+    /// One that a single refusal keeps out for so long.
+    pub(crate) fn kept_out_for(cooldown: Span) -> Self {
+        Watched::new(PenaltyPolicy {
+            violation_threshold: 1,
+            base_cooldown: cooldown,
+            cooldown_max: cooldown,
+            ..PenaltyPolicy::default()
+        })
+    }
+
     pub(crate) fn penalty(&self, own_charges: u32) -> PenaltyCharge<'_> {
         let client = Client::User(Id::parse(&self.name).unwrap());
         PenaltyCharge { subject: self.subject, client, policy: &self.policy, own_charges }
