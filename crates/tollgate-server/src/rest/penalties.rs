@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::CounterAdmin;
-use tollgate_stores::sql::Act;
+use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use super::admin::ChangeQuery;
@@ -78,7 +78,7 @@ pub(super) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
     tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
-    call.note_act(Act {
+    call.record_event(AuditEvent {
         action: "pardon".into(),
         kind: "penalty".into(),
         subject: text,
