@@ -3,10 +3,6 @@
 //! Replication is asynchronous: what a master acknowledged and had not sent on is lost with it, and may be admitted a
 //! second time. That is the bound that is measured here; everything else must be exact.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -19,8 +15,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::{RedisCluster, RedisServer, SentinelFleet, key_slot, wait_until};
 
-use self::harness::limits::{Gauge, charges, limit};
-use self::harness::{address, exact, now, open, patient, runtime};
+use crate::harness::limits::{Gauge, charges, limit};
+use crate::harness::{address, exact, now, open, patient, runtime};
 
 const CALLERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);

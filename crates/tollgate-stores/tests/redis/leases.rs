@@ -1,10 +1,5 @@
 //! Busy counters are leased: far fewer calls, and never a unit too many.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-#![allow(clippy::print_stdout, reason = "figures are part of the outcome")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,7 +11,7 @@ use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
 use tollgate_stores::redis::{RedisCounters, Topology};
 use tollgate_testkit::RedisServer;
 
-use self::harness::{address, patient};
+use crate::harness::{address, patient};
 
 /// One counter that many nodes are asked for.
 struct Load {
@@ -218,10 +213,10 @@ fn a_slice_used_late_does_not_fill_the_bucket_twice() {
     let load = Load::new(Algorithm::TokenBucket, 1_000, Span::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        let store = crate::harness::open(&patient(Topology::Single(address(server.address())))).await;
         let admits = async || {
             let charges = load.charges();
-            store.charge_all(&charges, harness::now()).await.unwrap().admitted(&charges)
+            store.charge_all(&charges, crate::harness::now()).await.unwrap().admitted(&charges)
         };
         while store.leases().units < 100 {
             assert!(admits().await);
@@ -242,11 +237,11 @@ fn a_check_that_costs_nothing_sees_what_its_node_holds() {
     let load = Load::new(Algorithm::FixedWindow, 1_000, Span::from_secs(30 * 86_400));
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        let store = crate::harness::open(&patient(Topology::Single(address(server.address())))).await;
         let remaining = async |cost| {
             let mut charges = load.charges();
             charges.charges[0].cost = cost;
-            let told = store.charge_all(&charges, harness::now()).await.unwrap();
+            let told = store.charge_all(&charges, crate::harness::now()).await.unwrap();
             (told.admitted(&charges), told.verdicts[0].remaining)
         };
         let mut used = 0;
@@ -269,14 +264,14 @@ fn requests_that_are_given_up_do_not_end_leasing() {
     let load = Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
-        let store = harness::open(&patient(Topology::Single(address(server.address())))).await;
+        let store = crate::harness::open(&patient(Topology::Single(address(server.address())))).await;
         for _ in 0..200 {
             let charges = load.charges();
             // Asked, and hung up on before there can be an answer.
-            let _ = store.charge_all(&charges, harness::now()).now_or_never();
+            let _ = store.charge_all(&charges, crate::harness::now()).now_or_never();
         }
         for _ in 0..200 {
-            store.charge_all(&load.charges(), harness::now()).await.unwrap();
+            store.charge_all(&load.charges(), crate::harness::now()).await.unwrap();
         }
         assert!(store.leases().served > 50, "{:?}", store.leases());
     });

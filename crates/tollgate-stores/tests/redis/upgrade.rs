@@ -1,9 +1,5 @@
 //! A fleet is upgraded node by node, and no client gets a second quota by it.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::{Duration, Instant, SystemTime};
 
 use tokio::time::sleep;
@@ -12,8 +8,8 @@ use tollgate::{Algorithm, Timestamp};
 use tollgate_stores::redis::{RedisCounters, RedisSettings, SCHEMA, Topology};
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{address, patient};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, patient};
 
 async fn node(server: &RedisServer, schema: u8) -> RedisCounters {
     let settings = patient(Topology::Single(address(server.address())));

@@ -1,10 +1,6 @@
 //! Threats 9 and 17 where counters are kept: no byte of a client reaches the name of a key, and a client that invents
 //! names fills the memory without freeing anybody from a limit.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::collections::{HashMap, HashSet};
 
 use futures_util::future::join_all;
@@ -16,8 +12,8 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, Topology};
 use tollgate_testkit::{RedisCluster, RedisServer, key_slot};
 
-use self::harness::limits::{Dice, Gauge, charges};
-use self::harness::{address, exact, now, open, runtime, single};
+use crate::harness::limits::{Dice, Gauge, charges};
+use crate::harness::{address, exact, now, open, runtime, single};
 
 /// Names that mean something to somebody on the way: to Redis, to its protocol, to a pattern, to Lua, to a terminal.
 const CORPUS: &[&str] = &[

@@ -1,9 +1,5 @@
 //! A client that is kept out is kept out by every node, though nodes hold slices of its counters.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,8 +10,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{RedisCounters, RedisSettings};
 use tollgate_testkit::{RedisServer, wait_until};
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{now, open, patient, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges};
+use crate::harness::{now, open, patient, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -1,9 +1,5 @@
 //! Counters of one limit share hashes on the server, and none knows of the others.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use futures_util::future::join_all;
 use tollgate::counters::{Charges, CounterAdmin, StoreError};
 use tollgate::identity::Subject;
@@ -11,8 +7,8 @@ use tollgate::{Algorithm, Span};
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, charges, limit, unique};
-use self::harness::{exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, charges, limit, unique};
+use crate::harness::{exact, now, open, runtime, single};
 
 /// Another client of the same limit.
 fn neighbour(gauge: &Gauge, subject: u128) -> Gauge {

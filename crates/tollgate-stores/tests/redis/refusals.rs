@@ -1,9 +1,5 @@
 //! What is answered from memory is what the server would say.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use tokio::runtime::Runtime;
 use tollgate::Span;
 use tollgate::algorithms::Outcome;
@@ -12,8 +8,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, Watched, charges, limit};
-use self::harness::{now, open, patient, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges, limit};
+use crate::harness::{now, open, patient, runtime, single};
 
 /// Waits that are told a little later are shorter by that.
 const DRIFT: Span = Span::from_secs(5);

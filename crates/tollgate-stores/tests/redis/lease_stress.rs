@@ -5,10 +5,6 @@
 //! this test have in common: a server decides within that time, and a unit of a lease is taken within it. So nothing is
 //! tolerated but that: an admission is held against a window, or an interval, only if it cannot lie outside.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,8 +17,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{RedisCounters, RedisSettings};
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Dice, Gauge, charges, limit};
-use self::harness::{now, open, patient, runtime, single};
+use crate::harness::limits::{Dice, Gauge, charges, limit};
+use crate::harness::{now, open, patient, runtime, single};
 
 const NODES: usize = 4;
 const CALLERS_PER_NODE: usize = 4;
@@ -104,7 +100,7 @@ impl Stage {
             // What is refused from memory does not wait: others get their turn.
             tokio::task::yield_now().await;
         }
-        let _ = store.charge_all(&harness::limits::charges([&self.reset], 1), now()).await;
+        let _ = store.charge_all(&crate::harness::limits::charges([&self.reset], 1), now()).await;
     }
 
     /// Drops nodes, resets, and has the server forget.

@@ -1,10 +1,6 @@
 //! Settings that no server can be reached with, each with real servers: never an outage, so that nothing fails open
 //! because of it, and always in words that say what to do.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -16,8 +12,8 @@ use tollgate_testkit::{
     Fault, FaultProxy, RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until,
 };
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{address, exact, now, runtime, single};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, exact, now, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

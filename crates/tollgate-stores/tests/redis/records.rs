@@ -1,9 +1,5 @@
 //! The list of clients on record, when there are very many.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::Duration;
 
 use tollgate::counters::{Charges, CounterAdmin};
@@ -12,8 +8,8 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::{RedisServer, wait_until};
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges};
+use crate::harness::{exact, now, open, runtime, single};
 
 /// Commits a violation: the client is kept out, and on the list.
 async fn violate(store: &RedisCounters, client: &Watched) {

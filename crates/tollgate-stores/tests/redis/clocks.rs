@@ -1,9 +1,5 @@
 //! Clocks differ: the server's decides, however wrong a node's is.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -15,8 +11,8 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate::{Algorithm, Limit, Span, Window};
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{Shared, exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges};
+use crate::harness::{Shared, exact, now, open, runtime, single};
 
 /// The caller sends the boundaries of a calendar's windows, around its own clock.
 #[test]

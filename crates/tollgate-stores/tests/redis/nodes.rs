@@ -1,9 +1,5 @@
 //! What nodes remember of shared counters, and what they leave to each other.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
@@ -13,8 +9,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{Claim, RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{address, exact, now, open, patient, runtime, single};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, exact, now, open, patient, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

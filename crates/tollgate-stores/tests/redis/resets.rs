@@ -1,9 +1,5 @@
 //! A reset is in force on every node, also on those that hear no messages, and is not undone by any.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -17,8 +13,8 @@ use tollgate::{Endpoint, Id, Limiter, Request, RuleSet, Seed};
 use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{address, exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, exact, now, open, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const LIST: &str = "rl:{fleet}:resets";

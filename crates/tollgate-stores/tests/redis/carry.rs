@@ -1,9 +1,5 @@
 //! What was counted elsewhere is added whatever the limits say, by every algorithm.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
 use smallvec::smallvec;
@@ -16,8 +12,8 @@ use tollgate::{Algorithm, Limit, Span, Window};
 use tollgate_stores::redis::{Login, RedisSettings, Secret, Topology, VIRTUAL_NODES_DEFAULT};
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, wait_until};
 
-use self::harness::limits::{self, Gauge};
-use self::harness::{Shared, address, exact, now, open, runtime, single};
+use crate::harness::limits::{self, Gauge};
+use crate::harness::{Shared, address, exact, now, open, runtime, single};
 
 fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
     let (subject, counter) = (Subject(7), CounterId(limit.algorithm() as u128));

@@ -1,9 +1,5 @@
 //! The conformance suite on every way in which servers are reached and belong together.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,8 +12,8 @@ use tollgate_stores::redis::{
 };
 use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until};
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{
+use crate::harness::limits::{Gauge, Watched, charges};
+use crate::harness::{
     Shared, address, all_conform_in_time, conforms, exact, now, open, patient, runtime, single,
 };
 

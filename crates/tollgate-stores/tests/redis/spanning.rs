@@ -1,9 +1,5 @@
 //! Decisions whose counters are in several places: charged everywhere, or afterwards nowhere.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -16,8 +12,8 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology, VIRTUAL_NODES_DEFAULT};
 use tollgate_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 
-use self::harness::limits::{Gauge, Watched, charges, limit};
-use self::harness::{address, exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges, limit};
+use crate::harness::{address, exact, now, open, runtime, single};
 
 /// Three servers on a ring, and their settings.
 fn ring() -> (RedisSettings, Vec<RedisServer>) {

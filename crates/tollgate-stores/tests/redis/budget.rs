@@ -1,9 +1,5 @@
 //! A decision has one budget, however much follows from it: on a slow link it takes one answer's time and not several.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
 use tollgate::counters::{Charges, CounterAdmin, CounterStore};
@@ -12,8 +8,8 @@ use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{RedisCounters, RedisSettings, Topology, VIRTUAL_NODES_DEFAULT};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 
-use self::harness::limits::{Gauge, Watched, charges};
-use self::harness::{address, exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, Watched, charges};
+use crate::harness::{address, exact, now, open, runtime, single};
 
 /// How late every answer is. Two of them after each other are twice as late on any machine; that one is less than that is
 /// true of a busy one now and then, and once is enough.

@@ -1,7 +1,5 @@
 //! The conformance suite on one server.
 
-mod harness;
-
-use self::harness::Shared;
+use crate::harness::Shared;
 
 tollgate::counters::conformance!(harness = Shared::single());

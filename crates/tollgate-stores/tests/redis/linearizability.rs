@@ -4,10 +4,6 @@
 //! instants give the order; calls of one microsecond may have come in any. The histories must be what the pure
 //! functions say in that order, and no call may come before one that was over when it began.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -18,8 +14,8 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Dice, Gauge, charges, limit};
-use self::harness::{exact, now, open, runtime, single};
+use crate::harness::limits::{Dice, Gauge, charges, limit};
+use crate::harness::{exact, now, open, runtime, single};
 
 const CLIENTS: u64 = 48;
 const KEYS: usize = 8;

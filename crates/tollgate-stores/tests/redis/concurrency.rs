@@ -1,17 +1,13 @@
 //! Many callers at once, through several nodes: never more than the limit, never less, never half of a decision.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::time::Instant;
 
 use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{RedisCounters, RedisSettings};
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{exact, now, open, runtime, single};
 
 const NODES: usize = 3;
 

@@ -4,10 +4,6 @@
 //! Calls are made one after another, and a memory store is charged with what was admitted, so what a server must come to
 //! count is known to the unit. Server and test share a clock.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
 use tollgate::counters::CounterStore as _;
@@ -17,8 +13,8 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Gauge, charges, limit};
-use self::harness::{exact, now, open, patient, runtime, single};
+use crate::harness::limits::{Gauge, charges, limit};
+use crate::harness::{exact, now, open, patient, runtime, single};
 
 const NODES: usize = 4;
 const REQUESTS: u32 = 2_000;

@@ -4,10 +4,6 @@
 //! Time passes by itself. Windows of a few milliseconds fill and empty many times while a trace runs; windows of days
 //! and months, and limits so large that they are counted in milliseconds or seconds, stand beside them.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,8 +17,8 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::RedisCounters;
 use tollgate_testkit::RedisServer;
 
-use self::harness::limits::{Dice, Gauge, Watched, unique};
-use self::harness::{exact, now, open, runtime, single};
+use crate::harness::limits::{Dice, Gauge, Watched, unique};
+use crate::harness::{exact, now, open, runtime, single};
 
 const OPERATIONS: usize = 100_000;
 /// Traces that run at the same moment, so that the server is never idle.
@@ -185,7 +181,7 @@ impl Trace {
         chosen.iter().any(|position| {
             let Some(limit) = &self.before[*position] else { return false };
             let gauge = Gauge { limit: limit.clone(), ..self.gauges[*position].clone() };
-            let peek = Charges { dry_run: true, ..harness::limits::charges([&gauge], 0) };
+            let peek = Charges { dry_run: true, ..crate::harness::limits::charges([&gauge], 0) };
             limit.algorithm().has_burst()
                 && self.memory.charge_all_now(&peek, at).verdicts[0].reset_after.is_zero()
         })

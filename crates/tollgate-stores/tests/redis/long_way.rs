@@ -1,9 +1,5 @@
 //! Servers that are far away: `connect_timeout` holds for every connection, and a login is a round trip of its own.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
-
-mod harness;
-
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -12,8 +8,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, SentinelFleet, wait_until};
 
-use self::harness::limits::{Gauge, charges};
-use self::harness::{address, exact, now, open, runtime, single};
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, exact, now, open, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -4,10 +4,6 @@
 //! The budget is the default one where its end is under test, and long where an answer is. Bounds are wide and hold for
 //! most calls, not for each, because machines under test stand still at times; what was measured is printed.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "a test may panic, and tells what it measured")]
-
-mod harness;
-
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroUsize;
@@ -24,8 +20,8 @@ use tollgate::limit::Algorithm;
 use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Secret, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
 
-use self::harness::limits::{Gauge, charges, limit};
-use self::harness::{address, exact, now, patient, runtime, single};
+use crate::harness::limits::{Gauge, charges, limit};
+use crate::harness::{address, exact, now, patient, runtime, single};
 
 /// By how much a busy machine may be late, most of the time.
 const SLACK: Duration = Duration::from_millis(500);
@@ -57,7 +53,7 @@ impl Rig {
         let proxy = FaultProxy::in_front_of(server.address());
         let settings = change(demanding(single(proxy.address())));
         let runtime = runtime();
-        let store = runtime.block_on(harness::open(&settings));
+        let store = runtime.block_on(crate::harness::open(&settings));
         let rig = Rig { server, proxy, runtime, store, budget: settings.timeout };
         rig.recovers();
         rig
@@ -400,7 +396,7 @@ fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
     circle.set(Fault::reply_to("EVALSHA", format!("-MOVED 1 127.0.0.1:{port}")));
     let settings = demanding(Topology::Cluster(vec![address(map.address())]));
     let runtime = runtime();
-    let store = runtime.block_on(harness::open(&settings));
+    let store = runtime.block_on(crate::harness::open(&settings));
     let rig = Rig { server, proxy: circle, runtime, store, budget: settings.timeout };
     let gauge = plenty();
     let answers = (0..50).map(|_| {
@@ -739,7 +735,7 @@ fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
 #[test]
 fn hints_are_heard_again_when_their_connection_led_nowhere() {
     let rig = Rig::new();
-    let other = rig.runtime.block_on(harness::open(&exact(single(rig.server.address()))));
+    let other = rig.runtime.block_on(crate::harness::open(&exact(single(rig.server.address()))));
     let mut announced = rig.store.announcements();
     let mut hears = |patience| {
         wait_until(patience, || {
