@@ -54,7 +54,7 @@ pub(super) fn numbers_of(app: &App, facts: &Facts<'_>) -> Result<Option<Limit>, 
         return Ok(None);
     }
     // By the rules alone: which counter is meant must not depend on what any counter holds.
-    let in_force = app.limiter().rules().numbers_in_force(&facts.request(None));
+    let in_force = app.limiter().rules().limit_in_force(&facts.request(None));
     facts.own.limit(in_force.as_ref()).map(Some)
 }
 

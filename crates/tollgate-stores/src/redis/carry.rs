@@ -18,7 +18,7 @@ use super::script::{Arguments, Extra, Mode};
 impl Store {
     /// Adds what was counted elsewhere, one call per place, and removes from `held` what was added, or may have been: as any
     /// call that may have been executed it is not sent again.
-    pub(super) async fn carry(
+    pub(super) async fn reconcile(
         &self,
         held: &mut Charges<'_>,
         now: Timestamp,

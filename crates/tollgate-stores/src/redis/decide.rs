@@ -165,7 +165,7 @@ impl Store {
         keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
-            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
+            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.is_violation(*position));
             self.add(charge, blamed, extras[*position], now, &mut keys, &mut arguments)?;
         }
         let command = self.script.call(&keys, &arguments);
@@ -202,7 +202,7 @@ impl Store {
     }
 
     /// Whether every place of the charges can be asked.
-    pub(super) fn reaches(&self, charges: &Charges<'_>) -> bool {
+    pub(super) fn is_reachable(&self, charges: &Charges<'_>) -> bool {
         charges.charges.iter().all(|charge| self.router.reaches(self.place(charge.subject)))
     }
 }
