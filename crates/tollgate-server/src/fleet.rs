@@ -45,7 +45,7 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
         data_dir.keep_fleet_seed(seed);
     }
-    redis.wait_for_seed(false);
+    redis.set_awaiting_seed(false);
 }
 
 /// Joins the fleet as soon as it can be reached, and then follows what is set on other nodes.
@@ -98,7 +98,7 @@ impl Member {
         if version == self.followed {
             return Ok(());
         }
-        let lost = RedisCounters::was_lost(self.followed, version);
+        let lost = RedisCounters::data_lost_between(self.followed, version);
         // Where the database is their home, the catalog follows the numbers.
         if self.app.catalog().keeps_limits() {
             if lost {
@@ -146,7 +146,7 @@ impl Member {
         if self.adopted.is_some() || self.started.elapsed() < NAMES_FIRST {
             return None;
         }
-        let seed = self.redis.copied_seed().await?;
+        let seed = self.redis.replicated_seed().await?;
         info!("the server with the fleet's names is away: this node goes by a copy on another one");
         Some(seed)
     }
@@ -168,7 +168,7 @@ impl Member {
         let known: Vec<_> =
             rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
         drop(rules);
-        let told = self.redis.share_config_again(&known, is_newer).await?;
+        let told = self.redis.restore_config(&known, is_newer).await?;
         warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
         Ok(())
     }
@@ -204,7 +204,7 @@ pub(crate) async fn share(
     numbers: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    redis.share_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
+    redis.set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
 }
 
 // Texts and numbers always can be written.

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tollgate::{Span, Timestamp};
-use tollgate_stores::redis::{Claim, RedisCounters};
+use tollgate_stores::redis::{IdempotencyLock, RedisCounters};
 
 use crate::app::App;
 use crate::error::{ApiError, Code};
@@ -131,8 +131,8 @@ impl Ticket<'_> {
         let Some(place) = self.store.state.lock().share(SLOT_BYTES, UNDER_WAY_MAX.into(), app.now()) else {
             return Ok(None);
         };
-        match redis.claim(self.key, self.body, UNDER_WAY_MAX).await {
-            Ok(Claim::Ours) => {
+        match redis.lock_idempotency_key(self.key, self.body, UNDER_WAY_MAX).await {
+            Ok(IdempotencyLock::Acquired) => {
                 self.claimed = Some((redis.clone(), place));
                 Ok(None)
             }
@@ -141,9 +141,9 @@ impl Ticket<'_> {
             Ok(by_another) => {
                 self.store.state.lock().unshare(place);
                 match by_another {
-                    Claim::Answered(answer) => Ok(Some(answer.into())),
-                    Claim::OtherBody => Err(other_body()),
-                    Claim::Ours | Claim::UnderWay => Err(under_way()),
+                    IdempotencyLock::Completed(answer) => Ok(Some(answer.into())),
+                    IdempotencyLock::BodyMismatch => Err(other_body()),
+                    IdempotencyLock::Acquired | IdempotencyLock::InProgress => Err(under_way()),
                 }
             }
         }
@@ -164,14 +164,14 @@ impl Ticket<'_> {
         if claimed.is_none() && !fits {
             return;
         }
-        let told = redis.answer_claim(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
+        let told = redis.store_response(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
         if let Err(error) = told {
             tracing::debug!(%error, "other nodes do not know the answer to a batch yet");
             let (key, body, answer) = (self.key, self.body, fits.then(|| answer.to_vec()));
             // As long as they know that it is claimed, they take it to be under way.
             if let Some((redis, _)) = claimed {
                 tokio::spawn(async move {
-                    redis.answer_claim_late(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
+                    redis.retry_store_response(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
                 });
             }
         }
@@ -200,7 +200,7 @@ impl Drop for Ticket<'_> {
         // Without an answer the next may try on any node.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let key = self.key;
-            runtime.spawn(async move { redis.give_up_claim(key, UNDER_WAY_MAX).await });
+            runtime.spawn(async move { redis.release_idempotency_key(key, UNDER_WAY_MAX).await });
         }
     }
 }

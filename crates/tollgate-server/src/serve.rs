@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 use tollgate::RuleSet;
-use tollgate_stores::redis::SettingsRefused;
+use tollgate_stores::redis::RedisSettingsError;
 use tracing::{error, info, warn};
 
 pub use self::banner::banner;
@@ -58,7 +58,7 @@ pub enum ServeError {
     },
     /// The shared counters cannot be reached with these settings, whatever the servers do.
     #[error(transparent)]
-    Counters(#[from] SettingsRefused),
+    Counters(#[from] RedisSettingsError),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),

@@ -210,7 +210,7 @@ fn survives_the_death_of_its_master<'a>(
         eprintln!("{name}: the limit was used up before the kill");
         return None;
     }
-    assert!(load.reaches(before + 10), "no recovery: {:?}", store.links());
+    assert!(load.reaches(before + 10), "no recovery: {:?}", store.servers());
     load.runs_dry();
     let seen = load.stop(&runtime);
     let failovers = failovers(servers);
@@ -432,20 +432,20 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
         runtime.block_on(store.charge_all_timed(&charges([&gauge], 1), now())).map(drop)
     };
     assert!(wait_until(PATIENCE, || (0..20).all(|_| charge().is_ok())));
-    assert_eq!(store.hindrance(), None);
+    assert_eq!(store.warning(), None);
     // Not those of the server that keeps what the fleet shares.
     let fleet = cluster.slot_owner(key_slot(b"{fleet}"));
     let owner =
         [0, 16_383].into_iter().map(|slot| (slot, cluster.slot_owner(slot))).find(|(_, o)| *o != fleet);
     let (edge, owner) = owner.unwrap();
     let (first, last) = if edge == 0 { ("0", "4000") } else { ("12383", "16383") };
-    let told = || store.hindrance().is_some_and(|words| words.contains("4001 of its 16384 slots"));
+    let told = || store.warning().is_some_and(|words| words.contains("4001 of its 16384 slots"));
     // A server that has heard of it later than the others may bring the slots up again for a moment.
     let agreed = || {
         let knows = |server: &RedisServer| server.cli(&["CLUSTER", "INFO"]).contains("slots_assigned:12383");
         cluster.nodes().iter().all(knows)
     };
-    let well = || store.failure().is_none() && store.links().iter().all(|link| !link.breaker_open);
+    let well = || store.failure().is_none() && store.servers().iter().all(|link| !link.breaker_open);
     let mut agreed_times = 0;
     let taken_away = wait_until(PATIENCE, || {
         for server in cluster.nodes() {
@@ -456,7 +456,7 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
         agreed_times = if agreed() && told() && well() { agreed_times + 1 } else { 0 };
         agreed_times >= 10
     });
-    assert!(taken_away, "{:?}", store.hindrance());
+    assert!(taken_away, "{:?}", store.warning());
     let mut failed = 0;
     for _ in 0..100 {
         match charge() {
@@ -466,15 +466,15 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
                 failed += 1;
             }
         }
-        assert!(told(), "{:?}", store.hindrance());
+        assert!(told(), "{:?}", store.warning());
         assert_eq!(store.failure(), None);
         assert_eq!(store.refusal(), None);
     }
-    assert!(failed > 0 && store.unserved_calls() >= failed);
-    assert!(store.links().iter().all(|link| link.connected && !link.breaker_open), "{:?}", store.links());
+    assert!(failed > 0 && store.unassigned_slot_calls() >= failed);
+    assert!(store.servers().iter().all(|link| link.connected && !link.breaker_open), "{:?}", store.servers());
     let back = wait_until(PATIENCE, || {
         cluster.server_at(owner).cli(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
-        charge().is_ok() && store.hindrance().is_none()
+        charge().is_ok() && store.warning().is_none()
     });
-    assert!(back, "{:?}", store.hindrance());
+    assert!(back, "{:?}", store.warning());
 }

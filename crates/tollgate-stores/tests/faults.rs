@@ -21,7 +21,7 @@ use tollgate::Span;
 use tollgate::algorithms::Verdict;
 use tollgate::counters::{CounterAdmin, StoreError};
 use tollgate::limit::Algorithm;
-use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Secret, Topology};
+use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, ServerStats, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
 
 use self::harness::limits::{Gauge, charges, limit};
@@ -75,8 +75,8 @@ impl Rig {
         eventually(RECOVERY_MAX, || self.charge(gauge, 0).0.ok()).unwrap().remaining
     }
 
-    fn link(&self) -> LinkStats {
-        self.store.links().remove(0)
+    fn link(&self) -> ServerStats {
+        self.store.servers().remove(0)
     }
 
     /// Waits until charges are admitted again; how long that took.
@@ -740,10 +740,10 @@ fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
 fn hints_are_heard_again_when_their_connection_led_nowhere() {
     let rig = Rig::new();
     let other = rig.runtime.block_on(harness::open(&exact(single(rig.server.address()))));
-    let mut announced = rig.store.announcements();
+    let mut announced = rig.store.change_notifications();
     let mut hears = |patience| {
         wait_until(patience, || {
-            rig.runtime.block_on(other.announce_change());
+            rig.runtime.block_on(other.notify_change());
             thread::sleep(Duration::from_millis(20));
             announced.has_changed().unwrap() && *announced.borrow_and_update() > 0
         })

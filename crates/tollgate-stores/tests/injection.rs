@@ -268,5 +268,5 @@ async fn eventually_ok(store: &RedisCounters, gauge: &Gauge) -> bool {
         }
         tokio::time::sleep(std::time::Duration::from_millis(10)).await;
     }
-    panic!("no answer: {:?}", store.links());
+    panic!("no answer: {:?}", store.servers());
 }

@@ -39,10 +39,10 @@ fn hints_are_heard_over_a_long_way() {
         proxy.set(Fault::Latency(Duration::from_millis(700)));
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert!(wait_until(PATIENCE, || !listeners().ends_with('2')));
-        let (mut announced, started) = (store.announcements(), Instant::now());
+        let (mut announced, started) = (store.change_notifications(), Instant::now());
         announced.mark_unchanged();
         while !announced.has_changed().unwrap() && started.elapsed() < PATIENCE {
-            other.announce_change().await;
+            other.notify_change().await;
             sleep(Duration::from_millis(20)).await;
         }
         assert!(announced.has_changed().unwrap());
@@ -67,5 +67,5 @@ fn sentinels_are_asked_over_a_long_way() {
     let store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
     let gauge = Gauge::a_day(Algorithm::TokenBucket, 1_000_000);
     let is_decided = || runtime.block_on(store.charge_all(&charges([&gauge], 1), now())).is_ok();
-    assert!(wait_until(PATIENCE, is_decided), "{}", store.unknown());
+    assert!(wait_until(PATIENCE, is_decided), "{}", store.no_servers_reason());
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tollgate::counters::StoreError;
 use tollgate::limit::Algorithm;
-use tollgate_stores::redis::{LinkStats, Login, RedisCounters, RedisSettings, Secret, Topology};
+use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, ServerStats, Topology};
 use tollgate_testkit::{
     Fault, FaultProxy, RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until,
 };
@@ -42,11 +42,11 @@ impl Node {
     /// Waits until decisions are refused for a reason with these words in it, and sees that it stays so.
     fn is_misconfigured(&self, words: &str) {
         let told = wait_until(PATIENCE, || self.charge() == Err(StoreError::Misconfigured));
-        assert!(told, "{:?} {:?} {:?}", self.charge(), self.store.refusal(), self.store.links());
+        assert!(told, "{:?} {:?} {:?}", self.charge(), self.store.refusal(), self.store.servers());
         for _ in 0..20 {
             assert_eq!(self.charge(), Err(StoreError::Misconfigured));
         }
-        let reason = self.store.refusal().or(self.store.hindrance()).unwrap_or_default();
+        let reason = self.store.refusal().or(self.store.warning()).unwrap_or_default();
         assert!(reason.contains(words), "{reason}");
         eprintln!("{reason}");
     }
@@ -124,7 +124,7 @@ fn a_sentinel_that_names_a_dead_or_a_demoted_master_does_not_hold_a_node() {
         stale.set(Fault::reply_to("SENTINEL", format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}", port.len())));
         let node = Node::new(&settings);
         node.is_well();
-        assert_eq!(node.store.links()[0].server, master.to_string(), "named {named}");
+        assert_eq!(node.store.servers()[0].server, master.to_string(), "named {named}");
     }
 }
 
@@ -169,7 +169,7 @@ fn a_master_is_followed_with_the_rights_that_are_documented_for_it() {
     let old = fleet.kill_master();
     let new = fleet.wait_for_new_master(old, Duration::from_secs(30));
     node.is_well();
-    assert_eq!(node.store.links()[0].server, new.to_string());
+    assert_eq!(node.store.servers()[0].server, new.to_string());
     for server in fleet.servers().iter().filter(|server| server.is_running()) {
         assert_eq!(server.cli(&["ACL", "LOG"]), "");
     }
@@ -219,7 +219,7 @@ fn protected_mode_is_a_misconfiguration_and_is_not_knocked_at_all_the_time() {
     let server = RedisServer::with(&["--bind", "0.0.0.0", "--protected-mode", "yes"]);
     let node = Node::new(&exact(single((ip, server.port()).into())));
     node.is_misconfigured("protected mode");
-    let dials = || node.store.links()[0].dials;
+    let dials = || node.store.servers()[0].dials;
     // Each wait is up to twice the one before: more than a few in the first seconds would be none.
     let (before, seconds) = (dials(), 3);
     std::thread::sleep(Duration::from_secs(seconds));
@@ -239,12 +239,12 @@ fn a_server_that_has_no_room_for_another_client_is_an_outage_with_or_without_a_p
         server.cli(&["CONFIG", "SET", "maxclients", "1"]);
         let node = Node::new(&RedisSettings { login, ..exact(single(server.address())) });
         let told = wait_until(PATIENCE, || {
-            node.store.links()[0]
+            node.store.servers()[0]
                 .trouble
                 .as_ref()
                 .is_some_and(|words| words.contains("max number of clients"))
         });
-        assert!(told, "{:?}", node.store.links());
+        assert!(told, "{:?}", node.store.servers());
         assert!((0..50).all(|_| node.charge() == Err(StoreError::Unreachable)));
         server.cli(&["CONFIG", "SET", "maxclients", "100"]);
         node.is_well();
@@ -260,9 +260,9 @@ fn who_speaks_tls_to_a_server_that_does_not_or_plainly_to_one_that_does_gets_a_h
     {
         let node = Node::new(&settings);
         let hinted = wait_until(PATIENCE, || {
-            node.store.links()[0].trouble.as_ref().is_some_and(|words| words.contains("speak TLS?"))
+            node.store.servers()[0].trouble.as_ref().is_some_and(|words| words.contains("speak TLS?"))
         });
-        assert!(hinted, "{:?}", node.store.links());
+        assert!(hinted, "{:?}", node.store.servers());
     }
 }
 
@@ -290,13 +290,13 @@ fn a_right_that_the_script_lacks_is_a_refusal_of_all_decisions_and_is_named() {
             node.charge() == Err(StoreError::Misconfigured)
                 && node.store.refusal().is_some_and(|reason| reason.contains(words))
         });
-        assert!(refused, "{right}: {:?} {:?}", node.store.refusal(), node.store.hindrance());
+        assert!(refused, "{right}: {:?} {:?}", node.store.refusal(), node.store.warning());
         assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("+{right}")]), "OK");
         node.is_well();
     }
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetkeys", "~rl:{fleet}*"]), "OK");
     node.is_misconfigured("NOPERM");
-    assert!(node.store.refusal().is_some(), "{:?}", node.store.hindrance());
+    assert!(node.store.refusal().is_some(), "{:?}", node.store.warning());
 }
 
 /// Other decisions need no such right: that they are made does not hide it.
@@ -310,7 +310,7 @@ fn a_right_that_only_some_decisions_need_is_told_of_while_others_are_made() {
     let charge = || node.runtime.block_on(node.store.charge_all_timed(&charges([&log], 1), now())).map(drop);
     assert!(wait_until(PATIENCE, || charge() == Err(StoreError::Misconfigured)), "{:?}", charge());
     node.is_well();
-    let words = node.store.hindrance().unwrap_or_default();
+    let words = node.store.warning().unwrap_or_default();
     assert!(words.contains("LLEN") && words.contains(&log.rule), "{words}");
 }
 
@@ -320,7 +320,7 @@ fn a_server_that_knows_no_scripts_is_a_refusal_of_all_decisions() {
     let node = Node::new(&exact(single(server.address())));
     node.is_misconfigured("EVALSHA");
     let refusal = node.store.refusal().unwrap_or_default();
-    assert!(refusal.contains("EVALSHA"), "{refusal} {:?}", node.store.hindrance());
+    assert!(refusal.contains("EVALSHA"), "{refusal} {:?}", node.store.warning());
 }
 
 /// A counter of another type, and one whose bytes are no counter: the decision is refused, and it is known which one.
@@ -341,16 +341,16 @@ fn a_counter_that_cannot_be_used_is_named() {
     let field = fields.items()[0].bytes().to_vec();
     server.command(&[b"HSET", key.as_bytes(), &field, b"?"]);
     assert!(wait_until(PATIENCE, || charge() == Err(StoreError::Misconfigured)), "{:?}", charge());
-    assert!(node.store.hindrance().is_some_and(|words| words.contains(&key)), "{:?}", node.store.hindrance());
+    assert!(node.store.warning().is_some_and(|words| words.contains(&key)), "{:?}", node.store.warning());
     server.cli(&["DEL", &key]);
     server.cli(&["SET", &key, "somebody else's"]);
     assert!(wait_until(PATIENCE, || {
         assert_eq!(charge(), Err(StoreError::Misconfigured));
-        node.store.hindrance().is_some_and(|words| words.contains("WRONGTYPE") && words.contains(&key))
+        node.store.warning().is_some_and(|words| words.contains("WRONGTYPE") && words.contains(&key))
     }));
     assert_eq!(node.store.refusal(), None, "others are not refused");
     server.cli(&["DEL", &key]);
-    assert!(wait_until(PATIENCE, || charge().is_ok() && node.store.hindrance().is_none()));
+    assert!(wait_until(PATIENCE, || charge().is_ok() && node.store.warning().is_none()));
 }
 
 /// A full server, and one that became a replica, answer a PING as ever.
@@ -374,13 +374,13 @@ fn a_server_that_cannot_write_is_left_alone_until_it_can_and_says_why() {
     };
     for (turn, (fault, cure, code)) in (1_u64..).zip(faults) {
         run(fault);
-        let link = || node.store.links().remove(0);
+        let link = || node.store.servers().remove(0);
         assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{code}");
         for _ in 0..60 {
             assert_eq!(node.charge(), Err(StoreError::Unreachable), "{code}");
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        let LinkStats { breaker_openings, trouble, .. } = link();
+        let ServerStats { breaker_openings, trouble, .. } = link();
         assert_eq!(breaker_openings, turn, "{code}");
         assert!(trouble.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {trouble:?}");
         assert!(
@@ -389,8 +389,8 @@ fn a_server_that_cannot_write_is_left_alone_until_it_can_and_says_why() {
             link().faults
         );
         if code == "OOM" {
-            let full = || node.store.server_facts().first().is_some_and(|facts| facts.maxmemory == 1);
-            assert!(wait_until(PATIENCE, full), "it tells how full it is: {:?}", node.store.server_facts());
+            let full = || node.store.server_info().first().is_some_and(|facts| facts.maxmemory == 1);
+            assert!(wait_until(PATIENCE, full), "it tells how full it is: {:?}", node.store.server_info());
         }
         run(cure);
         node.is_well();
@@ -409,7 +409,8 @@ fn a_full_server_of_a_cluster_is_left_alone_until_it_has_room() {
     node.is_well();
     for master in cluster.masters() {
         let set = |bytes: &str| cluster.server_at(master).cli(&["CONFIG", "SET", "maxmemory", bytes]);
-        let link = || node.store.links().into_iter().find(|link| link.server == master.to_string()).unwrap();
+        let link =
+            || node.store.servers().into_iter().find(|link| link.server == master.to_string()).unwrap();
         let before = link().breaker_openings;
         set("1");
         assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{:?}", link());

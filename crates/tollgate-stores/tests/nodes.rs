@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::time::sleep;
 use tollgate::counters::{CounterAdmin, CounterStore};
 use tollgate::limit::Algorithm;
-use tollgate_stores::redis::{Claim, RedisCounters, RedisSettings, Topology};
+use tollgate_stores::redis::{IdempotencyLock, RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
 
 use self::harness::limits::{Gauge, charges};
@@ -119,39 +119,39 @@ fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses(
         let store = open(&RedisSettings { timeout: Duration::from_secs(2), ..settings }).await;
         let other = open(&exact(single(server.address()))).await;
         let (kept, body) = (Duration::from_mins(10), [2; 32]);
-        assert_eq!(store.claim([1; 32], body, kept).await, Ok(Claim::Ours));
+        assert_eq!(store.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
         sleep(Duration::from_millis(500)).await;
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.give_up_claim([1; 32], kept).await }
+            async move { store.release_idempotency_key([1; 32], kept).await }
         });
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(other.claim([1; 32], body, kept).await, Ok(Claim::UnderWay));
+        assert_eq!(other.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
         proxy.set(Fault::None);
-        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
-        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
-            theirs = other.claim([1; 32], body, kept).await;
+        let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
+        while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
+            theirs = other.lock_idempotency_key([1; 32], body, kept).await;
         }
-        assert_eq!(theirs, Ok(Claim::Ours));
+        assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         giving_up.await.unwrap();
 
         // Given up, but the answer is lost: whoever has claimed it since keeps it.
-        assert_eq!(store.claim([3; 32], body, kept).await, Ok(Claim::Ours));
+        assert_eq!(store.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         sleep(Duration::from_millis(500)).await;
         proxy.set(Fault::BlackHoleReplies);
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.give_up_claim([3; 32], kept).await }
+            async move { store.release_idempotency_key([3; 32], kept).await }
         });
-        let (started, mut theirs) = (Instant::now(), Ok(Claim::UnderWay));
-        while theirs == Ok(Claim::UnderWay) && started.elapsed() < PATIENCE {
-            theirs = other.claim([3; 32], body, kept).await;
+        let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
+        while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
+            theirs = other.lock_idempotency_key([3; 32], body, kept).await;
         }
-        assert_eq!(theirs, Ok(Claim::Ours));
+        assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::None);
         giving_up.await.unwrap();
-        assert_eq!(other.claim([3; 32], body, kept).await, Ok(Claim::UnderWay));
+        assert_eq!(other.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
     });
 }
 

@@ -39,9 +39,9 @@ impl Node {
     #[track_caller]
     fn ask_memory(&self, charges: &Charges<'_>) -> Verdicts {
         for _ in 0..50 {
-            let before = self.store.refusals_from_memory();
+            let before = self.store.cached_refusals();
             let verdicts = self.ask(charges);
-            if self.store.refusals_from_memory() > before {
+            if self.store.cached_refusals() > before {
                 return verdicts;
             }
         }

@@ -100,7 +100,7 @@ fn a_reset_holds_against_a_node_that_cannot_listen_whenever_it_brings_what_it_co
         proxy.set(Fault::Drop);
         count_alone(&cut_off, &["alice", "dave"], 20).await;
         proxy.set(Fault::None);
-        assert!(wait_until(PATIENCE, || stores[0].links()[0].connected));
+        assert!(wait_until(PATIENCE, || stores[0].servers()[0].connected));
         // What is looked at once after an outage has been.
         let beats = server.commandstats("zadd");
         assert!(wait_until(PATIENCE, || server.commandstats("zadd") > beats + 4));
@@ -200,7 +200,7 @@ fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
         }
         count_alone(&cut_off, &users[..2], 20).await;
         servers[home].kill9();
-        assert!(wait_until(PATIENCE, || stores[1].links().iter().any(|link| !link.connected)));
+        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|link| !link.connected)));
         other.reset(&request(users[0])).await.unwrap();
         proxies[away].set(Fault::None);
         bring_all(&cut_off).await;

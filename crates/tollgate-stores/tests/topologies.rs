@@ -266,9 +266,9 @@ async fn exercise(settings: &RedisSettings) -> String {
     let penalised = store.penalized_clients(9, now()).await.map(|list| list.len());
     let reset = store.reset(&charges(&gauges, 1)).await;
     let pardoned = store.pardon(&format!("user:{}", client.name)).await;
-    let set = store.share_config("a", Some("b")).await;
+    let set = store.set_shared_config("a", Some("b")).await;
     let config = store.shared_config(0).await.map(|config| config.map(|config| config.len()));
-    let unset = store.share_config("a", None).await;
+    let unset = store.set_shared_config("a", None).await;
     format!("{told:?} {penalised:?} {reset:?} {pardoned:?} {set:?} {config:?} {unset:?}")
 }
 

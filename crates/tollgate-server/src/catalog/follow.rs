@@ -179,7 +179,7 @@ impl Follower {
     /// From then on.
     async fn stay(&mut self, database: Database) {
         let mut hints = database.hints();
-        let mut announcements = self.app.counters().redis().map(RedisCounters::announcements);
+        let mut announcements = self.app.counters().redis().map(RedisCounters::change_notifications);
         loop {
             self.next_occasion(&mut hints, &mut announcements).await;
             match self.keep_up(&database).await {

@@ -1,17 +1,17 @@
 //! Figures of shared counters. Servers are named as settings or the cluster name them.
 
 use tollgate::counters::{CounterStore, ReconcileStatus};
-use tollgate_stores::redis::{LinkStats, RedisCounters, ServerFacts};
+use tollgate_stores::redis::{RedisCounters, ServerInfo, ServerStats};
 
 use super::figures::Figures;
 
 /// Reads all of them. A server that has left the cluster leaves the figures too.
 pub(super) fn read(redis: &RedisCounters, recovery: &ReconcileStatus, figures: &mut Figures) {
     read_recovery(recovery, figures);
-    read_links(&redis.links(), redis.unserved_calls(), figures);
-    read_facts(&redis.server_facts(), figures);
+    read_links(&redis.servers(), redis.unassigned_slot_calls(), figures);
+    read_facts(&redis.server_info(), figures);
     let help = "Refusals answered without asking a server";
-    figures.counter("store_refusals_from_memory", help, redis.refusals_from_memory());
+    figures.counter("store_refusals_from_memory", help, redis.cached_refusals());
     let help = "Charges taken back because another server refused";
     figures.counter("store_refunds", help, redis.refunds());
     figures.gauge("store_nodes", "Nodes that share the counters", redis.nodes().get());
@@ -37,8 +37,8 @@ fn read_recovery(recovery: &ReconcileStatus, figures: &mut Figures) {
 }
 
 /// What this node knows of the servers.
-fn read_links(links: &[LinkStats], unserved_calls: u64, figures: &mut Figures) {
-    let each = |figure: fn(&LinkStats) -> u64| links.iter().map(move |link| (&*link.server, figure(link)));
+fn read_links(links: &[ServerStats], unserved_calls: u64, figures: &mut Figures) {
+    let each = |figure: fn(&ServerStats) -> u64| links.iter().map(move |link| (&*link.server, figure(link)));
     let help = "Whether there is a connection to a server";
     figures.gauges_by_server("store_connected", help, each(|link| link.connected.into()));
     let help = "Whether a server is left alone because it did not answer";
@@ -58,9 +58,9 @@ fn read_links(links: &[LinkStats], unserved_calls: u64, figures: &mut Figures) {
 }
 
 /// What the servers say about themselves.
-fn read_facts(facts: &[ServerFacts], figures: &mut Figures) {
+fn read_facts(facts: &[ServerInfo], figures: &mut Figures) {
     let each =
-        |figure: fn(&ServerFacts) -> u64| facts.iter().map(move |facts| (&*facts.server, figure(facts)));
+        |figure: fn(&ServerInfo) -> u64| facts.iter().map(move |facts| (&*facts.server, figure(facts)));
     // Counted by the server: it starts again when that does, as Prometheus expects of a counter.
     let help = "Keys a server threw away: counters lost";
     figures.counters_by_server("store_evicted_keys", help, each(|facts| facts.evicted_keys));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::Seed;
-use tollgate_stores::redis::{RedisCounters, SettingsRefused};
+use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
 use tracing::{error, info, warn};
 
 use crate::counters::{Counters, StoreState};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) async fn open(
     settings: &CounterSettings,
     data_dir: &DataDir,
-) -> Result<(Counters, Seed), SettingsRefused> {
+) -> Result<(Counters, Seed), RedisSettingsError> {
     match settings {
         CounterSettings::Memory { bounds, .. } => {
             let (memory, seed) = data_dir.load_counters(*bounds);
@@ -28,9 +28,9 @@ pub(super) async fn open(
             let redis = RedisCounters::open(&settings.redis)?;
             warn_of_open_links(settings);
             if let Some(nodes) = data_dir.fleet_nodes() {
-                redis.assume_nodes(nodes);
+                redis.restore_node_count(nodes);
             }
-            redis.wait_for_seed(true);
+            redis.set_awaiting_seed(true);
             redis.connected(PATIENCE).await;
             let seed = fleet::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);

@@ -48,7 +48,7 @@ pub(crate) fn runtime() -> Runtime {
 /// Opens a store and waits until it is connected.
 pub(crate) async fn open(settings: &RedisSettings) -> RedisCounters {
     let store = RedisCounters::open(settings).unwrap();
-    assert!(store.connected(Duration::from_secs(10)).await, "{:?}", store.links());
+    assert!(store.connected(Duration::from_secs(10)).await, "{:?}", store.servers());
     store
 }
 
