@@ -10,7 +10,7 @@ use tollgate::identity::Spelling;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::wire::values::{boolean, integer};
 use tollgate::wire::{Document, Fields, Origin, Problems, Value, read_rules, read_spelling};
-use tollgate_server::settings::{self, Settings, SettingsError};
+use tollgate_server::config::settings::{self, Settings, SettingsError};
 
 use super::apply_file;
 use crate::failure::Failure;
