@@ -47,7 +47,7 @@ pub(crate) struct PenaltyBody {
 )]
 pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {
     let NoQuery {} = call.query()?;
-    let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await?;
+    let found = call.app.counters().penalized_clients(LISTED_MAX, call.app.now()).await?;
     let penalties = found.into_iter().map(|each| PenaltyBody {
         client: each.client,
         violations: each.violations,

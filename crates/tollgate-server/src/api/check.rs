@@ -58,7 +58,7 @@ pub(crate) fn numbers_of(app: &App, facts: &CheckRequest<'_>) -> Result<Option<L
         return Ok(None);
     }
     // By the rules alone: which counter is meant must not depend on what any counter holds.
-    let in_force = app.limiter().rules().numbers_in_force(&facts.request(None));
+    let in_force = app.limiter().rules().limit_in_force(&facts.request(None));
     facts.own.limit(in_force.as_ref()).map(Some)
 }
 

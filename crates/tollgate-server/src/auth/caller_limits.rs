@@ -79,7 +79,7 @@ impl CallerLimiter {
     /// To be said once these are in force: what is still counted by the others meanwhile is told of too.
     pub(crate) fn take_over(&self, before: &CallerLimiter) {
         if let Some(slower) = lowered(&before.limits, &self.limits) {
-            self.asked.counters.slow_down(&slower);
+            self.asked.counters.extend_retention(&slower);
         }
     }
 

@@ -207,13 +207,13 @@ async fn take_over_limits(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     if app.counters().memory().is_some() {
         for each in new.iter().filter(|each| !app.config_sync().is_being_set(&each.user, &each.endpoint)) {
             let Some(request) = request_of(each) else { continue };
-            let used = limiter.used_before(&request, each, now).await;
+            let used = limiter.consumed_before(&request, each, now).await;
             carried.push((request, each, used));
         }
     }
     limiter.update_overrides(|overrides| overrides.changed(&new, &gone));
     for (request, each, used) in carried {
-        limiter.carry_over(&request, each, used, now).await;
+        limiter.charge_consumed(&request, each, used, now).await;
     }
 }
 
