@@ -89,7 +89,6 @@ impl Caller {
 pub(crate) struct Authenticator {
     callers: Vec<CallerSettings>,
     open_checks: bool,
-    override_max: Option<u32>,
 }
 
 impl Authenticator {
@@ -100,17 +99,12 @@ impl Authenticator {
             key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
             scopes: Scopes::from(Scope::Admin),
         });
-        Authenticator { callers, open_checks: settings.open_checks, override_max: settings.override_max }
+        Authenticator { callers, open_checks: settings.open_checks }
     }
 
     /// Whether anyone may check.
     pub(crate) fn open_checks(&self) -> bool {
         self.open_checks
-    }
-
-    /// The most requests per window in numbers that a check brings itself, whoever sends it.
-    pub(crate) fn override_max(&self) -> Option<u32> {
-        self.override_max
     }
 
     /// The caller, if the route lets it in.
