@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::{Span, Timestamp};
-use tollgate_stores::sql::{Act, DatabaseError};
+use tollgate_stores::sql::{AuditEvent, DatabaseError};
 use tracing::{debug, warn};
 
 use super::throttle::AuthThrottle;
@@ -112,10 +112,10 @@ pub(crate) async fn run(throttle: &AuthThrottle, config_sync: &ConfigSync) {
 async fn write_to_audit_trail(config_sync: &ConfigSync, alert: &Alert, left_out: u64) -> bool {
     let Ok(database) = config_sync.database() else { return false };
     let event = alert.audit_event(left_out);
-    match database.note_act(ACTOR, alert.at.as_micros(), &event).await {
+    match database.record_event(ACTOR, alert.at.as_micros(), &event).await {
         Ok(_) => true,
         // It may have been committed. One entry too few is better than two.
-        Err(error @ (DatabaseError::Unknown { .. } | DatabaseError::Value { .. })) => {
+        Err(error @ (DatabaseError::OutcomeUnknown { .. } | DatabaseError::Value { .. })) => {
             warn!(subject = %event.subject, %error, "an alert may be missing from the audit trail");
             true
         }
@@ -127,14 +127,20 @@ async fn write_to_audit_trail(config_sync: &ConfigSync, alert: &Alert, left_out:
 }
 
 impl Alert {
-    fn audit_event(&self, left_out: u64) -> Act {
+    fn audit_event(&self, left_out: u64) -> AuditEvent {
         let subject = match self.address {
             None => "many addresses".to_owned(),
             Some(IpAddr::V4(address)) => address.to_string(),
             Some(IpAddr::V6(address)) => format!("{address}/{IPV6_PREFIX_DEFAULT}"),
         };
         let after = serde_json::json!({ "invalid_keys": self.failures, "alerts_left_out": left_out });
-        Act { action: "alert".into(), kind: "key_attempts".into(), subject, before: None, after: Some(after) }
+        AuditEvent {
+            action: "alert".into(),
+            kind: "key_attempts".into(),
+            subject,
+            before: None,
+            after: Some(after),
+        }
     }
 }
 

@@ -85,7 +85,7 @@ pub(super) struct Walk<'a, 'r> {
     own: Option<&'r Own<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
-    own_charges: u32,
+    client_charges: u32,
 }
 
 impl RuleSet {
@@ -171,7 +171,7 @@ impl RuleSet {
     /// The numbers in whose place those of a check's own stand, if any would: those of the first limit that counts the
     /// client of the request. No counter is asked and no block of the accounts heeded, so they are the same whether or not
     /// the client is kept out. A rule that blocks ends the walk here too.
-    pub fn numbers_in_force(&self, request: &Request<'_>) -> Option<Limit> {
+    pub fn limit_in_force(&self, request: &Request<'_>) -> Option<Limit> {
         let request = Request { limit_override: None, ..request.clone() };
         let mut scratch = Scratch::default();
         let resolved = self.resolve(&request, &mut scratch);
@@ -203,7 +203,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         plan: &'r mut Plan<'a>,
     ) -> Self {
         let (client, layers, overridden, own) = (request.client(), SmallVec::new(), false, None);
-        Walk { set, request, seed, plan, layers, shadows: 0, overridden, own, client, own_charges: 0 }
+        Walk { set, request, seed, plan, layers, shadows: 0, overridden, own, client, client_charges: 0 }
     }
 
     /// Looks at one rule, which the index found or not.
@@ -342,7 +342,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         // Only penalties ask whose doing a refusal is.
         if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
-            self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
+            self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
         let cost = self.request.cost;
@@ -364,8 +364,8 @@ impl<'a, 'r> Walk<'a, 'r> {
             let mut values = SubjectHasher::new(self.seed);
             values.push_client(client, self.set.ipv6_prefix);
             let subject = values.subject();
-            let own_charges = self.own_charges;
-            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, own_charges });
+            let client_charges = self.client_charges;
+            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, client_charges });
         }
     }
 

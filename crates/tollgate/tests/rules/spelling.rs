@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tollgate::accounts::{Blocked, NewKey, Numbers};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Scratch, Spelling};
-use tollgate::inspect::Endpoints;
+use tollgate::inspect::EndpointScope;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::overrides::Override;
 use tollgate::{
@@ -142,7 +142,7 @@ fn t11_status_explanation_inspection_and_reset_see_one_client() {
         let mut scratch = Scratch::default();
         let client = explanation.resolved(&request, &mut scratch).request.client();
         assert_eq!(client, Some(Client::User(id("zoë strasse").unwrap())));
-        let seen = block_on(limiter.inspect(&request, Endpoints::All, NOW)).unwrap();
+        let seen = block_on(limiter.inspect(&request, EndpointScope::All, NOW)).unwrap();
         assert_eq!(seen.counters[0].used(), 4);
     }
     assert_eq!(block_on(limiter.reset(&request("/", SPELLINGS[1]))).unwrap().counters, 1);

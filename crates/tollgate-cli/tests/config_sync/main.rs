@@ -5,7 +5,7 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod harness;
 
-mod brake;
+mod auth_throttle;
 mod database;
 mod durable;
 mod keys;

@@ -1,4 +1,4 @@
-//! Who tries keys is slowed down, and nobody else.
+//! Backoff after invalid API keys, and its audit trail.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use crate::harness::{Answer, Service, read_answer, wait_for};
 
 const TRAIL: &str = "/v1/admin/audit?kind=key_attempts";
 
-/// One request from another address of this machine.
+/// Sends one request from another loopback address.
 fn from(source: &str, service: &Service, key: &str) -> u16 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let answer = runtime.block_on(async {
@@ -40,7 +40,7 @@ fn try_wrong_key(stream: &mut TcpStream, number: u32) -> Answer {
 }
 
 #[test]
-fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewhere_is_served() {
+fn ten_thousand_wrong_keys_lock_out_only_their_address() {
     let (service, store) = alone("");
     let mut right = key("rightadminkeyaa2");
     right.item.scopes = vec!["admin".to_owned()];
@@ -62,68 +62,70 @@ fn t30_of_ten_thousand_wrong_keys_few_are_compared_and_a_right_one_from_elsewher
     let others =
         statuses.iter().enumerate().filter(|(status, count)| **count > 0 && ![401, 429].contains(status));
     assert_eq!(others.collect::<Vec<_>>(), [], "(status, how often)");
-    // Each wrong key after a wait makes the next one longer: until it does not end before the newcomer comes.
-    let last = wait_for("a wait that outlasts this test", || {
+    // Each failure after a backoff doubles it. Continue until the backoff outlasts the rest of this test.
+    let last = wait_for("a backoff that outlasts this test", || {
         let answer = try_wrong_key(&mut stream, 10_000);
         let wait = answer.header("retry-after")?.parse::<u64>().unwrap();
         (wait >= 5).then_some(answer)
     });
     assert_eq!((last.status, last.error().1), (429, "TOO_MANY_ATTEMPTS".to_owned()));
-    let compared = service.metric("tollgate_key_failures_total").unwrap();
+    let compared = service.metric("tollgate_auth_failures_total").unwrap();
     assert!(compared <= 100.0, "{compared} were compared");
-    assert!(service.metric("tollgate_key_alarms_total").unwrap() >= 1.0, "an alarm is raised");
-    let lines = service.log().lines().filter(|line| line.contains("keys are being tried")).count();
+    assert!(service.metric("tollgate_auth_throttle_activations_total").unwrap() >= 1.0, "backoff is counted");
+    let lines = service.log().lines().filter(|line| line.contains("repeated invalid API keys")).count();
     assert!((1..=2).contains(&lines), "{lines} lines in the log");
 
-    assert_eq!(ask(&newcomer.text), 429, "the same address waits");
-    assert_eq!(ask(&right.text), 200, "but not with a key that was right from there before");
-    assert_eq!(from("127.0.0.2", &service, &newcomer.text), 200, "others do not wait");
+    assert_eq!(ask(&newcomer.text), 429, "the same address is in backoff");
+    assert_eq!(ask(&right.text), 200, "a key that was valid from there still passes");
+    assert_eq!(from("127.0.0.2", &service, &newcomer.text), 200, "other addresses are not affected");
     assert_eq!(from("127.0.0.2", &service, "wrong"), 401);
-    assert_eq!(service.check("a", "/x").status, 200, "checks without a key are none of it");
+    assert_eq!(service.check("a", "/x").status, 200, "checks without a key are not affected");
 }
 
-/// What the audit trail tells of keys that are tried: of whom, and how many there were.
-fn alarms(service: &Service) -> Vec<(String, u64)> {
+/// Subjects and counts of the alerts in the audit trail.
+fn alerts(service: &Service) -> Vec<(String, u64)> {
     let answer = service.admin("GET", TRAIL, "").json();
     let entries = answer["entries"].as_array().unwrap();
-    let told = entries.iter().map(|entry| {
-        assert_eq!((&entry["by"], &entry["action"]), (&"tollgate".into(), &"alarm".into()), "{entry}");
-        (entry["subject"].as_str().unwrap().to_owned(), entry["after"]["wrong_keys"].as_u64().unwrap())
+    let alerts = entries.iter().map(|entry| {
+        assert_eq!((&entry["by"], &entry["action"]), (&"tollgate".into(), &"alert".into()), "{entry}");
+        (entry["subject"].as_str().unwrap().to_owned(), entry["after"]["invalid_keys"].as_u64().unwrap())
     });
-    told.collect()
+    alerts.collect()
 }
 
 #[test]
-fn t30_the_audit_trail_tells_once_of_each_address_that_tries_keys() {
+fn audit_trail_has_one_alert_per_attacking_address() {
     let (service, _store) = alone("");
-    assert_eq!(alarms(&service), [], "and the admin key is known from here");
+    assert_eq!(alerts(&service), [], "the admin key is now trusted from this address");
     for source in ["127.0.0.2", "127.0.0.3"] {
         for _ in 0..100 {
             from(source, &service, "wrong");
         }
-        let told = (source.to_owned(), 65);
-        wait_for("the alarm in the trail", || (alarms(&service).last() == Some(&told)).then_some(()));
+        let expected = (source.to_owned(), 65);
+        wait_for("the alert in the audit trail", || {
+            (alerts(&service).last() == Some(&expected)).then_some(())
+        });
     }
-    let told = alarms(&service);
-    assert_eq!(told.len(), 2, "{told:?}");
+    let written = alerts(&service);
+    assert_eq!(written.len(), 2, "{written:?}");
     let trail = service.admin("GET", "/v1/admin/audit", "").text;
-    assert!(!trail.contains("wrong\""), "what was tried is not told: {trail}");
+    assert!(!trail.contains("wrong\""), "the trail contains a tried key: {trail}");
 }
 
 #[test]
-fn t30_an_alarm_during_an_outage_of_the_database_is_told_afterwards_and_holds_up_nobody() {
+fn alert_during_a_database_outage_is_written_afterwards() {
     let postgres = PostgresServer::start();
     let service = node(&postgres.create_database(), "");
-    assert_eq!(alarms(&service), []);
+    assert_eq!(alerts(&service), []);
     postgres.kill9();
     for _ in 0..80 {
         assert!([401, 429].contains(&from("127.0.0.2", &service, "wrong")));
     }
     assert_eq!(service.check("a", "/x").status, 200);
     postgres.restart();
-    wait_for("the alarm in the trail", || {
+    wait_for("the alert in the audit trail", || {
         let answer = service.admin("GET", TRAIL, "");
         (answer.status == 200 && answer.json()["entries"][0]["subject"] == "127.0.0.2").then_some(())
     });
-    assert_eq!(alarms(&service), [("127.0.0.2".to_owned(), 65)]);
+    assert_eq!(alerts(&service), [("127.0.0.2".to_owned(), 65)]);
 }
