@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, Slower, StoreError, Verdicts};
+use tollgate::counters::{
+    Charges, CounterAdmin, CounterStore, Penalised, RetentionExtension, StoreError, Verdicts,
+};
 use tollgate::{MemoryCounters, Timestamp};
 use tollgate_stores::redis::{LinkStats, RedisCounters};
 
@@ -115,9 +117,9 @@ impl CounterStore for Counters {
         self.redis().is_none_or(|redis| redis.reaches(charges))
     }
 
-    fn slow_down(&self, slower: &Slower) {
+    fn extend_retention(&self, slower: &RetentionExtension) {
         if let Counters::Memory(memory) = self {
-            memory.slow_down(slower);
+            memory.extend_retention(slower);
         }
     }
 

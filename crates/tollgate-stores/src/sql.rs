@@ -44,7 +44,7 @@ pub use self::error::{DatabaseError, ValueProblem};
 pub use self::follow::Changes;
 pub use self::hints::Hints;
 pub use self::items::{
-    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, Numbers, QuotaItem, RuleItem, Stored, TierItem,
+    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, QuotaItem, RuleItem, Stored, TierItem,
     UserEndpointLimit,
 };
 pub use self::key_check::KeyCheck;
@@ -52,6 +52,7 @@ pub use self::migrations::Migration;
 pub use self::read::{Filter, ITEM_COUNT_MAX};
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
+pub use tollgate::accounts::AccountLimits;
 
 use self::engine::{Pool, unsigned};
 use self::query::Query;

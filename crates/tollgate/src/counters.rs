@@ -157,7 +157,7 @@ pub trait CounterStore: Send + Sync {
 
     /// Told when a limit was lowered: what is counted already must not be forgotten in the time that it would have taken
     /// before. For a store that does not remember limits, and forgets what they have made up for.
-    fn slow_down(&self, _slower: &Slower) {}
+    fn extend_retention(&self, _slower: &RetentionExtension) {}
 
     /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
     /// one's conduct is noted. No request waits for it.
@@ -191,7 +191,7 @@ pub trait CounterStore: Send + Sync {
 
 /// That consumption which was counted before lasts longer than was reckoned with then, because a limit was lowered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Slower {
+pub struct RetentionExtension {
     /// Which counter it is about, by its subject and its id, combined by exclusive or; nothing if it may be any.
     pub counter: Option<u128>,
     /// How many times as long at most: `times / of`.
@@ -202,7 +202,7 @@ pub struct Slower {
     pub longest: Span,
 }
 
-impl Slower {
+impl RetentionExtension {
     /// How long something lasts that was to last so long.
     pub fn apply(&self, lasts: Span) -> Span {
         let longer = u128::from(lasts.as_micros()) * u128::from(self.times);

@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use sha2::Sha256;
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Database, Edit, Expect, Item, ItemId, KeyItem, Numbers, QuotaItem, RuleItem, Write,
+    AccountLimits, BlockItem, BlockKind, Database, Edit, Expect, Item, ItemId, KeyItem, QuotaItem, RuleItem,
+    Write,
 };
 
 use crate::harness::{Service, wait_for};
@@ -89,7 +90,7 @@ pub(crate) fn key(id: &'static str) -> NewKey {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
@@ -109,8 +110,8 @@ pub(crate) fn rule(name: &str, requests: u32) -> Item {
     Item::Rule(RuleItem { name: name.to_owned(), body })
 }
 
-pub(crate) fn quota(user: &str, numbers: Numbers) -> Item {
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: None, numbers })
+pub(crate) fn quota(user: &str, limits: AccountLimits) -> Item {
+    Item::Quota(QuotaItem { user: user.to_owned(), tier: None, limits })
 }
 
 pub(crate) fn block(user: &str) -> Item {

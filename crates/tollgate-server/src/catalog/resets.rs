@@ -41,12 +41,12 @@ pub(crate) struct ResetFacts {
     descriptors: Vec<(String, String)>,
     /// Which numbers of checks' own, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    own: Option<OwnNumbers>,
+    own: Option<CompiledLimits>,
 }
 
 /// What the counter of a check's own numbers is known by.
 #[derive(Debug, Serialize, Deserialize)]
-struct OwnNumbers {
+struct CompiledLimits {
     window_us: u64,
     /// The window, if it is one of a calendar: `day@Europe/Berlin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,14 +54,14 @@ struct OwnNumbers {
     strategy: String,
 }
 
-impl OwnNumbers {
+impl CompiledLimits {
     fn of(limit: &Limit) -> Self {
         let strategy = limit.algorithm().as_str().to_owned();
         let calendar = match limit.window() {
             Window::Calendar(calendar) => Some(calendar.to_string()),
             Window::Length(_) => None,
         };
-        OwnNumbers { window_us: limit.window_length().as_micros(), calendar, strategy }
+        CompiledLimits { window_us: limit.window_length().as_micros(), calendar, strategy }
     }
 
     /// A limit with that counter; how much it allows does not matter.
@@ -89,7 +89,7 @@ pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
         descriptors: (request.descriptors.iter())
             .map(|(name, value)| (name.as_str().to_owned(), value.as_str().to_owned()))
             .collect(),
-        own: request.limit_override.map(OwnNumbers::of),
+        own: request.limit_override.map(CompiledLimits::of),
     };
     let client = request.client().map(|client| client.to_string()).unwrap_or_default();
     let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
@@ -112,7 +112,7 @@ pub(super) async fn replay(app: &App, entry: &AuditEntry) {
         facts.descriptors.iter().map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?)));
     let descriptors: Vec<(Id<'_>, Id<'_>)> = pairs.flatten().collect();
     let Ok(endpoint) = Endpoint::parse(&facts.endpoint) else { return };
-    let own = facts.own.as_ref().and_then(OwnNumbers::limit);
+    let own = facts.own.as_ref().and_then(CompiledLimits::limit);
     let request = Request {
         user: facts.user_id.as_deref().and_then(|text| Id::parse(text).ok()),
         api_key: key,
@@ -149,12 +149,12 @@ mod tests {
         let day = Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap();
         for window in [Window::Calendar(Arc::new(day)), Window::Length(Span::from_secs(86_400))] {
             let limit = Limit::new(Algorithm::FixedWindow, 5, window).unwrap();
-            let told = serde_json::to_string(&OwnNumbers::of(&limit)).unwrap();
-            let read: OwnNumbers = serde_json::from_str(&told).unwrap();
+            let told = serde_json::to_string(&CompiledLimits::of(&limit)).unwrap();
+            let read: CompiledLimits = serde_json::from_str(&told).unwrap();
             assert_eq!(read.limit().unwrap().window(), limit.window());
         }
         let before = r#"{"window_us":60000000,"strategy":"gcra"}"#;
-        let read: OwnNumbers = serde_json::from_str(before).unwrap();
+        let read: CompiledLimits = serde_json::from_str(before).unwrap();
         assert_eq!(read.limit().unwrap().window(), &Window::Length(Span::from_secs(60)));
     }
 }

@@ -29,7 +29,7 @@ pub(super) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     let own = own_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     answer::decision(&decision, &call.app.live().profiles)
@@ -54,7 +54,7 @@ pub(super) fn numbers_of(app: &App, facts: &Facts<'_>) -> Result<Option<Limit>, 
         return Ok(None);
     }
     // By the rules alone: which counter is meant must not depend on what any counter holds.
-    let in_force = app.limiter().rules().numbers_in_force(&facts.request(None));
+    let in_force = app.limiter().rules().limit_in_force(&facts.request(None));
     facts.own.limit(in_force.as_ref()).map(Some)
 }
 

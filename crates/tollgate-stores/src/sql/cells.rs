@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value as Json};
 
+use tollgate::accounts::AccountLimits;
+
 use super::body;
 use super::engine::{Row, signed, unsigned};
 use super::error::{DatabaseError, ValueProblem};
 use super::items::{
-    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, Numbers, QuotaItem, RuleItem, Stored, TierItem,
+    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, QuotaItem, RuleItem, Stored, TierItem,
     UserEndpointLimit,
 };
 use super::table::{Cell, Table};
@@ -81,7 +83,7 @@ impl Item {
             Kind::Quota => Item::Quota(QuotaItem {
                 user: row.text()?,
                 tier: row.maybe_text()?,
-                numbers: row.numbers(None)?,
+                limits: row.limits(None)?,
             }),
             Kind::Key => Item::Key(row.key()?),
             Kind::Block => Item::Block(BlockItem {
@@ -135,7 +137,7 @@ fn told_columns(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
 }
 
 fn quota_cells(quota: &QuotaItem) -> Result<Vec<Cell>, DatabaseError> {
-    let Numbers { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.numbers;
+    let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.limits;
     if requests_per_second.is_some() {
         return Err(DatabaseError::value("requests_per_second", ValueProblem::Meaningless));
     }
@@ -159,10 +161,10 @@ fn key_cells(key: &KeyItem) -> Result<Vec<Cell>, DatabaseError> {
         filled(key.tenant.as_deref(), "tenant")?,
         filled(key.tier.as_deref(), "tier")?,
         Cell::Text(Some(Json::from(key.scopes.as_slice()).to_string())),
-        key.numbers.requests_per_second.into(),
-        key.numbers.requests_per_hour.into(),
-        key.numbers.requests_per_day.into(),
-        key.numbers.burst.into(),
+        key.limits.requests_per_second.into(),
+        key.limits.requests_per_hour.into(),
+        key.limits.requests_per_day.into(),
+        key.limits.burst.into(),
         micros(key.expires_at_micros, "expires_at_micros")?,
         micros(key.revoked_at_micros, "revoked_at_micros")?,
         filled(key.revoked_by.as_deref(), "revoked_by")?,
@@ -214,8 +216,8 @@ impl Cells {
         bytes.map(|bytes| bytes.try_into().map_err(|_| self.corrupt())).transpose()
     }
 
-    fn numbers(&mut self, requests_per_second: Option<u32>) -> Result<Numbers, DatabaseError> {
-        Ok(Numbers {
+    fn limits(&mut self, requests_per_second: Option<u32>) -> Result<AccountLimits, DatabaseError> {
+        Ok(AccountLimits {
             requests_per_second,
             requests_per_hour: self.number()?,
             requests_per_day: self.number()?,
@@ -234,9 +236,9 @@ impl Cells {
             tenant: self.maybe_text()?,
             tier: self.maybe_text()?,
             scopes: serde_json::from_str(&self.text()?).map_err(|_| self.corrupt())?,
-            numbers: {
+            limits: {
                 let second = self.number()?;
-                self.numbers(second)?
+                self.limits(second)?
             },
             expires_at_micros: self.number()?,
             revoked_at_micros: self.number()?,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value as Json};
+use tollgate::accounts::AccountLimits;
 
 /// The kinds of items.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -221,19 +222,6 @@ pub struct TierItem {
     pub body: Map<String, Json>,
 }
 
-/// Somebody's own numbers.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
-    /// Requests in a second.
-    pub requests_per_second: Option<u32>,
-    /// Requests in an hour.
-    pub requests_per_hour: Option<u32>,
-    /// Requests in a day.
-    pub requests_per_day: Option<u32>,
-    /// What may come at once.
-    pub burst: Option<u32>,
-}
-
 /// What is known of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaItem {
@@ -242,7 +230,7 @@ pub struct QuotaItem {
     /// The user's tier.
     pub tier: Option<String>,
     /// The user's own numbers; none per second.
-    pub numbers: Numbers,
+    pub limits: AccountLimits,
 }
 
 /// An API key.
@@ -267,7 +255,7 @@ pub struct KeyItem {
     /// What its holder may ask of tollgate itself.
     pub scopes: Vec<String>,
     /// Its own numbers.
-    pub numbers: Numbers,
+    pub limits: AccountLimits,
     /// When it ends, in microseconds since 1970.
     pub expires_at_micros: Option<u64>,
     /// When it was revoked.
@@ -288,7 +276,7 @@ impl fmt::Debug for KeyItem {
             .field("tenant", &self.tenant)
             .field("tier", &self.tier)
             .field("scopes", &self.scopes)
-            .field("numbers", &self.numbers)
+            .field("limits", &self.limits)
             .field("expires_at_micros", &self.expires_at_micros)
             .field("revoked_at_micros", &self.revoked_at_micros)
             .field("revoked_by", &self.revoked_by)

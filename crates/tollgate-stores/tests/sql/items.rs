@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Database, DatabaseError, Edit, Expect, Filter, ITEM_COUNT_MAX, Item, ItemId,
-    KeyCheck, KeyItem, Kind, Numbers, QuotaItem, Stored, UserEndpointLimit, Write,
+    AccountLimits, BlockItem, BlockKind, Database, DatabaseError, Edit, Expect, Filter, ITEM_COUNT_MAX, Item,
+    ItemId, KeyCheck, KeyItem, Kind, QuotaItem, Stored, UserEndpointLimit, Write,
 };
 
 use crate::harness::{
@@ -22,7 +22,7 @@ fn full_key() -> KeyItem {
         tenant: Some("acme".to_owned()),
         tier: Some("gold".to_owned()),
         scopes: vec!["check".to_owned(), "read \"all\"".to_owned()],
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_second: Some(0),
             requests_per_hour: Some(1),
             requests_per_day: Some(u32::MAX),
@@ -52,7 +52,7 @@ fn pairs() -> Vec<(Item, Item)> {
     let full_quota = QuotaItem {
         user: "bob".to_owned(),
         tier: Some("gold".to_owned()),
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_hour: Some(0),
             requests_per_day: Some(u32::MAX),
             burst: Some(1),
@@ -150,13 +150,13 @@ pub(crate) async fn what_makes_no_item_leaves_nothing(empty: TestDatabase) {
         let table = ["user_endpoint_limits_", "rate_limit_rules_", "tiers_", "api_keys_"];
         assert!(table.iter().any(|table| constraint.starts_with(table)), "the constraint is named: {error}");
     }
-    let second = Numbers { requests_per_second: Some(1), ..Numbers::default() };
+    let second = AccountLimits { requests_per_second: Some(1), ..AccountLimits::default() };
     let refused_by_us = [
         (Item::Limit(UserEndpointLimit { window_micros: u64::MAX, ..good }), "window_micros"),
         (rule("r", json!({"colour": "red"})), "colour"),
         (rule("r", json!({"limits": 5})), "limits"),
         (tier("t", "", json!({"per": ["user"]})), "per"),
-        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, numbers: second }), "requests_per_second"),
+        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, limits: second }), "requests_per_second"),
         (quota("u", Some("")), "tier"),
         (Item::Key(KeyItem { user: Some(String::new()), ..key("k") }), "user_id"),
     ];

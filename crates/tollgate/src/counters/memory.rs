@@ -12,7 +12,7 @@
 //!
 //! **When a limit is lowered**, counters last longer than they say: a counter knows how long it lasts, by the limit it was
 //! written under, and no limit. Which of them are that limit's cannot be told, so each that there is lasts longer by as much
-//! as the limit became slower ([`Slower`]); the others are forgotten later than they could be, and nothing else.
+//! as the limit became slower ([`RetentionExtension`]); the others are forgotten later than they could be, and nothing else.
 
 mod holders;
 mod packed;
@@ -31,7 +31,8 @@ pub(super) use self::holders::Holder;
 use self::shard::{Judged, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, Penalised, Slower, StoreError, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, Penalised, RetentionExtension, StoreError,
+    Verdicts,
 };
 use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -304,12 +305,12 @@ impl CounterStore for MemoryCounters {
         ready(Ok(self.charge_all_now(charges, now)))
     }
 
-    fn slow_down(&self, slower: &Slower) {
+    fn extend_retention(&self, slower: &RetentionExtension) {
         if let Some(name) = slower.counter {
             let key = Key::of(name);
             lock(&self.shards[key.shard()].0).slow_down_one(key, slower);
         } else {
-            self.shards.iter().for_each(|shard| lock(&shard.0).slow_down(slower));
+            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(slower));
         }
     }
 }

@@ -408,7 +408,7 @@ pub(super) async fn effect(call: &Call, differences: &[Difference]) -> Result<Op
         let (today, changed) = app.catalog().preview(&app, &writes)?;
         Ok(app.recent().compare(&today, &changed, app.now()))
     });
-    let effect: Result<Effect, tollgate::wire::Problems> = trial.await.map_err(|_| failed())?;
+    let effect: Result<Effect, tollgate::config::Problems> = trial.await.map_err(|_| failed())?;
     // Rules that do not go together were refused before.
     Ok(effect.ok())
 }

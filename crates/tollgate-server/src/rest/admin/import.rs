@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Problems};
+use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
     Database, DatabaseError, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write,
 };
@@ -174,15 +174,20 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Res
 }
 
 /// The items of one kind, each named once.
-fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, call: &Call) -> Vec<Item> {
+fn section(
+    fields: &mut TableReader<'_, '_>,
+    values: &Map<String, Json>,
+    kind: Kind,
+    call: &Call,
+) -> Vec<Item> {
     let (nothing, rules) = (Map::new(), call.app.limiter().rules());
     let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
         let item = read_one(one, values, kind)?;
-        let item = call.app.catalog().to_store(item, rules.spelling());
-        let item = item.map_err(|error| one.complain(error.field, error.to_string())).ok()?;
+        let item = call.app.catalog().to_store(item, rules.normalization());
+        let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
         note(one, &item, &mut known);
         Some(item)
     })
@@ -208,11 +213,11 @@ pub fn check_import(document: &Document) -> Result<(), Problems> {
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != read::ANSWERED);
-    problems.or(Some(()))
+    problems.into_result(Some(()))
 }
 
 /// What an export says of itself, and what is never in one.
-fn beside_items(fields: &mut Fields<'_, '_>) {
+fn beside_items(fields: &mut TableReader<'_, '_>) {
     fields.skip("version");
     fields.skip("next");
     let _ = fields.read("keys", |_| {
@@ -220,7 +225,7 @@ fn beside_items(fields: &mut Fields<'_, '_>) {
     });
 }
 
-fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind) -> Option<Item> {
+fn read_one(one: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: Kind) -> Option<Item> {
     match kind {
         Kind::Rule => read::rule(one, values),
         Kind::Tier => read::tier(one, values),
@@ -232,12 +237,12 @@ fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind) ->
 }
 
 /// Notes which item it is, and complains of one that was there before.
-fn note(one: &mut Fields<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+fn note(one: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
     let id = item.id();
     let told = id.to_string();
     let key = name_key(id.kind());
     if !known.insert(id) {
-        one.complain(key, format!("{told:?} is given twice"));
+        one.report(key, format!("{told:?} is given twice"));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Items in the spelling that they are stored in, whichever they were asked for in.
 
-use tollgate::identity::Fold;
+use tollgate::identity::NormalForm;
 use tollgate_stores::sql::{Item, ItemId};
 
 use crate::error::ApiError;
@@ -9,19 +9,19 @@ use crate::rest::Call;
 impl Call {
     /// The id under which the database holds what is meant.
     pub(super) fn stored_as(&self, id: &ItemId) -> ItemId {
-        self.app.catalog().stored_as(id, self.app.limiter().rules().spelling())
+        self.app.catalog().stored_as(id, self.app.limiter().rules().normalization())
     }
 
     /// An item as it is to be stored.
     pub(super) fn to_store(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(self.app.catalog().to_store(item, self.app.limiter().rules().spelling())?)
+        Ok(self.app.catalog().to_store(item, self.app.limiter().rules().normalization())?)
     }
 }
 
 /// An id as it is asked for, which is how older keys may have it, and as it is read.
-pub(super) fn spellings(id: Option<&str>, fold: Fold) -> Vec<String> {
+pub(super) fn spellings(id: Option<&str>, fold: NormalForm) -> Vec<String> {
     let Some(id) = id else { return Vec::new() };
-    let mut all = vec![id.to_owned(), fold.apply(id).into_owned()];
+    let mut all = vec![id.to_owned(), fold.normalize(id).into_owned()];
     all.dedup();
     all
 }

@@ -7,7 +7,7 @@
 use super::holders::Holder;
 use super::{Key, SHARDS};
 use crate::algorithms::{Cell, Next};
-use crate::counters::Slower;
+use crate::counters::RetentionExtension;
 use crate::time::{Span, Timestamp};
 
 const AT_BITS: u32 = 52;
@@ -56,7 +56,7 @@ impl Entry {
     }
 
     /// Lets the state last longer than it was written for.
-    pub(super) fn slow_down(&mut self, slower: &Slower) {
+    pub(super) fn extend_retention(&mut self, slower: &RetentionExtension) {
         let lasts = slower.apply(lengthen(self.word >> AT_BITS));
         self.word = shorten(lasts) << AT_BITS | (self.word & AT_MASK);
     }

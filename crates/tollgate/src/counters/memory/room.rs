@@ -3,7 +3,7 @@
 use super::Key;
 use super::holders::Holder;
 use super::shard::{Shard, log_bytes};
-use crate::counters::{Charge, Slower};
+use crate::counters::{Charge, RetentionExtension};
 use crate::time::Timestamp;
 
 /// The subject that newcomers of a tenant share when there is no room for them.
@@ -88,14 +88,14 @@ impl Shard {
     }
 
     /// Lets every counter last longer. Logs last as long as their window, whatever their limit.
-    pub(super) fn slow_down(&mut self, slower: &Slower) {
-        self.cells.iter_mut().for_each(|entry| entry.slow_down(slower));
+    pub(super) fn extend_retention(&mut self, slower: &RetentionExtension) {
+        self.cells.iter_mut().for_each(|entry| entry.extend_retention(slower));
     }
 
     /// Lets one counter last longer, if it is here.
-    pub(super) fn slow_down_one(&mut self, key: Key, slower: &Slower) {
+    pub(super) fn slow_down_one(&mut self, key: Key, slower: &RetentionExtension) {
         if let Some(entry) = self.cells.find_mut(key) {
-            entry.slow_down(slower);
+            entry.extend_retention(slower);
         }
     }
 
