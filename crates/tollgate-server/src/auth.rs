@@ -1,5 +1,11 @@
 //! Who calls tollgate itself, and what they may do.
 
+pub(crate) mod alerts;
+pub(crate) mod api_keys;
+pub(crate) mod caller_limits;
+pub(crate) mod scope;
+pub(crate) mod throttle;
+
 use std::net::IpAddr;
 
 use http::HeaderMap;
@@ -10,10 +16,10 @@ use tollgate::Timestamp;
 use tollgate::accounts::Key;
 
 use crate::app::App;
-use crate::error::{ApiError, Code};
-use crate::keys::{self, KeyRefusal};
-use crate::scope::{Scope, Scopes};
-use crate::settings::{AuthSettings, Caller as CallerSettings};
+use crate::auth::api_keys::KeyRefusal;
+use crate::auth::scope::{Scope, Scopes};
+use crate::config::settings::{AuthSettings, Caller as CallerSettings};
+use crate::http::error::{ApiError, Code};
 
 /// What a route asks of its caller.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -80,13 +86,13 @@ impl Caller {
 
 /// The keys that are known, and whether checks need one.
 #[derive(Debug)]
-pub(crate) struct Gate {
+pub(crate) struct Authenticator {
     callers: Vec<CallerSettings>,
     open_checks: bool,
     override_max: Option<u32>,
 }
 
-impl Gate {
+impl Authenticator {
     pub(crate) fn new(settings: &AuthSettings, admin_key: &str) -> Self {
         let mut callers = settings.callers.clone();
         callers.push(CallerSettings {
@@ -94,7 +100,7 @@ impl Gate {
             key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
             scopes: Scopes::from(Scope::Admin),
         });
-        Gate { callers, open_checks: settings.open_checks, override_max: settings.override_max }
+        Authenticator { callers, open_checks: settings.open_checks, override_max: settings.override_max }
     }
 
     /// Whether anyone may check.
@@ -138,7 +144,7 @@ impl Gate {
         let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
         let now = app.now();
         let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
-        if let Some(wait) = app.brake().wait(peer, key, now) {
+        if let Some(wait) = app.auth_throttle().wait(peer, key, now) {
             return Err(ApiError::too_many_attempts(wait));
         }
         if !scheme.eq_ignore_ascii_case("bearer") {
@@ -146,7 +152,7 @@ impl Gate {
         }
         let compared = self.compare(key.trim(), app, now);
         // Nobody is guessing who brings a key that cannot be known yet: it must not make him wait once it is.
-        if compared.is_err() && !app.catalog().has_keys() && keys::id_of(key.trim()).is_some() {
+        if compared.is_err() && !app.config_sync().has_keys() && api_keys::id_of(key.trim()).is_some() {
             return Err(ApiError::new(
                 Code::ServiceUnavailable,
                 "API keys cannot be looked up yet: the database has not been read; /readyz says why",
@@ -154,11 +160,11 @@ impl Gate {
         }
         let reason = match compared {
             Ok(caller) => {
-                app.brake().note_success(peer, key);
+                app.auth_throttle().note_success(peer, key);
                 return Ok(Some(caller));
             }
             Err(KeyRefusal::Unknown) => {
-                app.brake().note_failure(peer, key, now);
+                app.auth_throttle().note_failure(peer, key, now);
                 "the key is not known"
             }
             // Who knows the secret is not guessing.
@@ -177,9 +183,9 @@ impl Gate {
                 found = Ok(Caller { name: caller.name.clone(), tenant: None, scopes: caller.scopes });
             }
         }
-        let Some(id) = keys::id_of(key) else { return found };
+        let Some(id) = api_keys::id_of(key) else { return found };
         let rules = app.limiter().rules();
-        match keys::verify(rules.accounts(), app.catalog().secret(), key, id, now) {
+        match api_keys::verify(rules.accounts(), app.config_sync().secret(), key, id, now) {
             Ok(key) => {
                 app.usage().note_key(key.id(), false, now);
                 Ok(Caller::keyed(&key))
@@ -211,10 +217,10 @@ mod tests {
 
     use super::*;
     use crate::app::Secrets;
-    use crate::clock::Clock;
+    use crate::auth::api_keys::KeySecret;
+    use crate::config::settings::Settings;
     use crate::counters::Counters;
-    use crate::keys::KeySecret;
-    use crate::settings::Settings;
+    use crate::runtime::clock::Clock;
 
     /// A service whose database has not been read.
     fn app() -> Arc<App> {
@@ -235,11 +241,11 @@ mod tests {
     #[test]
     fn a_key_that_cannot_be_known_yet_is_no_guess() {
         let app = app();
-        let key = keys::NewKey::random().unwrap();
+        let key = api_keys::NewKey::random().unwrap();
         for _ in 0..1_000 {
             assert_eq!(admit(&app, key.reveal()), Err(Code::ServiceUnavailable));
         }
-        assert_eq!(app.brake().figures().failures, 0);
+        assert_eq!(app.auth_throttle().figures().failures, 0);
         assert_eq!(
             admit(&app, "wrong"),
             Err(Code::Unauthorized),

@@ -6,7 +6,7 @@ use tollgate::counters::{
     Charges, CounterAdmin, CounterStore, Penalised, RetentionExtension, StoreError, Verdicts,
 };
 use tollgate::{MemoryCounters, Timestamp};
-use tollgate_stores::redis::{LinkStats, RedisCounters};
+use tollgate_stores::redis::{RedisCounters, ServerStats};
 
 /// Where this service counts.
 pub(crate) enum Counters {
@@ -73,11 +73,11 @@ impl Counters {
         if let Some(reason) = redis.refusal() {
             return StoreState::Refused(reason);
         }
-        let links = redis.links();
+        let links = redis.servers();
         let silent: Vec<String> =
             (links.iter()).filter(|link| !link.connected || link.breaker_open).map(silence).collect();
         if links.is_empty() {
-            return StoreState::Unreached(redis.unknown().to_owned());
+            return StoreState::Unreached(redis.no_servers_reason().to_owned());
         }
         if !silent.is_empty() {
             return StoreState::Unreached(silent.join(", "));
@@ -88,13 +88,13 @@ impl Counters {
         if let Some(reason) = redis.failure() {
             return StoreState::Unreached(format!("decisions fail ({reason})"));
         }
-        redis.hindrance().map_or(StoreState::Reached, StoreState::Hindered)
+        redis.warning().map_or(StoreState::Reached, StoreState::Hindered)
     }
 }
 
 /// Why a server is not asked.
-fn silence(link: &LinkStats) -> String {
-    let LinkStats { server, trouble, .. } = link;
+fn silence(link: &ServerStats) -> String {
+    let ServerStats { server, trouble, .. } = link;
     let reason = trouble.as_deref().unwrap_or("no answer");
     let what = if link.connected { "does not count" } else { "cannot be reached" };
     format!("{server} {what} ({reason})")

@@ -4,9 +4,9 @@ use tollgate::Timestamp;
 use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 
 use crate::auth::Caller;
-use crate::facts::CheckBody;
-use crate::json;
-use crate::keys::KeyRing;
+use crate::auth::api_keys::KeyRing;
+use crate::check::request::CheckBody;
+use crate::http::json;
 
 /// Reads bytes as the body of a check. Whether they are one; whatever they are, it neither panics nor hangs.
 pub fn check_body(body: &[u8]) -> bool {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tollgate_server::settings::{Flags, Settings, environment};
+use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration, SqlSettings};
 
 use crate::exit::Exit;

@@ -10,8 +10,8 @@ use tollgate_testkit::{Certificates, TlsProxy};
 use crate::common::Files;
 use crate::ingress::{CHECK, Ingress, done, error, text};
 
-fn for_known_clients() -> Ingress {
-    Ingress::with(Certificates::clone, TlsProxy::for_known_clients)
+fn with_client_auth() -> Ingress {
+    Ingress::with(Certificates::clone, TlsProxy::with_client_auth)
 }
 
 fn set_mode(file: &Path, mode: u32) {
@@ -20,7 +20,7 @@ fn set_mode(file: &Path, mode: u32) {
 
 #[test]
 fn a_client_certificate_is_shown_if_it_is_given_by_flag_environment_or_file() {
-    let ingress = for_known_clients();
+    let ingress = with_client_auth();
     let Certificates { client, client_key, .. } = &ingress.certificates;
     set_mode(client_key, 0o440);
     let flags = ["--cert-file", text(client), "--cert-key-file", text(client_key)];
@@ -43,7 +43,7 @@ fn a_client_certificate_is_shown_if_it_is_given_by_flag_environment_or_file() {
 
 #[test]
 fn a_server_that_wants_a_client_certificate_is_told_apart_from_one_that_dislikes_it() {
-    let ingress = for_known_clients();
+    let ingress = with_client_auth();
     let none = error(&mut ingress.trusting(&CHECK));
     let wanted =
         ": the server asks for a client certificate: name one with --cert-file and --cert-key-file\n";

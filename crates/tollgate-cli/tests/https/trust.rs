@@ -93,25 +93,19 @@ fn a_server_that_signed_for_itself_is_trusted_by_its_own_certificate_unless_that
     let told = error(&mut ingress.command(&CHECK));
     assert!(told.contains("not trusted here"), "{told}");
     done(&mut ingress.trusting(&CHECK));
-    let ingress = Ingress::with(Certificates::self_signed_authority, TlsProxy::in_front_of);
+    let ingress = Ingress::with(Certificates::self_signed_ca, TlsProxy::in_front_of);
     let told = error(&mut ingress.trusting(&CHECK));
     assert!(told.contains("the server shows the certificate of an authority (CA:TRUE)"), "{told}");
 }
 
 #[test]
 fn a_server_of_another_name_is_refused_and_both_names_are_told() {
-    let ingress = Ingress::with(Certificates::elsewhere, TlsProxy::in_front_of);
+    let ingress = Ingress::with(Certificates::for_other_host, TlsProxy::in_front_of);
     let told = error(&mut ingress.trusting(&CHECK));
-    assert!(
-        told.ends_with(": the server's certificate is for elsewhere.test, not for localhost\n"),
-        "{told}"
-    );
+    assert!(told.ends_with(": the server's certificate is for other.test, not for localhost\n"), "{told}");
     let by_address = format!("https://127.0.0.1:{}", ingress.proxy.port());
     let told = error(ingress.trusting(&CHECK).env("TOLLGATE_URL", by_address));
-    assert!(
-        told.ends_with(": the server's certificate is for elsewhere.test, not for 127.0.0.1\n"),
-        "{told}"
-    );
+    assert!(told.ends_with(": the server's certificate is for other.test, not for 127.0.0.1\n"), "{told}");
 }
 
 #[test]

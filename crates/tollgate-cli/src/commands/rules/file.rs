@@ -10,7 +10,7 @@ use tollgate::config::values::{boolean, integer};
 use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_normalization, read_rules};
 use tollgate::identity::Normalization;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
-use tollgate_server::settings::{self, Settings, SettingsError};
+use tollgate_server::config::settings::{self, Settings, SettingsError};
 
 use super::apply_file;
 use crate::failure::Failure;
