@@ -119,7 +119,7 @@ impl App {
             config_sync: ConfigSync::new(&settings, key_secret),
             auth_throttle: AuthThrottle::default(),
             limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_local_bounds(settings.counters.bounds()),
+                .with_fallback_bounds(settings.counters.bounds()),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
@@ -148,15 +148,15 @@ impl App {
     }
 
     /// The counters in this process: all of them, or those that stand in for shared ones.
-    pub(crate) fn local_counters(&self) -> &MemoryCounters {
-        self.counters().memory().unwrap_or_else(|| self.limiter.local_counters())
+    pub(crate) fn fallback_counters(&self) -> &MemoryCounters {
+        self.counters().memory().unwrap_or_else(|| self.limiter.fallback_counters())
     }
 
     /// Drops counters of this process that are as good as new, from one shard in turn.
     pub(crate) fn sweep(&self, turn: usize) {
         match self.counters().memory() {
             Some(memory) => memory.sweep_shard(turn, self.now()),
-            None => self.limiter.sweep_local(turn, self.now()),
+            None => self.limiter.sweep_fallback(turn, self.now()),
         }
         if let Some(callers) = &self.live().callers {
             callers.sweep(turn, self.now());

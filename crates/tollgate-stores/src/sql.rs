@@ -19,37 +19,30 @@
 //! by all so that moving from one engine to another loses nothing.
 
 mod audit;
-mod body;
-mod cells;
 mod change;
+mod changes;
 mod engine;
 mod error;
-mod follow;
-mod hints;
 mod items;
-mod key_check;
+mod key_secret;
+mod listener;
 mod migrations;
-mod mysql;
-mod postgres;
 mod query;
-mod read;
 mod settings;
-mod sqlite;
-mod table;
 mod usage;
 
 pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditFilter};
-pub use self::change::{Act, Changed, Difference, Edit, Expect, Write};
-pub use self::error::{DatabaseError, ValueProblem};
-pub use self::follow::Changes;
-pub use self::hints::Hints;
+pub use self::change::{AppliedChange, AuditEvent, ItemChange, ItemEdit, ItemWrite, Precondition};
+pub use self::changes::Changes;
+pub use self::error::{DatabaseError, ValueError};
+pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{
-    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, QuotaItem, RuleItem, Stored, TierItem,
+    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
     UserEndpointLimit,
 };
-pub use self::key_check::KeyCheck;
+pub use self::key_secret::KeySecretCheck;
+pub use self::listener::ChangeListener;
 pub use self::migrations::Migration;
-pub use self::read::{Filter, ITEM_COUNT_MAX};
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
 pub use tollgate::accounts::AccountLimits;

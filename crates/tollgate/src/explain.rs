@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 use crate::accounts::{BlockKind, ResolvedRequest};
 use crate::algorithms::Outcome;
 use crate::counters::Effect;
-use crate::decision::{Decision, Report};
+use crate::decision::{Decision, LimitReport};
 use crate::identity::{Request, Scratch};
 use crate::rules::{Rule, RuleOutcome};
 use crate::time::{Span, Timestamp};
@@ -17,7 +17,7 @@ pub struct Explanation {
     pub decision: Decision,
     steps: Vec<RuleOutcome>,
     /// What the limits of a client that is kept out say, though none of them decides.
-    behind_cooldown: Option<SmallVec<[Report; 2]>>,
+    behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
 }
 
 /// What became of one rule.
@@ -30,14 +30,14 @@ pub struct RuleExplanation<'a> {
     /// What became of it, in words.
     pub reason: String,
     /// What its limits say, if they apply.
-    pub reports: Vec<&'a Report>,
+    pub reports: Vec<&'a LimitReport>,
 }
 
 impl Explanation {
     pub(crate) fn new(
         decision: Decision,
         steps: Vec<RuleOutcome>,
-        behind_cooldown: Option<SmallVec<[Report; 2]>>,
+        behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
     ) -> Self {
         Explanation { decision, steps, behind_cooldown }
     }
@@ -48,7 +48,7 @@ impl Explanation {
     }
 
     /// What each limit says, in the order of the walk: as its counter stands, also of a client that is kept out.
-    pub fn reports(&self) -> &[Report] {
+    pub fn reports(&self) -> &[LimitReport] {
         self.behind_cooldown.as_ref().unwrap_or(&self.decision.reports)
     }
 
@@ -83,7 +83,7 @@ impl Explanation {
 
     /// The numbers that apply in place of a rule's: `@check` for the check's own, `@config` for those set for user and
     /// endpoint, `@key` for the key's own, `@quota` for the user's.
-    pub fn numbers(&self, request: &Request<'_>) -> Option<&'static str> {
+    pub fn override_source(&self, request: &Request<'_>) -> Option<&'static str> {
         let rules = self.decision.rules();
         let mut scratch = Scratch::default();
         rules.namespace_of(&rules.resolve(request, &mut scratch))

@@ -12,9 +12,9 @@ use crate::time::{Span, Timestamp};
 
 /// Which endpoints an inspection is about.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Endpoints {
+pub enum EndpointScope {
     /// That of the request alone.
-    Asked,
+    Requested,
     /// All of them. Rules that count each endpoint for itself are skipped: which counter is meant is not said.
     All,
 }
@@ -23,11 +23,11 @@ pub enum Endpoints {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
     /// One for each limit that counts the client, in the order of the rules.
-    pub counters: Vec<Inspected>,
+    pub counters: Vec<InspectedCounter>,
     /// How long the client is kept out, if it is.
     pub cooldown: Option<Span>,
     /// Rules that count the client by something beside that the request does not say.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedRule>,
     /// Whether the shared counters could not be asked: then these are this node's own.
     pub degraded: bool,
     /// When it was looked.
@@ -36,16 +36,16 @@ pub struct Inspection {
 
 /// A rule of whose counters it cannot be told which is the client's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedRule {
     /// The rule.
     pub rule: String,
     /// What it counts by and the request does not say.
-    pub by: Vec<Dimension>,
+    pub missing: Vec<Dimension>,
 }
 
 /// One counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inspected {
+pub struct InspectedCounter {
     /// The rule.
     pub rule: String,
     /// The numbers in force.
@@ -54,7 +54,7 @@ pub struct Inspected {
     pub verdict: Verdict,
 }
 
-impl Inspected {
+impl InspectedCounter {
     /// What is used and not yet given back.
     pub fn used(&self) -> u32 {
         self.limit.capacity().saturating_sub(self.verdict.remaining)
@@ -71,9 +71,9 @@ impl Inspected {
 
 impl Inspection {
     pub(crate) fn new(skipped: &[MissingDimension<'_>], now: Timestamp) -> Self {
-        let owned = |MissingDimension { rule, by }: &MissingDimension<'_>| Skipped {
+        let owned = |MissingDimension { rule, by }: &MissingDimension<'_>| SkippedRule {
             rule: (*rule).to_owned(),
-            by: by.iter().map(|&dimension| dimension.clone()).collect(),
+            missing: by.iter().map(|&dimension| dimension.clone()).collect(),
         };
         let skipped = skipped.iter().map(owned).collect();
         Inspection { counters: Vec::new(), cooldown: None, skipped, degraded: false, now }
@@ -91,7 +91,7 @@ impl Inspection {
     }
 
     fn note_by(&mut self, looked: &Charges<'_>, seen: &Verdicts, numbers: impl Fn(&Limit) -> Limit) {
-        let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| Inspected {
+        let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| InspectedCounter {
             rule: charge.rule.to_owned(),
             limit: numbers(charge.limit),
             verdict: *verdict,

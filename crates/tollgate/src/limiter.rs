@@ -1,6 +1,6 @@
 //! The way of one request, top to bottom.
 
-mod recovery;
+mod reconcile;
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::counters::{Charges, CounterAdmin, CounterStore, Effect, StoreError, V
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::explain::Explanation;
 use crate::identity::{Request, Scratch, Seed};
-use crate::inspect::{Endpoints, Inspection};
+use crate::inspect::{EndpointScope, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
 use crate::rules::{
@@ -71,24 +71,24 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// The same limiter; what it counts while the counters cannot be reached stays within these bounds.
     #[must_use]
-    pub fn with_local_bounds(self, bounds: MemoryBounds) -> Self {
+    pub fn with_fallback_bounds(self, bounds: MemoryBounds) -> Self {
         Limiter { local: Fallback::new(bounds), ..self }
     }
 
     /// What was counted here while the counters could not be reached, and is not brought to them yet.
-    pub fn local_counters(&self) -> &MemoryCounters {
+    pub fn fallback_counters(&self) -> &MemoryCounters {
         self.local.counters()
     }
 
-    /// Drops what is as good as new from one shard of [`Limiter::local_counters`]. To be called from time to time, with
+    /// Drops what is as good as new from one shard of [`Limiter::fallback_counters`]. To be called from time to time, with
     /// one turn after another.
-    pub fn sweep_local(&self, turn: usize, now: Timestamp) {
+    pub fn sweep_fallback(&self, turn: usize, now: Timestamp) {
         self.local.sweep_shard(turn, now);
     }
 
     /// Forgets what was counted here of counters that another node has reset: it must not be brought to them any more.
     /// A counter is known by its subject and its id, combined by exclusive or; a client's record by its subject.
-    pub fn forget_local(&self, reset: &[u128]) {
+    pub fn discard_fallback(&self, reset: &[u128]) {
         self.local.forget(reset);
     }
 
@@ -111,7 +111,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// that joins others after it has begun.
     pub fn set_seed(&self, seed: Seed) {
         self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
-        self.local.disown();
+        self.local.discard_pending();
     }
 
     /// The rule set in force.
@@ -203,7 +203,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         plan.charges.dry_run = true;
         let draft = self.charge(&mut plan, &rules, now).await;
         let mut behind = None;
-        if draft.is_kept_out() {
+        if draft.is_in_cooldown() {
             // Of a client that is kept out that is told, and not what its limits say: apart from its record they do.
             plan.charges.penalty = None;
             behind = Some(self.charge(&mut plan, &rules, now).await.into_reports());
@@ -219,7 +219,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     pub async fn inspect(
         &self,
         request: &Request<'_>,
-        endpoints: Endpoints,
+        endpoints: EndpointScope,
         now: Timestamp,
     ) -> Result<Inspection, StoreError> {
         let rules = self.rules.load();
@@ -343,15 +343,15 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         agreed: impl Future<Output = Result<(), E>>,
     ) -> Result<(), E> {
         // Looked at first: others who agree may put the numbers in force here before we do.
-        let used = self.used_before(request, &new, now).await;
+        let used = self.consumed_before(request, &new, now).await;
         agreed.await?;
         self.update_overrides(|overrides| overrides.with(new.clone()));
-        self.carry_over(request, &new, used, now).await;
+        self.charge_consumed(request, &new, used, now).await;
         Ok(())
     }
 
     /// What the client has used under the rule in force, as far as new numbers do not know of it.
-    pub async fn used_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
+    pub async fn consumed_before(&self, request: &Request<'_>, new: &Override, now: Timestamp) -> u32 {
         let request = &Request { cost: 0, ..request.clone() };
         let rules = self.rules.load();
         let mut scratch = Scratch::default();
@@ -368,8 +368,8 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         if known { 0 } else { request.client().map_or(0, |client| before.used_by(client)) }
     }
 
-    /// Charges what was [used before](Self::used_before) to numbers that are in force now.
-    pub async fn carry_over(&self, request: &Request<'_>, new: &Override, used: u32, now: Timestamp) {
+    /// Charges what was [used before](Self::consumed_before) to numbers that are in force now.
+    pub async fn charge_consumed(&self, request: &Request<'_>, new: &Override, used: u32, now: Timestamp) {
         if used == 0 {
             return;
         }

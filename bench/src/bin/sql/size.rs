@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets, median, median_ratio};
 use tollgate_bench::wrk;
-use tollgate_stores::sql::{Database, Edit, Expect, Item, KeyItem, AccountLimits, QuotaItem, Write};
+use tollgate_stores::sql::{Database, ItemEdit, Precondition, Item, KeyItem, AccountLimits, QuotaItem, ItemWrite};
 
 use crate::Plan;
 use crate::node::{Node, Place, until};
@@ -142,9 +142,9 @@ async fn fill(place: &Place, keys_there: usize, count: usize) -> Result<()> {
     for first in (0..count).step_by(BATCH) {
         let numbers = first..count.min(first + BATCH);
         let keys = numbers.clone().filter(|number| *number >= keys_there).map(key);
-        let edits: Vec<Edit> = keys
+        let edits: Vec<ItemEdit> = keys
             .chain(numbers.map(quota))
-            .map(|item| Edit { write: Write::Put(item), expect: Expect::Absent })
+            .map(|item| ItemEdit { write: ItemWrite::Put(item), precondition: Precondition::Absent })
             .collect();
         database.change("bench", 1_800_000_000_000_000, &edits).await?;
     }

@@ -55,7 +55,7 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, Failure> {
 
 async fn pending(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
     let database = Database::connect(sql.clone()).await?;
-    let steps = database.pending().await;
+    let steps = database.pending_migrations().await;
     database.close().await;
     steps
 }
@@ -69,7 +69,7 @@ async fn take(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
 
 /// Whether it is a file that is not there yet.
 fn is_missing(sql: &SqlSettings) -> bool {
-    let place = sql.place();
+    let place = sql.describe();
     let file = place.strip_prefix("SQLite database ").filter(|_| sql.engine() == Engine::Sqlite);
     file.is_some_and(|file| !Path::new(file).exists())
 }
@@ -84,7 +84,7 @@ fn make_directory(path: &Path) -> Result<(), Failure> {
 }
 
 fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output) -> Result<Exit, Failure> {
-    let place = sql.place();
+    let place = sql.describe();
     if output.json() {
         let steps = steps.map(told);
         output.value(&json!({ "database": place, "exists": steps.is_some(), "pending": steps }))?;
@@ -100,7 +100,7 @@ fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output
 }
 
 fn print_taken(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Result<Exit, Failure> {
-    let place = sql.place();
+    let place = sql.describe();
     if output.json() {
         output.value(&json!({ "database": place, "applied": told(steps) }))?;
         return Ok(Exit::Ok);

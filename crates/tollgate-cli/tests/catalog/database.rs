@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use sha2::Sha256;
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    AccountLimits, BlockItem, BlockKind, Database, Edit, Expect, Item, ItemId, KeyItem, QuotaItem, RuleItem,
-    Write,
+    AccountLimits, BlockItem, BlockKind, Database, Item, ItemEdit, ItemId, ItemWrite, KeyItem, Precondition,
+    QuotaItem, RuleItem,
 };
 
 use crate::harness::{Service, wait_for};
@@ -136,17 +136,17 @@ impl Store {
     }
 
     /// Changes one thing; the version.
-    pub(crate) fn write(&self, write: Write) -> u64 {
-        let edit = Edit { write, expect: Expect::Anything };
+    pub(crate) fn write(&self, write: ItemWrite) -> u64 {
+        let edit = ItemEdit { write, precondition: Precondition::None };
         self.ask(async |database| database.change("test", now_micros(), &[edit]).await.unwrap().version)
     }
 
     pub(crate) fn put(&self, item: Item) -> u64 {
-        self.write(Write::Put(item))
+        self.write(ItemWrite::Put(item))
     }
 
     pub(crate) fn delete(&self, id: ItemId) -> u64 {
-        self.write(Write::Delete(id))
+        self.write(ItemWrite::Delete(id))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Numbers for single users and resets outlive a restart and are in force on every node.
 
-use tollgate_stores::sql::{AccountLimits, AuditFilter, Edit, Expect, Write};
+use tollgate_stores::sql::{AccountLimits, AuditFilter, ItemEdit, ItemWrite, Precondition};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
 use crate::database::{Store, alone, config, node, node_again, now_micros, on_its_database, quota, stop};
@@ -129,11 +129,11 @@ fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
     proxy.set(Fault::Drop);
     reset(&here);
     let limits = AccountLimits { requests_per_hour: Some(5), ..AccountLimits::default() };
-    let put = |number: u32| Edit {
-        write: Write::Put(quota(&format!("user-{number}"), limits)),
-        expect: Expect::Anything,
+    let put = |number: u32| ItemEdit {
+        write: ItemWrite::Put(quota(&format!("user-{number}"), limits)),
+        precondition: Precondition::None,
     };
-    let edits: Vec<Edit> = (0..=10_000).map(put).collect();
+    let edits: Vec<ItemEdit> = (0..=10_000).map(put).collect();
     let store = Store::open(&url);
     store.ask(async |database| database.change("test", now_micros(), &edits).await.unwrap());
     proxy.set(Fault::None);

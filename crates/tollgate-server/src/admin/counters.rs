@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tollgate::accounts::Block;
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::{Dimension, Scratch};
-use tollgate::inspect::{Endpoints, Inspected, Inspection};
+use tollgate::inspect::{EndpointScope, InspectedCounter, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
@@ -122,7 +122,7 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller);
     let facts = facts.map_err(|error| error.naming("user_id", "user"))?;
     let request = facts.request(None);
-    let endpoints = if query.endpoint.is_some() { Endpoints::Asked } else { Endpoints::All };
+    let endpoints = if query.endpoint.is_some() { EndpointScope::Requested } else { EndpointScope::All };
     let looked = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     let rules = call.app.limiter().rules();
@@ -172,8 +172,8 @@ impl<'a> OverrideKey<'a> {
 }
 
 impl CountersBody {
-    fn new(request: &Request<'_>, endpoints: Endpoints, store: &'static str, looked: Inspection) -> Self {
-        let endpoint = (endpoints == Endpoints::Asked).then(|| request.endpoint.as_str().to_owned());
+    fn new(request: &Request<'_>, endpoints: EndpointScope, store: &'static str, looked: Inspection) -> Self {
+        let endpoint = (endpoints == EndpointScope::Requested).then(|| request.endpoint.as_str().to_owned());
         CountersBody {
             client: request.client().map(|client| client.to_string()),
             endpoint,
@@ -185,7 +185,7 @@ impl CountersBody {
             blocked_until: None,
             counters: looked.counters.iter().map(|each| CounterBody::new(each, looked.now)).collect(),
             skipped: looked.skipped.iter().map(|each| each.rule.clone()).collect(),
-            skipped_for: looked.skipped.into_iter().map(|each| (each.rule, words(&each.by))).collect(),
+            skipped_for: looked.skipped.into_iter().map(|each| (each.rule, words(&each.missing))).collect(),
         }
     }
 
@@ -201,7 +201,7 @@ fn words(dimensions: &[Dimension]) -> Vec<String> {
 }
 
 impl CounterBody {
-    fn new(counter: &Inspected, now: Timestamp) -> Self {
+    fn new(counter: &InspectedCounter, now: Timestamp) -> Self {
         let (limit, verdict) = (&counter.limit, &counter.verdict);
         CounterBody {
             rule: counter.rule.clone(),

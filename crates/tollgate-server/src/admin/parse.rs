@@ -142,7 +142,7 @@ pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     let burst = fields.read("burst_capacity", integer(0..=u32::MAX));
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
     let algorithm = algorithm?;
-    if let Err(error) = Limit::shaped(algorithm, requests, Window::Length(window), burst, None) {
+    if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
         fields.report(blamed(error), error.to_string());
         return None;
     }

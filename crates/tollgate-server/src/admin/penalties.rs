@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::CounterAdmin;
-use tollgate_stores::sql::Act;
+use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use crate::admin::ChangeQuery;
@@ -47,7 +47,7 @@ pub(crate) struct PenaltyBody {
 )]
 pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {
     let NoQuery {} = call.query()?;
-    let found = call.app.counters().penalised(LISTED_MAX, call.app.now()).await?;
+    let found = call.app.counters().penalized_clients(LISTED_MAX, call.app.now()).await?;
     let penalties = found.into_iter().map(|each| PenaltyBody {
         client: each.client,
         violations: each.violations,
@@ -78,7 +78,7 @@ pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
     tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
-    call.note_act(Act {
+    call.record_event(AuditEvent {
         action: "pardon".into(),
         kind: "penalty".into(),
         subject: text,

@@ -2,17 +2,17 @@
 //! against.
 
 use serde_json::{Map, Value as Json, json};
-use tollgate_stores::sql::{AccountLimits, BlockItem, Item, KeyItem, Kind, QuotaItem, UserEndpointLimit};
+use tollgate_stores::sql::{AccountLimits, BlockItem, Item, ItemKind, KeyItem, QuotaItem, UserEndpointLimit};
 
 /// The name that a list of a kind has in paths, answers and exports.
-pub(crate) const fn plural(kind: Kind) -> &'static str {
+pub(crate) const fn plural(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Rule => "rules",
-        Kind::Tier => "tiers",
-        Kind::Quota => "quotas",
-        Kind::Key => "keys",
-        Kind::Block => "blocks",
-        Kind::Limit => "limits",
+        ItemKind::Rule => "rules",
+        ItemKind::Tier => "tiers",
+        ItemKind::Quota => "quotas",
+        ItemKind::Key => "keys",
+        ItemKind::Block => "blocks",
+        ItemKind::Limit => "limits",
     }
 }
 

@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::Effect;
-use tollgate::decision::Report;
+use tollgate::decision::LimitReport;
 use tollgate::explain::RuleExplanation;
 use tollgate::headers::retry_after_secs;
 use tollgate::identity::Scratch;
@@ -135,7 +135,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
         user_id: resolved.user.map(Id::as_str),
         tenant: resolved.tenant.map(Id::as_str),
         tier: resolved.tier.map(Id::as_str),
-        numbers: explanation.numbers(&request),
+        numbers: explanation.override_source(&request),
         blocked: decision.block().map(|block| block.kind.as_str()),
     };
     let body = ExplainBody {
@@ -164,7 +164,7 @@ fn rule_body<'a>(explained: &RuleExplanation<'a>, decision: &Decision) -> RuleBo
     }
 }
 
-fn limit_body(report: &Report, now: Timestamp) -> LimitBody {
+fn limit_body(report: &LimitReport, now: Timestamp) -> LimitBody {
     LimitBody {
         limit: report.requests,
         window_seconds: report.window.as_secs_ceil(),

@@ -158,7 +158,7 @@ async fn note(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiErro
     let noted = match catalog.database() {
         Ok(database) => {
             let act = resets::act_of(&call.app, request);
-            let noted = database.note_act(&call.caller.name, call.app.now().as_micros(), &act).await;
+            let noted = database.record_event(&call.caller.name, call.app.now().as_micros(), &act).await;
             noted.map_err(|error| sync::failed(&error))
         }
         Err(error) => Err(error),

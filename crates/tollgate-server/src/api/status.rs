@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::Timestamp;
-use tollgate::decision::Report;
+use tollgate::decision::LimitReport;
 use utoipa::{IntoParams, ToSchema};
 
 use super::check::override_limit;
@@ -223,8 +223,8 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
 }
 
 /// Percent of what can be taken at once, with one decimal; a limit of nothing is used up.
-fn used(report: &Report) -> f64 {
-    let Report { capacity, verdict, .. } = report;
+fn used(report: &LimitReport) -> f64 {
+    let LimitReport { capacity, verdict, .. } = report;
     if *capacity == 0 {
         return 100.0;
     }

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate::{Span, Timestamp};
-use tollgate_stores::sql::{Act, DatabaseError};
+use tollgate_stores::sql::{AuditEvent, DatabaseError};
 use tracing::{debug, warn};
 
 use crate::app::App;
@@ -95,14 +95,20 @@ impl State {
 }
 
 impl Alarm {
-    fn act(&self) -> Act {
+    fn act(&self) -> AuditEvent {
         let subject = match self.address {
             None => "many addresses".to_owned(),
             Some(IpAddr::V4(address)) => address.to_string(),
             Some(IpAddr::V6(address)) => format!("{address}/{IPV6_PREFIX_DEFAULT}"),
         };
         let after = serde_json::json!({ "wrong_keys": self.failures, "alarms_left_out": self.left_out });
-        Act { action: "alarm".into(), kind: "key_attempts".into(), subject, before: None, after: Some(after) }
+        AuditEvent {
+            action: "alarm".into(),
+            kind: "key_attempts".into(),
+            subject,
+            before: None,
+            after: Some(after),
+        }
     }
 }
 
@@ -120,10 +126,10 @@ pub(crate) async fn run(app: Arc<App>) {
 async fn is_settled(app: &App, alarm: &Alarm) -> bool {
     let Ok(database) = app.config_sync().database() else { return false };
     let act = alarm.act();
-    match database.note_act(BY, alarm.at.as_micros(), &act).await {
+    match database.record_event(BY, alarm.at.as_micros(), &act).await {
         Ok(_) => true,
         // It may be there: once too few is better than twice.
-        Err(error @ (DatabaseError::Unknown { .. } | DatabaseError::Value { .. })) => {
+        Err(error @ (DatabaseError::OutcomeUnknown { .. } | DatabaseError::Value { .. })) => {
             warn!(subject = %act.subject, %error, "an alarm may not be in the audit trail");
             true
         }

@@ -182,7 +182,7 @@ pub(crate) fn numbers(
     burst: Option<u32>,
 ) -> Result<Limit, ApiError> {
     use tollgate::LimitError as Wrong;
-    Limit::shaped(algorithm, requests, window, burst, None).map_err(|error| {
+    Limit::with_options(algorithm, requests, window, burst, None).map_err(|error| {
         let field = match error {
             // In the words of the field, which has whole seconds.
             Wrong::WindowTooShort | Wrong::WindowTooLong => {

@@ -71,7 +71,7 @@ pub(crate) async fn heed_resets(app: Arc<App>) {
     let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
     loop {
         match resets.recv().await {
-            Ok(reset) => app.limiter().forget_local(&reset),
+            Ok(reset) => app.limiter().discard_fallback(&reset),
             Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
@@ -250,7 +250,7 @@ impl Numbers {
     fn check(&self) -> Option<Override> {
         let window = Window::Length(Span::from_micros(self.window_micros));
         let algorithm = Algorithm::parse(&self.algorithm)?;
-        let limit = Limit::shaped(algorithm, self.requests, window, self.burst, None).ok()?;
+        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
         let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
         Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(self.updated_at_micros)))
     }

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tollgate::counters::{CounterStore, Recovery};
+use tollgate::counters::{CounterStore, ReconcileStatus};
 use tracing::{info, warn};
 
 use crate::app::App;
@@ -36,7 +36,7 @@ pub(crate) async fn follow(app: Arc<App>) {
     }
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        if app.limiter().recovery_is_due() {
+        if app.limiter().has_pending_charges() {
             tokio::time::sleep(part_of(BEGIN_WITHIN)).await;
             bring_in_all(&app).await;
         }
@@ -55,7 +55,7 @@ async fn bring_in_all(app: &Arc<App>) {
         tokio::time::sleep(pause / 2 + part_of(pause)).await;
     }
     if done > 0 {
-        let left = app.limiter().recovery().waiting;
+        let left = app.limiter().reconcile_status().pending;
         info!(counters = done, left, "what was counted here in the outage is brought to the counter store");
     }
 }
@@ -74,8 +74,8 @@ async fn step(app: &Arc<App>) -> usize {
 /// In a task of its own: if the service ended in its midst, it would not be known whether the store has counted it.
 async fn bring_in(app: &Arc<App>) -> usize {
     let app = Arc::clone(app);
-    let brought_in = tokio::spawn(async move { app.limiter().bring_in(AT_ONCE, app.now()).await });
-    brought_in.await.unwrap_or(0)
+    let reconciled = tokio::spawn(async move { app.limiter().reconcile(AT_ONCE, app.now()).await });
+    reconciled.await.unwrap_or(0)
 }
 
 /// Brings in what is left before the process ends, without pauses, as far as that is possible in time. What cannot be is
@@ -101,8 +101,8 @@ pub(crate) async fn close(app: &Arc<App>) {
 
 /// Counters that have not arrived yet.
 fn left(app: &App) -> usize {
-    let Recovery { waiting, under_way, .. } = app.limiter().recovery();
-    waiting + under_way
+    let ReconcileStatus { pending, in_flight, .. } = app.limiter().reconcile_status();
+    pending + in_flight
 }
 
 /// Anything from nothing to all of it.

@@ -91,7 +91,7 @@ impl<'a> DecisionBody<'a> {
         let mut body = DecisionBody {
             allowed: decision.admits(),
             limit: binding.map(|report| report.requests),
-            remaining: binding.map(tollgate::decision::Report::remaining),
+            remaining: binding.map(tollgate::decision::LimitReport::remaining),
             reset_at: decision.reset_at().map(Timestamp::as_secs_ceil),
             strategy: binding.map(|report| report.algorithm.as_str()),
             retry_after: decision.retry_after().map(retry_after_secs),

@@ -21,7 +21,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tollgate::counters::Effect;
-use tollgate::decision::Report;
+use tollgate::decision::LimitReport;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
@@ -77,7 +77,7 @@ struct DegradedLabels {
 impl DegradedLabels {
     /// By the rule that decided; where none did, by the first that would have.
     fn of(decision: &Decision) -> Self {
-        let first = || decision.reports.first().map(|report| decision.rule_of(report));
+        let first = || decision.reports.first().map(|report| decision.rule_name_of(report));
         let name = decision.rule_name().or_else(first).unwrap_or_default();
         let rule = decision.rules().rules().iter().find(|rule| *rule.name == *name);
         let mode = match decision.answer {
@@ -271,7 +271,7 @@ impl Metrics {
         service::read(app, &mut figures);
         config::read(app, &mut figures);
         if let Some(redis) = app.counters().redis() {
-            store::read(redis, &app.limiter().recovery(), &mut figures);
+            store::read(redis, &app.limiter().reconcile_status(), &mut figures);
         }
         let mut text = String::new();
         // Writing to a string does not fail.
@@ -308,9 +308,9 @@ impl RecordSink for Metrics {
             // Whoever is kept out is refused whatever its limits say: they were looked at, or not even that.
             return;
         }
-        let shadowed = |report: &&Report| report.effect == Effect::Shadow && !report.verdict.admits();
+        let shadowed = |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
         for report in decision.reports.iter().filter(shadowed) {
-            let label = RuleLabel { rule: decision.rule_of(report).to_owned() };
+            let label = RuleLabel { rule: decision.rule_name_of(report).to_owned() };
             self.shadow_refusals.get_or_create(&label).inc();
             self.heed_former(decision, &label.rule, &in_force);
         }

@@ -5,9 +5,9 @@ use serde_json::Value as Json;
 use super::Database;
 use super::engine::{Row, Transaction, signed, unsigned};
 use super::error::DatabaseError;
-use super::items::Kind;
+use super::items::ItemKind;
+use super::items::table::{check_text, chunks};
 use super::query::{Query, Value};
-use super::table::{check_text, chunks};
 
 /// The most entries of one answer: a page of a thousand, and one that tells whether there are more.
 pub const AUDIT_COUNT_MAX: u32 = 1001;
@@ -166,14 +166,14 @@ impl Transaction {
     }
 
     /// Entries of the trail behind a version that are about no item, oldest first.
-    pub(super) async fn acts_since(
+    pub(super) async fn events_since(
         &mut self,
         version: i64,
         count_max: i64,
     ) -> Result<Vec<AuditEntry>, DatabaseError> {
         let mut query = Query::new(SELECT);
         query.push("version > ").bind(Value::Int(version)).push(" AND kind NOT IN (");
-        query.bind_all(Kind::ALL.map(|kind| Value::Text(kind.as_str())));
+        query.bind_all(ItemKind::ALL.map(|kind| Value::Text(kind.as_str())));
         query.push(") ORDER BY id LIMIT ").bind(Value::Int(count_max));
         self.rows(&query).await?.iter().map(AuditEntry::read).collect()
     }

@@ -8,11 +8,11 @@ use tollgate::identity::ID_BYTES_MAX;
 use super::Database;
 use super::audit::Entry;
 use super::engine::{Transaction, signed};
-use super::error::{DatabaseError, ValueProblem};
-use super::items::{Item, ItemId, Kind, Stored};
+use super::error::{DatabaseError, ValueError};
+use super::items::table::{CHUNK_ROWS, Cell, Table, check_name, check_text, chunks};
+use super::items::{Item, ItemId, ItemKind, StoredItem};
 use super::query::{Query, Value};
 use super::settings::Engine;
-use super::table::{CHUNK_ROWS, Cell, Table, check_name, check_text, chunks};
 
 /// The channel on which PostgreSQL tells that something has changed.
 pub(super) const CHANNEL: &str = "tollgate_config";
@@ -26,7 +26,7 @@ const STATE_BYTES_MAX: usize = 1 << 20;
 /// What is to be written.
 #[allow(clippy::large_enum_variant, reason = "most of many writes put something")]
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum ItemWrite {
     /// The item shall be there, and be this.
     Put(Item),
     /// The item shall not be there.
@@ -35,10 +35,10 @@ pub enum Write {
 
 /// What must be so before it is written.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Expect {
+pub enum Precondition {
     /// Nothing.
     #[default]
-    Anything,
+    None,
     /// The item is not there.
     Absent,
     /// The item is there.
@@ -49,36 +49,36 @@ pub enum Expect {
 
 /// One part of a change.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Edit {
+pub struct ItemEdit {
     /// What is to be written.
-    pub write: Write,
+    pub write: ItemWrite,
     /// What must be so before.
-    pub expect: Expect,
+    pub precondition: Precondition,
 }
 
 /// What a change makes of one item.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct ItemChange {
     /// Which item.
     pub id: ItemId,
     /// What it was; nothing if it was not there.
-    pub before: Option<Stored>,
+    pub before: Option<StoredItem>,
     /// What it becomes, as it is stored; nothing if it is removed.
     pub after: Option<Item>,
 }
 
 /// What a change has done.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Changed {
+pub struct AppliedChange {
     /// The version of the configuration now.
     pub version: u64,
     /// What differs, in the order of the edits. If nothing does, the version is the one before.
-    pub differences: Vec<Difference>,
+    pub differences: Vec<ItemChange>,
 }
 
 /// Something that was done and is no change of an item: counters were reset, a client was pardoned.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Act {
+pub struct AuditEvent {
     /// What was done: `reset`.
     pub action: String,
     /// To what kind of thing: `counters`. Not one of the kinds of items.
@@ -91,23 +91,23 @@ pub struct Act {
     pub after: Option<Json>,
 }
 
-impl Edit {
+impl ItemEdit {
     /// Which item it is about.
     pub fn id(&self) -> ItemId {
         match &self.write {
-            Write::Put(item) => item.id(),
-            Write::Delete(id) => id.clone(),
+            ItemWrite::Put(item) => item.id(),
+            ItemWrite::Delete(id) => id.clone(),
         }
     }
 }
 
-impl Expect {
+impl Precondition {
     fn is_met(self, found: Option<u64>) -> bool {
         match self {
-            Expect::Anything => true,
-            Expect::Absent => found.is_none(),
-            Expect::Present => found.is_some(),
-            Expect::Version(version) => found == Some(version),
+            Precondition::None => true,
+            Precondition::Absent => found.is_none(),
+            Precondition::Present => found.is_some(),
+            Precondition::Version(version) => found == Some(version),
         }
     }
 }
@@ -119,8 +119,13 @@ impl Database {
     ///
     /// # Errors
     /// When a value cannot be stored, an expectation fails, an item is named twice or the database does not do it. Only after
-    /// [`DatabaseError::Unknown`] may it have been done all the same.
-    pub async fn change(&self, by: &str, at_micros: u64, edits: &[Edit]) -> Result<Changed, DatabaseError> {
+    /// [`DatabaseError::OutcomeUnknown`] may it have been done all the same.
+    pub async fn change(
+        &self,
+        by: &str,
+        at_micros: u64,
+        edits: &[ItemEdit],
+    ) -> Result<AppliedChange, DatabaseError> {
         self.change_if(None, by, at_micros, edits).await
     }
 
@@ -128,14 +133,14 @@ impl Database {
     /// more than the items it changes.
     ///
     /// # Errors
-    /// As `change`, and [`DatabaseError::Overtaken`] if the version is another.
-    pub async fn change_at(
+    /// As `change`, and [`DatabaseError::VersionConflict`] if the version is another.
+    pub async fn change_at_version(
         &self,
         version: u64,
         by: &str,
         at_micros: u64,
-        edits: &[Edit],
-    ) -> Result<Changed, DatabaseError> {
+        edits: &[ItemEdit],
+    ) -> Result<AppliedChange, DatabaseError> {
         self.change_if(Some(version), by, at_micros, edits).await
     }
 
@@ -144,8 +149,8 @@ impl Database {
         expected: Option<u64>,
         by: &str,
         at_micros: u64,
-        edits: &[Edit],
-    ) -> Result<Changed, DatabaseError> {
+        edits: &[ItemEdit],
+    ) -> Result<AppliedChange, DatabaseError> {
         check_name("by", by, ID_BYTES_MAX)?;
         signed(at_micros, "at")?;
         let wanted = wanted(edits)?;
@@ -163,34 +168,34 @@ impl Database {
         expected: Option<u64>,
         by: &str,
         at_micros: u64,
-        edits: &[Edit],
+        edits: &[ItemEdit],
         wanted: &[(ItemId, Option<Item>)],
-    ) -> Result<Changed, DatabaseError> {
+    ) -> Result<AppliedChange, DatabaseError> {
         let (mut transaction, version) = self.begin_change().await?;
         if expected.is_some_and(|expected| expected != version - 1) {
-            return transaction.end_with(Err(DatabaseError::Overtaken { found: version - 1 })).await;
+            return transaction.end_with(Err(DatabaseError::VersionConflict { found: version - 1 })).await;
         }
         let differences = match differences(&mut transaction, edits, wanted).await {
             Ok(differences) if !differences.is_empty() => differences,
             nothing => {
-                let nothing = nothing.map(|differences| Changed { version: version - 1, differences });
+                let nothing = nothing.map(|differences| AppliedChange { version: version - 1, differences });
                 return transaction.end_with(nothing).await;
             }
         };
-        for kind in Kind::ALL {
+        for kind in ItemKind::ALL {
             transaction.write(kind, by, at_micros, version, &differences).await?;
         }
         let entries = differences.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
         transaction.tell(by, at_micros, version, &entries).await?;
-        transaction.make_known().await?;
-        Ok(Changed { version, differences })
+        transaction.commit_and_notify().await?;
+        Ok(AppliedChange { version, differences })
     }
 
     /// What [`change`](Self::change) would do now. Writes nothing.
     ///
     /// # Errors
     /// As `change`.
-    pub async fn plan(&self, edits: &[Edit]) -> Result<Vec<Difference>, DatabaseError> {
+    pub async fn dry_run(&self, edits: &[ItemEdit]) -> Result<Vec<ItemChange>, DatabaseError> {
         let wanted = wanted(edits)?;
         let mut transaction = self.pool.begin_snapshot().await?;
         let differences = differences(&mut transaction, edits, &wanted).await;
@@ -201,29 +206,34 @@ impl Database {
     /// Other nodes learn of it as of a change.
     ///
     /// # Errors
-    /// When a value cannot be stored or the database does not do it. Only after [`DatabaseError::Unknown`] may it have been
+    /// When a value cannot be stored or the database does not do it. Only after [`DatabaseError::OutcomeUnknown`] may it have been
     /// done all the same.
-    pub async fn note_act(&self, by: &str, at_micros: u64, act: &Act) -> Result<u64, DatabaseError> {
+    pub async fn record_event(
+        &self,
+        by: &str,
+        at_micros: u64,
+        event: &AuditEvent,
+    ) -> Result<u64, DatabaseError> {
         check_name("by", by, ID_BYTES_MAX)?;
-        check_name("action", &act.action, WORD_BYTES_MAX)?;
-        check_name("kind", &act.kind, WORD_BYTES_MAX)?;
-        check_text("subject", &act.subject, SUBJECT_BYTES_MAX)?;
-        if Kind::parse(&act.kind).is_some() {
-            return Err(DatabaseError::value("kind", ValueProblem::Meaningless));
+        check_name("action", &event.action, WORD_BYTES_MAX)?;
+        check_name("kind", &event.kind, WORD_BYTES_MAX)?;
+        check_text("subject", &event.subject, SUBJECT_BYTES_MAX)?;
+        if ItemKind::parse(&event.kind).is_some() {
+            return Err(DatabaseError::value("kind", ValueError::Meaningless));
         }
         let state = |state: &Option<Json>| state.as_ref().map(Json::to_string).unwrap_or_default();
         let entry = Entry {
-            action: &act.action,
-            kind: &act.kind,
-            subject: act.subject.clone(),
-            before: state(&act.before),
-            after: state(&act.after),
+            action: &event.action,
+            kind: &event.kind,
+            subject: event.subject.clone(),
+            before: state(&event.before),
+            after: state(&event.after),
         };
         check_text("before", &entry.before, STATE_BYTES_MAX)?;
         check_text("after", &entry.after, STATE_BYTES_MAX)?;
         let (mut transaction, version) = self.begin_change().await?;
         transaction.tell(by, at_micros, version, &[entry]).await?;
-        transaction.make_known().await?;
+        transaction.commit_and_notify().await?;
         Ok(version)
     }
 
@@ -238,20 +248,20 @@ impl Database {
 }
 
 /// What each edit wants its item to be, in the form in which it is stored.
-fn wanted(edits: &[Edit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseError> {
+fn wanted(edits: &[ItemEdit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseError> {
     let mut seen = HashSet::new();
     let mut wanted = Vec::with_capacity(edits.len());
     for edit in edits {
         let id = edit.id();
         let item = match &edit.write {
-            Write::Put(item) => Some(Item::from_cells(id.kind(), item.cells()?)?),
-            Write::Delete(id) => {
+            ItemWrite::Put(item) => Some(Item::from_cells(id.kind(), item.cells()?)?),
+            ItemWrite::Delete(id) => {
                 Table::of(id.kind()).check_id(id)?;
                 None
             }
         };
         if !seen.insert(id.clone()) {
-            return Err(DatabaseError::Twice { id });
+            return Err(DatabaseError::DuplicateItem { id });
         }
         wanted.push((id, item));
     }
@@ -260,27 +270,27 @@ fn wanted(edits: &[Edit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseError> 
 
 async fn differences(
     transaction: &mut Transaction,
-    edits: &[Edit],
+    edits: &[ItemEdit],
     wanted: &[(ItemId, Option<Item>)],
-) -> Result<Vec<Difference>, DatabaseError> {
+) -> Result<Vec<ItemChange>, DatabaseError> {
     let ids: Vec<&ItemId> = wanted.iter().map(|(id, _)| id).collect();
     let mut stored = transaction.find(&ids).await?;
     let mut differences = Vec::new();
     for (edit, (id, after)) in edits.iter().zip(wanted) {
         let before = stored.remove(id);
         let found = before.as_ref().map(|stored| stored.version);
-        if !edit.expect.is_met(found) {
+        if !edit.precondition.is_met(found) {
             return Err(DatabaseError::Conflict { id: id.clone(), found });
         }
         if before.as_ref().map(|stored| &stored.item) != after.as_ref() {
-            differences.push(Difference { id: id.clone(), before, after: after.clone() });
+            differences.push(ItemChange { id: id.clone(), before, after: after.clone() });
         }
     }
     Ok(differences)
 }
 
-fn entry(difference: &Difference) -> Result<Entry<'static>, DatabaseError> {
-    let Difference { id, before, after } = difference;
+fn entry(difference: &ItemChange) -> Result<Entry<'static>, DatabaseError> {
+    let ItemChange { id, before, after } = difference;
     let before = before.as_ref().map(|stored| &stored.item);
     let action = match (before, after) {
         (None, _) => "create",
@@ -312,7 +322,7 @@ struct NewRow<'a> {
 
 impl<'a> NewRow<'a> {
     fn of(
-        difference: &'a Difference,
+        difference: &'a ItemChange,
         item: &Item,
         (by, at_micros, version): (&'a str, u64, u64),
     ) -> Result<Self, DatabaseError> {
@@ -337,14 +347,14 @@ impl Transaction {
     /// Writes what differs in one table. Nobody else writes there until we are done.
     async fn write(
         &mut self,
-        kind: Kind,
+        kind: ItemKind,
         by: &str,
         at_micros: u64,
         version: u64,
-        differences: &[Difference],
+        differences: &[ItemChange],
     ) -> Result<(), DatabaseError> {
         let (mut gone, mut new, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let mut of_kind: Vec<&Difference> = differences.iter().filter(|one| one.id.kind() == kind).collect();
+        let mut of_kind: Vec<&ItemChange> = differences.iter().filter(|one| one.id.kind() == kind).collect();
         // The order in which usage is written too, so that neither waits for the other in a circle.
         of_kind.sort_unstable_by_key(|difference| &difference.id);
         for difference in of_kind {
@@ -384,16 +394,19 @@ impl Transaction {
     }
 
     /// The items with these ids that are there.
-    pub(super) async fn find(&mut self, ids: &[&ItemId]) -> Result<HashMap<ItemId, Stored>, DatabaseError> {
+    pub(super) async fn find(
+        &mut self,
+        ids: &[&ItemId],
+    ) -> Result<HashMap<ItemId, StoredItem>, DatabaseError> {
         let mut found = HashMap::with_capacity(ids.len());
-        for kind in Kind::ALL {
+        for kind in ItemKind::ALL {
             let of_kind: Vec<&ItemId> = ids.iter().copied().filter(|id| id.kind() == kind).collect();
             let table = Table::of(kind);
             for piece in of_kind.chunks(CHUNK_ROWS) {
                 let mut query = table.select();
                 table.push_where(&mut query, piece);
                 for row in &self.rows(&query).await? {
-                    let stored = Stored::read(kind, row)?;
+                    let stored = StoredItem::read(kind, row)?;
                     found.insert(stored.id(), stored);
                 }
             }
@@ -402,7 +415,7 @@ impl Transaction {
     }
 
     /// Makes a change final, and tells who listens.
-    async fn make_known(mut self) -> Result<(), DatabaseError> {
+    async fn commit_and_notify(mut self) -> Result<(), DatabaseError> {
         if self.engine() == Engine::Postgres {
             self.execute(&Query::with("SELECT pg_notify(?, '')", [Value::Text(CHANNEL)])).await?;
         }

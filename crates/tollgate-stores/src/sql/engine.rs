@@ -7,6 +7,10 @@
 //! out of step, or with the transaction still open. Here a transaction that has not come to its end takes its connection with
 //! it, and the server undoes what was not final.
 
+mod mysql;
+mod postgres;
+mod sqlite;
+
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -17,11 +21,10 @@ use sqlx::postgres::{PgPool, PgRow, Postgres};
 use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::error::{DatabaseError, ValueProblem};
+use super::error::{DatabaseError, ValueError};
+use super::items::table::{Cell, Form};
 use super::query::{Query, Value};
 use super::settings::{Engine, Options, SqlSettings};
-use super::table::{Cell, Form};
-use super::{mysql, postgres, sqlite};
 
 /// Connections to one database.
 #[derive(Clone)]
@@ -314,7 +317,7 @@ pub(super) async fn within<T>(
 
 /// A number as databases keep it.
 pub(super) fn signed(number: u64, field: &'static str) -> Result<i64, DatabaseError> {
-    i64::try_from(number).map_err(|_| DatabaseError::value(field, ValueProblem::TooLarge))
+    i64::try_from(number).map_err(|_| DatabaseError::value(field, ValueError::TooLarge))
 }
 
 /// A number from a database that cannot be negative, or too large for its type.

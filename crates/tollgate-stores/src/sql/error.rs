@@ -42,7 +42,7 @@ pub enum DatabaseError {
     },
     /// The server lacks what we rely on.
     #[error("{place} is version {version}: at least {needed} is needed")]
-    TooOld {
+    ServerTooOld {
         /// Which database.
         place: String,
         /// Its version, in its own words.
@@ -62,7 +62,7 @@ pub enum DatabaseError {
     #[error(
         "the database has schema {found}, and this tollgate knows schemas up to {known}: use the newer tollgate"
     )]
-    Newer {
+    SchemaTooNew {
         /// The schema of the database.
         found: u64,
         /// The last schema that this program knows.
@@ -91,7 +91,7 @@ pub enum DatabaseError {
         /// Which value.
         field: Cow<'static, str>,
         /// What is wrong with it.
-        problem: ValueProblem,
+        problem: ValueError,
     },
     /// An item is not what was expected: somebody else was quicker. Nothing has changed.
     #[error("{} {:?} {}", id.kind().as_str(), id.to_string(), found_as_text(*.found))]
@@ -103,13 +103,13 @@ pub enum DatabaseError {
     },
     /// The configuration is not at the version that a change was made for: somebody else was quicker. Nothing has changed.
     #[error("the configuration is at version {found}")]
-    Overtaken {
+    VersionConflict {
         /// The version that it has.
         found: u64,
     },
     /// One change names an item twice. Nothing has changed.
     #[error("{} {:?} is changed twice at once", id.kind().as_str(), id.to_string())]
-    Twice {
+    DuplicateItem {
         /// Which item.
         id: ItemId,
     },
@@ -134,7 +134,7 @@ pub enum DatabaseError {
     /// The connection broke when the change was to be made final: it may or may not have been made. Look before
     /// another attempt.
     #[error("whether the change was made is not known: {cause}")]
-    Unknown {
+    OutcomeUnknown {
         /// What the driver says.
         cause: sqlx::Error,
     },
@@ -143,7 +143,7 @@ pub enum DatabaseError {
 /// What is wrong with a value.
 #[non_exhaustive]
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ValueProblem {
+pub enum ValueError {
     /// Nothing in it.
     #[error("must not be empty")]
     Empty,
@@ -202,7 +202,7 @@ impl DatabaseError {
     pub fn is_unreachable(&self) -> bool {
         match self {
             DatabaseError::Unreachable { .. } => true,
-            DatabaseError::Query { cause } | DatabaseError::Unknown { cause } => is_away(cause),
+            DatabaseError::Query { cause } | DatabaseError::OutcomeUnknown { cause } => is_away(cause),
             _ => false,
         }
     }
@@ -217,7 +217,7 @@ impl DatabaseError {
         }
     }
 
-    pub(super) fn value(field: impl Into<Cow<'static, str>>, problem: ValueProblem) -> Self {
+    pub(super) fn value(field: impl Into<Cow<'static, str>>, problem: ValueError) -> Self {
         DatabaseError::Value { field: field.into(), problem }
     }
 
@@ -232,7 +232,11 @@ impl DatabaseError {
 
     /// When a commit failed: a server that says no has not made the change.
     pub(super) fn committing(cause: sqlx::Error) -> Self {
-        if cause.as_database_error().is_some() { cause.into() } else { DatabaseError::Unknown { cause } }
+        if cause.as_database_error().is_some() {
+            cause.into()
+        } else {
+            DatabaseError::OutcomeUnknown { cause }
+        }
     }
 }
 

@@ -5,9 +5,14 @@ use std::fmt;
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
 
+pub(super) mod list;
+mod row;
+mod rule_columns;
+pub(super) mod table;
+
 /// The kinds of items.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ItemKind {
     /// A rule.
     Rule,
     /// A tier and its limits.
@@ -22,19 +27,20 @@ pub enum Kind {
     Limit,
 }
 
-impl Kind {
+impl ItemKind {
     /// All of them. Writers go through the tables in this order.
-    pub const ALL: [Kind; 6] = [Kind::Rule, Kind::Tier, Kind::Quota, Kind::Key, Kind::Block, Kind::Limit];
+    pub const ALL: [ItemKind; 6] =
+        [ItemKind::Rule, ItemKind::Tier, ItemKind::Quota, ItemKind::Key, ItemKind::Block, ItemKind::Limit];
 
     /// Its name in the audit trail.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Kind::Rule => "rule",
-            Kind::Tier => "tier",
-            Kind::Quota => "quota",
-            Kind::Key => "key",
-            Kind::Block => "block",
-            Kind::Limit => "user_endpoint_limit",
+            ItemKind::Rule => "rule",
+            ItemKind::Tier => "tier",
+            ItemKind::Quota => "quota",
+            ItemKind::Key => "key",
+            ItemKind::Block => "block",
+            ItemKind::Limit => "user_endpoint_limit",
         }
     }
 
@@ -111,30 +117,30 @@ pub enum ItemId {
 
 impl ItemId {
     /// Its kind.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ItemKind {
         match self {
-            ItemId::Rule(_) => Kind::Rule,
-            ItemId::Tier(_) => Kind::Tier,
-            ItemId::Quota(_) => Kind::Quota,
-            ItemId::Key(_) => Kind::Key,
-            ItemId::Block { .. } => Kind::Block,
-            ItemId::Limit { .. } => Kind::Limit,
+            ItemId::Rule(_) => ItemKind::Rule,
+            ItemId::Tier(_) => ItemKind::Tier,
+            ItemId::Quota(_) => ItemKind::Quota,
+            ItemId::Key(_) => ItemKind::Key,
+            ItemId::Block { .. } => ItemKind::Block,
+            ItemId::Limit { .. } => ItemKind::Limit,
         }
     }
 
     /// What was printed, read again.
-    pub fn parse(kind: Kind, text: &str) -> Option<Self> {
+    pub fn parse(kind: ItemKind, text: &str) -> Option<Self> {
         let name = text.to_owned();
         Some(match kind {
-            Kind::Rule => ItemId::Rule(name),
-            Kind::Tier => ItemId::Tier(name),
-            Kind::Quota => ItemId::Quota(name),
-            Kind::Key => ItemId::Key(name),
-            Kind::Block => {
+            ItemKind::Rule => ItemId::Rule(name),
+            ItemKind::Tier => ItemId::Tier(name),
+            ItemKind::Quota => ItemId::Quota(name),
+            ItemKind::Key => ItemId::Key(name),
+            ItemKind::Block => {
                 let (kind, subject) = text.split_once(':')?;
                 ItemId::Block { kind: BlockKind::parse(kind)?, subject: subject.to_owned() }
             }
-            Kind::Limit => {
+            ItemKind::Limit => {
                 let (user, endpoint) = serde_json::from_str(text).ok()?;
                 ItemId::Limit { user, endpoint }
             }
@@ -316,7 +322,7 @@ pub struct UserEndpointLimit {
 
 /// An item in the database.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct StoredItem {
     /// What it is.
     pub item: Item,
     /// The version of the configuration that changed it last.

@@ -65,7 +65,7 @@ impl Database {
     pub async fn migrate(&self) -> Result<Vec<Migration>, DatabaseError> {
         // Whoever may not change the schema may still start where there is nothing to change. While others change it the answer
         // may be an error; with the lock in hand it is asked again.
-        if self.pending().await.is_ok_and(|missing| missing.is_empty()) {
+        if self.pending_migrations().await.is_ok_and(|missing| missing.is_empty()) {
             return Ok(Vec::new());
         }
         let mut transaction = self.pool.begin_write().await.map_err(|error| self.locked(error))?;
@@ -83,7 +83,7 @@ impl Database {
     ///
     /// # Errors
     /// When the schema is newer than this program, or the database cannot be asked.
-    pub async fn pending(&self) -> Result<Vec<Migration>, DatabaseError> {
+    pub async fn pending_migrations(&self) -> Result<Vec<Migration>, DatabaseError> {
         let mut transaction = self.pool.begin_snapshot().await?;
         let journal = match self.engine() {
             Engine::Sqlite => JOURNAL_SQLITE,
@@ -163,7 +163,7 @@ async fn missing(transaction: &mut Transaction) -> Result<Vec<Migration>, Databa
         .collect::<Result<_, DatabaseError>>()?;
     let known = MIGRATIONS.last().map_or(0, |last| last.number);
     match taken.iter().max() {
-        Some(&found) if found > known => Err(DatabaseError::Newer { found, known }),
+        Some(&found) if found > known => Err(DatabaseError::SchemaTooNew { found, known }),
         _ => Ok(MIGRATIONS.into_iter().filter(|migration| !taken.contains(&migration.number)).collect()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::error::{DatabaseError, ValueProblem};
+use super::error::{DatabaseError, ValueError};
 
 /// A statement and the values of its `?`.
 pub(super) struct Query<'a> {
@@ -71,7 +71,7 @@ impl<'a> Query<'a> {
             _ => false,
         };
         if self.values.iter().any(holds_nul) {
-            return Err(DatabaseError::value("text", ValueProblem::HoldsNul));
+            return Err(DatabaseError::value("text", ValueError::HoldsNul));
         }
         Ok(())
     }

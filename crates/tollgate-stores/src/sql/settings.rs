@@ -130,7 +130,7 @@ impl SqlSettings {
     }
 
     /// Where the database is, without the login: `PostgreSQL database tollgate at db.example:5432`.
-    pub fn place(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.options {
             Options::Sqlite(path) => format!("SQLite database {}", path.display()),
             Options::Postgres(options) => {
@@ -153,7 +153,7 @@ impl fmt::Debug for SqlSettings {
     /// The driver's own shows the password.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("SqlSettings")
-            .field("place", &self.place())
+            .field("place", &self.describe())
             .field("connections_max", &self.connections_max)
             .field("connect_timeout", &self.connect_timeout)
             .field("statement_timeout", &self.statement_timeout)
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_url_names_engine_and_place() {
-        let place = |url: &str| SqlSettings::from_url(url).unwrap().place();
+        let place = |url: &str| SqlSettings::from_url(url).unwrap().describe();
         assert_eq!(place("sqlite://data/toll%20gate.db"), "SQLite database data/toll gate.db");
         assert_eq!(place("sqlite:///var/lib/tollgate.db"), "SQLite database /var/lib/tollgate.db");
         assert_eq!(
@@ -255,7 +255,7 @@ mod tests {
         {
             for scheme in ["postgres", "mysql"] {
                 let shown = match SqlSettings::from_url(&format!("{scheme}://user:{password}@host/gate")) {
-                    Ok(settings) => format!("{settings:?} {}", settings.place()),
+                    Ok(settings) => format!("{settings:?} {}", settings.describe()),
                     Err(error) => format!("{error} {error:?}"),
                 };
                 for piece in ["canary", "ary@", "12"] {

@@ -9,9 +9,9 @@ use std::collections::{BTreeMap, HashSet};
 use super::Database;
 use super::engine::{Row, Transaction, signed, unsigned};
 use super::error::DatabaseError;
+use super::items::table::{CHUNK_ROWS, check_name, push_new, push_on_conflict};
 use super::query::{Query, Value};
 use super::settings::Engine;
-use super::table::{CHUNK_ROWS, check_name, push_new, push_on_conflict};
 
 const ID_MAX: usize = tollgate::identity::ID_BYTES_MAX;
 /// How many numbers of a node are remembered. None older is sent again.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 use tollgate_stores::sql::{
-    AUDIT_COUNT_MAX, Act, AuditEntry, AuditFilter, Changed, Database, DatabaseError, Difference, Edit,
-    Expect, Item, ItemId, UserEndpointLimit, Write,
+    AUDIT_COUNT_MAX, AppliedChange, AuditEntry, AuditEvent, AuditFilter, Database, DatabaseError, Item,
+    ItemChange, ItemEdit, ItemId, ItemWrite, Precondition, UserEndpointLimit,
 };
 
 use crate::harness::{
@@ -50,18 +50,18 @@ pub(crate) async fn a_change_for_another_version_changes_nothing(empty: TestData
     change(&database, &[put(quota("alice", None))]).await;
     let edit = [put(quota("bob", None))];
     for wrong in [0, 2, u64::MAX] {
-        let told = database.change_at(wrong, "root", NOW, &edit).await;
-        assert!(matches!(told, Err(DatabaseError::Overtaken { found: 1 })), "{told:?}");
+        let told = database.change_at_version(wrong, "root", NOW, &edit).await;
+        assert!(matches!(told, Err(DatabaseError::VersionConflict { found: 1 })), "{told:?}");
     }
     assert_eq!((database.version().await.unwrap(), trail(&database).await.len()), (1, 1));
-    assert_eq!(database.change_at(1, "root", NOW, &edit).await.unwrap().version, 2);
+    assert_eq!(database.change_at_version(1, "root", NOW, &edit).await.unwrap().version, 2);
 }
 
 pub(crate) async fn what_changes_nothing_leaves_nothing(empty: TestDatabase) {
     let database = empty.migrated().await;
     let one = rule("one", json!({"per": ["user"], "response": {}}));
     change(&database, &[put(one.clone()), put(quota("alice", None))]).await;
-    let nothing = Changed { version: 1, differences: vec![] };
+    let nothing = AppliedChange { version: 1, differences: vec![] };
     let same = [put(one), put(rule("one", json!({"per": "user", "layer": null}))), put(quota("alice", None))];
     for edit in same {
         assert_eq!(database.change("root", NOW + 9, &[edit]).await.unwrap(), nothing);
@@ -88,20 +88,20 @@ pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDataba
     let there = ItemId::Quota("alice".to_owned());
     let missing = ItemId::Quota("carol".to_owned());
     let failing = [
-        (Write::Put(alice()), Expect::Absent, &there, Some(1)),
-        (Write::Put(alice()), Expect::Version(2), &there, Some(1)),
-        (Write::Delete(there.clone()), Expect::Absent, &there, Some(1)),
-        (Write::Delete(there.clone()), Expect::Version(0), &there, Some(1)),
-        (Write::Put(quota("carol", None)), Expect::Present, &missing, None),
-        (Write::Put(quota("carol", None)), Expect::Version(1), &missing, None),
-        (Write::Delete(missing.clone()), Expect::Present, &missing, None),
-        (Write::Put(quota("alice", None)), Expect::Absent, &there, Some(1)), // though it would change nothing
+        (ItemWrite::Put(alice()), Precondition::Absent, &there, Some(1)),
+        (ItemWrite::Put(alice()), Precondition::Version(2), &there, Some(1)),
+        (ItemWrite::Delete(there.clone()), Precondition::Absent, &there, Some(1)),
+        (ItemWrite::Delete(there.clone()), Precondition::Version(0), &there, Some(1)),
+        (ItemWrite::Put(quota("carol", None)), Precondition::Present, &missing, None),
+        (ItemWrite::Put(quota("carol", None)), Precondition::Version(1), &missing, None),
+        (ItemWrite::Delete(missing.clone()), Precondition::Present, &missing, None),
+        (ItemWrite::Put(quota("alice", None)), Precondition::Absent, &there, Some(1)), // though it would change nothing
     ];
     let before = everything(&database).await;
-    for (write, expect, about, version) in failing {
-        let edits = [put(quota("dave", None)), Edit { write, expect }, put(quota("eve", None))];
+    for (write, precondition, about, version) in failing {
+        let edits = [put(quota("dave", None)), ItemEdit { write, precondition }, put(quota("eve", None))];
         for refused in
-            [database.change("root", NOW, &edits).await.map(drop), database.plan(&edits).await.map(drop)]
+            [database.change("root", NOW, &edits).await.map(drop), database.dry_run(&edits).await.map(drop)]
         {
             let error = refused.unwrap_err();
             assert!(
@@ -114,12 +114,18 @@ pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDataba
     assert_eq!(trail(&database).await.len(), 2);
 
     let met = [
-        Edit { write: Write::Put(alice()), expect: Expect::Version(1) },
-        Edit { write: Write::Delete(ItemId::Quota("bob".to_owned())), expect: Expect::Present },
-        Edit { write: Write::Put(quota("carol", None)), expect: Expect::Absent },
-        Edit { write: Write::Delete(ItemId::Quota("nobody".to_owned())), expect: Expect::Absent },
+        ItemEdit { write: ItemWrite::Put(alice()), precondition: Precondition::Version(1) },
+        ItemEdit {
+            write: ItemWrite::Delete(ItemId::Quota("bob".to_owned())),
+            precondition: Precondition::Present,
+        },
+        ItemEdit { write: ItemWrite::Put(quota("carol", None)), precondition: Precondition::Absent },
+        ItemEdit {
+            write: ItemWrite::Delete(ItemId::Quota("nobody".to_owned())),
+            precondition: Precondition::Absent,
+        },
     ];
-    let planned = database.plan(&met).await.unwrap();
+    let planned = database.dry_run(&met).await.unwrap();
     assert_eq!(everything(&database).await, before, "a plan changes nothing");
     let changed = database.change("root", NOW, &met).await.unwrap();
     assert_eq!((changed.version, changed.differences), (3, planned));
@@ -134,10 +140,10 @@ pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
         put(quota("carol", None)),
         delete(ItemId::Quota("dave".to_owned())),
     ];
-    let plan = database.plan(&edits).await.unwrap();
+    let plan = database.dry_run(&edits).await.unwrap();
     let told: Vec<_> = plan
         .iter()
-        .map(|Difference { id, before, after }| {
+        .map(|ItemChange { id, before, after }| {
             (id.to_string(), before.as_ref().map(|stored| stored.version), after.clone())
         })
         .collect();
@@ -150,9 +156,10 @@ pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
         ]
     );
     let twice = [put(quota("alice", None)), delete(ItemId::Quota("alice".to_owned()))];
-    for refused in [database.plan(&twice).await.map(drop), database.change("root", 1, &twice).await.map(drop)]
+    for refused in
+        [database.dry_run(&twice).await.map(drop), database.change("root", 1, &twice).await.map(drop)]
     {
-        assert!(matches!(refused.unwrap_err(), DatabaseError::Twice { .. }));
+        assert!(matches!(refused.unwrap_err(), DatabaseError::DuplicateItem { .. }));
     }
 }
 
@@ -179,14 +186,15 @@ pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
     const ENTRIES: i64 = 4500;
     let database = empty.migrated().await;
     let names: Vec<String> = (0..COUNT).map(|number| format!("user {number}")).collect();
-    let all = |tier: Option<&str>| -> Vec<Edit> { names.iter().map(|user| put(quota(user, tier))).collect() };
+    let all =
+        |tier: Option<&str>| -> Vec<ItemEdit> { names.iter().map(|user| put(quota(user, tier))).collect() };
     let changed = database.change("root", NOW, &all(None)).await.unwrap();
     assert_eq!((changed.version, changed.differences.len()), (1, COUNT));
     assert_eq!(change(&database, &all(Some("gold"))).await, 2);
     let (_, items) = everything(&database).await;
     assert_eq!(items.len(), COUNT);
     assert!(items.iter().all(|item| matches!(item, Item::Quota(q) if q.tier.as_deref() == Some("gold"))));
-    let gone: Vec<Edit> = names.iter().map(|user| delete(ItemId::Quota(user.clone()))).collect();
+    let gone: Vec<ItemEdit> = names.iter().map(|user| delete(ItemId::Quota(user.clone()))).collect();
     assert_eq!(change(&database, &gone).await, 3);
     assert_eq!(everything(&database).await, (3, vec![]));
     assert_eq!(empty.client().await.number("SELECT COUNT(*) FROM admin_audit").await, ENTRIES);
@@ -256,8 +264,8 @@ pub(crate) async fn of_two_who_expect_the_same_version_one_is_late(empty: TestDa
     let nodes: Vec<_> = (0..4)
         .map(|node| {
             let database = database.clone();
-            let write = Write::Put(quota("alice", Some(&format!("tier {node}"))));
-            let edit = Edit { write, expect: Expect::Version(1) };
+            let write = ItemWrite::Put(quota("alice", Some(&format!("tier {node}"))));
+            let edit = ItemEdit { write, precondition: Precondition::Version(1) };
             tokio::spawn(async move { database.change("root", NOW, &[edit]).await })
         })
         .collect();
@@ -373,14 +381,14 @@ pub(crate) async fn the_trail_is_filtered(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(rule("alice", json!({})))]).await;
     database.change("ops", NOW, &[put(quota("bob", None))]).await.unwrap();
-    let act = Act {
+    let act = AuditEvent {
         action: "reset".to_owned(),
         kind: "counters".to_owned(),
         subject: "user:alice".to_owned(),
         before: None,
         after: None,
     };
-    assert_eq!(database.note_act("ops", NOW, &act).await.unwrap(), 3);
+    assert_eq!(database.record_event("ops", NOW, &act).await.unwrap(), 3);
     let told = async |kind: Option<&str>, by: Option<&str>, subject: Option<&str>| {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let filter = AuditFilter { kind: owned(kind), by: owned(by), subject: owned(subject) };

@@ -82,7 +82,7 @@ async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
     put_limit(&database, "alice", "/", 1).await.unwrap();
     let mut client = empty.client().await;
     client.execute("DELETE FROM tollgate_migrations; DROP TABLE blocks; DROP TABLE user_usage").await;
-    assert_eq!(database.pending().await.unwrap().len(), 1);
+    assert_eq!(database.pending_migrations().await.unwrap().len(), 1);
     assert_eq!(database.migrate().await.unwrap().len(), 1);
     assert_eq!(client.number("SELECT COUNT(*) FROM blocks").await, 0);
     assert_eq!(everything(&database).await.1.len(), 1, "what was there is there");
@@ -145,7 +145,7 @@ async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
     assert!(error.is_unreachable(), "{error:?}");
     let asked = tokio::time::timeout(patience, put_limit(&database, "alice", "/", 2)).await;
     let error = asked.expect("an answer in time").unwrap_err();
-    assert!(error.is_unreachable() && !matches!(error, DatabaseError::Unknown { .. }), "{error:?}");
+    assert!(error.is_unreachable() && !matches!(error, DatabaseError::OutcomeUnknown { .. }), "{error:?}");
     let error = Database::open(url).await.unwrap_err();
     assert!(matches!(error, DatabaseError::Unreachable { .. }) && error.is_unreachable(), "{error:?}");
 
@@ -171,7 +171,7 @@ async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
                 let user = format!("user {number}");
                 match database.change("root", 1, &[put(quota(&user, None))]).await {
                     Ok(_) => assert!(done.insert(user)),
-                    Err(DatabaseError::Unknown { .. }) => assert!(unknown.insert(user)),
+                    Err(DatabaseError::OutcomeUnknown { .. }) => assert!(unknown.insert(user)),
                     Err(error) => {
                         assert!(error.is_unreachable(), "{error:?}");
                         tokio::time::sleep(Duration::from_millis(20)).await;

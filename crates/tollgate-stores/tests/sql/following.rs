@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tollgate_stores::sql::{Act, AuditEntry, Changes, Database, DatabaseError, Engine, Item, ItemId, Stored};
+use tollgate_stores::sql::{
+    AuditEntry, AuditEvent, Changes, Database, DatabaseError, Engine, Item, ItemId, StoredItem,
+};
 
 use crate::harness::{NOW, TestDatabase, change, delete, key, limit, put, quota, rule};
 
-fn reset(subject: &str) -> Act {
-    Act {
+fn reset(subject: &str) -> AuditEvent {
+    AuditEvent {
         action: "reset".to_owned(),
         kind: "counters".to_owned(),
         subject: subject.to_owned(),
@@ -17,16 +19,16 @@ fn reset(subject: &str) -> Act {
     }
 }
 
-/// Version, items with their versions, and acts.
+/// Version, items with their versions, and events.
 async fn some(database: &Database, since: u64) -> (u64, Vec<(String, Option<u64>)>, Vec<AuditEntry>) {
     match database.changes_since(since).await.unwrap() {
-        Changes::Some { version, items, acts } => {
-            let told = |(id, stored): (ItemId, Option<Stored>)| {
+        Changes::Changed { version, items, events } => {
+            let told = |(id, stored): (ItemId, Option<StoredItem>)| {
                 (format!("{} {id}", id.kind().as_str()), stored.map(|stored| stored.version))
             };
             let mut items: Vec<_> = items.into_iter().map(told).collect();
             items.sort();
-            (version, items, acts)
+            (version, items, events)
         }
         other => panic!("since {since}: {other:?}"),
     }
@@ -34,7 +36,7 @@ async fn some(database: &Database, since: u64) -> (u64, Vec<(String, Option<u64>
 
 pub(crate) async fn what_has_changed_is_told_as_it_is_now(empty: TestDatabase) {
     let database = empty.migrated().await;
-    assert_eq!(database.changes_since(0).await.unwrap(), Changes::None);
+    assert_eq!(database.changes_since(0).await.unwrap(), Changes::Unchanged);
     change(&database, &[put(quota("alice", None)), put(Item::Key(key("k")))]).await;
     change(&database, &[put(quota("alice", Some("gold"))), put(Item::Limit(limit("alice", "/", 1)))]).await;
     change(&database, &[delete(ItemId::Key("k".to_owned()))]).await;
@@ -45,29 +47,29 @@ pub(crate) async fn what_has_changed_is_told_as_it_is_now(empty: TestDatabase) {
     assert_eq!(some(&database, 0).await, (3, vec![gone.clone(), alice.clone(), limit.clone()], vec![]));
     assert_eq!(some(&database, 1).await, (3, vec![gone.clone(), alice, limit], vec![]));
     assert_eq!(some(&database, 2).await, (3, vec![gone], vec![]));
-    assert_eq!(database.changes_since(3).await.unwrap(), Changes::None);
+    assert_eq!(database.changes_since(3).await.unwrap(), Changes::Unchanged);
 }
 
 pub(crate) async fn acts_are_told_to_all_nodes(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(rule("r", json!({})))]).await;
-    assert_eq!(database.note_act("ops", NOW, &reset("user:alice")).await.unwrap(), 2);
-    assert_eq!(database.note_act("ops", NOW + 1, &reset("user:bob")).await.unwrap(), 3);
-    let (version, items, acts) = some(&database, 1).await;
+    assert_eq!(database.record_event("ops", NOW, &reset("user:alice")).await.unwrap(), 2);
+    assert_eq!(database.record_event("ops", NOW + 1, &reset("user:bob")).await.unwrap(), 3);
+    let (version, items, events) = some(&database, 1).await;
     assert_eq!((version, items), (3, vec![]));
-    let told: Vec<_> = acts.iter().map(|act| (act.version, act.at_micros, &*act.subject)).collect();
+    let told: Vec<_> = events.iter().map(|event| (event.version, event.at_micros, &*event.subject)).collect();
     assert_eq!(told, [(2, NOW, "user:alice"), (3, NOW + 1, "user:bob")]);
-    assert_eq!((&*acts[0].by, &*acts[0].action, &*acts[0].kind), ("ops", "reset", "counters"));
-    assert_eq!((&acts[0].before, &acts[0].after), (&Some(json!({"used": 5})), &None));
+    assert_eq!((&*events[0].by, &*events[0].action, &*events[0].kind), ("ops", "reset", "counters"));
+    assert_eq!((&events[0].before, &events[0].after), (&Some(json!({"used": 5})), &None));
 
     let wrong = [
-        Act { kind: "rule".to_owned(), ..reset("r") },
-        Act { kind: String::new(), ..reset("r") },
-        Act { action: String::new(), ..reset("r") },
-        Act { subject: "a\0".to_owned(), ..reset("r") },
+        AuditEvent { kind: "rule".to_owned(), ..reset("r") },
+        AuditEvent { kind: String::new(), ..reset("r") },
+        AuditEvent { action: String::new(), ..reset("r") },
+        AuditEvent { subject: "a\0".to_owned(), ..reset("r") },
     ];
-    for act in wrong {
-        let error = database.note_act("ops", NOW, &act).await.unwrap_err();
+    for event in wrong {
+        let error = database.record_event("ops", NOW, &event).await.unwrap_err();
         assert!(matches!(error, DatabaseError::Value { .. }), "{error:?}");
     }
     assert_eq!(database.version().await.unwrap(), 3);
@@ -79,17 +81,17 @@ pub(crate) async fn what_cannot_be_followed_is_loaded(empty: TestDatabase) {
         change(&database, &[put(quota(&format!("user {number}"), None))]).await;
     }
     let mut client = empty.client().await;
-    assert_eq!(database.changes_since(5).await.unwrap(), Changes::TooMany, "it knows less than we do");
+    assert_eq!(database.changes_since(5).await.unwrap(), Changes::ReloadRequired, "it knows less than we do");
     client.execute("UPDATE config_version SET version = 2 WHERE id = 1").await;
-    assert_eq!(database.changes_since(4).await.unwrap(), Changes::TooMany, "a backup was restored");
+    assert_eq!(database.changes_since(4).await.unwrap(), Changes::ReloadRequired, "a backup was restored");
     client.execute("UPDATE config_version SET version = 4 WHERE id = 1").await;
 
     client.execute("DELETE FROM admin_audit WHERE version <= 2").await;
-    assert_eq!(database.changes_since(0).await.unwrap(), Changes::TooMany, "the trail begins later");
-    assert_eq!(database.changes_since(1).await.unwrap(), Changes::TooMany);
+    assert_eq!(database.changes_since(0).await.unwrap(), Changes::ReloadRequired, "the trail begins later");
+    assert_eq!(database.changes_since(1).await.unwrap(), Changes::ReloadRequired);
     assert_eq!(some(&database, 2).await.1.len(), 2, "from here on it is whole");
     client.execute("DELETE FROM admin_audit WHERE version = 4").await;
-    assert_eq!(database.changes_since(2).await.unwrap(), Changes::TooMany, "a version is missing");
+    assert_eq!(database.changes_since(2).await.unwrap(), Changes::ReloadRequired, "a version is missing");
 }
 
 pub(crate) async fn too_many_changes_are_loaded(empty: TestDatabase) {
@@ -108,7 +110,7 @@ pub(crate) async fn too_many_changes_are_loaded(empty: TestDatabase) {
     fill(999).await;
     assert_eq!(some(&database, 0).await.1.len(), 1, "ten thousand, of one item");
     fill(1).await;
-    assert_eq!(database.changes_since(0).await.unwrap(), Changes::TooMany);
+    assert_eq!(database.changes_since(0).await.unwrap(), Changes::ReloadRequired);
 }
 
 pub(crate) async fn a_follower_misses_nothing(empty: TestDatabase) {
@@ -128,8 +130,8 @@ pub(crate) async fn a_follower_misses_nothing(empty: TestDatabase) {
     let (mut version, mut known) = (0, std::collections::BTreeMap::new());
     while version < CHANGES {
         match follower.changes_since(version).await.unwrap() {
-            Changes::None => tokio::task::yield_now().await,
-            Changes::Some { version: now, items, .. } => {
+            Changes::Unchanged => tokio::task::yield_now().await,
+            Changes::Changed { version: now, items, .. } => {
                 assert!(now > version);
                 version = now;
                 for (id, stored) in items {
@@ -138,7 +140,7 @@ pub(crate) async fn a_follower_misses_nothing(empty: TestDatabase) {
                     known.insert(id, stored);
                 }
             }
-            Changes::TooMany => panic!("there are few"),
+            Changes::ReloadRequired => panic!("there are few"),
         }
     }
     let mut loaded = Vec::new();
@@ -151,25 +153,25 @@ pub(crate) async fn a_follower_misses_nothing(empty: TestDatabase) {
 
 pub(crate) async fn hints_are_given_where_there_are_any(empty: TestDatabase) {
     let database = empty.migrated().await;
-    let mut hints = empty.open().await.hints();
+    let mut listener = empty.open().await.change_listener();
     let patience = Duration::from_secs(30);
     if empty.engine() != Engine::Postgres {
         change(&database, &[put(quota("alice", None))]).await;
         let moment = Duration::from_millis(50);
-        assert!(tokio::time::timeout(moment, hints.next()).await.is_err(), "it pends for ever");
+        assert!(tokio::time::timeout(moment, listener.changed()).await.is_err(), "it pends for ever");
         return;
     }
-    tokio::time::timeout(patience, hints.next()).await.expect("one when it begins to listen");
+    tokio::time::timeout(patience, listener.changed()).await.expect("one when it begins to listen");
     change(&database, &[put(quota("alice", None))]).await;
-    tokio::time::timeout(patience, hints.next()).await.expect("one for a change");
-    database.note_act("ops", NOW, &reset("user:alice")).await.unwrap();
-    tokio::time::timeout(patience, hints.next()).await.expect("one for an act");
+    tokio::time::timeout(patience, listener.changed()).await.expect("one for a change");
+    database.record_event("ops", NOW, &reset("user:alice")).await.unwrap();
+    tokio::time::timeout(patience, listener.changed()).await.expect("one for an act");
     for number in 0..3 {
         change(&database, &[put(quota(&format!("user {number}"), None))]).await;
     }
     // Given up and asked again: none is lost. One may stand for all three.
-    if tokio::time::timeout(Duration::from_micros(1), hints.next()).await.is_err() {
-        tokio::time::timeout(patience, hints.next()).await.expect("one at least");
+    if tokio::time::timeout(Duration::from_micros(1), listener.changed()).await.is_err() {
+        tokio::time::timeout(patience, listener.changed()).await.expect("one at least");
     }
     empty
         .client()
@@ -178,9 +180,9 @@ pub(crate) async fn hints_are_given_where_there_are_any(empty: TestDatabase) {
         .await;
     // It listens again, and says so, for it may have missed something.
     let mut number = 10;
-    while tokio::time::timeout(Duration::from_secs(2), hints.next()).await.is_err() {
+    while tokio::time::timeout(Duration::from_secs(2), listener.changed()).await.is_err() {
         number += 1;
         assert!(number < 25, "it never listened again");
     }
-    assert!(!format!("{hints:?}").contains("canary"));
+    assert!(!format!("{listener:?}").contains("canary"));
 }

@@ -9,8 +9,9 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    AccountLimits, AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Edit, Engine,
-    Expect, Item, ItemId, KeyItem, QuotaItem, RuleItem, SqlSettings, TierItem, UserEndpointLimit, Write,
+    AccountLimits, AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Engine, Item,
+    ItemEdit, ItemId, ItemWrite, KeyItem, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem,
+    UserEndpointLimit,
 };
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
@@ -159,19 +160,19 @@ pub(crate) fn block(kind: BlockKind, subject: &str) -> Item {
     Item::Block(BlockItem { kind, subject: subject.to_owned(), reason, until_micros: None })
 }
 
-pub(crate) fn put(item: impl Into<Item>) -> Edit {
-    Edit { write: Write::Put(item.into()), expect: Expect::Anything }
+pub(crate) fn put(item: impl Into<Item>) -> ItemEdit {
+    ItemEdit { write: ItemWrite::Put(item.into()), precondition: Precondition::None }
 }
 
-pub(crate) fn delete(id: ItemId) -> Edit {
-    Edit { write: Write::Delete(id), expect: Expect::Anything }
+pub(crate) fn delete(id: ItemId) -> ItemEdit {
+    ItemEdit { write: ItemWrite::Delete(id), precondition: Precondition::None }
 }
 
 /// A minute of November 2023.
 pub(crate) const NOW: u64 = 1_700_000_000_000_000;
 
 /// Makes a change by `root`; the version.
-pub(crate) async fn change(database: &Database, edits: &[Edit]) -> u64 {
+pub(crate) async fn change(database: &Database, edits: &[ItemEdit]) -> u64 {
     database.change("root", NOW, edits).await.unwrap().version
 }
 

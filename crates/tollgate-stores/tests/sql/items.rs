@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tollgate_stores::sql::{
-    AccountLimits, BlockItem, BlockKind, Database, DatabaseError, Edit, Expect, Filter, ITEM_COUNT_MAX, Item,
-    ItemId, KeyCheck, KeyItem, Kind, QuotaItem, Stored, UserEndpointLimit, Write,
+    AccountLimits, BlockItem, BlockKind, Database, DatabaseError, ITEM_COUNT_MAX, Item, ItemEdit, ItemFilter,
+    ItemId, ItemKind, ItemWrite, KeyItem, KeySecretCheck, Precondition, QuotaItem, StoredItem,
+    UserEndpointLimit,
 };
 
 use crate::harness::{
@@ -90,7 +91,7 @@ pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: Tes
         assert_eq!(database.get(&id).await.unwrap(), None);
         let made = database.change("maker", NOW, &[put(first.clone())]).await.unwrap().version;
         let stored = database.get(&id).await.unwrap().unwrap();
-        let expected = Stored {
+        let expected = StoredItem {
             item: first,
             version: made,
             created_by: "maker".to_owned(),
@@ -102,22 +103,23 @@ pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: Tes
         let changed = database.change("other", NOW + 5, &[put(second.clone())]).await.unwrap();
         assert_eq!(changed.differences[0].before.as_ref(), Some(&expected));
         assert_eq!(changed.differences[0].after.as_ref(), Some(&second));
-        let expected = Stored { item: second, version: made + 1, updated_at_micros: NOW + 5, ..expected };
+        let expected = StoredItem { item: second, version: made + 1, updated_at_micros: NOW + 5, ..expected };
         assert_eq!(database.get(&id).await.unwrap(), Some(expected.clone()));
-        let listed = database.list(id.kind(), &Filter::default(), None, 10).await.unwrap();
+        let listed = database.list(id.kind(), &ItemFilter::default(), None, 10).await.unwrap();
         assert!(listed.contains(&expected));
 
-        let removed = Edit { write: Write::Delete(id.clone()), expect: Expect::Version(made + 1) };
+        let removed =
+            ItemEdit { write: ItemWrite::Delete(id.clone()), precondition: Precondition::Version(made + 1) };
         assert_eq!(change(&database, &[removed]).await, made + 2);
         assert_eq!(database.get(&id).await.unwrap(), None);
     }
-    let all: Vec<Edit> = pairs().into_iter().map(|(first, _)| put(first)).collect();
+    let all: Vec<ItemEdit> = pairs().into_iter().map(|(first, _)| put(first)).collect();
     change(&database, &all).await;
     let (_, items) = everything(&database).await;
     let ids = |items: &[Item]| items.iter().map(Item::id).collect::<BTreeSet<_>>();
     assert_eq!(ids(&items), pairs().iter().map(|(first, _)| first.id()).collect());
     for entry in trail(&database).await {
-        let kind = Kind::parse(&entry.kind).unwrap();
+        let kind = ItemKind::parse(&entry.kind).unwrap();
         let id = ItemId::parse(kind, &entry.subject).unwrap();
         assert!(pairs().iter().any(|(first, _)| first.id() == id), "{entry:?}");
     }
@@ -214,18 +216,19 @@ pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
         let kind = BlockKind::ALL[number % BlockKind::ALL.len()];
         (kind, format!("{:03}", number * 2))
     };
-    let edits: Vec<Edit> = (0..60)
+    let edits: Vec<ItemEdit> = (0..60)
         .flat_map(|number| {
             let (kind, subject) = block_id(number);
             [put(block(kind, &subject)), put(rule(&format!("rule {:03}", number * 2), json!({})))]
         })
         .collect();
     change(&database, &edits).await;
-    for kind in [Kind::Rule, Kind::Block] {
-        let stable: BTreeSet<ItemId> = edits.iter().map(Edit::id).filter(|id| id.kind() == kind).collect();
+    for kind in [ItemKind::Rule, ItemKind::Block] {
+        let stable: BTreeSet<ItemId> =
+            edits.iter().map(ItemEdit::id).filter(|id| id.kind() == kind).collect();
         let (mut seen, mut after) = (Vec::new(), None);
         loop {
-            let page = database.list(kind, &Filter::default(), after.as_ref(), 7).await.unwrap();
+            let page = database.list(kind, &ItemFilter::default(), after.as_ref(), 7).await.unwrap();
             assert!(page.len() <= 7);
             let Some(last) = page.last() else { break };
             after = Some(last.item.id());
@@ -245,19 +248,19 @@ pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
         assert!(stable.is_subset(&once), "none was missed");
     }
     let other_kind = ItemId::Tier("t".to_owned());
-    assert!(database.list(Kind::Rule, &Filter::default(), Some(&other_kind), 7).await.is_err());
-    assert_eq!(database.list(Kind::Rule, &Filter::default(), None, 0).await.unwrap(), []);
+    assert!(database.list(ItemKind::Rule, &ItemFilter::default(), Some(&other_kind), 7).await.is_err());
+    assert_eq!(database.list(ItemKind::Rule, &ItemFilter::default(), None, 0).await.unwrap(), []);
 }
 
 pub(crate) async fn t70_a_page_is_never_longer_than_a_thousand(empty: TestDatabase) {
     let database = empty.migrated().await;
     let count = ITEM_COUNT_MAX as usize + 5;
-    let edits: Vec<Edit> = (0..count).map(|number| put(quota(&format!("{number:05}"), None))).collect();
+    let edits: Vec<ItemEdit> = (0..count).map(|number| put(quota(&format!("{number:05}"), None))).collect();
     change(&database, &edits).await;
-    let page = database.list(Kind::Quota, &Filter::default(), None, u32::MAX).await.unwrap();
+    let page = database.list(ItemKind::Quota, &ItemFilter::default(), None, u32::MAX).await.unwrap();
     assert_eq!(page.len(), ITEM_COUNT_MAX as usize);
     let after = page.last().unwrap().item.id();
-    let rest = database.list(Kind::Quota, &Filter::default(), Some(&after), u32::MAX).await.unwrap();
+    let rest = database.list(ItemKind::Quota, &ItemFilter::default(), Some(&after), u32::MAX).await.unwrap();
     assert_eq!(rest.len(), 5);
 }
 
@@ -288,7 +291,7 @@ pub(crate) async fn everything_is_loaded_page_by_page(empty: TestDatabase) {
     assert_eq!((version, calls, ids.len()), (1, count + 2, count + 2));
 }
 
-async fn names(database: &Database, kind: Kind, filter: Filter) -> Vec<String> {
+async fn names(database: &Database, kind: ItemKind, filter: ItemFilter) -> Vec<String> {
     let page = database.list(kind, &filter, None, 100).await.unwrap();
     page.iter().map(|stored| stored.item.id().to_string()).collect()
 }
@@ -323,35 +326,53 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     change(&database, &edits).await;
     let text = |text: &str| Some(text.to_owned());
     let texts = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
-    let filter = Filter::default;
-    assert_eq!(names(&database, Kind::Rule, Filter { action: text("reject"), ..filter() }).await, ["a", "c"]);
-    assert_eq!(names(&database, Kind::Rule, Filter { enabled: Some(true), ..filter() }).await, ["a", "c"]);
-    assert_eq!(names(&database, Kind::Rule, Filter { enabled: Some(false), ..filter() }).await, ["b"]);
-    assert_eq!(names(&database, Kind::Quota, Filter { tier: text("gold"), ..filter() }).await, ["alice"]);
-    assert_eq!(names(&database, Kind::Quota, Filter { tier: text("GOLD"), ..filter() }).await, [""; 0]);
-    assert_eq!(names(&database, Kind::Key, Filter { tier: text("gold"), ..filter() }).await, ["b"]);
-    assert_eq!(names(&database, Kind::Key, Filter { users: texts(&["alice"]), ..filter() }).await, ["a"]);
+    let filter = ItemFilter::default;
     assert_eq!(
-        names(&database, Kind::Key, Filter { users: texts(&["Alice", "alice"]), ..filter() }).await,
+        names(&database, ItemKind::Rule, ItemFilter { action: text("reject"), ..filter() }).await,
+        ["a", "c"]
+    );
+    assert_eq!(
+        names(&database, ItemKind::Rule, ItemFilter { enabled: Some(true), ..filter() }).await,
+        ["a", "c"]
+    );
+    assert_eq!(
+        names(&database, ItemKind::Rule, ItemFilter { enabled: Some(false), ..filter() }).await,
+        ["b"]
+    );
+    assert_eq!(
+        names(&database, ItemKind::Quota, ItemFilter { tier: text("gold"), ..filter() }).await,
+        ["alice"]
+    );
+    assert_eq!(
+        names(&database, ItemKind::Quota, ItemFilter { tier: text("GOLD"), ..filter() }).await,
+        [""; 0]
+    );
+    assert_eq!(names(&database, ItemKind::Key, ItemFilter { tier: text("gold"), ..filter() }).await, ["b"]);
+    assert_eq!(
+        names(&database, ItemKind::Key, ItemFilter { users: texts(&["alice"]), ..filter() }).await,
         ["a"]
     );
     assert_eq!(
-        names(&database, Kind::Key, Filter { tenants: texts(&["acme", "other"]), ..filter() }).await,
+        names(&database, ItemKind::Key, ItemFilter { users: texts(&["Alice", "alice"]), ..filter() }).await,
         ["a"]
     );
-    let active = |at| Filter { active_at_micros: Some(at), ..Filter::default() };
-    assert_eq!(names(&database, Kind::Key, active(99)).await, ["a", "b"]);
-    assert_eq!(names(&database, Kind::Key, active(100)).await, ["a"]);
-    assert_eq!(names(&database, Kind::Block, active(100)).await, ["tenant:alice", "user:alice"]);
-    let tenants = Filter { block_kind: Some(BlockKind::Tenant), ..filter() };
-    assert_eq!(names(&database, Kind::Block, tenants).await, ["tenant:alice"]);
-    let alice = Filter { users: texts(&["alice"]), ..filter() };
     assert_eq!(
-        names(&database, Kind::Limit, alice.clone()).await,
+        names(&database, ItemKind::Key, ItemFilter { tenants: texts(&["acme", "other"]), ..filter() }).await,
+        ["a"]
+    );
+    let active = |at| ItemFilter { active_at_micros: Some(at), ..ItemFilter::default() };
+    assert_eq!(names(&database, ItemKind::Key, active(99)).await, ["a", "b"]);
+    assert_eq!(names(&database, ItemKind::Key, active(100)).await, ["a"]);
+    assert_eq!(names(&database, ItemKind::Block, active(100)).await, ["tenant:alice", "user:alice"]);
+    let tenants = ItemFilter { block_kind: Some(BlockKind::Tenant), ..filter() };
+    assert_eq!(names(&database, ItemKind::Block, tenants).await, ["tenant:alice"]);
+    let alice = ItemFilter { users: texts(&["alice"]), ..filter() };
+    assert_eq!(
+        names(&database, ItemKind::Limit, alice.clone()).await,
         [r#"["alice","/a"]"#, r#"["alice","/b"]"#]
     );
-    assert_eq!(names(&database, Kind::Tier, alice.clone()).await, [""; 0]);
-    assert_eq!(names(&database, Kind::Rule, alice).await, ["a", "b", "c"], "rules have no user");
+    assert_eq!(names(&database, ItemKind::Tier, alice.clone()).await, [""; 0]);
+    assert_eq!(names(&database, ItemKind::Rule, alice).await, ["a", "b", "c"], "rules have no user");
 }
 
 pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
@@ -371,7 +392,7 @@ pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
         "\u{10ffff}z",
         "%",
     ];
-    let edits: Vec<Edit> = names_of_tiers.iter().map(|name| put(tier(name, "", json!({})))).collect();
+    let edits: Vec<ItemEdit> = names_of_tiers.iter().map(|name| put(tier(name, "", json!({})))).collect();
     change(&database, &edits).await;
     for prefix in
         ["", "a", "A", "a%", "a_", "%", "_", "á", "a\u{10ffff}", "\u{10ffff}", "\u{d7ff}", "c", "\\"]
@@ -379,8 +400,8 @@ pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
         let mut expected: Vec<&str> =
             names_of_tiers.iter().copied().filter(|name| name.starts_with(prefix)).collect();
         expected.sort_unstable();
-        let filter = Filter { prefix: Some(prefix.to_owned()), ..Filter::default() };
-        assert_eq!(names(&database, Kind::Tier, filter).await, expected, "{prefix}");
+        let filter = ItemFilter { prefix: Some(prefix.to_owned()), ..ItemFilter::default() };
+        assert_eq!(names(&database, ItemKind::Tier, filter).await, expected, "{prefix}");
     }
 }
 
@@ -388,17 +409,17 @@ pub(crate) async fn the_first_check_value_is_everyones(empty: TestDatabase) {
     let database = empty.migrated().await;
     let nodes = [1, 2, 1, 2].map(|value| {
         let database = database.clone();
-        tokio::spawn(async move { (value, database.key_check(&[value; 32]).await.unwrap()) })
+        tokio::spawn(async move { (value, database.check_key_secret(&[value; 32]).await.unwrap()) })
     });
     let mut answers = BTreeSet::new();
     for node in nodes {
         let (value, answer) = node.await.unwrap();
-        answers.insert((value, answer == KeyCheck::Same));
+        answers.insert((value, answer == KeySecretCheck::Matches));
     }
     assert_eq!(answers.len(), 2, "who has the same value gets the same answer: {answers:?}");
     assert_eq!(answers.iter().filter(|(_, same)| *same).count(), 1);
     let first = answers.iter().find(|(_, same)| *same).unwrap().0;
-    assert_eq!(empty.open().await.key_check(&[first; 32]).await.unwrap(), KeyCheck::Same);
-    assert_eq!(database.key_check(&[7; 32]).await.unwrap(), KeyCheck::Different);
+    assert_eq!(empty.open().await.check_key_secret(&[first; 32]).await.unwrap(), KeySecretCheck::Matches);
+    assert_eq!(database.check_key_secret(&[7; 32]).await.unwrap(), KeySecretCheck::Differs);
     assert_eq!(database.version().await.unwrap(), 0, "it is no change");
 }

@@ -13,12 +13,12 @@ fn names(migrations: &[Migration]) -> Vec<(u64, &'static str)> {
 pub(crate) async fn an_empty_database_is_brought_up_to_date_once(empty: TestDatabase) {
     let database = empty.open().await;
     let all = [(1, "configuration")];
-    assert_eq!(names(&database.pending().await.unwrap()), all);
-    assert_eq!(names(&database.pending().await.unwrap()), all, "a look changes nothing");
+    assert_eq!(names(&database.pending_migrations().await.unwrap()), all);
+    assert_eq!(names(&database.pending_migrations().await.unwrap()), all, "a look changes nothing");
     assert!(database.version().await.is_err(), "there is no table yet");
 
     assert_eq!(names(&database.migrate().await.unwrap()), all);
-    assert_eq!(database.pending().await.unwrap(), []);
+    assert_eq!(database.pending_migrations().await.unwrap(), []);
     assert_eq!(database.migrate().await.unwrap(), []);
     assert_eq!(database.version().await.unwrap(), 0);
     let mut client = empty.client().await;
@@ -47,9 +47,9 @@ pub(crate) async fn a_newer_schema_is_refused(empty: TestDatabase) {
             "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (9999, 'from afar', 0)",
         )
         .await;
-    for refused in [database.migrate().await, database.pending().await] {
+    for refused in [database.migrate().await, database.pending_migrations().await] {
         let error = refused.unwrap_err();
-        assert!(matches!(error, DatabaseError::Newer { found: 9999, known: 1 }), "{error:?}");
+        assert!(matches!(error, DatabaseError::SchemaTooNew { found: 9999, known: 1 }), "{error:?}");
         assert!(error.to_string().contains("9999"), "{error}");
     }
     assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 2);

@@ -95,7 +95,7 @@ fn wrong_rows(hash: &dyn Fn(&str, usize) -> String) -> Vec<(&'static str, String
 
 pub(crate) async fn no_password_is_shown(empty: TestDatabase) {
     let database = empty.migrated().await;
-    let shown = format!("{database:?} {:?} {}", empty.settings(), empty.settings().place());
+    let shown = format!("{database:?} {:?} {}", empty.settings(), empty.settings().describe());
     assert!(!shown.contains("canary"), "{shown}");
     if empty.engine() == Engine::Sqlite {
         return;

@@ -45,7 +45,7 @@ impl AccountLimits {
         for (field, requests, secs) in windows {
             let Some(requests) = requests else { continue };
             let window = Window::Length(Span::from_secs(secs));
-            let limit = Limit::shaped(Algorithm::TokenBucket, requests, window, self.burst, None);
+            let limit = Limit::with_options(Algorithm::TokenBucket, requests, window, self.burst, None);
             limits.push(limit.map_err(|reason| {
                 let field = if reason == LimitError::BurstZero { "burst" } else { field };
                 AccountError::Limit { field, reason }

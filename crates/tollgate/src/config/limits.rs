@@ -119,12 +119,12 @@ pub(super) fn make(
     let alone = [
         Limit::new(algorithm, requests.unwrap_or(0), second()).err(),
         window.clone().and_then(|window| Limit::new(algorithm, 0, window).err()),
-        Limit::shaped(algorithm, few, second(), burst, None).err(),
+        Limit::with_options(algorithm, few, second(), burst, None).err(),
     ];
     let mut wrong: Vec<LimitError> = alone.into_iter().flatten().collect();
     let mut limit = None;
     if let (true, Some(requests), Some(window)) = (wrong.is_empty(), requests, window) {
-        let made = Limit::shaped(algorithm, requests, window, burst, max_delay);
+        let made = Limit::with_options(algorithm, requests, window, burst, max_delay);
         limit = made.map_err(|error| wrong.push(error)).ok();
     }
     for error in wrong {

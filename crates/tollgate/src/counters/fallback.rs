@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use self::ledger::Ledger;
-pub(crate) use self::ledger::Owed;
-use super::memory::{Holder, MemoryBounds, MemoryCounters, SHARDS};
+pub(crate) use self::ledger::PendingCharge;
+use super::memory::{MemoryBounds, MemoryCounters, SHARDS, TenantSlot};
 use super::{Charge, Charges, Effect, Verdicts};
 use crate::limit::{Algorithm, Limit};
 use crate::time::Timestamp;
@@ -33,7 +33,7 @@ pub(crate) struct Fallback {
     /// By how many nodes limits were last shared.
     nodes: AtomicU32,
     /// Counters that were brought in.
-    brought_in: AtomicU64,
+    reconciled: AtomicU64,
     /// Whether anything may be held: without an outage nobody looks further. Not a count, because the counters know
     /// theirs; written by the sweep, and where something was counted.
     used: AtomicBool,
@@ -45,7 +45,7 @@ impl Fallback {
             counters: MemoryCounters::new(bounds),
             ledger: Ledger::new(bounds.keys_max),
             nodes: AtomicU32::new(1),
-            brought_in: AtomicU64::new(0),
+            reconciled: AtomicU64::new(0),
             used: AtomicBool::new(false),
         }
     }
@@ -79,7 +79,7 @@ impl Fallback {
 
     /// Notes what was charged.
     fn note(&self, charges: &Charges<'_>, verdicts: &Verdicts) {
-        let holder = Holder::of(charges.tenant);
+        let holder = TenantSlot::of(charges.tenant);
         for (charge, verdict) in charges.charges.iter().zip(&verdicts.verdicts) {
             if charge.cost > 0 && verdict.admits() {
                 self.ledger.note(charge, holder);
@@ -110,7 +110,7 @@ impl Fallback {
     /// Takes out what the counters of these charges hold, as charges of their own.
     pub(crate) fn take<'a>(&self, charges: &Charges<'a>, now: Timestamp) -> Taken<'_, 'a> {
         let mut taken = Taken::new(self, now);
-        let holder = Holder::of(charges.tenant);
+        let holder = TenantSlot::of(charges.tenant);
         for charge in charges.charges.iter().filter(|charge| self.counters.holds(ledger::name(charge))) {
             self.ledger.depart_of(charge, holder);
             taken.add(charge);
@@ -125,7 +125,7 @@ impl Fallback {
     }
 
     /// Counts again what was taken out.
-    fn put_back(&self, charge: &Charge<'_>, holder: Holder, now: Timestamp) {
+    fn put_back(&self, charge: &Charge<'_>, holder: TenantSlot, now: Timestamp) {
         let limit = self.paid_back(charge.limit);
         let charge = Charge { limit: limit.as_ref().unwrap_or(charge.limit), ..*charge };
         self.counters.put_back(&charge, holder, now);
@@ -142,32 +142,38 @@ impl Fallback {
         }
         let (requests, burst) =
             (limit.requests().div_ceil(nodes.get()), limit.burst().unwrap_or(limit.requests()));
-        Limit::shaped(limit.algorithm(), requests, limit.window().clone(), Some(burst), limit.max_delay())
-            .ok()
+        Limit::with_options(
+            limit.algorithm(),
+            requests,
+            limit.window().clone(),
+            Some(burst),
+            limit.max_delay(),
+        )
+        .ok()
     }
 
     /// Takes so many entries off the list of what was charged here. They are to be [taken out](Taken::add_listed), or put on
     /// the list again.
-    pub(crate) fn listed(&self, count_max: usize) -> Vec<(u128, Owed)> {
+    pub(crate) fn listed(&self, count_max: usize) -> Vec<(u128, PendingCharge)> {
         self.ledger.next(count_max)
     }
 
     /// Puts an entry on the list again.
-    pub(crate) fn list(&self, (name, owed): (u128, Owed)) {
+    pub(crate) fn list(&self, (name, owed): (u128, PendingCharge)) {
         self.ledger.list(name, owed);
     }
 
-    pub(crate) fn count_brought_in(&self, counters: usize) {
-        self.brought_in.fetch_add(counters as u64, Ordering::Relaxed);
+    pub(crate) fn count_reconciled(&self, counters: usize) {
+        self.reconciled.fetch_add(counters as u64, Ordering::Relaxed);
     }
 
     /// How far it is with bringing in.
-    pub(crate) fn recovery(&self) -> Recovery {
-        Recovery {
-            waiting: self.ledger.len(),
-            under_way: self.ledger.under_way(),
-            brought_in: self.brought_in.load(Ordering::Relaxed),
-            unlisted: self.ledger.unlisted(),
+    pub(crate) fn reconcile_status(&self) -> ReconcileStatus {
+        ReconcileStatus {
+            pending: self.ledger.len(),
+            in_flight: self.ledger.in_flight(),
+            reconciled: self.reconciled.load(Ordering::Relaxed),
+            untracked: self.ledger.untracked(),
         }
     }
 
@@ -183,7 +189,7 @@ impl Fallback {
     }
 
     /// Gives up bringing anything in: its subjects are not known by these names any more.
-    pub(crate) fn disown(&self) {
+    pub(crate) fn discard_pending(&self) {
         self.ledger.clear();
     }
 
@@ -198,7 +204,7 @@ impl Fallback {
             // In this order: whatever is counted from here on is noted after it.
             self.used.store(false, Ordering::SeqCst);
             // What is on its way may come back, and must hear of resets until then.
-            if !self.counters.is_empty() || self.ledger.under_way() > 0 {
+            if !self.counters.is_empty() || self.ledger.in_flight() > 0 {
                 self.mark_used();
             }
         }
@@ -229,7 +235,7 @@ impl<'a, 'c> Taken<'a, 'c> {
     }
 
     /// Takes a counter out that is on the list.
-    pub(crate) fn add_listed(&mut self, charge: &Charge<'c>, owed: Owed) {
+    pub(crate) fn add_listed(&mut self, charge: &Charge<'c>, owed: PendingCharge) {
         self.local.ledger.depart(ledger::name(charge), owed);
         self.add(charge);
     }
@@ -260,21 +266,21 @@ impl Drop for Taken<'_, '_> {
 
 /// How far a node is with bringing in what it counted itself while the shared counters could not be reached.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Recovery {
+pub struct ReconcileStatus {
     /// Counters that are still to be brought in.
-    pub waiting: usize,
+    pub pending: usize,
     /// Counters that are being brought in at this moment.
-    pub under_way: usize,
+    pub in_flight: usize,
     /// Counters that were brought in, as often as they were.
-    pub brought_in: u64,
+    pub reconciled: u64,
     /// Charges of counters for which there was no room on the list: these are brought in only when their clients come.
-    pub unlisted: u64,
+    pub untracked: u64,
 }
 
 /// The part of a limit that one of so many nodes may admit: at least one request of any that admits some.
 pub(crate) fn share(limit: &Limit, nodes: NonZeroU32) -> Limit {
     let part = |number: u32| number.div_ceil(nodes.get());
-    let smaller = Limit::shaped(
+    let smaller = Limit::with_options(
         limit.algorithm(),
         part(limit.requests()),
         limit.window().clone(),
@@ -364,7 +370,7 @@ mod tests {
     fn nodes_together_are_paid_back_what_one_limit_pays() {
         for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
             for burst in [None, Some(40), Some(400)] {
-                let limit = Limit::shaped(algorithm, 120, MINUTE, burst, None).unwrap();
+                let limit = Limit::with_options(algorithm, 120, MINUTE, burst, None).unwrap();
                 let (share, later) = (limit.capacity() / 4, NOW + Span::from_secs(8));
                 let fallback = Fallback::new(MemoryBounds::default());
                 assert_eq!(admitted(&fallback, &limit, 4), share as usize);
@@ -389,7 +395,7 @@ mod tests {
             assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
             drop(taken);
             assert_eq!(admitted(&fallback, &limit, 1), 0, "{algorithm}");
-            assert_eq!(fallback.recovery().waiting, 1, "and is still to be brought in");
+            assert_eq!(fallback.reconcile_status().pending, 1, "and is still to be brought in");
         }
     }
 
@@ -410,11 +416,11 @@ mod tests {
         let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
         assert_eq!(admitted(&fallback, &limit, 1), 100);
-        assert_eq!(fallback.recovery().waiting, 1);
+        assert_eq!(fallback.reconcile_status().pending, 1);
         (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW));
-        assert_eq!(fallback.recovery().waiting, 1, "its window lasts");
+        assert_eq!(fallback.reconcile_status().pending, 1, "its window lasts");
         (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW + Span::from_secs(61)));
-        assert_eq!(fallback.recovery(), Recovery::default());
+        assert_eq!(fallback.reconcile_status(), ReconcileStatus::default());
     }
 
     #[test]
@@ -427,8 +433,8 @@ mod tests {
             in_one_shard.charges[0].subject = Subject(number);
             assert!(fallback.charge(&in_one_shard, nodes(1), NOW).verdicts[0].admits());
         }
-        let Recovery { waiting, unlisted, .. } = fallback.recovery();
-        assert_eq!((waiting, unlisted), (1, 2));
+        let ReconcileStatus { pending, untracked, .. } = fallback.reconcile_status();
+        assert_eq!((pending, untracked), (1, 2));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::set::RuleSet;
 use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
 use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
-use crate::inspect::Endpoints;
+use crate::inspect::EndpointScope;
 
 /// A rule that counts by something the request does not say.
 pub(crate) struct MissingDimension<'a> {
@@ -28,7 +28,7 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
-        self.own_charges(&self.resolve(request, scratch), seed, Endpoints::Asked, |_| true)
+        self.own_charges(&self.resolve(request, scratch), seed, EndpointScope::Requested, |_| true)
     }
 
     /// The same of rules that are in force, for the client's plan if the request says it: what an inspection looks at.
@@ -39,7 +39,7 @@ impl RuleSet {
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
-        endpoints: Endpoints,
+        endpoints: EndpointScope,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
@@ -60,17 +60,19 @@ impl RuleSet {
         &'a self,
         resolved: &ResolvedRequest<'a>,
         seed: Seed,
-        endpoints: Endpoints,
+        endpoints: EndpointScope,
         wanted: impl Fn(&Rule) -> bool,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let request = &resolved.request;
         let mut plan = ChargePlan::default();
         let mut walk = Evaluation::new(self, request, seed, &mut plan);
         let mut skipped = Vec::new();
-        let said = |dimension: &Dimension| endpoints == Endpoints::Asked || *dimension != Dimension::Endpoint;
+        let said = |dimension: &Dimension| {
+            endpoints == EndpointScope::Requested || *dimension != Dimension::Endpoint
+        };
         for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.compiled)) {
             let patterns = &rule.when.endpoints;
-            let elsewhere = endpoints == Endpoints::Asked
+            let elsewhere = endpoints == EndpointScope::Requested
                 && !patterns.is_empty()
                 && !patterns.iter().any(|pattern| pattern.matches(&request.endpoint));
             if elsewhere || rule.limits.is_empty() || !walk.is_own(brief) || !wanted(rule) {

@@ -85,7 +85,7 @@ pub(super) struct Evaluation<'a, 'r> {
     own: Option<&'r AccountOverride<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
-    own_charges: u32,
+    client_charges: u32,
 }
 
 impl RuleSet {
@@ -208,7 +208,18 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         plan: &'r mut ChargePlan<'a>,
     ) -> Self {
         let (client, layers, overridden, own) = (request.client(), SmallVec::new(), false, None);
-        Evaluation { set, request, seed, plan, layers, shadows: 0, overridden, own, client, own_charges: 0 }
+        Evaluation {
+            set,
+            request,
+            seed,
+            plan,
+            layers,
+            shadows: 0,
+            overridden,
+            own,
+            client,
+            client_charges: 0,
+        }
     }
 
     /// Looks at one rule, which the index found or not.
@@ -354,7 +365,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         // Only penalties ask whose doing a refusal is.
         if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
-            self.own_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
+            self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
         let leases = rule.is_none_or(|rule| rule.leases);
         let cost = self.request.cost;
@@ -376,8 +387,8 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             let mut values = SubjectHasher::new(self.seed);
             values.push_client(client, self.set.ipv6_prefix);
             let subject = values.subject();
-            let own_charges = self.own_charges;
-            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, own_charges });
+            let client_charges = self.client_charges;
+            self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, client_charges });
         }
     }
 

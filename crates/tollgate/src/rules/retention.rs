@@ -33,8 +33,8 @@ pub fn retention_extension<'a>(
     after: impl IntoIterator<Item = &'a RuleLimit>,
 ) -> Option<RetentionExtension> {
     let old: HashMap<CounterId, &Limit> = before.into_iter().map(|old| (old.counter, &old.limit)).collect();
-    let extension = |new: &RuleLimit| slower(old.get(&new.counter)?, &new.limit);
-    after.into_iter().filter_map(extension).reduce(|one, other| {
+    let slower = |new: &RuleLimit| slower(old.get(&new.counter)?, &new.limit);
+    after.into_iter().filter_map(slower).reduce(|one, other| {
         let steeper = |a: &RetentionExtension, b: &RetentionExtension| {
             u64::from(a.times) * u64::from(b.of) >= u64::from(b.times) * u64::from(a.of)
         };

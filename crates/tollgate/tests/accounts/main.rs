@@ -79,5 +79,5 @@ fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
 
 /// The rules whose limits were asked, in their order.
 fn asked(decision: &Decision) -> Vec<&str> {
-    decision.reports.iter().map(|report| decision.rule_of(report)).collect()
+    decision.reports.iter().map(|report| decision.rule_name_of(report)).collect()
 }

@@ -5,8 +5,10 @@ use std::sync::Mutex;
 
 use tollgate::accounts::{AccountError, AccountLimits, BlockTarget, NewKey};
 use tollgate::counters::conformance::block_on;
-use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
-use tollgate::inspect::Endpoints;
+use tollgate::counters::{
+    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
+};
+use tollgate::inspect::EndpointScope;
 use tollgate::rules::overrides::Override;
 use tollgate::{
     Accounts, Algorithm, Endpoint, Id, Limit, LimitError, Limiter, MemoryCounters, Request, RuleSet, Span,
@@ -28,7 +30,7 @@ fn numbers_come_before_others_in_the_order_check_config_key_user_rule() {
     let with_own = Request { limit_override: Some(&own), ..by_key("api_key:k1") };
     let plain = by_key("api_key:k1");
     let limit = |request: &Request<'_>| look(&limiter, request).binding().unwrap().requests;
-    let numbers = |request| block_on(limiter.explain(request, NOW)).numbers(request);
+    let numbers = |request| block_on(limiter.explain(request, NOW)).override_source(request);
     edit(&limiter, |editor| editor.put_key(&NewKey { user: Some("alice"), ..new_key("k1") }).unwrap());
     assert_eq!((limit(&plain), numbers(&plain)), (10, None));
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(4)).unwrap());
@@ -137,7 +139,7 @@ fn own_numbers_take_the_place_of_the_first_rule_that_counts_their_owner() {
     let seen = |request: &Request<'_>| -> Vec<(String, u32)> {
         let decision = look(&limiter, request);
         let each = decision.reports.iter();
-        each.map(|report| (decision.rule_of(report).to_owned(), report.requests)).collect()
+        each.map(|report| (decision.rule_name_of(report).to_owned(), report.requests)).collect()
     };
     let expected = |rules: &[(&str, u32)]| -> Vec<(String, u32)> {
         rules.iter().map(|(name, requests)| ((*name).to_owned(), *requests)).collect()
@@ -229,8 +231,12 @@ impl CounterAdmin for Named {
         self.counters.pardon(client).await
     }
 
-    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-        self.counters.penalised(count_max, now).await
+    async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, StoreError> {
+        self.counters.penalized_clients(count_max, now).await
     }
 }
 
@@ -286,7 +292,7 @@ fn an_inspection_shows_own_numbers_and_what_is_used_of_them() {
     limiter.check_now(&by_key("api_key:k1"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
-    let seen = block_on(limiter.inspect(&by_key("api_key:k1"), Endpoints::All, NOW)).unwrap();
+    let seen = block_on(limiter.inspect(&by_key("api_key:k1"), EndpointScope::All, NOW)).unwrap();
     let counters: Vec<(&str, u32)> =
         seen.counters.iter().map(|counter| (&*counter.rule, counter.used())).collect();
     assert_eq!(counters, [("default", 0), ("@key", 1), ("@quota", 2)]);

@@ -138,7 +138,7 @@ fn an_explanation_says_what_was_resolved() {
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant, resolved.tier), (id("alice"), id("acme"), id("pro")));
-    assert_eq!(explanation.numbers(&request), Some("@quota"));
+    assert_eq!(explanation.override_source(&request), Some("@quota"));
     let reasons: Vec<(String, bool)> =
         explanation.rules(&request).iter().map(|rule| (rule.rule.name.to_string(), rule.matched)).collect();
     let expected = [("tier:free", false), ("tier:pro", true), ("tier:vip", false), ("default", true)];

@@ -174,7 +174,7 @@ proptest! {
                     assert_eq!(decision.rule_name(), end.map(|rule| &*rule.name));
                 } else {
                     let told: Vec<(&str, Effect)> =
-                        decision.reports.iter().map(|r| (decision.rule_of(r), r.effect)).collect();
+                        decision.reports.iter().map(|r| (decision.rule_name_of(r), r.effect)).collect();
                     assert_eq!(told, with_room(&rules, expected));
                 }
                 limiter.check_now(request, crate::NOW);

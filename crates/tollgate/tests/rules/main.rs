@@ -27,7 +27,7 @@ fn request<'a>(path: &'a str, user: &'a str) -> Request<'a> {
 
 /// The rules whose limits were asked, in their order.
 fn asked(decision: &Decision) -> Vec<&str> {
-    decision.reports.iter().map(|report| decision.rule_of(report)).collect()
+    decision.reports.iter().map(|report| decision.rule_name_of(report)).collect()
 }
 
 fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {

@@ -7,7 +7,7 @@ use tollgate::counters::conformance::block_on;
 use tollgate::identity::{
     DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization, Scratch,
 };
-use tollgate::inspect::Endpoints;
+use tollgate::inspect::EndpointScope;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::overrides::Override;
 use tollgate::{
@@ -147,7 +147,7 @@ fn t11_status_explanation_inspection_and_reset_see_one_client() {
         let mut scratch = Scratch::default();
         let client = explanation.resolved(&request, &mut scratch).request.client();
         assert_eq!(client, Some(Client::User(id("zoë strasse").unwrap())));
-        let seen = block_on(limiter.inspect(&request, Endpoints::All, NOW)).unwrap();
+        let seen = block_on(limiter.inspect(&request, EndpointScope::All, NOW)).unwrap();
         assert_eq!(seen.counters[0].used(), 4);
     }
     assert_eq!(block_on(limiter.reset(&request("/", SPELLINGS[1]))).unwrap().counters, 1);

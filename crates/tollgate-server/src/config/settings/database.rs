@@ -125,7 +125,7 @@ mod tests {
     fn without_a_url_the_database_is_in_the_data_directory() {
         let settings = read("");
         assert_eq!(settings, DatabaseSettings::default());
-        assert_eq!(settings.sql(Path::new("/data")).place(), "SQLite database /data/tollgate.db");
+        assert_eq!(settings.sql(Path::new("/data")).describe(), "SQLite database /data/tollgate.db");
         assert!(settings.is_of_this_node());
     }
 
@@ -136,7 +136,7 @@ mod tests {
              statement_timeout = \"9s\"\nconnections = 7",
         );
         let sql = settings.sql(Path::new("/data"));
-        assert_eq!(sql.place(), "MySQL database gate at db.example:3306");
+        assert_eq!(sql.describe(), "MySQL database gate at db.example:3306");
         assert_eq!((sql.connections_max, sql.connect_timeout), (7, Duration::from_secs(2)));
         assert_eq!(
             (sql.statement_timeout, settings.poll_every),
@@ -149,7 +149,7 @@ mod tests {
     fn the_environment_says_it_too() {
         let variable = ("TOLLGATE_DATABASE__URL".to_owned(), "postgres://u:p@db.example/gate".to_owned());
         let settings = Settings::load(&Flags::default(), [variable].into_iter()).unwrap();
-        let place = settings.database.sql(Path::new("/data")).place();
+        let place = settings.database.sql(Path::new("/data")).describe();
         assert_eq!(place, "PostgreSQL database gate at db.example:5432");
     }
 

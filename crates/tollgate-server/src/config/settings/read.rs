@@ -138,7 +138,7 @@ fn read_headers(fields: &mut TableReader<'_, '_>) -> Option<Vec<HeaderProfile>> 
     }
     for (number, other) in profiles.iter().enumerate() {
         for one in &profiles[..number] {
-            if let Some(field) = one.clash(*other) {
+            if let Some(field) = one.shared_field(*other) {
                 let (one, other, field) = (one.as_str(), other.as_str(), field.name());
                 fields.report(
                     "headers",
@@ -197,7 +197,7 @@ fn read_bounds(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) ->
     let default = MemoryBounds::default();
     let log_bytes_max = fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX));
     if let (Some(given), Some((requests, rule))) = (log_bytes_max, logged) {
-        let least = MemoryBounds::log_bytes_least(requests);
+        let least = MemoryBounds::log_bytes_min(requests);
         if given < least {
             let reason = format!(
                 "must be at least {least}: with less no client of the rule {rule:?} has a log of its own"

@@ -8,7 +8,7 @@ use tollgate::accounts::{Accounts, AccountsEditor};
 use tollgate::identity::Normalization;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
-use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, Stored};
+use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
 use super::other_forms::read_as;
@@ -28,7 +28,7 @@ pub(super) async fn load(
     };
     let mut spelled_otherwise = Vec::new();
     let version = database
-        .load(|stored: Stored| {
+        .load(|stored: StoredItem| {
             let id = stored.item.id();
             let read = if spelling.is_exact() { id.clone() } else { read_as(&id, spelling) };
             if read == id {
@@ -58,7 +58,7 @@ struct Loading {
 }
 
 impl Loading {
-    fn put(&mut self, read: ItemId, stored: &Stored) {
+    fn put(&mut self, read: ItemId, stored: &StoredItem) {
         match &stored.item {
             Item::Rule(_) | Item::Tier(_) => drop(self.configuration.book.put(&stored.item)),
             Item::Limit(limit) => {
@@ -100,7 +100,7 @@ impl Loading {
     }
 }
 
-fn set_at(stored: &Stored) -> Timestamp {
+fn set_at(stored: &StoredItem) -> Timestamp {
     Timestamp::from_micros(stored.updated_at_micros)
 }
 
@@ -135,7 +135,7 @@ pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Sour
 }
 
 /// Single items take the place of what they were.
-pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<Stored>)]) {
+pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<StoredItem>)]) {
     let catalog = app.config_sync();
     let before = app.limiter().rules();
     let mut accounts = before.accounts().edit();
@@ -164,7 +164,7 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
 }
 
 /// What is gone and comes back is spelled as it is read.
-fn forget_spellings(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+fn forget_spellings(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     let gone: Vec<&ItemId> =
         changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
     let (rules, others) = (app.limiter().rules(), &app.config_sync().other_forms);
@@ -174,7 +174,7 @@ fn forget_spellings(app: &App, changed: &[(ItemId, Option<Stored>)]) {
 }
 
 /// Whether rules or tiers are among them.
-fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) -> bool {
+fn take_over_rules(app: &App, changed: &[(ItemId, Option<StoredItem>)]) -> bool {
     let mut rules = app.config_sync().rules.lock();
     let mut of_rules = false;
     for (id, stored) in changed {
@@ -191,7 +191,7 @@ fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) -> bool {
 }
 
 /// All at once: an import may bring thousands, and each would copy all there are.
-async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+async fn take_over_limits(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     let (mut new, mut gone) = (Vec::new(), Vec::new());
     for (id, stored) in changed {
         let ItemId::Limit { user, endpoint } = id else { continue };
@@ -210,13 +210,13 @@ async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
     if app.counters().memory().is_some() {
         for each in new.iter().filter(|each| !app.config_sync().is_being_set(&each.user, &each.endpoint)) {
             let Some(request) = request_of(each) else { continue };
-            let used = limiter.used_before(&request, each, now).await;
+            let used = limiter.consumed_before(&request, each, now).await;
             carried.push((request, each, used));
         }
     }
     limiter.update_overrides(|overrides| overrides.changed(&new, &gone));
     for (request, each, used) in carried {
-        limiter.carry_over(&request, each, used, now).await;
+        limiter.charge_consumed(&request, each, used, now).await;
     }
 }
 
@@ -244,7 +244,7 @@ pub(super) async fn compare(app: &App, database: &Database) -> Result<(), Databa
     Ok(())
 }
 
-fn numbers_of(stored: &Stored) -> Option<Override> {
+fn numbers_of(stored: &StoredItem) -> Option<Override> {
     match &stored.item {
         Item::Limit(limit) => items::override_of(limit, set_at(stored)),
         _ => None,

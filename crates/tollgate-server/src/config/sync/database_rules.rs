@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value as Json};
 use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
-use tollgate_stores::sql::{Item, ItemId, RuleItem, TierItem, Write};
+use tollgate_stores::sql::{Item, ItemId, ItemWrite, RuleItem, TierItem};
 
 use crate::config::settings::Settings;
 
@@ -91,10 +91,10 @@ impl DatabaseRules {
     }
 
     /// The same with one more change.
-    pub(crate) fn write(&mut self, write: &Write) {
+    pub(crate) fn write(&mut self, write: &ItemWrite) {
         match write {
-            Write::Put(item) => self.put(item),
-            Write::Delete(id) => self.remove(id),
+            ItemWrite::Put(item) => self.put(item),
+            ItemWrite::Delete(id) => self.remove(id),
         };
     }
 

@@ -104,7 +104,7 @@ fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
 pub(super) fn override_of(stored: &UserEndpointLimit, set_at: Timestamp) -> Option<Override> {
     let window = Window::Length(Span::from_micros(stored.window_micros));
     let algorithm = Algorithm::parse(&stored.algorithm)?;
-    let limit = Limit::shaped(algorithm, stored.requests, window, stored.burst, None).ok()?;
+    let limit = Limit::with_options(algorithm, stored.requests, window, stored.burst, None).ok()?;
     let (user, endpoint) = (Id::parse(&stored.user).ok()?, Endpoint::parse(&stored.endpoint).ok()?);
     Some(Override::new(user, &endpoint, limit, set_at))
 }

@@ -8,11 +8,11 @@ use crate::config::reload::ReloadHandle;
 
 /// Reads all of them.
 pub(super) fn read(app: &App, figures: &mut Figures) {
-    let counters = app.local_counters();
+    let counters = app.fallback_counters();
     figures.gauge("counters", "Counters held in memory", counters.len());
     figures.gauge("counter_bytes", "Bytes of the counters held in memory", counters.bytes());
     let help = "Decisions that shared a counter because memory was full";
-    figures.counter("counter_overflows", help, counters.overflows());
+    figures.counter("counter_overflows", help, counters.overflow_charges());
     let help = "Batch answers dropped before their time";
     figures.counter("idempotency_evictions", help, app.idempotency.evicted());
     let help = "Counter snapshots that could not be written";

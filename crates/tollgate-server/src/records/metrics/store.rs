@@ -1,12 +1,12 @@
 //! Figures of shared counters. Servers are named as settings or the cluster name them.
 
-use tollgate::counters::{CounterStore, Recovery};
+use tollgate::counters::{CounterStore, ReconcileStatus};
 use tollgate_stores::redis::{RedisCounters, ServerInfo, ServerStats};
 
 use super::collector::Figures;
 
 /// Reads all of them. A server that has left the cluster leaves the figures too.
-pub(super) fn read(redis: &RedisCounters, recovery: &Recovery, figures: &mut Figures) {
+pub(super) fn read(redis: &RedisCounters, recovery: &ReconcileStatus, figures: &mut Figures) {
     read_recovery(recovery, figures);
     read_links(&redis.servers(), redis.unassigned_slot_calls(), figures);
     read_facts(&redis.server_info(), figures);
@@ -27,13 +27,13 @@ pub(super) fn read(redis: &RedisCounters, recovery: &Recovery, figures: &mut Fig
 }
 
 /// What this node counted itself in outages.
-fn read_recovery(recovery: &Recovery, figures: &mut Figures) {
+fn read_recovery(recovery: &ReconcileStatus, figures: &mut Figures) {
     let help = "Counters charged here in an outage that are still to be brought to the store";
-    figures.gauge("store_recovery_waiting", help, recovery.waiting);
+    figures.gauge("store_recovery_waiting", help, recovery.pending);
     let help = "Counters charged here in an outage that were brought to the store";
-    figures.counter("store_recovery_counters", help, recovery.brought_in);
+    figures.counter("store_recovery_counters", help, recovery.reconciled);
     let help = "Charges in an outage whose counters are brought to the store only when their clients come";
-    figures.counter("store_recovery_unlisted", help, recovery.unlisted);
+    figures.counter("store_recovery_unlisted", help, recovery.untracked);
 }
 
 /// What this node knows of the servers.

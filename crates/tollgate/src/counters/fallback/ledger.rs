@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
-use crate::counters::memory::{Holder, SHARDS};
+use crate::counters::memory::{SHARDS, TenantSlot};
 use crate::counters::{Charge, CounterId};
 use crate::identity::Subject;
 use crate::limit::Limit;
@@ -34,21 +34,21 @@ struct Padded(Mutex<Shard>);
 
 #[derive(Default)]
 struct Shard {
-    owed: HashMap<u128, Owed>,
+    owed: HashMap<u128, PendingCharge>,
     /// Whose turn it is: what cannot be brought in goes to the end.
     turns: VecDeque<u128>,
     /// What was taken out and is on its way, once for each time. A reset strikes it off: then it must not come back.
-    away: Vec<(u128, Owed)>,
+    away: Vec<(u128, PendingCharge)>,
     /// The numbers of the latest entry of each limit: most entries share them.
     numbers: HashMap<CounterId, Arc<Numbers>>,
-    unlisted: u64,
+    untracked: u64,
 }
 
 /// A counter that was charged here.
 #[derive(Clone, Debug)]
-pub(crate) struct Owed {
+pub(crate) struct PendingCharge {
     pub(crate) numbers: Arc<Numbers>,
-    pub(in crate::counters) holder: Holder,
+    pub(in crate::counters) holder: TenantSlot,
 }
 
 /// Which limit a counter is of, and its numbers when it was last charged.
@@ -85,22 +85,22 @@ impl Ledger {
 
     /// Notes that a counter was charged. Called after it was: one that is noted before could be looked for, found empty and
     /// struck off.
-    pub(super) fn note(&self, charge: &Charge<'_>, holder: Holder) {
+    pub(super) fn note(&self, charge: &Charge<'_>, holder: TenantSlot) {
         let name = name(charge);
         let mut shard = self.shard(name);
         match shard.owed.get(&name) {
             Some(owed) if owed.numbers.are_those_of(charge) => {}
-            None if shard.owed.len() >= self.entries_max => shard.unlisted += 1,
+            None if shard.owed.len() >= self.entries_max => shard.untracked += 1,
             _ => {
                 let numbers = shard.numbers_of(charge);
-                shard.list(name, Owed { numbers, holder });
+                shard.list(name, PendingCharge { numbers, holder });
             }
         }
     }
 
     /// Takes so many entries off the list, from one shard after another. The next call begins with another shard, even if
     /// this one has more: what cannot be brought in goes back to where it was, and would be all that is ever looked at.
-    pub(super) fn next(&self, count_max: usize) -> Vec<(u128, Owed)> {
+    pub(super) fn next(&self, count_max: usize) -> Vec<(u128, PendingCharge)> {
         let mut found = Vec::new();
         for _ in 0..SHARDS {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
@@ -118,25 +118,25 @@ impl Ledger {
     }
 
     /// Puts an entry on the list again, behind the others.
-    pub(super) fn list(&self, name: u128, owed: Owed) {
+    pub(super) fn list(&self, name: u128, owed: PendingCharge) {
         self.shard(name).list(name, owed);
     }
 
     /// Notes that a counter is about to be taken out.
-    pub(super) fn depart(&self, name: u128, owed: Owed) {
+    pub(super) fn depart(&self, name: u128, owed: PendingCharge) {
         self.shard(name).away.push((name, owed));
     }
 
     /// The same of a counter that a request is about to be charged.
-    pub(super) fn depart_of(&self, charge: &Charge<'_>, holder: Holder) {
+    pub(super) fn depart_of(&self, charge: &Charge<'_>, holder: TenantSlot) {
         let name = name(charge);
         let mut shard = self.shard(name);
         let numbers = shard.numbers_of(charge);
-        shard.away.push((name, Owed { numbers, holder }));
+        shard.away.push((name, PendingCharge { numbers, holder }));
     }
 
     /// Ends one journey. Nothing if the counter was reset meanwhile.
-    pub(super) fn arrive(&self, name: u128) -> Option<Owed> {
+    pub(super) fn arrive(&self, name: u128) -> Option<PendingCharge> {
         let mut shard = self.shard(name);
         let position = shard.away.iter().position(|(away, _)| *away == name)?;
         Some(shard.away.swap_remove(position).1)
@@ -162,7 +162,7 @@ impl Ledger {
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = lock(&shard.0);
-            *shard = Shard { unlisted: shard.unlisted, ..Shard::default() };
+            *shard = Shard { untracked: shard.untracked, ..Shard::default() };
         }
     }
 
@@ -172,13 +172,13 @@ impl Ledger {
     }
 
     /// How many are on their way.
-    pub(super) fn under_way(&self) -> usize {
+    pub(super) fn in_flight(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).away.len()).sum()
     }
 
     /// How often there was no room on the list.
-    pub(super) fn unlisted(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.0).unlisted).sum()
+    pub(super) fn untracked(&self) -> u64 {
+        self.shards.iter().map(|shard| lock(&shard.0).untracked).sum()
     }
 
     /// By the same bits as the counter itself.
@@ -188,7 +188,7 @@ impl Ledger {
 }
 
 impl Shard {
-    fn list(&mut self, name: u128, owed: Owed) {
+    fn list(&mut self, name: u128, owed: PendingCharge) {
         if self.owed.insert(name, owed).is_none() {
             self.turns.push_back(name);
         }
@@ -206,7 +206,7 @@ impl Shard {
     }
 }
 
-/// What a counter is known by, as [`Limiter::forget_local`](crate::Limiter::forget_local) says.
+/// What a counter is known by, as [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) says.
 pub(super) fn name(charge: &Charge<'_>) -> u128 {
     charge.subject.0 ^ charge.counter.0
 }

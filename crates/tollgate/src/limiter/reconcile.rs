@@ -7,8 +7,8 @@
 use smallvec::SmallVec;
 
 use super::Limiter;
-use crate::counters::fallback::{Owed, Taken};
-use crate::counters::{Charge, Charges, CounterStore, Effect, Recovery, StoreError, Verdicts};
+use crate::counters::fallback::{PendingCharge, Taken};
+use crate::counters::{Charge, Charges, CounterStore, Effect, ReconcileStatus, StoreError, Verdicts};
 use crate::limit::Limit;
 use crate::record::RecordSink;
 use crate::rules::RuleSet;
@@ -16,13 +16,13 @@ use crate::time::Timestamp;
 
 impl<S, R: RecordSink> Limiter<S, R> {
     /// Whether something may have been counted here that is to be brought in. One look at a flag.
-    pub fn recovery_is_due(&self) -> bool {
+    pub fn has_pending_charges(&self) -> bool {
         self.local.is_used()
     }
 
     /// How far it is with bringing in what was counted here in outages.
-    pub fn recovery(&self) -> Recovery {
-        self.local.recovery()
+    pub fn reconcile_status(&self) -> ReconcileStatus {
+        self.local.reconcile_status()
     }
 }
 
@@ -32,7 +32,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// store is still, or again, out of reach.
     ///
     /// To be called again and again, with pauses: whoever brings all at once keeps requests waiting.
-    pub async fn bring_in(&self, counters_max: usize, now: Timestamp) -> usize {
+    pub async fn reconcile(&self, counters_max: usize, now: Timestamp) -> usize {
         if !self.local.is_used() {
             return 0;
         }
@@ -53,7 +53,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         if taken.charges.charges.is_empty() {
             return done;
         }
-        match self.carry(&mut taken, now).await {
+        match self.send(&mut taken, now).await {
             Ok(()) => done,
             Err(_) => 0,
         }
@@ -67,7 +67,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
-        if !self.counters.reaches(charges) {
+        if !self.counters.is_reachable(charges) {
             return self.counters.charge_all(charges, now).await;
         }
         let mut taken = self.local.take(charges, now);
@@ -75,21 +75,22 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         if held == 0 {
             return self.counters.charge_all(charges, now).await;
         }
-        let verdicts = self.counters.carry_and_charge(&mut taken.charges, charges, now).await;
-        self.local.count_brought_in(held - taken.charges.charges.len());
+        let verdicts = self.counters.reconcile_and_charge(&mut taken.charges, charges, now).await;
+        self.local.count_reconciled(held - taken.charges.charges.len());
         verdicts
     }
 
-    async fn carry(&self, taken: &mut Taken<'_, '_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn send(&self, taken: &mut Taken<'_, '_>, now: Timestamp) -> Result<(), StoreError> {
         let held = taken.charges.charges.len();
-        let carried = self.counters.carry(&mut taken.charges, now).await;
-        self.local.count_brought_in(held - taken.charges.charges.len());
+        let carried = self.counters.reconcile(&mut taken.charges, now).await;
+        self.local.count_reconciled(held - taken.charges.charges.len());
         carried
     }
 
-    fn reaches(&self, name: u128, owed: &Owed) -> bool {
+    fn reaches(&self, name: u128, owed: &PendingCharge) -> bool {
         let charge = Numbers::then(owed).charge(name, owed);
-        self.counters.reaches(&Charges { charges: SmallVec::from_slice(&[charge]), ..Charges::default() })
+        self.counters
+            .is_reachable(&Charges { charges: SmallVec::from_slice(&[charge]), ..Charges::default() })
     }
 }
 
@@ -101,18 +102,18 @@ struct Numbers<'a> {
 
 impl<'a> Numbers<'a> {
     /// Those it was last charged by here.
-    fn then(owed: &'a Owed) -> Self {
+    fn then(owed: &'a PendingCharge) -> Self {
         Numbers { limit: &owed.numbers.limit, rule: &owed.numbers.rule }
     }
 
     /// Those of its rule today: what others have counted meanwhile was counted by them, and smaller ones would cut it
     /// short. A limit that is no more, and numbers of a single client, which no rule has, are brought in as they were.
-    fn in_force(rules: &'a RuleSet, owed: &'a Owed) -> Self {
+    fn in_force(rules: &'a RuleSet, owed: &'a PendingCharge) -> Self {
         let then = Numbers::then(owed);
         Numbers { limit: rules.limit_of(owed.numbers.counter).unwrap_or(then.limit), ..then }
     }
 
-    fn charge(&self, name: u128, owed: &Owed) -> Charge<'a> {
+    fn charge(&self, name: u128, owed: &PendingCharge) -> Charge<'a> {
         let Numbers { limit, rule } = *self;
         let (counter, leases) = (owed.numbers.counter, owed.numbers.leases);
         let subject = owed.numbers.subject(name);

@@ -2,16 +2,14 @@
 
 use serde_json::{Map, Value as Json};
 
-use tollgate::accounts::AccountLimits;
-
-use super::body;
-use super::engine::{Row, signed, unsigned};
-use super::error::{DatabaseError, ValueProblem};
-use super::items::{
-    BlockItem, BlockKind, Item, ItemId, KeyItem, Kind, QuotaItem, RuleItem, Stored, TierItem,
-    UserEndpointLimit,
-};
+use super::rule_columns as body;
 use super::table::{Cell, Table};
+use super::{
+    AccountLimits, BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem,
+    TierItem, UserEndpointLimit,
+};
+use crate::sql::engine::{Row, signed, unsigned};
+use crate::sql::error::{DatabaseError, ValueError};
 
 impl From<u32> for Cell {
     fn from(number: u32) -> Self {
@@ -45,7 +43,7 @@ impl From<Option<&[u8; 32]>> for Cell {
 
 impl Item {
     /// What its row holds, in the order of the columns.
-    pub(super) fn cells(&self) -> Result<Vec<Cell>, DatabaseError> {
+    pub(in crate::sql) fn cells(&self) -> Result<Vec<Cell>, DatabaseError> {
         let cells = match self {
             Item::Rule(rule) => body::rule_cells(&rule.name, &rule.body)?,
             Item::Tier(tier) => body::tier_cells(&tier.name, &tier.description, &tier.body)?,
@@ -71,28 +69,28 @@ impl Item {
     }
 
     /// What a row tells.
-    pub(super) fn from_cells(kind: Kind, cells: Vec<Cell>) -> Result<Self, DatabaseError> {
+    pub(in crate::sql) fn from_cells(kind: ItemKind, cells: Vec<Cell>) -> Result<Self, DatabaseError> {
         let mut row = Cells { cells: cells.into_iter(), what: Table::of(kind).name };
         Ok(match kind {
-            Kind::Rule => Item::Rule(RuleItem { name: row.text()?, body: body::rule_body(&mut row)? }),
-            Kind::Tier => Item::Tier(TierItem {
+            ItemKind::Rule => Item::Rule(RuleItem { name: row.text()?, body: body::rule_body(&mut row)? }),
+            ItemKind::Tier => Item::Tier(TierItem {
                 name: row.text()?,
                 description: row.text()?,
                 body: body::tier_body(&mut row)?,
             }),
-            Kind::Quota => Item::Quota(QuotaItem {
+            ItemKind::Quota => Item::Quota(QuotaItem {
                 user: row.text()?,
                 tier: row.maybe_text()?,
                 limits: row.limits(None)?,
             }),
-            Kind::Key => Item::Key(row.key()?),
-            Kind::Block => Item::Block(BlockItem {
+            ItemKind::Key => Item::Key(row.key()?),
+            ItemKind::Block => Item::Block(BlockItem {
                 kind: BlockKind::parse(&row.text()?).ok_or(row.corrupt())?,
                 subject: row.text()?,
                 reason: row.text()?,
                 until_micros: row.number()?,
             }),
-            Kind::Limit => Item::Limit(UserEndpointLimit {
+            ItemKind::Limit => Item::Limit(UserEndpointLimit {
                 user: row.text()?,
                 endpoint: row.text()?,
                 requests: row.some_number()?,
@@ -104,7 +102,7 @@ impl Item {
     }
 
     /// What the audit trail tells of it: everything but hashes.
-    pub(super) fn told(&self) -> Result<Json, DatabaseError> {
+    pub(in crate::sql) fn told(&self) -> Result<Json, DatabaseError> {
         let mut told = Map::new();
         match self {
             Item::Rule(RuleItem { name, body }) => {
@@ -139,7 +137,7 @@ fn told_columns(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
 fn quota_cells(quota: &QuotaItem) -> Result<Vec<Cell>, DatabaseError> {
     let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.limits;
     if requests_per_second.is_some() {
-        return Err(DatabaseError::value("requests_per_second", ValueProblem::Meaningless));
+        return Err(DatabaseError::value("requests_per_second", ValueError::Meaningless));
     }
     Ok(vec![
         (&*quota.user).into(),
@@ -178,31 +176,31 @@ fn micros(micros: Option<u64>, field: &'static str) -> Result<Cell, DatabaseErro
 /// A text that is absent or not empty.
 fn filled(text: Option<&str>, field: &'static str) -> Result<Cell, DatabaseError> {
     if text == Some("") {
-        return Err(DatabaseError::value(field, ValueProblem::Empty));
+        return Err(DatabaseError::value(field, ValueError::Empty));
     }
     Ok(text.into())
 }
 
 /// The cells of a row, taken one after another.
-pub(super) struct Cells {
+pub(in crate::sql) struct Cells {
     cells: std::vec::IntoIter<Cell>,
     what: &'static str,
 }
 
 impl Cells {
-    pub(super) const fn corrupt(&self) -> DatabaseError {
+    pub(in crate::sql) const fn corrupt(&self) -> DatabaseError {
         DatabaseError::Corrupt { what: self.what }
     }
 
-    pub(super) fn maybe_text(&mut self) -> Result<Option<String>, DatabaseError> {
+    pub(in crate::sql) fn maybe_text(&mut self) -> Result<Option<String>, DatabaseError> {
         if let Some(Cell::Text(text)) = self.cells.next() { Ok(text) } else { Err(self.corrupt()) }
     }
 
-    pub(super) fn text(&mut self) -> Result<String, DatabaseError> {
+    pub(in crate::sql) fn text(&mut self) -> Result<String, DatabaseError> {
         self.maybe_text()?.ok_or(self.corrupt())
     }
 
-    pub(super) fn number<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, DatabaseError> {
+    pub(in crate::sql) fn number<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, DatabaseError> {
         let Some(Cell::Int(number)) = self.cells.next() else { return Err(self.corrupt()) };
         number.map(|number| unsigned(number, self.what)).transpose()
     }
@@ -247,14 +245,14 @@ impl Cells {
     }
 }
 
-impl Stored {
+impl StoredItem {
     /// From a row with all columns of its table.
-    pub(super) fn read(kind: Kind, row: &Row) -> Result<Self, DatabaseError> {
+    pub(in crate::sql) fn read(kind: ItemKind, row: &Row) -> Result<Self, DatabaseError> {
         let Table { name: what, columns, .. } = Table::of(kind);
         let cells = columns.iter().enumerate().map(|(place, column)| row.cell(place, column.form, what));
         let item = Item::from_cells(kind, cells.collect::<Result<_, _>>()?)?;
         let meta = columns.len();
-        Ok(Stored {
+        Ok(StoredItem {
             item,
             created_by: row.text(meta, what)?,
             created_at_micros: unsigned(row.int(meta + 1)?, what)?,
@@ -263,7 +261,7 @@ impl Stored {
         })
     }
 
-    pub(super) fn id(&self) -> ItemId {
+    pub(in crate::sql) fn id(&self) -> ItemId {
         self.item.id()
     }
 }

@@ -19,7 +19,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// Hints that something has changed: only PostgreSQL gives any.
-pub struct Hints {
+pub struct ChangeListener {
     settings: SqlSettings,
     /// One hint stands for all that came since the last was taken.
     heard: Arc<Notify>,
@@ -29,15 +29,15 @@ pub struct Hints {
 
 impl Database {
     /// Hints that something has changed.
-    pub fn hints(&self) -> Hints {
-        Hints { settings: self.settings.clone(), heard: Arc::default(), listening: None }
+    pub fn change_listener(&self) -> ChangeListener {
+        ChangeListener { settings: self.settings.clone(), heard: Arc::default(), listening: None }
     }
 }
 
-impl Hints {
+impl ChangeListener {
     /// Resolves when something may have changed: PostgreSQL said so, or nobody listened for a while, as before the first
     /// call. Pends for ever on other engines. May be dropped and called again: no hint is lost.
-    pub async fn next(&mut self) {
+    pub async fn changed(&mut self) {
         let Options::Postgres(options) = self.settings.options() else { return std::future::pending().await };
         if self.listening.is_none() {
             let listening = listen((**options).clone(), self.settings.connect_timeout, self.heard.clone());
@@ -47,7 +47,7 @@ impl Hints {
     }
 }
 
-impl Drop for Hints {
+impl Drop for ChangeListener {
     fn drop(&mut self) {
         if let Some(listening) = &self.listening {
             listening.abort();
@@ -55,9 +55,9 @@ impl Drop for Hints {
     }
 }
 
-impl fmt::Debug for Hints {
+impl fmt::Debug for ChangeListener {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Hints").field("settings", &self.settings).finish_non_exhaustive()
+        out.debug_struct("ChangeListener").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

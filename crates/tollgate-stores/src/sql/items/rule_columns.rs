@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value as Json};
 
-use super::cells::Cells;
-use super::error::{DatabaseError, ValueProblem};
+use super::row::Cells;
 use super::table::Cell;
+use crate::sql::error::{DatabaseError, ValueError};
 
 /// In place of `limits` in a rule.
 const RULE_SHORT_FORM: [&str; 5] =
@@ -25,7 +25,7 @@ const TIER_SHORT_FORM: [&str; 8] = [
 ];
 
 /// The cells of a rule, in the order of its table.
-pub(super) fn rule_cells(name: &str, body: &Map<String, Json>) -> Result<Vec<Cell>, DatabaseError> {
+pub(in crate::sql) fn rule_cells(name: &str, body: &Map<String, Json>) -> Result<Vec<Cell>, DatabaseError> {
     let mut keys = Keys::new("", body.clone());
     let mut response = Keys::new("response.", keys.object("response")?.unwrap_or_default());
     let cells = vec![
@@ -52,7 +52,7 @@ pub(super) fn rule_cells(name: &str, body: &Map<String, Json>) -> Result<Vec<Cel
 }
 
 /// What they were made from. The name has been taken.
-pub(super) fn rule_body(row: &mut Cells) -> Result<Map<String, Json>, DatabaseError> {
+pub(in crate::sql) fn rule_body(row: &mut Cells) -> Result<Map<String, Json>, DatabaseError> {
     let (mut body, mut response) = (Map::new(), Map::new());
     put(&mut body, "priority", row.number::<i64>()?);
     put(&mut body, "when", json(row)?);
@@ -75,7 +75,7 @@ pub(super) fn rule_body(row: &mut Cells) -> Result<Map<String, Json>, DatabaseEr
 }
 
 /// The cells of a tier, in the order of its table.
-pub(super) fn tier_cells(
+pub(in crate::sql) fn tier_cells(
     name: &str,
     description: &str,
     body: &Map<String, Json>,
@@ -94,7 +94,7 @@ pub(super) fn tier_cells(
 }
 
 /// What they were made from. Name and description have been taken.
-pub(super) fn tier_body(row: &mut Cells) -> Result<Map<String, Json>, DatabaseError> {
+pub(in crate::sql) fn tier_body(row: &mut Cells) -> Result<Map<String, Json>, DatabaseError> {
     let mut body = Map::new();
     put(&mut body, "algorithm", row.maybe_text()?);
     put(&mut body, "limits", json(row)?);
@@ -145,7 +145,7 @@ impl Keys {
         Keys { path, left }
     }
 
-    fn wrong(&self, key: &str, problem: ValueProblem) -> DatabaseError {
+    fn wrong(&self, key: &str, problem: ValueError) -> DatabaseError {
         DatabaseError::value(format!("{}{key}", self.path), problem)
     }
 
@@ -156,7 +156,7 @@ impl Keys {
         read: impl FnOnce(Json) -> Option<T>,
     ) -> Result<Option<T>, DatabaseError> {
         let Some(value) = self.left.remove(key) else { return Ok(None) };
-        read(value).ok_or_else(|| self.wrong(key, ValueProblem::WrongType { needed })).map(Some)
+        read(value).ok_or_else(|| self.wrong(key, ValueError::WrongType { needed })).map(Some)
     }
 
     fn object(&mut self, key: &str) -> Result<Option<Map<String, Json>>, DatabaseError> {
@@ -216,7 +216,7 @@ impl Keys {
     /// Complains of a key that nobody took.
     fn finish(self) -> Result<(), DatabaseError> {
         match self.left.keys().next() {
-            Some(unknown) => Err(self.wrong(unknown, ValueProblem::Meaningless)),
+            Some(unknown) => Err(self.wrong(unknown, ValueError::Meaningless)),
             None => Ok(()),
         }
     }
@@ -226,13 +226,13 @@ impl Keys {
 mod tests {
     use serde_json::json;
 
-    use super::super::items::{Item, Kind, RuleItem};
     use super::*;
+    use crate::sql::items::{Item, ItemKind, RuleItem};
 
     fn kept(body: Json) -> Result<Json, DatabaseError> {
         let Json::Object(body) = body else { panic!("an object") };
         let cells = Item::Rule(RuleItem { name: "r".to_owned(), body }).cells()?;
-        match Item::from_cells(Kind::Rule, cells)? {
+        match Item::from_cells(ItemKind::Rule, cells)? {
             Item::Rule(rule) => Ok(rule.body.into()),
             other => panic!("{other:?}"),
         }

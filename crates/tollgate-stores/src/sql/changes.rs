@@ -6,7 +6,7 @@ use super::Database;
 use super::audit::AuditEntry;
 use super::engine::{Transaction, signed, unsigned};
 use super::error::DatabaseError;
-use super::items::{ItemId, Kind, Stored};
+use super::items::{ItemId, ItemKind, StoredItem};
 use super::query::{Query, Value};
 
 /// The most entries of the trail that are followed one by one.
@@ -16,19 +16,19 @@ const FOLLOWED_MAX: usize = 10_000;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changes {
     /// Nothing.
-    None,
+    Unchanged,
     /// These.
-    Some {
+    Changed {
         /// The version that is now.
         version: u64,
         /// Items that were changed, each once, as they are now; nothing for those that are gone.
-        items: Vec<(ItemId, Option<Stored>)>,
+        items: Vec<(ItemId, Option<StoredItem>)>,
         /// What was done besides, oldest first.
-        acts: Vec<AuditEntry>,
+        events: Vec<AuditEntry>,
     },
     /// More than is worth telling, or it cannot be told: the trail does not reach back that far, or the database has gone
     /// back behind that version. Load everything.
-    TooMany,
+    ReloadRequired,
 }
 
 impl Database {
@@ -40,8 +40,8 @@ impl Database {
         let mut transaction = self.pool.begin_snapshot().await?;
         let now = transaction.config_version().await?;
         let changes = match now.checked_sub(version) {
-            Some(0) => Ok(Changes::None),
-            None => Ok(Changes::TooMany),
+            Some(0) => Ok(Changes::Unchanged),
+            None => Ok(Changes::ReloadRequired),
             Some(count) => transaction.changes(version, now, count).await,
         };
         transaction.end_with(changes).await
@@ -59,7 +59,7 @@ impl Transaction {
         let (mut versions, mut seen, mut ids) = (HashSet::new(), HashSet::new(), Vec::new());
         for row in &rows {
             versions.insert(unsigned::<u64>(row.int(0)?, WHAT)?);
-            let Some(kind) = Kind::parse(&row.text(1, WHAT)?) else { continue };
+            let Some(kind) = ItemKind::parse(&row.text(1, WHAT)?) else { continue };
             let id = ItemId::parse(kind, &row.text(2, WHAT)?);
             let id = id.ok_or(DatabaseError::Corrupt { what: WHAT })?;
             if seen.insert(id.clone()) {
@@ -68,14 +68,14 @@ impl Transaction {
         }
         // Every version has an entry, unless the trail was cut.
         if rows.len() > FOLLOWED_MAX || versions.len() as u64 != count {
-            return Ok(Changes::TooMany);
+            return Ok(Changes::ReloadRequired);
         }
-        let acts = self.acts_since(since, limit).await?;
-        let mut found: HashMap<ItemId, Stored> = self.find(&ids.iter().collect::<Vec<_>>()).await?;
+        let events = self.events_since(since, limit).await?;
+        let mut found: HashMap<ItemId, StoredItem> = self.find(&ids.iter().collect::<Vec<_>>()).await?;
         let items = ids.into_iter().map(|id| {
             let stored = found.remove(&id);
             (id, stored)
         });
-        Ok(Changes::Some { version: now, items: items.collect(), acts })
+        Ok(Changes::Changed { version: now, items: items.collect(), events })
     }
 }

@@ -4,9 +4,9 @@
 //! small floating-point number rounded up (at most 1.6 % late). So a sweep needs neither the limit nor the
 //! algorithm to know what it may drop.
 
-use super::holders::Holder;
+use super::fair_share::TenantSlot;
 use super::{Key, SHARDS};
-use crate::algorithms::{Cell, Next};
+use crate::algorithms::{CounterState, NextState};
 use crate::counters::RetentionExtension;
 use crate::time::{Span, Timestamp};
 
@@ -34,7 +34,7 @@ impl Entry {
         self.key == [0, 0]
     }
 
-    pub(super) fn new(key: Key, holder: Holder, next: &Next) -> Self {
+    pub(super) fn new(key: Key, holder: TenantSlot, next: &NextState) -> Self {
         let [low, high] = key.halves();
         let low = low / SHARDS as u64 * SHARDS as u64 + holder.number();
         let mut entry = Entry { key: [low, high], word: 0, value: 0 };
@@ -43,14 +43,14 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn set(&mut self, next: &Next) {
+    pub(super) fn set(&mut self, next: &NextState) {
         let lasts = next.restored_at.since(next.cell.at);
         self.word = shorten(lasts) << AT_BITS | (next.cell.at.as_micros() & AT_MASK);
         self.value = next.cell.value;
     }
 
     /// Moves the state to another instant, keeping how long it lasts from there.
-    pub(super) fn move_to(&mut self, cell: Cell) {
+    pub(super) fn move_to(&mut self, cell: CounterState) {
         self.word = (self.word & !AT_MASK) | (cell.at.as_micros() & AT_MASK);
         self.value = cell.value;
     }
@@ -66,8 +66,8 @@ impl Entry {
         Key::from_halves(self.key)
     }
 
-    pub(super) fn holder(&self) -> Holder {
-        Holder::numbered(self.key[0])
+    pub(super) fn holder(&self) -> TenantSlot {
+        TenantSlot::numbered(self.key[0])
     }
 
     #[inline]
@@ -77,8 +77,8 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn cell(&self) -> Cell {
-        Cell { at: Timestamp::from_micros(self.word & AT_MASK), value: self.value }
+    pub(super) fn cell(&self) -> CounterState {
+        CounterState { at: Timestamp::from_micros(self.word & AT_MASK), value: self.value }
     }
 
     pub(super) fn restored_at(&self) -> Timestamp {

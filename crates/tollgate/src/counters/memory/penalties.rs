@@ -1,53 +1,53 @@
 //! Clients on record in a shard: who was refused, and who is kept out for it.
 
 use super::Key;
-use super::holders::Holder;
+use super::fair_share::TenantSlot;
 use super::shard::{PenaltyEntry, Shard};
-use crate::counters::{Penalised, PenaltyCharge};
-use crate::penalties::Conduct;
+use crate::counters::{PenalizedClient, PenaltyCharge};
+use crate::penalties::PenaltyState;
 use crate::time::{Span, Timestamp};
 
 impl Shard {
-    pub(super) fn cooldown_left(
+    pub(super) fn cooldown_remaining(
         &self,
         key: Key,
         penalty: &PenaltyCharge<'_>,
         now: Timestamp,
     ) -> Option<Span> {
         let entry = self.penalties.find(key.hash(), |entry| entry.key == key)?;
-        entry.conduct.cooldown_left(penalty.policy, now)
+        entry.conduct.cooldown_remaining(penalty.policy, now)
     }
 
     /// Notes a refusal; how long the client is kept out for it, if it is.
     pub(super) fn note_refusal(
         &mut self,
         key: Key,
-        holder: Holder,
+        holder: TenantSlot,
         penalty: &PenaltyCharge<'_>,
         window: Span,
         now: Timestamp,
     ) -> Option<Span> {
         if let Some(entry) = self.penalties.find_mut(key.hash(), |entry| entry.key == key) {
             entry.conduct.refused(penalty.policy, window, now);
-            entry.forgotten_at = entry.conduct.forgotten_at(penalty.policy);
-            return entry.conduct.cooldown_left(penalty.policy, now);
+            entry.expires_at = entry.conduct.expires_at(penalty.policy);
+            return entry.conduct.cooldown_remaining(penalty.policy, now);
         }
         if !self.has_room_for_record(holder) {
-            self.drop_records(|entry| entry.forgotten_at <= now);
+            self.drop_records(|entry| entry.expires_at <= now);
         }
         if !self.has_room_for_record(holder) {
             return None;
         }
-        let mut conduct = Conduct::default();
+        let mut conduct = PenaltyState::default();
         conduct.refused(penalty.policy, window, now);
-        let cooldown = conduct.cooldown_left(penalty.policy, now);
-        let forgotten_at = conduct.forgotten_at(penalty.policy);
+        let cooldown = conduct.cooldown_remaining(penalty.policy, now);
+        let expires_at = conduct.expires_at(penalty.policy);
         let client = penalty.client.to_string().into_boxed_str();
-        self.adopt_penalty(PenaltyEntry { key, holder, client, conduct, forgotten_at });
+        self.adopt_penalty(PenaltyEntry { key, holder, client, conduct, expires_at });
         cooldown
     }
 
-    fn has_room_for_record(&self, holder: Holder) -> bool {
+    fn has_room_for_record(&self, holder: TenantSlot) -> bool {
         self.held.penalties.may_take(holder, 1, self.penalties_max.saturating_sub(self.penalties.len()))
     }
 
@@ -75,10 +75,10 @@ impl Shard {
         self.drop_records(|entry| *entry.client == *client)
     }
 
-    pub(super) fn penalised(&self, now: Timestamp) -> Vec<Penalised> {
-        let on_record = self.penalties.iter().filter(|entry| entry.forgotten_at > now);
+    pub(super) fn penalized_clients(&self, now: Timestamp) -> Vec<PenalizedClient> {
+        let on_record = self.penalties.iter().filter(|entry| entry.expires_at > now);
         on_record
-            .map(|entry| Penalised {
+            .map(|entry| PenalizedClient {
                 client: entry.client.to_string(),
                 violations: entry.conduct.violations.len(),
                 cooldown_until: (entry.conduct.cooldown_until > now).then_some(entry.conduct.cooldown_until),

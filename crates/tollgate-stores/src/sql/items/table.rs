@@ -1,34 +1,34 @@
 //! The tables of items: one description each, from which every query on them is put together.
 
-use super::error::{DatabaseError, ValueProblem};
-use super::items::{ItemId, Kind};
-use super::query::{Query, Value};
-use super::settings::Engine;
+use super::{ItemId, ItemKind};
+use crate::sql::error::{DatabaseError, ValueError};
+use crate::sql::query::{Query, Value};
+use crate::sql::settings::Engine;
 
 /// The most rows that one statement names or writes, and about how many bytes: far below what any engine takes.
-pub(super) const CHUNK_ROWS: usize = 200;
-pub(super) const CHUNK_BYTES: usize = 1 << 20;
+pub(in crate::sql) const CHUNK_ROWS: usize = 200;
+pub(in crate::sql) const CHUNK_BYTES: usize = 1 << 20;
 
 /// A list or table as it was written, as JSON.
 const JSON_MAX: usize = 512 * 1024;
 const PROSE_MAX: usize = 4096;
 
 /// Where items of one kind are kept.
-pub(super) struct Table {
-    pub(super) name: &'static str,
+pub(in crate::sql) struct Table {
+    pub(in crate::sql) name: &'static str,
     /// The columns that name an item come first.
-    pub(super) columns: &'static [Column],
-    pub(super) key_count: usize,
+    pub(in crate::sql) columns: &'static [Column],
+    pub(in crate::sql) key_count: usize,
 }
 
-pub(super) struct Column {
-    pub(super) name: &'static str,
-    pub(super) form: Form,
+pub(in crate::sql) struct Column {
+    pub(in crate::sql) name: &'static str,
+    pub(in crate::sql) form: Form,
 }
 
 /// What a column holds.
 #[derive(Copy, Clone)]
-pub(super) enum Form {
+pub(in crate::sql) enum Form {
     /// A number, or nothing.
     Int,
     /// A text of at most so many bytes, or nothing.
@@ -39,7 +39,7 @@ pub(super) enum Form {
 
 /// What one row has in one column.
 #[derive(Clone, PartialEq)]
-pub(super) enum Cell {
+pub(in crate::sql) enum Cell {
     Int(Option<i64>),
     Text(Option<String>),
     Bytes(Option<Vec<u8>>),
@@ -151,19 +151,19 @@ const LIMITS: Table = Table {
 };
 
 impl Table {
-    pub(super) const fn of(kind: Kind) -> &'static Table {
+    pub(in crate::sql) const fn of(kind: ItemKind) -> &'static Table {
         match kind {
-            Kind::Rule => &RULES,
-            Kind::Tier => &TIERS,
-            Kind::Quota => &QUOTAS,
-            Kind::Key => &KEYS,
-            Kind::Block => &BLOCKS,
-            Kind::Limit => &LIMITS,
+            ItemKind::Rule => &RULES,
+            ItemKind::Tier => &TIERS,
+            ItemKind::Quota => &QUOTAS,
+            ItemKind::Key => &KEYS,
+            ItemKind::Block => &BLOCKS,
+            ItemKind::Limit => &LIMITS,
         }
     }
 
     /// The columns that name an item.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+    pub(in crate::sql) fn keys(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
         self.columns[..self.key_count].iter().map(|column| column.name)
     }
 
@@ -172,14 +172,14 @@ impl Table {
     }
 
     /// `SELECT` all columns `FROM` the table.
-    pub(super) fn select<'a>(&self) -> Query<'a> {
+    pub(in crate::sql) fn select<'a>(&self) -> Query<'a> {
         let mut query = Query::new("SELECT ");
         query.list(self.names()).push(" FROM ").push(self.name);
         query
     }
 
     /// ` WHERE` it is one of these.
-    pub(super) fn push_where<'a>(&self, query: &mut Query<'a>, ids: &[&'a ItemId]) {
+    pub(in crate::sql) fn push_where<'a>(&self, query: &mut Query<'a>, ids: &[&'a ItemId]) {
         query.push(" WHERE ");
         if self.key_count == 1 {
             query.list(self.keys()).push(" IN (");
@@ -201,7 +201,7 @@ impl Table {
     }
 
     /// `INSERT INTO` the table these rows, each with all columns.
-    pub(super) fn insert<'a>(&self, rows: impl Iterator<Item = Vec<Value<'a>>>) -> Query<'a> {
+    pub(in crate::sql) fn insert<'a>(&self, rows: impl Iterator<Item = Vec<Value<'a>>>) -> Query<'a> {
         let mut query = Query::new("INSERT INTO ");
         query.push(self.name).push(" (").list(self.names()).push(") VALUES ");
         query.rows(rows);
@@ -209,7 +209,7 @@ impl Table {
     }
 
     /// The end of an `INSERT` that replaces what is there.
-    pub(super) fn push_replacing(&self, query: &mut Query<'_>, engine: Engine) {
+    pub(in crate::sql) fn push_replacing(&self, query: &mut Query<'_>, engine: Engine) {
         push_on_conflict(query, engine, self.keys());
         for (number, name) in self.names().skip(self.key_count).enumerate() {
             query.push(if number == 0 { "" } else { ", " }).push(name).push(" = ");
@@ -218,11 +218,11 @@ impl Table {
     }
 
     /// Whether every engine can keep these values, unchanged.
-    pub(super) fn check(&self, cells: &[Cell]) -> Result<(), DatabaseError> {
+    pub(in crate::sql) fn check(&self, cells: &[Cell]) -> Result<(), DatabaseError> {
         for (place, (column, cell)) in self.columns.iter().zip(cells).enumerate() {
             let (Cell::Text(Some(text)), Form::Text(max)) = (cell, column.form) else { continue };
             if text.is_empty() && place < self.key_count {
-                return Err(DatabaseError::value(column.name, ValueProblem::Empty));
+                return Err(DatabaseError::value(column.name, ValueError::Empty));
             }
             check_text(column.name, text, max)?;
         }
@@ -230,7 +230,7 @@ impl Table {
     }
 
     /// Whether every engine can have an item of this name.
-    pub(super) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
+    pub(in crate::sql) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
         let keys: Vec<Cell> =
             id.keys().into_iter().flatten().map(|key| Cell::Text(Some(key.to_owned()))).collect();
         self.check(&keys)
@@ -238,7 +238,7 @@ impl Table {
 }
 
 /// ` ON CONFLICT … SET `, which MySQL spells otherwise.
-pub(super) fn push_on_conflict(
+pub(in crate::sql) fn push_on_conflict(
     query: &mut Query<'_>,
     engine: Engine,
     keys: impl Iterator<Item = &'static str>,
@@ -250,7 +250,7 @@ pub(super) fn push_on_conflict(
 }
 
 /// The value that the row would have had.
-pub(super) fn push_new(query: &mut Query<'_>, engine: Engine, column: &'static str) {
+pub(in crate::sql) fn push_new(query: &mut Query<'_>, engine: Engine, column: &'static str) {
     match engine {
         Engine::MySql => query.push("VALUES(").push(column).push(")"),
         Engine::Sqlite | Engine::Postgres => query.push("excluded.").push(column),
@@ -258,7 +258,7 @@ pub(super) fn push_new(query: &mut Query<'_>, engine: Engine, column: &'static s
 }
 
 impl Cell {
-    pub(super) fn value(&self) -> Value<'_> {
+    pub(in crate::sql) fn value(&self) -> Value<'_> {
         match self {
             Cell::Int(number) => Value::MaybeInt(*number),
             Cell::Text(text) => Value::MaybeText(text.as_deref()),
@@ -267,7 +267,7 @@ impl Cell {
     }
 
     /// About how much of a statement it is.
-    pub(super) fn weight(&self) -> usize {
+    pub(in crate::sql) fn weight(&self) -> usize {
         match self {
             Cell::Int(_) => 8,
             Cell::Text(text) => text.as_ref().map_or(0, String::len),
@@ -277,26 +277,26 @@ impl Cell {
 }
 
 /// Whether a text can be stored on every engine, unchanged.
-pub(super) fn check_text(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
+pub(in crate::sql) fn check_text(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
     if text.len() > max {
-        return Err(DatabaseError::value(field, ValueProblem::TooLong { max }));
+        return Err(DatabaseError::value(field, ValueError::TooLong { max }));
     }
     if text.contains('\0') {
-        return Err(DatabaseError::value(field, ValueProblem::HoldsNul));
+        return Err(DatabaseError::value(field, ValueError::HoldsNul));
     }
     Ok(())
 }
 
 /// The same of a text that must be there.
-pub(super) fn check_name(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
+pub(in crate::sql) fn check_name(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
     if text.is_empty() {
-        return Err(DatabaseError::value(field, ValueProblem::Empty));
+        return Err(DatabaseError::value(field, ValueError::Empty));
     }
     check_text(field, text, max)
 }
 
 /// Cuts rows into pieces that one statement can carry.
-pub(super) fn chunks<T>(rows: &[T], weight: impl Fn(&T) -> usize) -> Vec<&[T]> {
+pub(in crate::sql) fn chunks<T>(rows: &[T], weight: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let (mut pieces, mut start, mut bytes) = (Vec::new(), 0, 0);
     for (place, row) in rows.iter().enumerate() {
         let more = weight(row);

@@ -1,7 +1,7 @@
 //! Room in a shard: for whom there is some, how more is made, and where newcomers go for whom there is none.
 
 use super::Key;
-use super::holders::Holder;
+use super::fair_share::TenantSlot;
 use super::shard::{Shard, log_bytes};
 use crate::counters::{Charge, RetentionExtension};
 use crate::time::Timestamp;
@@ -17,7 +17,7 @@ impl Shard {
     pub(super) fn key_with_room(
         &mut self,
         key: Key,
-        holder: Holder,
+        holder: TenantSlot,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Key {
@@ -28,16 +28,16 @@ impl Shard {
         if self.has_room(holder) {
             return key;
         }
-        self.overflows += 1;
+        self.overflow_charges += 1;
         let shared = overflow_key(holder, charge);
         let has_place = self.cells.len() < self.keys_max || self.cells.contains(shared);
-        if has_place { shared } else { overflow_key(Holder::COMMON, charge) }
+        if has_place { shared } else { overflow_key(TenantSlot::COMMON, charge) }
     }
 
     pub(super) fn log_key_with_room(
         &mut self,
         key: Key,
-        holder: Holder,
+        holder: TenantSlot,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Key {
@@ -49,17 +49,17 @@ impl Shard {
         if self.has_room_for_log(holder, bytes) {
             return key;
         }
-        self.overflows += 1;
+        self.overflow_charges += 1;
         let shared = overflow_key(holder, charge);
         let has_place = self.log_bytes + bytes <= self.log_bytes_max || self.has_log(shared);
-        if has_place { shared } else { overflow_key(Holder::COMMON, charge) }
+        if has_place { shared } else { overflow_key(TenantSlot::COMMON, charge) }
     }
 
-    fn has_room(&self, holder: Holder) -> bool {
+    fn has_room(&self, holder: TenantSlot) -> bool {
         self.held.cells.may_take(holder, 1, for_newcomers(self.keys_max).saturating_sub(self.cells.len()))
     }
 
-    fn has_room_for_log(&self, holder: Holder, bytes: usize) -> bool {
+    fn has_room_for_log(&self, holder: TenantSlot, bytes: usize) -> bool {
         let free = for_newcomers(self.log_bytes_max).saturating_sub(self.log_bytes);
         self.held.log_bytes.may_take(holder, bytes, free)
     }
@@ -80,7 +80,7 @@ impl Shard {
     /// Drops what is as good as new and gives back memory that is no longer needed.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         self.drop_restored(now);
-        self.drop_records(|entry| entry.forgotten_at <= now);
+        self.drop_records(|entry| entry.expires_at <= now);
         self.cells.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
@@ -93,7 +93,7 @@ impl Shard {
     }
 
     /// Lets one counter last longer, if it is here.
-    pub(super) fn slow_down_one(&mut self, key: Key, slower: &RetentionExtension) {
+    pub(super) fn extend_retention_of(&mut self, key: Key, slower: &RetentionExtension) {
         if let Some(entry) = self.cells.find_mut(key) {
             entry.extend_retention(slower);
         }
@@ -135,7 +135,7 @@ fn for_newcomers(max: usize) -> usize {
 }
 
 /// The counter that newcomers of a tenant have in common.
-fn overflow_key(holder: Holder, charge: &Charge<'_>) -> Key {
+fn overflow_key(holder: TenantSlot, charge: &Charge<'_>) -> Key {
     Key::of(OVERFLOW ^ charge.counter.0 ^ u128::from(holder.number()) << 72)
 }
 
@@ -213,15 +213,16 @@ mod tests {
         match *step {
             Step::Charge { number, holder, log } => {
                 let limit = seconds(if log { Algorithm::SlidingWindowLog } else { Algorithm::FixedWindow });
-                let judged = shard.judge(key(number), Holder::numbered(holder), &charge(&limit), *now);
-                shard.commit(&judged, &charge(&limit), *now);
+                let evaluated =
+                    shard.evaluate(key(number), TenantSlot::numbered(holder), &charge(&limit), *now);
+                shard.commit(&evaluated, &charge(&limit), *now);
             }
             Step::Refuse { number, holder } => {
                 let client = Client::User(Id::parse("somebody").unwrap());
                 let penalty =
-                    PenaltyCharge { subject: Subject(0), client, policy: &policy, own_charges: u32::MAX };
+                    PenaltyCharge { subject: Subject(0), client, policy: &policy, client_charges: u32::MAX };
                 let window = Span::from_secs(2);
-                shard.note_refusal(key(number), Holder::numbered(holder), &penalty, window, *now);
+                shard.note_refusal(key(number), TenantSlot::numbered(holder), &penalty, window, *now);
             }
             Step::Forget(number) => drop(shard.forget(key(number))),
             Step::Pardon(number) => shard.pardon(key(number)),
@@ -238,7 +239,7 @@ mod tests {
                 apply(step, &mut shard, &mut now);
             }
             for number in 0..4 {
-                let holder = Holder::numbered(number);
+                let holder = TenantSlot::numbered(number);
                 let cells = shard.cells.iter().filter(|entry| entry.holder() == holder).count();
                 let logs = shard.logs.iter().filter(|entry| entry.holder == holder);
                 let records = shard.penalties.iter().filter(|entry| entry.holder == holder).count();

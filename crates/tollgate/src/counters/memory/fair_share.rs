@@ -8,17 +8,17 @@ use super::SHARDS;
 use crate::identity::Tenant;
 
 /// How many times what is free one of them may hold.
-const GREED: usize = 16;
+const FAIR_SHARE_FACTOR: usize = 16;
 
 /// Who holds a counter: requests without a tenant, or tenants by their hash. As many as there are shards, so that it fits where
 /// a key says which shard it is of.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(in crate::counters) struct Holder(u8);
+pub(in crate::counters) struct TenantSlot(u8);
 
-impl Holder {
+impl TenantSlot {
     const COUNT: u64 = SHARDS as u64;
     /// Requests without a tenant.
-    pub(super) const COMMON: Holder = Holder(0);
+    pub(super) const COMMON: TenantSlot = TenantSlot(0);
 
     #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash are as good as others")]
     pub(in crate::counters) fn of(tenant: Option<Tenant<'_>>) -> Self {
@@ -29,7 +29,7 @@ impl Holder {
     /// The holder with this number; higher ones go around.
     #[expect(clippy::cast_possible_truncation, reason = "there are at most 256")]
     pub(super) fn numbered(number: u64) -> Self {
-        Holder((number % Self::COUNT) as u8)
+        TenantSlot((number % Self::COUNT) as u8)
     }
 
     pub(super) fn number(self) -> u64 {
@@ -39,19 +39,19 @@ impl Holder {
 
 /// What each holder has, in whatever unit is scarce. As long as the highest of them needs: where nobody names a tenant, one.
 #[derive(Debug, Default)]
-pub(super) struct Holdings(Vec<usize>);
+pub(super) struct TenantUsage(Vec<usize>);
 
-impl Holdings {
+impl TenantUsage {
     /// Whether the holder may have so much more, when so much is free in all.
-    pub(super) fn may_take(&self, holder: Holder, amount: usize, free: usize) -> bool {
-        amount <= free && self.held(holder) + amount <= free.saturating_mul(GREED)
+    pub(super) fn may_take(&self, holder: TenantSlot, amount: usize, free: usize) -> bool {
+        amount <= free && self.held(holder) + amount <= free.saturating_mul(FAIR_SHARE_FACTOR)
     }
 
-    pub(super) fn held(&self, holder: Holder) -> usize {
+    pub(super) fn held(&self, holder: TenantSlot) -> usize {
         self.0.get(usize::from(holder.0)).copied().unwrap_or(0)
     }
 
-    pub(super) fn take(&mut self, holder: Holder, amount: usize) {
+    pub(super) fn take(&mut self, holder: TenantSlot, amount: usize) {
         let position = usize::from(holder.0);
         if self.0.len() <= position {
             self.0.resize(position + 1, 0);
@@ -59,7 +59,7 @@ impl Holdings {
         self.0[position] += amount;
     }
 
-    pub(super) fn give_back(&mut self, holder: Holder, amount: usize) {
+    pub(super) fn give_back(&mut self, holder: TenantSlot, amount: usize) {
         if let Some(held) = self.0.get_mut(usize::from(holder.0)) {
             *held = held.saturating_sub(amount);
         }

@@ -2,12 +2,12 @@
 
 use tollgate::identity::ID_BYTES_MAX;
 
-use super::Database;
-use super::engine::{Transaction, signed};
-use super::error::{DatabaseError, ValueProblem};
-use super::items::{BlockKind, ItemId, Kind, Stored};
-use super::query::{Query, Value};
 use super::table::{Table, check_text};
+use super::{BlockKind, ItemId, ItemKind, StoredItem};
+use crate::sql::Database;
+use crate::sql::engine::{Transaction, signed};
+use crate::sql::error::{DatabaseError, ValueError};
+use crate::sql::query::{Query, Value};
 
 /// The most items of one answer: a page of a thousand, and one that tells whether there are more.
 pub const ITEM_COUNT_MAX: u32 = 1001;
@@ -17,7 +17,7 @@ const LOAD_COUNT: u32 = 4000;
 
 /// Which items of a kind. What is not said does not matter, nor does what the kind does not have.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct ItemFilter {
     /// Rules and tiers whose name, quotas and limits whose user, keys whose id, blocks whose subject begins like this.
     pub prefix: Option<String>,
     /// Quotas and keys of this tier.
@@ -41,7 +41,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked, or somebody else has written what cannot be read.
-    pub async fn get(&self, id: &ItemId) -> Result<Option<Stored>, DatabaseError> {
+    pub async fn get(&self, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
         Table::of(id.kind()).check_id(id)?;
         let mut transaction = self.pool.begin_snapshot().await?;
         let found = transaction.find(&[id]).await?;
@@ -56,15 +56,15 @@ impl Database {
     /// When `after` is of another kind, the database cannot be asked, or somebody else has written what cannot be read.
     pub async fn list(
         &self,
-        kind: Kind,
-        filter: &Filter,
+        kind: ItemKind,
+        filter: &ItemFilter,
         after: Option<&ItemId>,
         count_max: u32,
-    ) -> Result<Vec<Stored>, DatabaseError> {
+    ) -> Result<Vec<StoredItem>, DatabaseError> {
         filter.check()?;
         if let Some(after) = after {
             if after.kind() != kind {
-                return Err(DatabaseError::value("after", ValueProblem::Meaningless));
+                return Err(DatabaseError::value("after", ValueError::Meaningless));
             }
             Table::of(kind).check_id(after)?;
         }
@@ -77,15 +77,15 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked, or somebody else has written what cannot be read. Some items may have been told.
-    pub async fn load(&self, mut each: impl FnMut(Stored) + Send) -> Result<u64, DatabaseError> {
+    pub async fn load(&self, mut each: impl FnMut(StoredItem) + Send) -> Result<u64, DatabaseError> {
         let mut transaction = self.pool.begin_snapshot().await?;
         let version = transaction.config_version().await?;
-        for kind in Kind::ALL {
+        for kind in ItemKind::ALL {
             let mut after = None;
             loop {
-                let page = transaction.page(kind, &Filter::default(), after.as_ref(), LOAD_COUNT).await?;
+                let page = transaction.page(kind, &ItemFilter::default(), after.as_ref(), LOAD_COUNT).await?;
                 let is_last = page.len() < LOAD_COUNT as usize;
-                after = page.last().map(Stored::id);
+                after = page.last().map(StoredItem::id);
                 page.into_iter().for_each(&mut each);
                 if is_last {
                     break;
@@ -102,11 +102,11 @@ impl Transaction {
     /// index on every engine.
     async fn page(
         &mut self,
-        kind: Kind,
-        filter: &Filter,
+        kind: ItemKind,
+        filter: &ItemFilter,
         after: Option<&ItemId>,
         count_max: u32,
-    ) -> Result<Vec<Stored>, DatabaseError> {
+    ) -> Result<Vec<StoredItem>, DatabaseError> {
         let count_max = count_max as usize;
         let mut page = Vec::new();
         if let Some([Some(first), Some(second)]) = after.map(ItemId::keys) {
@@ -122,11 +122,11 @@ impl Transaction {
 
     async fn range(
         &mut self,
-        kind: Kind,
-        filter: &Filter,
+        kind: ItemKind,
+        filter: &ItemFilter,
         behind: &[(&'static str, &str)],
         count_max: usize,
-    ) -> Result<Vec<Stored>, DatabaseError> {
+    ) -> Result<Vec<StoredItem>, DatabaseError> {
         let table = Table::of(kind);
         let upper = filter.prefix.as_deref().and_then(successor);
         let mut query = table.select();
@@ -137,11 +137,11 @@ impl Transaction {
         filter.push(&mut query, kind, upper.as_deref())?;
         query.push(" ORDER BY ").list(table.keys()).push(" LIMIT ");
         query.bind(Value::Int(i64::try_from(count_max).unwrap_or(i64::MAX)));
-        self.rows(&query).await?.iter().map(|row| Stored::read(kind, row)).collect()
+        self.rows(&query).await?.iter().map(|row| StoredItem::read(kind, row)).collect()
     }
 }
 
-impl Filter {
+impl ItemFilter {
     fn check(&self) -> Result<(), DatabaseError> {
         let texts = [
             ("prefix", self.prefix.as_slice()),
@@ -159,54 +159,54 @@ impl Filter {
     fn push<'a>(
         &'a self,
         query: &mut Query<'a>,
-        kind: Kind,
+        kind: ItemKind,
         upper: Option<&'a str>,
     ) -> Result<(), DatabaseError> {
         self.push_prefix(query, kind, upper);
         let (action, tier) = (self.action.as_slice(), self.tier.as_slice());
         let texts: &[(&'static str, &'a [String])] = match kind {
-            Kind::Rule => &[(" AND COALESCE(action, 'reject') IN (", action)],
-            Kind::Tier | Kind::Block => &[],
-            Kind::Quota => &[(" AND tier IN (", tier), (" AND user_id IN (", &self.users)],
-            Kind::Key => &[
+            ItemKind::Rule => &[(" AND COALESCE(action, 'reject') IN (", action)],
+            ItemKind::Tier | ItemKind::Block => &[],
+            ItemKind::Quota => &[(" AND tier IN (", tier), (" AND user_id IN (", &self.users)],
+            ItemKind::Key => &[
                 (" AND tier IN (", tier),
                 (" AND user_id IN (", &self.users),
                 (" AND tenant IN (", &self.tenants),
             ],
-            Kind::Limit => &[(" AND user_id IN (", &self.users)],
+            ItemKind::Limit => &[(" AND user_id IN (", &self.users)],
         };
         for (text, values) in texts.iter().filter(|(_, values)| !values.is_empty()) {
             query.push(text).bind_all(values.iter().map(|value| Value::Text(value))).push(")");
         }
-        if let (Kind::Rule, Some(enabled)) = (kind, self.enabled) {
+        if let (ItemKind::Rule, Some(enabled)) = (kind, self.enabled) {
             query.push(" AND COALESCE(enabled, 1) = ").bind(Value::Int(enabled.into()));
         }
-        if let (Kind::Block, Some(block_kind)) = (kind, self.block_kind) {
+        if let (ItemKind::Block, Some(block_kind)) = (kind, self.block_kind) {
             query.push(" AND kind = ").bind(Value::Text(block_kind.as_str()));
         }
         let Some(at) = self.active_at_micros else { return Ok(()) };
         let at = Value::Int(signed(at, "active_at")?);
         match kind {
-            Kind::Key => {
+            ItemKind::Key => {
                 query.push(" AND revoked_at_micros IS NULL AND (expires_at_micros IS NULL");
                 query.push(" OR expires_at_micros > ").bind(at).push(")");
             }
-            Kind::Block => {
+            ItemKind::Block => {
                 query.push(" AND (until_micros IS NULL OR until_micros > ").bind(at).push(")");
             }
-            Kind::Rule | Kind::Tier | Kind::Quota | Kind::Limit => {}
+            ItemKind::Rule | ItemKind::Tier | ItemKind::Quota | ItemKind::Limit => {}
         }
         Ok(())
     }
 
     /// Not LIKE: it has signs of its own, and some engines take `a` and `A` for one in it.
-    fn push_prefix<'a>(&'a self, query: &mut Query<'a>, kind: Kind, upper: Option<&'a str>) {
+    fn push_prefix<'a>(&'a self, query: &mut Query<'a>, kind: ItemKind, upper: Option<&'a str>) {
         let Some(prefix) = &self.prefix else { return };
         let column = match kind {
-            Kind::Rule | Kind::Tier => "name",
-            Kind::Quota | Kind::Limit => "user_id",
-            Kind::Key => "id",
-            Kind::Block => "subject",
+            ItemKind::Rule | ItemKind::Tier => "name",
+            ItemKind::Quota | ItemKind::Limit => "user_id",
+            ItemKind::Key => "id",
+            ItemKind::Block => "subject",
         };
         query.push(" AND ").push(column).push(" >= ").bind(Value::Text(prefix));
         if let Some(upper) = upper {

@@ -3,9 +3,9 @@
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
-use super::engine::within;
-use super::error::DatabaseError;
-use super::settings::SqlSettings;
+use super::within;
+use crate::sql::error::DatabaseError;
+use crate::sql::settings::SqlSettings;
 
 const VERSION_MIN: i64 = 13;
 
@@ -15,7 +15,7 @@ pub(super) async fn connect(
 ) -> Result<PgPool, DatabaseError> {
     // One connection on its own first: the pool would say no more than that time ran out.
     let first = within(settings.connect_timeout, options.connect()).await;
-    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.place(), cause))?;
+    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.describe(), cause))?;
     check(&mut first, settings).await?;
     first.close().await?;
     // Not as a parameter of the connection: some poolers refuse those.
@@ -39,11 +39,15 @@ async fn check(connection: &mut PgConnection, settings: &SqlSettings) -> Result<
     .await?;
     if row.try_get::<i64, _>(0)? < VERSION_MIN {
         let version = row.try_get(1)?;
-        return Err(DatabaseError::TooOld { place: settings.place(), version, needed: "PostgreSQL 13" });
+        return Err(DatabaseError::ServerTooOld {
+            place: settings.describe(),
+            version,
+            needed: "PostgreSQL 13",
+        });
     }
     let encoding: String = row.try_get(2)?;
     if encoding != "UTF8" {
-        return Err(DatabaseError::Encoding { place: settings.place(), encoding });
+        return Err(DatabaseError::Encoding { place: settings.describe(), encoding });
     }
     Ok(())
 }

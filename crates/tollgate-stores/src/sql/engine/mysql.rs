@@ -3,9 +3,9 @@
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
-use super::engine::within;
-use super::error::DatabaseError;
-use super::settings::SqlSettings;
+use super::within;
+use crate::sql::error::DatabaseError;
+use crate::sql::settings::SqlSettings;
 
 // The first with CHECK constraints that are checked; the oldest that is still maintained.
 const MYSQL_MIN: [u32; 3] = [8, 0, 16];
@@ -17,7 +17,7 @@ pub(super) async fn connect(
 ) -> Result<MySqlPool, DatabaseError> {
     // One connection on its own first: the pool would say no more than that time ran out.
     let first = within(settings.connect_timeout, options.connect()).await;
-    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.place(), cause))?;
+    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.describe(), cause))?;
     let version = version(&mut first, settings).await?;
     first.close().await?;
     let setup = setup(settings, &version);
@@ -42,7 +42,7 @@ async fn version(connection: &mut MySqlConnection, settings: &SqlSettings) -> Re
     let (min, needed) =
         if version.is_mariadb { (MARIADB_MIN, "MariaDB 10.6") } else { (MYSQL_MIN, "MySQL 8.0.16") };
     if version.number < min {
-        return Err(DatabaseError::TooOld { place: settings.place(), version: text, needed });
+        return Err(DatabaseError::ServerTooOld { place: settings.describe(), version: text, needed });
     }
     Ok(version)
 }

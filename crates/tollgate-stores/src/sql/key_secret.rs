@@ -7,11 +7,11 @@ use super::query::{Query, Value};
 
 /// Whether a node's check value is the one of the first node.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum KeyCheck {
+pub enum KeySecretCheck {
     /// It is, or this node is the first.
-    Same,
+    Matches,
     /// It is not: this node has another secret, and knows no key of the others.
-    Different,
+    Differs,
 }
 
 impl Database {
@@ -20,7 +20,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database cannot be asked.
-    pub async fn key_check(&self, value: &[u8; 32]) -> Result<KeyCheck, DatabaseError> {
+    pub async fn check_key_secret(&self, value: &[u8; 32]) -> Result<KeySecretCheck, DatabaseError> {
         let mut transaction = self.pool.begin_write().await?;
         // Locks the row of the version, which changes take too: of two first callers one comes second.
         let lock = Query::new("UPDATE config_version SET version = version WHERE id = 1");
@@ -30,10 +30,10 @@ impl Database {
             let insert = "INSERT INTO key_check (id, value) VALUES (1, ?)";
             transaction.execute(&Query::with(insert, [Value::MaybeBytes(Some(value))])).await?;
             transaction.commit().await?;
-            return Ok(KeyCheck::Same);
+            return Ok(KeySecretCheck::Matches);
         };
         transaction.end().await?;
-        Ok(if stored == value { KeyCheck::Same } else { KeyCheck::Different })
+        Ok(if stored == value { KeySecretCheck::Matches } else { KeySecretCheck::Differs })
     }
 }
 

@@ -10,14 +10,14 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
 use tokio::time::sleep;
 
-use super::error::DatabaseError;
-use super::settings::SqlSettings;
+use crate::sql::error::DatabaseError;
+use crate::sql::settings::SqlSettings;
 
 /// How long to wait before another attempt while somebody else is connecting.
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 
 pub(super) async fn connect(settings: &SqlSettings, path: &Path) -> Result<SqlitePool, DatabaseError> {
-    make_file(path).map_err(|cause| DatabaseError::File { place: settings.place(), cause })?;
+    make_file(path).map_err(|cause| DatabaseError::File { place: settings.describe(), cause })?;
     let options = SqliteConnectOptions::new()
         .filename(path)
         .journal_mode(SqliteJournalMode::Wal)
@@ -28,7 +28,7 @@ pub(super) async fn connect(settings: &SqlSettings, path: &Path) -> Result<Sqlit
         .disable_statement_logging();
     // One connection on its own first: the pool would say no more than that time ran out.
     let first = connect_once(&options, settings.statement_timeout).await;
-    let first = first.map_err(|cause| DatabaseError::connecting(settings.place(), cause))?;
+    let first = first.map_err(|cause| DatabaseError::connecting(settings.describe(), cause))?;
     first.close().await?;
     let pool = SqlitePoolOptions::new()
         .max_connections(settings.connections_max)
