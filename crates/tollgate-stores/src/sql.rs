@@ -35,14 +35,15 @@ pub use self::changes::Changes;
 pub use self::error::{DatabaseError, ValueError};
 pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{
-    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, Numbers, QuotaItem, RuleItem, StoredItem,
-    TierItem, UserEndpointLimit,
+    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
+    UserEndpointLimit,
 };
 pub use self::key_secret::KeySecretCheck;
 pub use self::listener::ChangeListener;
 pub use self::migrations::Migration;
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
+pub use tollgate::accounts::AccountLimits;
 
 use self::change::Author;
 use self::engine::Pool;

@@ -7,7 +7,7 @@ use crate::counters::fallback::share;
 use crate::counters::{Charge, Charges, Verdicts};
 use crate::identity::Dimension;
 use crate::limit::Limit;
-use crate::rules::Unsaid;
+use crate::rules::MissingDimension;
 use crate::time::{Span, Timestamp};
 
 /// Which endpoints an inspection is about.
@@ -70,8 +70,8 @@ impl InspectedCounter {
 }
 
 impl Inspection {
-    pub(crate) fn new(skipped: &[Unsaid<'_>], now: Timestamp) -> Self {
-        let owned = |Unsaid { rule, by }: &Unsaid<'_>| SkippedRule {
+    pub(crate) fn new(skipped: &[MissingDimension<'_>], now: Timestamp) -> Self {
+        let owned = |MissingDimension { rule, by }: &MissingDimension<'_>| SkippedRule {
             rule: (*rule).to_owned(),
             missing: by.iter().map(|&dimension| dimension.clone()).collect(),
         };

@@ -16,7 +16,10 @@ use crate::identity::{Request, Scratch, Seed};
 use crate::inspect::{EndpointScope, Inspection};
 use crate::record::{NoRecords, Record, RecordSink};
 use crate::rules::overrides::{Override, Overrides};
-use crate::rules::{CHARGES_MAX, CurrentRules, End, OnStoreFailure, Plan, RuleSet, Snapshot, slowed};
+use crate::rules::{
+    CHARGES_MAX, ChargePlan, CurrentRules, EvaluationEnd, OnStoreFailure, RuleSet, Snapshot,
+    retention_extensions,
+};
 use crate::time::Timestamp;
 
 /// What a reset did.
@@ -117,10 +120,10 @@ impl<S, R: RecordSink> Limiter<S, R> {
     }
 
     /// A request that is refused or admitted without any counter being asked.
-    fn settled(plan: &Plan<'_>) -> Option<Draft> {
+    fn settled(plan: &ChargePlan<'_>) -> Option<Draft> {
         match plan.end {
-            End::Blocked(rule) => Some(Draft::blocked(rule)),
-            End::Barred(block) => Some(Draft::barred(block)),
+            EvaluationEnd::Blocked(rule) => Some(Draft::blocked(rule)),
+            EvaluationEnd::BlockedPrincipal(block) => Some(Draft::barred(block)),
             _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
             _ => None,
         }
@@ -128,7 +131,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     fn conclude(&self, draft: Draft, rules: Snapshot, request: &Request<'_>, now: Timestamp) -> Decision {
         let decision = draft.complete(rules, now);
-        if decision.rules().reads_as_written() {
+        if decision.rules().is_exact() {
             self.records.offer(&Record { request, decision: &decision });
         } else {
             let mut scratch = Scratch::default();
@@ -171,9 +174,9 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let before = self.rules.update(next);
         // Afterwards: what is still counted by the old rules meanwhile is told of too. A decision that began before and
         // writes later is not, and is forgotten at the old limit's pace.
-        for slower in slowed(&before, &self.rules.load()) {
-            self.counters.extend_retention(&slower);
-            self.local.counters().extend_retention(&slower);
+        for extension in retention_extensions(&before, &self.rules.load()) {
+            self.counters.extend_retention(&extension);
+            self.local.counters().extend_retention(&extension);
         }
     }
 }
@@ -248,7 +251,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         self.charge(&mut plan, rules, now).await
     }
 
-    async fn charge(&self, plan: &mut Plan<'_>, rules: &RuleSet, now: Timestamp) -> Draft {
+    async fn charge(&self, plan: &mut ChargePlan<'_>, rules: &RuleSet, now: Timestamp) -> Draft {
         if let Some(draft) = Self::settled(plan) {
             return draft;
         }
@@ -270,7 +273,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// refuse.
     fn without_counters(
         &self,
-        plan: &mut Plan<'_>,
+        plan: &mut ChargePlan<'_>,
         rules: &RuleSet,
         error: &StoreError,
         now: Timestamp,

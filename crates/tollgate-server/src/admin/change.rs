@@ -413,7 +413,7 @@ pub(crate) async fn effect(call: &Call, differences: &[ItemChange]) -> Result<Op
         let (today, changed) = app.config_sync().preview(&app, &writes)?;
         Ok(app.traffic_sample().compare(&today, &changed, app.now()))
     });
-    let effect: Result<Effect, tollgate::wire::Problems> = trial.await.map_err(|_| failed())?;
+    let effect: Result<Effect, tollgate::config::Problems> = trial.await.map_err(|_| failed())?;
     // Rules that do not go together were refused before.
     Ok(effect.ok())
 }

@@ -15,8 +15,8 @@ use parking_lot::Mutex;
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, CounterStore, Effect};
-use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, untranslate};
-use tollgate::rules::{RuleLimit, lowered};
+use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
+use tollgate::rules::{RuleLimit, retention_extension};
 use tollgate::{Client, Id, MemoryCounters, Seed, Span, Timestamp};
 use tracing::warn;
 
@@ -78,8 +78,8 @@ impl CallerLimiter {
     ///
     /// To be said once these are in force: what is still counted by the others meanwhile is told of too.
     pub(crate) fn take_over(&self, before: &CallerLimiter) {
-        if let Some(slower) = lowered(&before.limits, &self.limits) {
-            self.asked.counters.extend_retention(&slower);
+        if let Some(extension) = retention_extension(&before.limits, &self.limits) {
+            self.asked.counters.extend_retention(&extension);
         }
     }
 
@@ -142,7 +142,7 @@ impl CallerLimiter {
 
     /// Who has a key has a name.
     fn who<'a>(&self, caller: &'a Caller, peer: IpAddr) -> Client<'a> {
-        let peer = if self.nat64 { untranslate(peer) } else { peer };
+        let peer = if self.nat64 { nat64_to_ipv4(peer) } else { peer };
         Id::parse(&caller.name).map_or(Client::Ip(counted_ip(peer, self.ipv6_prefix)), Client::User)
     }
 

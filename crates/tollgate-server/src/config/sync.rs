@@ -27,7 +27,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 

@@ -1,7 +1,7 @@
 -- The configuration and its audit log.
 --
--- Names are opaque and compared byte by byte (BINARY is the default), instants are UTC microseconds, no unique key holds
--- a NULL. STRICT, so that a number column holds numbers.
+-- Names are opaque and compared byte by byte (BINARY is the default), times are UTC microseconds, no unique key contains
+-- a NULL. STRICT, so that integer columns reject text.
 
 CREATE TABLE config_version (
     id INTEGER NOT NULL PRIMARY KEY,

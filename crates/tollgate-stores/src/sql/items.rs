@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde_json::{Map, Value as Json};
+use tollgate::accounts::AccountLimits;
 
 pub(super) mod list;
 pub(super) mod row;
@@ -227,19 +228,6 @@ pub struct TierItem {
     pub body: Map<String, Json>,
 }
 
-/// Limits of one user or API key, in place of those of the rules.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
-    /// Requests per second.
-    pub requests_per_second: Option<u32>,
-    /// Requests per hour.
-    pub requests_per_hour: Option<u32>,
-    /// Requests per day.
-    pub requests_per_day: Option<u32>,
-    /// Burst size.
-    pub burst: Option<u32>,
-}
-
 /// The quota of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaItem {
@@ -248,7 +236,7 @@ pub struct QuotaItem {
     /// The user's tier.
     pub tier: Option<String>,
     /// The user's limits. Storing it rejects a limit per second.
-    pub numbers: Numbers,
+    pub limits: AccountLimits,
 }
 
 /// An API key.
@@ -273,7 +261,7 @@ pub struct KeyItem {
     /// What it may do as a caller of tollgate's API.
     pub scopes: Vec<String>,
     /// Its limits.
-    pub numbers: Numbers,
+    pub limits: AccountLimits,
     /// When it expires, in microseconds since 1970.
     pub expires_at_micros: Option<u64>,
     /// When it was revoked.
@@ -294,7 +282,7 @@ impl fmt::Debug for KeyItem {
             .field("tenant", &self.tenant)
             .field("tier", &self.tier)
             .field("scopes", &self.scopes)
-            .field("numbers", &self.numbers)
+            .field("limits", &self.limits)
             .field("expires_at_micros", &self.expires_at_micros)
             .field("revoked_at_micros", &self.revoked_at_micros)
             .field("revoked_by", &self.revoked_by)

@@ -9,8 +9,9 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Engine, Item, ItemEdit, ItemId,
-    ItemWrite, KeyItem, Numbers, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem, UserEndpointLimit,
+    AccountLimits, AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Engine, Item,
+    ItemEdit, ItemId, ItemWrite, KeyItem, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem,
+    UserEndpointLimit,
 };
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
@@ -127,8 +128,8 @@ pub(crate) fn tier(name: &str, description: &str, body: Json) -> Item {
 }
 
 pub(crate) fn quota(user: &str, tier: Option<&str>) -> Item {
-    let numbers = Numbers { requests_per_hour: Some(7), ..Numbers::default() };
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), numbers })
+    let limits = AccountLimits { requests_per_hour: Some(7), ..AccountLimits::default() };
+    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), limits })
 }
 
 /// A key whose hash is derived from its id.
@@ -147,7 +148,7 @@ pub(crate) fn key(id: &str) -> KeyItem {
         tenant: None,
         tier: None,
         scopes: vec![],
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,

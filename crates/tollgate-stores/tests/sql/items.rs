@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Database, DatabaseError, ITEM_COUNT_MAX, Item, ItemEdit, ItemFilter, ItemId,
-    ItemKind, ItemWrite, KeyItem, KeySecretCheck, Numbers, Precondition, QuotaItem, StoredItem,
+    AccountLimits, BlockItem, BlockKind, Database, DatabaseError, ITEM_COUNT_MAX, Item, ItemEdit, ItemFilter,
+    ItemId, ItemKind, ItemWrite, KeyItem, KeySecretCheck, Precondition, QuotaItem, StoredItem,
     UserEndpointLimit,
 };
 
@@ -23,7 +23,7 @@ fn full_key() -> KeyItem {
         tenant: Some("acme".to_owned()),
         tier: Some("gold".to_owned()),
         scopes: vec!["check".to_owned(), "read \"all\"".to_owned()],
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_second: Some(0),
             requests_per_hour: Some(1),
             requests_per_day: Some(u32::MAX),
@@ -53,7 +53,7 @@ fn pairs() -> Vec<(Item, Item)> {
     let full_quota = QuotaItem {
         user: "bob".to_owned(),
         tier: Some("gold".to_owned()),
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_hour: Some(0),
             requests_per_day: Some(u32::MAX),
             burst: Some(1),
@@ -155,13 +155,13 @@ pub(crate) async fn invalid_items_are_rejected(empty: TestDatabase) {
         let table = ["user_endpoint_limits_", "rate_limit_rules_", "tiers_", "api_keys_"];
         assert!(table.iter().any(|table| constraint.starts_with(table)), "no constraint in {error}");
     }
-    let second = Numbers { requests_per_second: Some(1), ..Numbers::default() };
+    let second = AccountLimits { requests_per_second: Some(1), ..AccountLimits::default() };
     let rejected_before_the_database = [
         (Item::Limit(UserEndpointLimit { window_micros: u64::MAX, ..good }), "window_micros"),
         (rule("r", json!({"colour": "red"})), "colour"),
         (rule("r", json!({"limits": 5})), "limits"),
         (tier("t", "", json!({"per": ["user"]})), "per"),
-        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, numbers: second }), "requests_per_second"),
+        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, limits: second }), "requests_per_second"),
         (quota("u", Some("")), "tier"),
         (Item::Key(KeyItem { user: Some(String::new()), ..key("k") }), "user_id"),
     ];

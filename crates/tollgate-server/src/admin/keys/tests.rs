@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tollgate::{MemoryCounters, Seed};
-use tollgate_stores::sql::{AppliedChange, ItemChange, Numbers};
+use tollgate_stores::sql::{AccountLimits, AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::{App, Secrets};
@@ -44,7 +44,7 @@ fn made() -> Made {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,

@@ -1,12 +1,13 @@
 //! Converts items to rows of their tables and back.
 
 use serde_json::{Map, Value as Json};
+use tollgate::accounts::AccountLimits;
 
 use super::row_reader::RowReader;
 use super::rule_columns;
 use super::table::{ColumnType, ColumnValue, Table};
 use super::{
-    BlockItem, BlockKind, Item, ItemKind, KeyItem, Numbers, QuotaItem, RuleItem, StoredItem, TierItem,
+    BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
     UserEndpointLimit,
 };
 use crate::sql::engine::{Row, from_i64, to_i64};
@@ -83,7 +84,7 @@ pub(in crate::sql) fn item(kind: ItemKind, columns: Vec<ColumnValue>) -> Result<
         ItemKind::Quota => Item::Quota(QuotaItem {
             user: row.text()?,
             tier: row.maybe_text()?,
-            numbers: numbers(&mut row, None)?,
+            limits: limits(&mut row, None)?,
         }),
         ItemKind::Key => Item::Key(key(&mut row)?),
         ItemKind::Block => Item::Block(BlockItem {
@@ -158,7 +159,7 @@ fn columns_json(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
 }
 
 fn quota_columns(quota: &QuotaItem) -> Result<Vec<ColumnValue>, DatabaseError> {
-    let Numbers { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.numbers;
+    let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.limits;
     if requests_per_second.is_some() {
         return Err(DatabaseError::value("requests_per_second", ValueError::NotAllowed));
     }
@@ -182,10 +183,10 @@ fn key_columns(key: &KeyItem) -> Result<Vec<ColumnValue>, DatabaseError> {
         not_empty(key.tenant.as_deref(), "tenant")?,
         not_empty(key.tier.as_deref(), "tier")?,
         ColumnValue::Text(Some(Json::from(key.scopes.as_slice()).to_string())),
-        key.numbers.requests_per_second.into(),
-        key.numbers.requests_per_hour.into(),
-        key.numbers.requests_per_day.into(),
-        key.numbers.burst.into(),
+        key.limits.requests_per_second.into(),
+        key.limits.requests_per_hour.into(),
+        key.limits.requests_per_day.into(),
+        key.limits.burst.into(),
         micros(key.expires_at_micros, "expires_at_micros")?,
         micros(key.revoked_at_micros, "revoked_at_micros")?,
         not_empty(key.revoked_by.as_deref(), "revoked_by")?,
@@ -203,8 +204,8 @@ fn not_empty(text: Option<&str>, field: &'static str) -> Result<ColumnValue, Dat
     Ok(text.into())
 }
 
-fn numbers(row: &mut RowReader, requests_per_second: Option<u32>) -> Result<Numbers, DatabaseError> {
-    Ok(Numbers {
+fn limits(row: &mut RowReader, requests_per_second: Option<u32>) -> Result<AccountLimits, DatabaseError> {
+    Ok(AccountLimits {
         requests_per_second,
         requests_per_hour: row.maybe_number()?,
         requests_per_day: row.maybe_number()?,
@@ -223,9 +224,9 @@ fn key(row: &mut RowReader) -> Result<KeyItem, DatabaseError> {
         tenant: row.maybe_text()?,
         tier: row.maybe_text()?,
         scopes: serde_json::from_str(&row.text()?).map_err(|_| row.corrupt())?,
-        numbers: {
+        limits: {
             let per_second = row.maybe_number()?;
-            numbers(row, per_second)?
+            limits(row, per_second)?
         },
         expires_at_micros: row.maybe_number()?,
         revoked_at_micros: row.maybe_number()?,

@@ -1,21 +1,21 @@
 //! The door: text from outside becomes checked types here, or a list of everything that is wrong with it.
 
 pub mod document;
-mod fields;
 mod json;
 mod limits;
+mod normalization;
 mod rule;
 mod short_forms;
-mod slips;
-mod spelling;
+mod suggest;
+mod table_reader;
 pub mod values;
 
 use hashbrown::HashSet;
 
-pub use self::document::{Document, Fields, Node, Origin, Problem, Problems, Value};
+pub use self::document::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
+pub use self::normalization::read_normalization;
 pub use self::rule::read as read_rule;
 pub use self::short_forms::{read_limit_and_window, read_tier};
-pub use self::spelling::read_spelling;
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet, RuleSetError};
 use crate::time::Span;
@@ -38,14 +38,14 @@ impl RuleSet {
         let mut fields = document.fields(&mut problems);
         let set = read_rules(&mut fields);
         fields.finish();
-        problems.or(set)
+        problems.into_result(set)
     }
 }
 
 /// Reads the keys of a file that make a rule set, and leaves the others.
 ///
 /// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
-pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
+pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     let mut names = Names::default();
     let own: Vec<Rule> =
         fields.list_of_tables("rules", |one| names.unique(one, ("name", rule::peek_name), read_rule));
@@ -59,7 +59,7 @@ pub fn read_rules(fields: &mut Fields<'_, '_>) -> Option<RuleSet> {
         // Told above, where it is written.
         Err(RuleSetError::DuplicateName(_)) if wrong => None,
         Err(error) => {
-            fields.complain("rules", error.to_string());
+            fields.report("rules", error.to_string());
             None
         }
     }
@@ -75,21 +75,21 @@ impl Names {
     /// stands the key that it is written at, and how it is made of what is written.
     fn unique(
         &mut self,
-        fields: &mut Fields<'_, '_>,
-        (key, name): (&str, fn(&Fields<'_, '_>) -> Option<String>),
-        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>,
+        fields: &mut TableReader<'_, '_>,
+        (key, name): (&str, fn(&TableReader<'_, '_>) -> Option<String>),
+        read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>,
     ) -> Option<Rule> {
         let rule = read(fields);
         if let Some(name) = name(fields)
             && !self.0.insert(name.clone().into())
         {
-            fields.complain(key, format!("an earlier rule is named {name:?} already"));
+            fields.report(key, format!("an earlier rule is named {name:?} already"));
         }
         rule
     }
 }
 
-fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
+fn read_penalties(fields: &mut TableReader<'_, '_>) -> Option<PenaltyPolicy> {
     let default = PenaltyPolicy::default();
     let enabled = fields.read("enabled", values::boolean).unwrap_or(false);
     let span = |least: Span| {
@@ -105,7 +105,7 @@ fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
     if base_cooldown.is_some_and(|base| base > cooldown_max) {
         let reason =
             format!("is longer than max_cooldown, {cooldown_max}: no cooldown would ever be so long");
-        fields.complain("base_cooldown", reason);
+        fields.report("base_cooldown", reason);
     }
     let policy = PenaltyPolicy {
         detection_window: fields.read("detection_window", span(second)).unwrap_or(default.detection_window),
@@ -120,7 +120,7 @@ fn read_penalties(fields: &mut Fields<'_, '_>) -> Option<PenaltyPolicy> {
     let levels_max = VIOLATIONS_MAX.saturating_sub(policy.violation_threshold as usize);
     if !(1..=levels_max).contains(&levels) {
         let reason = format!("needs 1 to {levels_max} multipliers, not {levels}");
-        fields.complain("penalty_multipliers", reason);
+        fields.report("penalty_multipliers", reason);
     }
     enabled.then_some(policy)
 }

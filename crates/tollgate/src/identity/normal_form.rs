@@ -19,7 +19,7 @@ const CASES: CaseMapperBorrowed<'static> = CaseMapper::new();
 
 /// Which spellings of an identifier are the same.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Fold {
+pub enum NormalForm {
     /// None: every byte counts.
     #[default]
     Exact,
@@ -31,39 +31,40 @@ pub enum Fold {
     NfcCasefold,
 }
 
-impl Fold {
+impl NormalForm {
     /// All of them.
-    pub const ALL: [Fold; 4] = [Fold::Exact, Fold::Nfc, Fold::Casefold, Fold::NfcCasefold];
+    pub const ALL: [NormalForm; 4] =
+        [NormalForm::Exact, NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
     /// The name users write and read.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Fold::Exact => "exact",
-            Fold::Nfc => "nfc",
-            Fold::Casefold => "casefold",
-            Fold::NfcCasefold => "nfc+casefold",
+            NormalForm::Exact => "exact",
+            NormalForm::Nfc => "nfc",
+            NormalForm::Casefold => "casefold",
+            NormalForm::NfcCasefold => "nfc+casefold",
         }
     }
 
     /// The form that all spellings share. What has it already is borrowed, not copied; folding twice changes nothing.
     ///
     /// ```
-    /// use tollgate::identity::Fold;
+    /// use tollgate::identity::NormalForm;
     ///
-    /// let fold = Fold::NfcCasefold;
-    /// assert_eq!(fold.apply("STRASSE"), fold.apply("Straße"));
-    /// assert_eq!(fold.apply("Rene\u{301}"), "rené");
-    /// assert_eq!(Fold::Exact.apply("Alice"), "Alice");
+    /// let fold = NormalForm::NfcCasefold;
+    /// assert_eq!(fold.normalize("STRASSE"), fold.normalize("Straße"));
+    /// assert_eq!(fold.normalize("Rene\u{301}"), "rené");
+    /// assert_eq!(NormalForm::Exact.normalize("Alice"), "Alice");
     /// ```
-    pub fn apply(self, text: &str) -> Cow<'_, str> {
+    pub fn normalize(self, text: &str) -> Cow<'_, str> {
         if self.keeps(text) {
             return Cow::Borrowed(text);
         }
         let folded = match self {
-            Fold::Exact => return Cow::Borrowed(text),
-            Fold::Nfc => NFC.normalize(text),
-            Fold::Casefold => CASES.fold_string(text),
-            Fold::NfcCasefold => {
+            NormalForm::Exact => return Cow::Borrowed(text),
+            NormalForm::Nfc => NFC.normalize(text),
+            NormalForm::Casefold => CASES.fold_string(text),
+            NormalForm::NfcCasefold => {
                 let composed = NFC.normalize(&CASES.fold_string(&NFD.normalize(text))).into_owned();
                 Cow::Owned(composed)
             }
@@ -74,9 +75,9 @@ impl Fold {
     /// Whether the text has its form already, as far as that can be told at a glance: it is ASCII, as nearly all are.
     fn keeps(self, text: &str) -> bool {
         match self {
-            Fold::Exact => true,
-            Fold::Nfc => text.is_ascii(),
-            Fold::Casefold | Fold::NfcCasefold => {
+            NormalForm::Exact => true,
+            NormalForm::Nfc => text.is_ascii(),
+            NormalForm::Casefold | NormalForm::NfcCasefold => {
                 text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase())
             }
         }
@@ -85,7 +86,7 @@ impl Fold {
 
 /// A character as paths are compared without case: Unicode's simple folding. No character beyond ASCII becomes one of
 /// ASCII (the Kelvin sign stays what it is): no server takes the one for the other.
-pub(crate) fn fold_path_character(character: char) -> char {
+pub(crate) fn casefold_path_char(character: char) -> char {
     let folded = CASES.simple_fold(character);
     if folded.is_ascii() && !character.is_ascii() { character } else { folded }
 }
@@ -96,7 +97,7 @@ mod tests {
 
     use super::*;
 
-    const FOLDING: [Fold; 3] = [Fold::Nfc, Fold::Casefold, Fold::NfcCasefold];
+    const FOLDING: [NormalForm; 3] = [NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
     #[test]
     fn t11_each_form_makes_its_spellings_one_and_no_others() {
@@ -116,9 +117,9 @@ mod tests {
             ("①", "1", [false; 3]),
         ];
         for (one, other, same) in pairs {
-            assert_ne!(Fold::Exact.apply(one), Fold::Exact.apply(other));
+            assert_ne!(NormalForm::Exact.normalize(one), NormalForm::Exact.normalize(other));
             for (fold, same) in FOLDING.into_iter().zip(same) {
-                assert_eq!(fold.apply(one) == fold.apply(other), same, "{one:?} {other:?} {fold:?}");
+                assert_eq!(fold.normalize(one) == fold.normalize(other), same, "{one:?} {other:?} {fold:?}");
             }
         }
     }
@@ -131,8 +132,8 @@ mod tests {
             // Alone, and with the accents that are known to interact with what folding leaves.
             for text in [String::from(character), format!("{character}\u{345}\u{301}")] {
                 for fold in FOLDING {
-                    let once = fold.apply(&text);
-                    assert_eq!(fold.apply(&once), once, "{text:?} {fold:?}");
+                    let once = fold.normalize(&text);
+                    assert_eq!(fold.normalize(&once), once, "{text:?} {fold:?}");
                     assert!(!once.is_empty(), "{text:?}");
                 }
             }
@@ -141,21 +142,21 @@ mod tests {
 
     #[test]
     fn what_is_folded_already_is_not_copied() {
-        for fold in Fold::ALL {
+        for fold in NormalForm::ALL {
             for text in ["alice", "tenant-7_x@example.org", "", "rené", "日本"] {
-                assert!(matches!(fold.apply(text), Cow::Borrowed(_)), "{text} {fold:?}");
+                assert!(matches!(fold.normalize(text), Cow::Borrowed(_)), "{text} {fold:?}");
             }
         }
-        assert!(matches!(Fold::Nfc.apply("Alice"), Cow::Borrowed(_)));
+        assert!(matches!(NormalForm::Nfc.normalize("Alice"), Cow::Borrowed(_)));
     }
 
     #[test]
     fn t14_no_character_of_a_path_becomes_one_of_ascii() {
         for character in '\u{80}'..='\u{1ffff}' {
-            assert!(!fold_path_character(character).is_ascii(), "{character:?}");
+            assert!(!casefold_path_char(character).is_ascii(), "{character:?}");
         }
         for (upper, lower) in [('A', 'a'), ('É', 'é'), ('Σ', 'ς'), ('Ⱥ', 'ⱥ'), ('ẞ', 'ß')] {
-            assert_eq!(fold_path_character(upper), fold_path_character(lower));
+            assert_eq!(casefold_path_char(upper), casefold_path_char(lower));
         }
     }
 
@@ -166,9 +167,9 @@ mod tests {
         fn t11_folding_twice_changes_nothing(
             text in prop_oneof![any::<String>(), "[a-zA-Zéßſ\u{300}-\u{345}\u{3b1}-\u{3c9}\u{1f80}-\u{1fff}\u{1100}-\u{11ff}]{0,12}"],
         ) {
-            for fold in Fold::ALL {
-                let once = fold.apply(&text);
-                prop_assert_eq!(fold.apply(&once), once.clone());
+            for fold in NormalForm::ALL {
+                let once = fold.normalize(&text);
+                prop_assert_eq!(fold.normalize(&once), once.clone());
                 prop_assert_eq!(once.is_empty(), text.is_empty());
             }
         }
@@ -176,7 +177,7 @@ mod tests {
         #[test]
         fn t11_a_text_and_its_decomposition_are_one(text in any::<String>()) {
             let apart = NFD.normalize(&text);
-            prop_assert_eq!(Fold::NfcCasefold.apply(&apart), Fold::NfcCasefold.apply(&text));
+            prop_assert_eq!(NormalForm::NfcCasefold.normalize(&apart), NormalForm::NfcCasefold.normalize(&text));
         }
     }
 }

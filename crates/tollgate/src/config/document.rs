@@ -8,7 +8,7 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-pub use super::fields::Fields;
+pub use super::table_reader::TableReader;
 
 /// Where a value was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,9 +42,9 @@ pub enum Value {
     /// A date or a time, which nothing here uses.
     Datetime,
     /// A list.
-    List(Vec<Node>),
+    List(Vec<LocatedValue>),
     /// A table, in the order written.
-    Table(Vec<(String, Node)>),
+    Table(Vec<(String, LocatedValue)>),
 }
 
 impl Value {
@@ -64,7 +64,7 @@ impl Value {
 
 /// A value and its place.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct LocatedValue {
     /// What was written.
     pub value: Value,
     /// Where.
@@ -112,7 +112,7 @@ impl Problems {
     ///
     /// # Errors
     /// The problems.
-    pub fn or<T>(mut self, value: Option<T>) -> Result<T, Problems> {
+    pub fn into_result<T>(mut self, value: Option<T>) -> Result<T, Problems> {
         // In the order of the file, whatever order the keys were read in.
         self.0.sort_by_key(|problem| match problem.origin {
             Origin::Line(line) => line,
@@ -127,7 +127,7 @@ impl Problems {
 
 /// Something that was to have keys, and is no table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NoTable {
+pub struct NotATable {
     /// What.
     pub key: String,
     /// What it is.
@@ -137,7 +137,7 @@ pub struct NoTable {
 /// A whole document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    root: Vec<(String, Node)>,
+    root: Vec<(String, LocatedValue)>,
     /// What is said of keys that are missing.
     origin: Origin,
 }
@@ -179,29 +179,36 @@ impl Document {
     ///
     /// # Errors
     /// When something on the way is no table. It stays as it is, for its reader to complain of.
-    pub fn set(&mut self, path: &[&str], value: Value, origin: &Origin) -> Result<(), NoTable> {
+    pub fn set(&mut self, path: &[&str], value: Value, origin: &Origin) -> Result<(), NotATable> {
         let Some((last, parents)) = path.split_last() else { return Ok(()) };
         let mut table = &mut self.root;
         for (depth, key) in parents.iter().enumerate() {
-            let node = entry(table, key, || Node { value: Value::Table(Vec::new()), origin: origin.clone() });
+            let node = entry(table, key, || LocatedValue {
+                value: Value::Table(Vec::new()),
+                origin: origin.clone(),
+            });
             let kind = node.value.kind();
             let Value::Table(next) = &mut node.value else {
-                return Err(NoTable { key: parents[..=depth].join("."), kind });
+                return Err(NotATable { key: parents[..=depth].join("."), kind });
             };
             table = next;
         }
-        let placeholder = || Node { value: Value::Datetime, origin: origin.clone() };
-        *entry(table, last, placeholder) = Node { value, origin: origin.clone() };
+        let placeholder = || LocatedValue { value: Value::Datetime, origin: origin.clone() };
+        *entry(table, last, placeholder) = LocatedValue { value, origin: origin.clone() };
         Ok(())
     }
 
     /// Reads the document; mistakes go to `problems`.
-    pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> Fields<'n, 'p> {
-        Fields::new(&self.root, String::new(), self.origin.clone(), problems)
+    pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> TableReader<'n, 'p> {
+        TableReader::new(&self.root, String::new(), self.origin.clone(), problems)
     }
 }
 
-fn entry<'t>(table: &'t mut Vec<(String, Node)>, key: &str, new: impl FnOnce() -> Node) -> &'t mut Node {
+fn entry<'t>(
+    table: &'t mut Vec<(String, LocatedValue)>,
+    key: &str,
+    new: impl FnOnce() -> LocatedValue,
+) -> &'t mut LocatedValue {
     let position = table.iter().position(|(known, _)| known == key).unwrap_or_else(|| {
         table.push((key.to_owned(), new()));
         table.len() - 1
@@ -221,12 +228,12 @@ impl Lines {
         self.0.partition_point(|newline| *newline < offset) + 1
     }
 
-    fn table(&self, table: &DeTable<'_>) -> Vec<(String, Node)> {
+    fn table(&self, table: &DeTable<'_>) -> Vec<(String, LocatedValue)> {
         let entries = table.iter();
         entries.map(|(key, value)| (key.get_ref().to_string(), self.node(value))).collect()
     }
 
-    fn node(&self, spanned: &Spanned<DeValue<'_>>) -> Node {
+    fn node(&self, spanned: &Spanned<DeValue<'_>>) -> LocatedValue {
         let value = match spanned.get_ref() {
             DeValue::Boolean(value) => Value::Boolean(*value),
             DeValue::String(text) => Value::Text(text.to_string()),
@@ -238,6 +245,6 @@ impl Lines {
             DeValue::Array(items) => Value::List(items.iter().map(|item| self.node(item)).collect()),
             DeValue::Table(table) => Value::Table(self.table(table)),
         };
-        Node { value, origin: Origin::Line(self.of(spanned.span().start)) }
+        LocatedValue { value, origin: Origin::Line(self.of(spanned.span().start)) }
     }
 }

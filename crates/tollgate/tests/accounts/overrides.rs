@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use tollgate::accounts::{AccountError, Blocked, NewKey, Numbers};
+use tollgate::accounts::{AccountError, AccountLimits, BlockTarget, NewKey};
 use tollgate::counters::conformance::block_on;
 use tollgate::counters::{
     Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
@@ -36,7 +36,7 @@ fn numbers_come_before_others_in_the_order_check_config_key_user_rule() {
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(4)).unwrap());
     assert_eq!((limit(&plain), numbers(&plain)), (4, Some("@quota")));
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), numbers: per_hour(3), ..new_key("k1") };
+        let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     assert_eq!((limit(&plain), numbers(&plain)), (3, Some("@key")));
@@ -66,7 +66,7 @@ fn a_keys_own_numbers_count_by_key_and_its_users_by_user() {
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
         for key in ["k1", "k2"] {
-            let key = NewKey { user: Some("alice"), numbers: per_hour(3), ..new_key(key) };
+            let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key(key) };
             editor.put_key(&key).unwrap();
         }
     });
@@ -78,8 +78,13 @@ fn a_keys_own_numbers_count_by_key_and_its_users_by_user() {
 #[test]
 fn several_windows_are_several_charges_and_all_hold() {
     let limiter = limiter(RULES);
-    let numbers = Numbers { per_second: Some(3), per_hour: Some(5), per_day: Some(6), burst: None };
-    edit(&limiter, |editor| editor.put_key(&NewKey { numbers, ..new_key("k1") }).unwrap());
+    let limits = AccountLimits {
+        requests_per_second: Some(3),
+        requests_per_hour: Some(5),
+        requests_per_day: Some(6),
+        burst: None,
+    };
+    edit(&limiter, |editor| editor.put_key(&NewKey { limits, ..new_key("k1") }).unwrap());
     let request = by_key("api_key:k1");
     let decision = look(&limiter, &request);
     let windows: Vec<u64> = decision.reports.iter().map(|report| report.window.as_secs_ceil()).collect();
@@ -92,14 +97,14 @@ fn several_windows_are_several_charges_and_all_hold() {
 #[test]
 fn a_burst_is_what_every_bucket_holds_as_in_the_short_forms() {
     let limiter = limiter(RULES);
-    let numbers = Numbers { per_hour: Some(3_600), burst: Some(2), ..Numbers::default() };
-    edit(&limiter, |editor| editor.put_user("alice", None, numbers).unwrap());
+    let limits = AccountLimits { requests_per_hour: Some(3_600), burst: Some(2), ..AccountLimits::default() };
+    edit(&limiter, |editor| editor.put_user("alice", None, limits).unwrap());
     assert_eq!(admitted(&limiter, &by_user("alice")), 2);
     let written = RuleSet::from_toml(
         "[[tiers]]\nname = \"t\"\nrequests_per_hour = 3600\nrequests_per_day = 9\nburst_size = 2",
     );
-    let numbers = Numbers { per_day: Some(9), ..numbers };
-    edit(&limiter, |editor| editor.put_user("alice", None, numbers).unwrap());
+    let limits = AccountLimits { requests_per_day: Some(9), ..limits };
+    edit(&limiter, |editor| editor.put_user("alice", None, limits).unwrap());
     let decision = look(&limiter, &by_user("alice"));
     for (report, limit) in decision.reports.iter().zip(&written.unwrap().rules()[0].limits) {
         assert_eq!((report.requests, report.capacity), (limit.limit.requests(), limit.limit.capacity()));
@@ -127,7 +132,7 @@ fn own_numbers_take_the_place_of_the_first_rule_that_counts_their_owner() {
     "#;
     let limiter = limiter(rules);
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), numbers: per_hour(7), ..new_key("k1") };
+        let key = NewKey { user: Some("alice"), limits: per_hour(7), ..new_key("k1") };
         editor.put_key(&key).unwrap();
         editor.put_user("bob", None, per_hour(5)).unwrap();
     });
@@ -149,7 +154,7 @@ fn own_numbers_apply_alone_under_their_own_name_where_no_rule_counts_their_owner
     let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { tenants = [\"acme\"] }\naction = \"allow\"");
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
-        editor.put_key(&NewKey { numbers: per_hour(3), ..new_key("k1") }).unwrap();
+        editor.put_key(&NewKey { limits: per_hour(3), ..new_key("k1") }).unwrap();
     });
     assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["@quota"]);
     assert_eq!(asked(&look(&limiter, &by_key("api_key:k1"))), ["@key"]);
@@ -178,8 +183,8 @@ fn a_reset_clears_the_counters_of_own_numbers() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
-        let numbers = Numbers { per_day: Some(9), ..per_hour(3) };
-        editor.put_key(&NewKey { user: Some("alice"), numbers, ..new_key("k1") }).unwrap();
+        let limits = AccountLimits { requests_per_day: Some(9), ..per_hour(3) };
+        editor.put_key(&NewKey { user: Some("alice"), limits, ..new_key("k1") }).unwrap();
     });
     let by_key = by_key("api_key:k1");
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
@@ -270,7 +275,7 @@ fn numbers_in_place_of_a_rule_are_counted_under_one_name_whichever_rule_it_is() 
     let of_endpoint = checked();
     let own = minute(3);
     block_on(limiter.check(&Request { limit_override: Some(&own), ..on("/a") }, NOW));
-    assert!(limiter.counters().take().is_disjoint(&of_endpoint), "a check's own numbers are others");
+    assert!(limiter.counters().take().is_disjoint(&of_endpoint), "a check's own limits are others");
     block_on(limiter.reset(&on("/a"))).unwrap();
     let reset = limiter.counters().take();
     assert!(reset.is_superset(&of_endpoint), "a reset finds those too: {reset:?} {of_endpoint:?}");
@@ -281,7 +286,7 @@ fn an_inspection_shows_own_numbers_and_what_is_used_of_them() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(4)).unwrap();
-        let key = NewKey { user: Some("alice"), numbers: per_hour(3), ..new_key("k1") };
+        let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     limiter.check_now(&by_key("api_key:k1"), NOW);
@@ -314,15 +319,18 @@ fn from_a_rule_to_own_numbers_and_back_never_admits_more_than_both() {
 
 #[test]
 fn numbers_that_make_no_limit_are_refused_with_their_field_and_change_nothing() {
-    let huge = Numbers { per_day: Some(u32::MAX), burst: Some(0), ..Numbers::default() };
-    let alone = Numbers { burst: Some(3), ..Numbers::default() };
+    let huge = AccountLimits { requests_per_day: Some(u32::MAX), burst: Some(0), ..AccountLimits::default() };
+    let alone = AccountLimits { burst: Some(3), ..AccountLimits::default() };
     let (long, limit) = ("x".repeat(257), |field, reason| AccountError::Limit { field, reason });
     let mut editor = Accounts::default().edit();
     assert_eq!(editor.put_user("a", None, huge), Err(limit("burst", LimitError::BurstZero)));
     assert_eq!(editor.put_user("a", None, alone), Err(AccountError::BurstAlone));
     assert_eq!(alone.check(), Err(AccountError::BurstAlone));
     for (user, tier) in [("", None), (&*long, None), ("a", Some("")), ("a", Some(&*long))] {
-        assert!(matches!(editor.put_user(user, tier, Numbers::default()), Err(AccountError::Id { .. })));
+        assert!(matches!(
+            editor.put_user(user, tier, AccountLimits::default()),
+            Err(AccountError::Id { .. })
+        ));
     }
     for key in [
         new_key(""),
@@ -330,7 +338,7 @@ fn numbers_that_make_no_limit_are_refused_with_their_field_and_change_nothing() 
         NewKey { user: Some(&long), ..new_key("k") },
         NewKey { tenant: Some(""), ..new_key("k") },
         NewKey { tier: Some(""), ..new_key("k") },
-        NewKey { numbers: alone, ..new_key("k") },
+        NewKey { limits: alone, ..new_key("k") },
     ] {
         assert!(editor.put_key(&key).is_err(), "{key:?}");
     }
@@ -350,7 +358,7 @@ fn a_key_knows_when_it_and_its_previous_secret_are_over() {
     let mut editor = Accounts::default().edit();
     let key = NewKey { previous: Some(([1; 32], at)), expires_at: Some(at), scopes: 0xbeef, ..new_key("k1") };
     editor.put_key(&key).unwrap();
-    editor.put_block(Blocked::User("x"), "", None);
+    editor.put_block(BlockTarget::User("x"), "", None);
     let accounts = editor.finish();
     let key = accounts.key("k1").unwrap();
     let before = at - Span::from_micros(1);

@@ -2,12 +2,12 @@
 
 use hashbrown::HashMap;
 
-use super::document::{Node, Origin, Problem, Problems, Value};
-use super::slips::closest;
+use super::document::{LocatedValue, Origin, Problem, Problems, Value};
+use super::suggest::closest;
 
-/// A table being read. Each key is asked for once; [`Fields::finish`] complains of those nobody asked for.
-pub struct Fields<'n, 'p> {
-    entries: HashMap<&'n str, &'n Node>,
+/// A table being read. Each key is asked for once; [`TableReader::finish`] complains of those nobody asked for.
+pub struct TableReader<'n, 'p> {
+    entries: HashMap<&'n str, &'n LocatedValue>,
     asked: Vec<&'static str>,
     path: String,
     origin: Origin,
@@ -15,16 +15,16 @@ pub struct Fields<'n, 'p> {
     problems_before: usize,
 }
 
-impl<'n, 'p> Fields<'n, 'p> {
+impl<'n, 'p> TableReader<'n, 'p> {
     pub(super) fn new(
-        table: &'n [(String, Node)],
+        table: &'n [(String, LocatedValue)],
         path: String,
         origin: Origin,
         problems: &'p mut Problems,
     ) -> Self {
         let entries = table.iter().map(|(key, node)| (&**key, node)).collect();
         let problems_before = problems.0.len();
-        Fields { entries, asked: Vec::new(), path, origin, problems, problems_before }
+        TableReader { entries, asked: Vec::new(), path, origin, problems, problems_before }
     }
 
     /// The value of `key`, if it is there and `parse` takes it.
@@ -56,7 +56,7 @@ impl<'n, 'p> Fields<'n, 'p> {
     ) -> Option<T> {
         if !self.entries.contains_key(key) {
             self.asked.push(key);
-            self.complain(key, "is missing".to_owned());
+            self.report(key, "is missing".to_owned());
             return None;
         }
         self.read(key, parse)
@@ -88,7 +88,11 @@ impl<'n, 'p> Fields<'n, 'p> {
     }
 
     /// A table inside this one.
-    pub fn table<T>(&mut self, key: &'static str, read: impl FnOnce(&mut Fields<'_, '_>) -> T) -> Option<T> {
+    pub fn table<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(&mut TableReader<'_, '_>) -> T,
+    ) -> Option<T> {
         let node = self.take(key)?;
         let path = self.key(key);
         self.sub_table(node, path, read)
@@ -98,7 +102,7 @@ impl<'n, 'p> Fields<'n, 'p> {
     pub fn list_of_tables<T>(
         &mut self,
         key: &'static str,
-        mut read: impl FnMut(&mut Fields<'_, '_>) -> Option<T>,
+        mut read: impl FnMut(&mut TableReader<'_, '_>) -> Option<T>,
     ) -> Vec<T> {
         let Some(node) = self.take(key) else { return Vec::new() };
         let Value::List(items) = &node.value else {
@@ -151,15 +155,15 @@ impl<'n, 'p> Fields<'n, 'p> {
 
     fn sub_table<T>(
         &mut self,
-        node: &Node,
+        node: &LocatedValue,
         path: String,
-        read: impl FnOnce(&mut Fields<'_, '_>) -> T,
+        read: impl FnOnce(&mut TableReader<'_, '_>) -> T,
     ) -> Option<T> {
         let Value::Table(table) = &node.value else {
             self.push(node.origin.clone(), path, format!("must be a table, not {}", node.value.kind()));
             return None;
         };
-        let mut fields = Fields::new(table, path, node.origin.clone(), self.problems);
+        let mut fields = TableReader::new(table, path, node.origin.clone(), self.problems);
         let value = read(&mut fields);
         fields.finish();
         Some(value)
@@ -176,7 +180,7 @@ impl<'n, 'p> Fields<'n, 'p> {
     }
 
     /// Complains about a key, at its place if it is there.
-    pub fn complain(&mut self, key: &str, reason: String) {
+    pub fn report(&mut self, key: &str, reason: String) {
         let origin = self.entries.get(key).map_or(&self.origin, |node| &node.origin).clone();
         self.push(origin, self.key(key), reason);
     }
@@ -200,7 +204,7 @@ impl<'n, 'p> Fields<'n, 'p> {
 
     /// Complains of every key that nobody asked for.
     pub fn finish(&mut self) {
-        let mut unknown: Vec<(&str, &Node)> =
+        let mut unknown: Vec<(&str, &LocatedValue)> =
             self.entries.iter().filter(|(key, _)| !self.asked.contains(key)).map(|(k, n)| (*k, *n)).collect();
         unknown.sort_unstable_by_key(|(key, _)| *key);
         for (key, node) in unknown {
@@ -212,7 +216,7 @@ impl<'n, 'p> Fields<'n, 'p> {
         }
     }
 
-    fn take(&mut self, key: &'static str) -> Option<&'n Node> {
+    fn take(&mut self, key: &'static str) -> Option<&'n LocatedValue> {
         self.asked.push(key);
         self.entries.get(key).copied()
     }

@@ -1,15 +1,15 @@
 //! Every counter of one client, whichever rule would apply to its next request: what is cleared and looked at.
 
+use super::evaluate::{ChargePlan, Evaluation};
 use super::rule::Rule;
 use super::set::RuleSet;
-use super::walk::{Plan, Walk};
-use crate::accounts::Resolved;
+use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
 use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
 use crate::inspect::EndpointScope;
 
 /// A rule that counts by something the request does not say.
-pub(crate) struct Unsaid<'a> {
+pub(crate) struct MissingDimension<'a> {
     pub(crate) rule: &'a str,
     /// What that is.
     pub(crate) by: Vec<&'a Dimension>,
@@ -27,7 +27,7 @@ impl RuleSet {
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
-    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
+    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         self.own_charges(&self.resolve(request, scratch), seed, EndpointScope::Requested, |_| true)
     }
 
@@ -40,7 +40,7 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
         endpoints: EndpointScope,
-    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
+    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
         let of_plan = |rule: &Rule| {
@@ -51,26 +51,26 @@ impl RuleSet {
             let mut unused = SubjectHasher::new(seed);
             let mut said =
                 |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
-            rule.per.iter().any(|by| (by.names_client() || *by == Dimension::Tenant) && said(by))
+            rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && said(by))
         };
         self.own_charges(&resolved, seed, endpoints, |rule| rule.enabled && of_plan(rule) && of_kind(rule))
     }
 
     fn own_charges<'a>(
         &'a self,
-        resolved: &Resolved<'a>,
+        resolved: &ResolvedRequest<'a>,
         seed: Seed,
         endpoints: EndpointScope,
         wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<Unsaid<'a>>) {
+    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let request = &resolved.request;
-        let mut plan = Plan::default();
-        let mut walk = Walk::new(self, request, seed, &mut plan);
+        let mut plan = ChargePlan::default();
+        let mut walk = Evaluation::new(self, request, seed, &mut plan);
         let mut skipped = Vec::new();
         let said = |dimension: &Dimension| {
             endpoints == EndpointScope::Requested || *dimension != Dimension::Endpoint
         };
-        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.briefs)) {
+        for (position, (rule, brief)) in (0u32..).zip(self.rules.iter().zip(&*self.compiled)) {
             let patterns = &rule.when.endpoints;
             let elsewhere = endpoints == EndpointScope::Requested
                 && !patterns.is_empty()
@@ -84,7 +84,7 @@ impl RuleSet {
             if by.is_empty() {
                 walk.charge_rule(position, brief, values.subject(), Effect::Enforce);
             } else {
-                skipped.push(Unsaid { rule: &rule.name, by });
+                skipped.push(MissingDimension { rule: &rule.name, by });
             }
         }
         // Whichever of them applies to the next request.

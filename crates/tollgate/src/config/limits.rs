@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::civil::Weekday;
 
-use super::document::{Fields, Value};
+use super::document::{TableReader, Value};
 use super::values::{integer, span, text, word};
 use crate::calendar::{Calendar, CalendarUnit};
 use crate::limit::{Algorithm, Limit, LimitError, Window};
@@ -26,20 +26,20 @@ pub(super) const FORMS: [&str; 5] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].
 /// The limits of a rule, from `limits` or from `requests_per_*`.
 ///
 /// Of an action that could not be read nothing is known, so nothing is said of limits that it may not need.
-pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Option<Action>) -> Vec<Limit> {
+pub(super) fn read_limits(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> Vec<Limit> {
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     let max_delay = fields.read("max_delay", span);
     let max_delay = match (action, max_delay) {
         (Some(Action::Throttle), _) if !algorithm.has_burst() => {
             let reason = format!("needs token_bucket, gcra or leaky_bucket, not {algorithm}");
-            fields.complain("action", format!("\"throttle\" {reason}"));
+            fields.report("action", format!("\"throttle\" {reason}"));
             None
         }
         (Some(Action::Throttle), None) => Some(MAX_DELAY_DEFAULT),
         (Some(Action::Throttle) | None, given) => given.filter(|_| algorithm.has_burst()),
         (_, given) if algorithm == Algorithm::LeakyBucket => given,
         (_, Some(_)) => {
-            fields.complain(
+            fields.report(
                 "max_delay",
                 "needs action = \"throttle\" or algorithm = \"leaky_bucket\"".to_owned(),
             );
@@ -53,23 +53,23 @@ pub(super) fn read_limits(fields: &mut Fields<'_, '_>, action: Option<Action>) -
     limits
 }
 
-fn check_limits(fields: &mut Fields<'_, '_>, limits: &[Limit], action: Option<Action>) {
+fn check_limits(fields: &mut TableReader<'_, '_>, limits: &[Limit], action: Option<Action>) {
     let written = |key: &&&str| fields.has(key) && !fields.has_empty_list(key);
     let written = FORMS.iter().find(written).copied();
     match (action, written) {
         (Some(action), Some(key)) if !action.limits() => {
-            fields.complain(key, format!("has no meaning for action = {:?}", action.as_str()));
+            fields.report(key, format!("has no meaning for action = {:?}", action.as_str()));
         }
         (Some(action), None) if action.limits() => {
-            fields.complain("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
+            fields.report("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
         }
-        _ if limits.len() > 8 => fields.complain("limits", "a rule has at most 8 limits".to_owned()),
+        _ if limits.len() > 8 => fields.report("limits", "a rule has at most 8 limits".to_owned()),
         _ => {}
     }
     let windows: Vec<String> = limits.iter().map(|limit| limit.window().to_string()).collect();
     if let Some(twice) = (1..windows.len()).find(|n| windows[..*n].contains(&windows[*n])) {
         let window = &windows[twice];
-        fields.complain("limits", format!("two limits have the window {window}: only the lower would count"));
+        fields.report("limits", format!("two limits have the window {window}: only the lower would count"));
     }
 }
 
@@ -82,15 +82,23 @@ pub(super) fn algorithm(value: &Value) -> Result<Algorithm, String> {
     })
 }
 
-fn read_limit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Option<Span>) -> Option<Limit> {
+fn read_limit(
+    fields: &mut TableReader<'_, '_>,
+    algorithm: Algorithm,
+    max_delay: Option<Span>,
+) -> Option<Limit> {
     let requests = fields.require("requests", integer(0..=u32::MAX));
     let window = read_window(fields);
     let burst = fields.read("burst", integer(0..=u32::MAX));
-    make(fields, ["requests", "window", "burst"], Numbers { algorithm, requests, window, burst, max_delay })
+    make(
+        fields,
+        ["requests", "window", "burst"],
+        LimitFields { algorithm, requests, window, burst, max_delay },
+    )
 }
 
 /// The numbers of a limit, as far as they could be read.
-pub(super) struct Numbers {
+pub(super) struct LimitFields {
     pub(super) algorithm: Algorithm,
     pub(super) requests: Option<u32>,
     pub(super) window: Option<Window>,
@@ -99,8 +107,12 @@ pub(super) struct Numbers {
 }
 
 /// The limit that they make; what is wrong is told at the keys that stand for requests, window and burst.
-pub(super) fn make(fields: &mut Fields<'_, '_>, keys: [&'static str; 3], numbers: Numbers) -> Option<Limit> {
-    let Numbers { algorithm, requests, window, burst, max_delay } = numbers;
+pub(super) fn make(
+    fields: &mut TableReader<'_, '_>,
+    keys: [&'static str; 3],
+    numbers: LimitFields,
+) -> Option<Limit> {
+    let LimitFields { algorithm, requests, window, burst, max_delay } = numbers;
     // Each number beside others that do no harm: a mistake in one must not hide a mistake in the next.
     let second = || Window::Length(Span::from_secs(1));
     let few = requests.unwrap_or(0).min(1);
@@ -116,7 +128,7 @@ pub(super) fn make(fields: &mut Fields<'_, '_>, keys: [&'static str; 3], numbers
         limit = made.map_err(|error| wrong.push(error)).ok();
     }
     for error in wrong {
-        fields.complain(blame(error, keys), error.to_string());
+        fields.report(blame(error, keys), error.to_string());
     }
     limit
 }
@@ -130,7 +142,7 @@ fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'s
     }
 }
 
-fn read_window(fields: &mut Fields<'_, '_>) -> Option<Window> {
+fn read_window(fields: &mut TableReader<'_, '_>) -> Option<Window> {
     let unit = |value: &Value| match value {
         Value::Text(name) if ["day", "week", "month"].contains(&&**name) => Ok(None),
         other => span(other).map(Some),
@@ -140,7 +152,7 @@ fn read_window(fields: &mut Fields<'_, '_>) -> Option<Window> {
     let Some(None) = length else {
         for key in ["time_zone", "anchor"] {
             if fields.has(key) {
-                fields.complain(key, "needs a calendar window: \"day\", \"week\" or \"month\"".to_owned());
+                fields.report(key, "needs a calendar window: \"day\", \"week\" or \"month\"".to_owned());
             }
         }
         let _ = fields.read("anchor", |_| Ok(()));
@@ -151,14 +163,14 @@ fn read_window(fields: &mut Fields<'_, '_>) -> Option<Window> {
         Some("month") => CalendarUnit::Month(fields.read("anchor", integer(1..=31)).unwrap_or(1)),
         _ => {
             if fields.has("anchor") {
-                fields.complain("anchor", "has no meaning for \"day\": use \"week\" or \"month\"".to_owned());
+                fields.report("anchor", "has no meaning for \"day\": use \"week\" or \"month\"".to_owned());
                 let _ = fields.read("anchor", |_| Ok(()));
             }
             CalendarUnit::Day
         }
     };
     let calendar = Calendar::new(unit, zone.as_deref().unwrap_or("UTC"));
-    let calendar = calendar.map_err(|error| fields.complain("time_zone", error.to_string())).ok()?;
+    let calendar = calendar.map_err(|error| fields.report("time_zone", error.to_string())).ok()?;
     Some(Window::Calendar(Arc::new(calendar)))
 }
 
@@ -175,18 +187,22 @@ fn weekday(value: &Value) -> Result<Weekday, String> {
 }
 
 /// `requests_per_second` and so on, with one `burst_size` for all of them.
-fn read_per_unit(fields: &mut Fields<'_, '_>, algorithm: Algorithm, max_delay: Option<Span>) -> Vec<Limit> {
+fn read_per_unit(
+    fields: &mut TableReader<'_, '_>,
+    algorithm: Algorithm,
+    max_delay: Option<Span>,
+) -> Vec<Limit> {
     let burst = fields.read("burst_size", integer(1..=u32::MAX));
     let mut limits = Vec::new();
     for (key, secs) in UNITS {
         if let Some(requests) = fields.read(key, integer(0..=u32::MAX)) {
             let window = Some(Window::Length(Span::from_secs(secs)));
-            let numbers = Numbers { algorithm, requests: Some(requests), window, burst, max_delay };
+            let numbers = LimitFields { algorithm, requests: Some(requests), window, burst, max_delay };
             limits.extend(make(fields, [key, key, "burst_size"], numbers));
         }
     }
     if burst.is_some() && !UNITS.iter().any(|(key, _)| fields.has(key)) {
-        fields.complain("burst_size", "needs requests_per_second, _minute, _hour or _day".to_owned());
+        fields.report("burst_size", "needs requests_per_second, _minute, _hour or _day".to_owned());
     }
     limits
 }

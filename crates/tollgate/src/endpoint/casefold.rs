@@ -4,10 +4,10 @@
 //! folding, of what escapes stand for, not of their digits. It is applied to the normal form, which stays one.
 
 use super::{EscapedCharacter, push_byte};
-use crate::identity::fold_path_character;
+use crate::identity::casefold_path_char;
 
 /// A normal form, or a part of one, without upper case; nothing if it has none.
-pub(crate) fn without_case(normal: &str) -> Option<String> {
+pub(crate) fn casefold(normal: &str) -> Option<String> {
     // Looked for first: most paths have none, and are not copied.
     if !characters(normal).any(|character| character.folded.is_some()) {
         return None;
@@ -44,7 +44,7 @@ fn characters(normal: &str) -> impl Iterator<Item = Character<'_>> {
         };
         let written = normal.get(at..at + length)?;
         at += length;
-        let folded = Some(fold_path_character(character)).filter(|folded| *folded != character);
+        let folded = Some(casefold_path_char(character)).filter(|folded| *folded != character);
         Some(Character { written, folded })
     })
 }
@@ -63,7 +63,7 @@ mod tests {
     use crate::Endpoint;
 
     fn folded(raw: &str) -> String {
-        Endpoint::parse(raw).unwrap().without_case().to_string()
+        Endpoint::parse(raw).unwrap().casefold().to_string()
     }
 
     #[test]
@@ -86,8 +86,8 @@ mod tests {
         #[test]
         fn t14_without_case_is_a_normal_form_and_the_same_when_done_again(raw in "(/(%[0-9A-Fa-f]{2}|\\PC){0,4}){1,4}") {
             if let Ok(endpoint) = Endpoint::parse(&raw) {
-                let once = endpoint.without_case();
-                prop_assert_eq!(once.clone().without_case(), once.clone());
+                let once = endpoint.casefold();
+                prop_assert_eq!(once.clone().casefold(), once.clone());
                 if let Ok(read) = Endpoint::parse(once.as_str()) {
                     prop_assert_eq!(&read, &once);
                 }

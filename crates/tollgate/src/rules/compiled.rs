@@ -13,7 +13,7 @@ use crate::identity::{Dimension, Request};
 
 #[derive(Debug)]
 #[repr(align(64))]
-pub(super) struct Brief {
+pub(super) struct CompiledRule {
     pub(super) enabled: bool,
     pub(super) action: Action,
     pub(super) leases: bool,
@@ -28,10 +28,10 @@ pub(super) struct Brief {
     pub(super) limits: SmallVec<[RuleLimit; 1]>,
 }
 
-impl Brief {
+impl CompiledRule {
     pub(super) fn new(rule: &Rule, filed: Option<Condition>) -> Self {
         let tiers = if filed == Some(Condition::Tier) { &[][..] } else { &rule.when.tiers };
-        Brief {
+        CompiledRule {
             enabled: rule.enabled,
             action: rule.action,
             leases: rule.leases,

@@ -9,21 +9,21 @@ use crate::time::Span;
 
 /// How much one key or one user may do, where that is not what the rules say. Absent is unlimited in that window.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Numbers {
+pub struct AccountLimits {
     /// Requests per second.
-    pub per_second: Option<u32>,
+    pub requests_per_second: Option<u32>,
     /// Requests per hour.
-    pub per_hour: Option<u32>,
+    pub requests_per_hour: Option<u32>,
     /// Requests per day of 24 hours.
-    pub per_day: Option<u32>,
+    pub requests_per_day: Option<u32>,
     /// What the bucket of each window holds, if not as much as its requests.
     pub burst: Option<u32>,
 }
 
-impl Numbers {
+impl AccountLimits {
     /// Whether none is given.
     pub fn is_empty(&self) -> bool {
-        *self == Numbers::default()
+        *self == AccountLimits::default()
     }
 
     /// Whether they can be counted, for those who want to say no before they store them.
@@ -37,9 +37,9 @@ impl Numbers {
     /// One token bucket for each window that is given, each with the burst.
     fn limits(self) -> Result<Vec<Limit>, AccountError> {
         let windows = [
-            ("requests_per_second", self.per_second, 1),
-            ("requests_per_hour", self.per_hour, 3_600),
-            ("requests_per_day", self.per_day, 86_400),
+            ("requests_per_second", self.requests_per_second, 1),
+            ("requests_per_hour", self.requests_per_hour, 3_600),
+            ("requests_per_day", self.requests_per_day, 86_400),
         ];
         let mut limits = Vec::new();
         for (field, requests, secs) in windows {
@@ -57,19 +57,19 @@ impl Numbers {
 
 /// Numbers as they are charged: compiled once, for all who have the same.
 #[derive(Debug)]
-pub(crate) struct OwnNumbers {
-    pub(super) numbers: Numbers,
+pub(crate) struct CompiledLimits {
+    pub(super) written: AccountLimits,
     pub(crate) limits: Box<[RuleLimit]>,
 }
 
-impl OwnNumbers {
-    pub(super) fn new(namespace: &str, numbers: Numbers) -> Result<Self, AccountError> {
-        let limits = numbers.limits()?.into_iter().map(|limit| RuleLimit::new(namespace, limit)).collect();
-        Ok(OwnNumbers { numbers, limits })
+impl CompiledLimits {
+    pub(super) fn new(namespace: &str, written: AccountLimits) -> Result<Self, AccountError> {
+        let limits = written.limits()?.into_iter().map(|limit| RuleLimit::new(namespace, limit)).collect();
+        Ok(CompiledLimits { written, limits })
     }
 
-    pub(super) fn are(&self, numbers: Numbers) -> bool {
-        self.numbers == numbers
+    pub(super) fn are(&self, written: AccountLimits) -> bool {
+        self.written == written
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
@@ -78,16 +78,16 @@ impl OwnNumbers {
 }
 
 /// The limits follow from the numbers.
-impl PartialEq for OwnNumbers {
+impl PartialEq for CompiledLimits {
     fn eq(&self, other: &Self) -> bool {
-        self.numbers == other.numbers
+        self.written == other.written
     }
 }
 
-impl Eq for OwnNumbers {}
+impl Eq for CompiledLimits {}
 
-impl Hash for OwnNumbers {
+impl Hash for CompiledLimits {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.numbers.hash(state);
+        self.written.hash(state);
     }
 }

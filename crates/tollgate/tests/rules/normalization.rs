@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::accounts::{Blocked, NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
 use tollgate::counters::conformance::block_on;
-use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Scratch, Spelling};
+use tollgate::identity::{
+    DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization, Scratch,
+};
 use tollgate::inspect::EndpointScope;
 use tollgate::record::{Record, RecordSink};
 use tollgate::rules::overrides::Override;
@@ -18,20 +20,20 @@ use crate::{NOW, admitted, asked, blocks, id, look, request};
 /// One name, in four spellings.
 const SPELLINGS: [&str; 4] = ["Zoë Straße", "zoe\u{308} strasse", "ZOË STRASSE", "zoë straße"];
 
-fn folding() -> Spelling {
-    let fold = Fold::NfcCasefold;
-    Spelling {
-        ids: Folds { user: fold, tenant: fold, login: fold },
-        descriptors: DescriptorFolds::All(fold),
-        ..Spelling::default()
+fn folding() -> Normalization {
+    let fold = NormalForm::NfcCasefold;
+    Normalization {
+        ids: IdNormalization { user: fold, tenant: fold, login: fold },
+        descriptors: DescriptorNormalization::All(fold),
+        ..Normalization::default()
     }
 }
 
-fn rules(toml: &str, spelling: Spelling) -> RuleSet {
-    RuleSet::from_toml(toml).unwrap_or_else(|problems| panic!("{problems}")).with_spelling(spelling)
+fn rules(toml: &str, spelling: Normalization) -> RuleSet {
+    RuleSet::from_toml(toml).unwrap_or_else(|problems| panic!("{problems}")).with_normalization(spelling)
 }
 
-fn limiter(toml: &str, spelling: Spelling) -> Limiter<MemoryCounters> {
+fn limiter(toml: &str, spelling: Normalization) -> Limiter<MemoryCounters> {
     Limiter::new(rules(toml, spelling), MemoryCounters::default())
 }
 
@@ -56,7 +58,7 @@ fn named(dimension: &str, name: &str, look: impl FnOnce(&Request<'_>)) {
 #[test]
 fn t11_spellings_are_different_clients_unless_they_are_folded() {
     for dimension in ["user", "tenant", "login", "descriptor:mail"] {
-        let exact = limiter(&per(dimension), Spelling::default());
+        let exact = limiter(&per(dimension), Normalization::default());
         let folded = limiter(&per(dimension), folding());
         for (number, name) in (0..).zip(SPELLINGS) {
             named(dimension, name, |request| {
@@ -75,9 +77,12 @@ fn t11_spellings_are_different_clients_unless_they_are_folded() {
 
 #[test]
 fn t11_only_the_dimensions_that_are_named_are_folded() {
-    let user = Spelling { ids: Folds { user: Fold::Casefold, ..Folds::default() }, ..Spelling::default() };
-    let mail = DescriptorFolds::Named(vec![("mail".into(), Fold::Casefold)]);
-    let mail = Spelling { descriptors: mail, ..Spelling::default() };
+    let user = Normalization {
+        ids: IdNormalization { user: NormalForm::Casefold, ..IdNormalization::default() },
+        ..Normalization::default()
+    };
+    let mail = DescriptorNormalization::Named(vec![("mail".into(), NormalForm::Casefold)]);
+    let mail = Normalization { descriptors: mail, ..Normalization::default() };
     for (dimension, spelling, one) in [
         ("user", &user, true),
         ("tenant", &user, false),
@@ -112,7 +117,7 @@ fn t11_rules_mean_their_users_tenants_and_descriptors_in_every_spelling() {
     let toml = "[[rules]]\nname = \"user\"\npriority = 1\nwhen = { users = [\"ZOË STRASSE\"] }\naction = \"block\"\n\
                 [[rules]]\nname = \"tenant\"\nwhen = { tenants = [\"Zoë Straße\"] }\naction = \"block\"\n\
                 [[rules]]\nname = \"mail\"\nwhen = { descriptors = { mail = [\"x\", \"zoë STRASSE\"] } }\naction = \"block\"\n";
-    let (exact, folded) = (limiter(toml, Spelling::default()), limiter(toml, folding()));
+    let (exact, folded) = (limiter(toml, Normalization::default()), limiter(toml, folding()));
     for dimension in ["user", "tenant", "descriptor:mail"] {
         for name in SPELLINGS {
             named(dimension, name, |request| assert!(blocks(&folded, request), "{dimension} {name}"));
@@ -158,7 +163,7 @@ fn numbers(user: &str, path: &str, requests: u32, set_at: u64) -> Override {
 
 #[test]
 fn t11_t14_numbers_of_single_users_are_found_in_every_spelling_and_keep_the_one_they_were_written_in() {
-    let limiter = limiter("default_limit = 9", Spelling { ignore_path_case: true, ..folding() });
+    let limiter = limiter("default_limit = 9", Normalization { ignore_path_case: true, ..folding() });
     limiter.update_overrides(|none| none.with(numbers(SPELLINGS[0], "/Search", 2, 0)));
     for name in SPELLINGS {
         let decision = look(&limiter, &request("/SEARCH", name));
@@ -176,7 +181,7 @@ fn t11_t14_numbers_of_single_users_are_found_in_every_spelling_and_keep_the_one_
 
 #[test]
 fn t11_numbers_that_were_set_before_folding_are_found_after_it_and_the_last_one_counts() {
-    let limiter = limiter("default_limit = 9", Spelling::default());
+    let limiter = limiter("default_limit = 9", Normalization::default());
     for (name, requests, set_at) in [("alice", 4, 2), ("ALICE", 3, 1), ("Alice", 5, 3)] {
         limiter.update_overrides(|all| all.with(numbers(name, "/", requests, set_at)));
     }
@@ -185,12 +190,12 @@ fn t11_numbers_that_were_set_before_folding_are_found_after_it_and_the_last_one_
     assert_eq!(limiter.rules().overrides().len(), 1);
 }
 
-fn accounts(folds: Folds) -> Accounts {
-    let mut editor = Accounts::folded(folds).edit();
-    let hourly = Numbers { per_hour: Some(7), ..Numbers::default() };
+fn accounts(folds: IdNormalization) -> Accounts {
+    let mut editor = Accounts::with_normalization(folds).edit();
+    let hourly = AccountLimits { requests_per_hour: Some(7), ..AccountLimits::default() };
     editor.put_user(SPELLINGS[0], Some("pro"), hourly).unwrap();
-    editor.put_block(Blocked::Tenant(SPELLINGS[0]), "unpaid", None);
-    editor.put_block(Blocked::Login(SPELLINGS[0]), "abuse", None);
+    editor.put_block(BlockTarget::Tenant(SPELLINGS[0]), "unpaid", None);
+    editor.put_block(BlockTarget::Login(SPELLINGS[0]), "abuse", None);
     let key = NewKey { user: Some(SPELLINGS[2]), tenant: Some("Acme"), ..NewKey::new("k", [0; 32]) };
     editor.put_key(&key).unwrap();
     editor.finish()
@@ -203,7 +208,7 @@ fn t11_accounts_and_blocks_are_found_in_every_spelling() {
     for name in SPELLINGS {
         assert_eq!(look(&limiter, &request("/", name)).binding().unwrap().requests, 7, "{name}");
         assert!(limiter.rules().accounts().user(name).is_some());
-        assert!(limiter.rules().accounts().block(Blocked::Login(name), NOW).is_some());
+        assert!(limiter.rules().accounts().block(BlockTarget::Login(name), NOW).is_some());
         named("tenant", name, |request| assert!(blocks(&limiter, request)));
         named("login", name, |request| assert!(blocks(&limiter, request)));
     }
@@ -218,7 +223,9 @@ fn t11_accounts_and_blocks_are_found_in_every_spelling() {
 
 #[test]
 fn t11_accounts_made_before_folding_keep_out_whom_they_kept_out_until_they_are_made_anew() {
-    for (rules_fold, accounts_fold) in [(folding(), Folds::default()), (Spelling::default(), folding().ids)] {
+    for (rules_fold, accounts_fold) in
+        [(folding(), IdNormalization::default()), (Normalization::default(), folding().ids)]
+    {
         let limiter = limiter("default_limit = 9", rules_fold);
         limiter.update_accounts(|_| accounts(accounts_fold));
         named("tenant", SPELLINGS[0], |request| assert!(blocks(&limiter, request)));
@@ -233,7 +240,7 @@ fn t11_accounts_on_disk_remember_how_they_were_folded() {
     let mut bytes = Vec::new();
     accounts(folding().ids).write_to(&mut bytes).unwrap();
     let read = Accounts::read_from(bytes.as_slice()).unwrap();
-    assert_eq!(read.folds(), folding().ids);
+    assert_eq!(read.normalization(), folding().ids);
     assert!(read.user(SPELLINGS[3]).is_some());
     bytes[8] = 9;
     assert!(Accounts::read_from(bytes.as_slice()).is_err(), "no such fold");
@@ -247,11 +254,11 @@ fn t11_an_id_that_grows_past_256_bytes_is_named_and_still_counted_as_one() {
     let rules = limiter.rules();
     for dimension in ["user", "tenant", "login", "descriptor:mail"] {
         named(dimension, &long, |request| {
-            let error = rules.spelling().check(request).unwrap_err();
+            let error = rules.normalization().check_lengths(request).unwrap_err();
             assert_eq!(error.fact.to_string(), dimension);
-            assert_eq!(error.to_string(), "is 400 bytes long once it is folded, the most is 256");
+            assert_eq!(error.to_string(), "is 400 bytes long after normalization; the maximum is 256");
         });
-        named(dimension, &long, |request| assert!(Spelling::default().check(request).is_ok()));
+        named(dimension, &long, |request| assert!(Normalization::default().check_lengths(request).is_ok()));
     }
     named("user", &long, |request| assert_eq!(admitted(&limiter, request), 4));
 }
@@ -260,8 +267,8 @@ fn t11_an_id_that_grows_past_256_bytes_is_named_and_still_counted_as_one() {
 fn t14_paths_are_different_endpoints_unless_their_case_is_ignored() {
     let toml = "[[rules]]\nname = \"a\"\nwhen = { endpoints = [\"/API/{id}/Caf\u{e9}\", \"/X/*\"] }\n\
                 per = [\"user\", \"endpoint\"]\nrequests_per_hour = 2";
-    let exact = limiter(toml, Spelling::default());
-    let ignoring = limiter(toml, Spelling { ignore_path_case: true, ..Spelling::default() });
+    let exact = limiter(toml, Normalization::default());
+    let ignoring = limiter(toml, Normalization { ignore_path_case: true, ..Normalization::default() });
     for path in ["/api/7/caf\u{e9}", "/Api/7/CAF%C3%89", "/x/Y"] {
         assert!(asked(&look(&exact, &request(path, "a"))).is_empty(), "{path}");
         assert_eq!(asked(&look(&ignoring, &request(path, "a"))), ["a"], "{path}");
@@ -279,11 +286,11 @@ fn t15_head_is_get_unless_it_counts_as_itself() {
                 [[rules]]\nname = \"get\"\nlayer = \"x\"\nwhen = { methods = [\"GET\"] }\nper = [\"user\"]\nrequests_per_hour = 9\n\
                 [[rules]]\nname = \"head\"\nlayer = \"y\"\nwhen = { methods = [\"HEAD\"] }\nper = [\"user\"]\nrequests_per_hour = 9\n";
     let with = |method| Request { method: Some(method), ..request("/", "a") };
-    let as_get = limiter(toml, Spelling::default());
+    let as_get = limiter(toml, Normalization::default());
     assert_eq!(asked(&look(&as_get, &with(Method::Head))), ["get", "head", "by-method"]);
     assert_eq!(admitted(&as_get, &with(Method::Get)), 2);
     assert!(!as_get.check_now(&with(Method::Head), NOW).admits());
-    let own = limiter(toml, Spelling { head: Head::Own, ..Spelling::default() });
+    let own = limiter(toml, Normalization { head: HeadCounting::Separate, ..Normalization::default() });
     assert_eq!(asked(&look(&own, &with(Method::Head))), ["head", "by-method"]);
     assert_eq!(asked(&look(&own, &with(Method::Get))), ["get", "by-method"]);
     assert_eq!(admitted(&own, &with(Method::Get)), 2);
@@ -303,7 +310,7 @@ impl RecordSink for Seen {
 #[test]
 fn t11_t14_records_tell_who_was_counted() {
     let seen = Seen::default();
-    let rules = rules("", Spelling { ignore_path_case: true, ..folding() });
+    let rules = rules("", Normalization { ignore_path_case: true, ..folding() });
     let limiter = Limiter::with_records(rules, MemoryCounters::default(), seen.clone(), Seed([1; 16]));
     limiter.check_now(&request("/A", "Alice"), NOW);
     assert_eq!(*seen.0.lock().unwrap(), ["user:alice /a"]);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::Accounts;
-use tollgate::accounts::{AccountsError, Blocked, NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, AccountsFileError, BlockTarget, NewKey};
 
 use crate::{NOW, new_key, per_hour};
 
@@ -12,13 +12,14 @@ fn some() -> Accounts {
         let name = format!("user-{number}");
         let tier = ["free", "pro"][number % 2];
         editor.put_user(&name, Some(tier), per_hour(u32::try_from(number).unwrap() % 3)).unwrap();
-        let numbers = Numbers { per_second: Some(9), burst: Some(3), ..Numbers::default() };
+        let limits =
+            AccountLimits { requests_per_second: Some(9), burst: Some(3), ..AccountLimits::default() };
         let key =
-            NewKey { user: Some(&name), tenant: Some("acme"), tier: Some(tier), numbers, ..new_key(&name) };
+            NewKey { user: Some(&name), tenant: Some("acme"), tier: Some(tier), limits, ..new_key(&name) };
         editor.put_key(&NewKey { previous: Some(([3; 32], NOW)), expires_at: Some(NOW), ..key }).unwrap();
-        editor.put_block(Blocked::Login(&name), "abuse", Some(NOW));
+        editor.put_block(BlockTarget::Login(&name), "abuse", Some(NOW));
     }
-    editor.put_block(Blocked::Ip("192.0.2.0/24".parse().unwrap()), "scans", None);
+    editor.put_block(BlockTarget::Ip("192.0.2.0/24".parse().unwrap()), "scans", None);
     editor.finish()
 }
 
@@ -52,7 +53,10 @@ fn not_a_byte_beyond_the_end_is_read() {
 fn every_truncation_is_an_error() {
     let bytes = written(&some());
     for length in 0..bytes.len() {
-        assert!(matches!(Accounts::read_from(&bytes[..length]), Err(AccountsError::Io(_))), "{length} bytes");
+        assert!(
+            matches!(Accounts::read_from(&bytes[..length]), Err(AccountsFileError::Io(_))),
+            "{length} bytes"
+        );
     }
 }
 
@@ -72,7 +76,7 @@ fn every_damaged_byte_is_an_error() {
 fn another_version_is_foreign() {
     let mut bytes = written(&some());
     bytes[7] = b'9';
-    assert!(matches!(Accounts::read_from(bytes.as_slice()), Err(AccountsError::Foreign)));
+    assert!(matches!(Accounts::read_from(bytes.as_slice()), Err(AccountsFileError::Foreign)));
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! `[[rules]]`: one rule as written, checked whole.
 
+use std::net::IpAddr;
+
 use ipnet::IpNet;
 
-use super::document::{Fields, Value};
+use super::document::{TableReader, Value};
 use super::limits::read_limits;
 use super::values::{boolean, integer, span, text, word};
-use crate::identity::{Dimension, ID_BYTES_MAX, unmap, unmap_net};
+use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
@@ -17,7 +19,7 @@ pub(super) const PRIORITY_MAX: u32 = 1_000_000;
 const NAME_BYTES_MAX: usize = 128;
 
 /// Reads one rule, with the keys of `[[rules]]`. Nothing if anything in it is wrong.
-pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", name);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
     let when = fields.table("when", read_matcher).unwrap_or_default();
@@ -60,20 +62,20 @@ pub fn read(fields: &mut Fields<'_, '_>) -> Option<Rule> {
 }
 
 /// What an action needs to count by. Of one that could not be read nothing is known.
-fn check_per(fields: &mut Fields<'_, '_>, action: Option<Action>) {
+fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
     let Some(action) = action else { return };
     if !action.limits() && fields.has("per") {
-        fields.complain("per", format!("has no meaning for action = {:?}", action.as_str()));
+        fields.report("per", format!("has no meaning for action = {:?}", action.as_str()));
     } else if action.limits() && fields.has_empty_list("per") {
-        fields.complain("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
+        fields.report("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
     } else if action.limits() && !fields.has("per") {
         let reason = "is missing: say what to count by, [\"global\"] for everyone together";
-        fields.complain("per", reason.to_owned());
+        fields.report("per", reason.to_owned());
     }
 }
 
 /// The name of a rule, whatever the rest of it is.
-pub(super) fn peek_name(fields: &Fields<'_, '_>) -> Option<String> {
+pub(super) fn peek_name(fields: &TableReader<'_, '_>) -> Option<String> {
     fields.peek("name", name)
 }
 
@@ -106,7 +108,7 @@ fn dimension(value: &Value) -> Result<Dimension, String> {
     })
 }
 
-fn read_matcher(fields: &mut Fields<'_, '_>) -> Matcher {
+fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
     Matcher {
         tiers: some_of(fields, "tiers", id),
         endpoints: some_of(fields, "endpoints", pattern),
@@ -120,12 +122,12 @@ fn read_matcher(fields: &mut Fields<'_, '_>) -> Matcher {
 
 /// The values of a condition. A list of none would match everyone, which nobody means by it.
 pub(super) fn some_of<T>(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     key: &'static str,
     parse: impl FnMut(&Value) -> Result<T, String>,
 ) -> Vec<T> {
     if fields.has_empty_list(key) {
-        fields.complain(key, "must not be empty: leave it out to match all".to_owned());
+        fields.report(key, "must not be empty: leave it out to match all".to_owned());
     }
     fields.items(key, parse).unwrap_or_default()
 }
@@ -154,12 +156,12 @@ pub(super) fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
     let wrong = || format!("{text:?} is not an address or a block such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {
-        return Ok(unmap_net(net.trunc()));
+        return Ok(canonical_net(net.trunc()));
     }
-    text.parse().map(|ip| IpNet::from(unmap(ip))).map_err(|_| wrong())
+    text.parse().map(|ip: IpAddr| IpNet::from(ip.to_canonical())).map_err(|_| wrong())
 }
 
-fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {
+fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {
     let mut descriptors = Vec::new();
     for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
         let values = match value {
@@ -168,14 +170,14 @@ fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>
         };
         match values {
             Ok(values) if !values.is_empty() => descriptors.push((name.into(), values)),
-            Ok(_) => fields.complain("descriptors", format!("{name}: must not be empty")),
-            Err(reason) => fields.complain("descriptors", format!("{name}: {reason}")),
+            Ok(_) => fields.report("descriptors", format!("{name}: must not be empty")),
+            Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
     descriptors
 }
 
-fn read_response(fields: &mut Fields<'_, '_>) -> Response {
+fn read_response(fields: &mut TableReader<'_, '_>) -> Response {
     let default = Response::default();
     Response {
         status: fields.read("status", integer(400..=599)).unwrap_or(default.status),

@@ -1,27 +1,27 @@
 //! Which spellings of a request's facts are one: read at the door of the rules, the same for everything behind it.
 //!
-//! A rule set has a [`Spelling`]. It rewrites what the rules name when it is compiled and what each request says before
+//! A rule set has a [`Normalization`]. It rewrites what the rules name when it is compiled and what each request says before
 //! anything is looked up, matched or counted, so nothing behind it knows of spellings at all. A rule set without one, which
 //! is the default, looks at neither.
 
 use std::borrow::Cow;
 
-use super::{Dimension, Fold, ID_BYTES_MAX, Id, Request};
+use super::{Dimension, ID_BYTES_MAX, Id, NormalForm, Request};
 use crate::endpoint::{ENDPOINT_BYTES_MAX, Endpoint};
 use crate::method::Method;
 
 /// Which spellings of a request's facts are one.
 ///
 /// ```
-/// use tollgate::identity::{Fold, Folds, Spelling};
+/// use tollgate::identity::{NormalForm, IdNormalization, Normalization};
 /// use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 ///
-/// let spelling = Spelling {
-///     ids: Folds { user: Fold::NfcCasefold, ..Folds::default() },
+/// let spelling = Normalization {
+///     ids: IdNormalization { user: NormalForm::NfcCasefold, ..IdNormalization::default() },
 ///     ignore_path_case: true,
-///     ..Spelling::default()
+///     ..Normalization::default()
 /// };
-/// let rules = RuleSet::from_toml("default_limit = 1")?.with_spelling(spelling);
+/// let rules = RuleSet::from_toml("default_limit = 1")?.with_normalization(spelling);
 /// let limiter = Limiter::new(rules, MemoryCounters::default());
 ///
 /// let (now, endpoint) = (Timestamp::from_secs(0), Endpoint::parse("/Search")?);
@@ -33,51 +33,51 @@ use crate::method::Method;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Spelling {
+pub struct Normalization {
     /// Of users, organisations and login names.
-    pub ids: Folds,
+    pub ids: IdNormalization,
     /// Of the values of descriptors. Their names are byte-exact.
-    pub descriptors: DescriptorFolds,
+    pub descriptors: DescriptorNormalization,
     /// Whether `/Users` and `/users` are one endpoint, as for servers that ignore case.
     pub ignore_path_case: bool,
     /// What a `HEAD` counts as.
-    pub head: Head,
+    pub head: HeadCounting,
 }
 
 /// Which spellings of ids are one. API keys are secrets, and ids that tollgate makes: they are never folded.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Folds {
+pub struct IdNormalization {
     /// Of users.
-    pub user: Fold,
+    pub user: NormalForm,
     /// Of organisations.
-    pub tenant: Fold,
+    pub tenant: NormalForm,
     /// Of the names of login attempts.
-    pub login: Fold,
+    pub login: NormalForm,
 }
 
 /// Which spellings of descriptors are one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DescriptorFolds {
+pub enum DescriptorNormalization {
     /// The same for all of them.
-    All(Fold),
+    All(NormalForm),
     /// For those of these names; the others are byte-exact.
-    Named(Vec<(Box<str>, Fold)>),
+    Named(Vec<(Box<str>, NormalForm)>),
 }
 
 /// What a `HEAD` counts as.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum Head {
+pub enum HeadCounting {
     /// As a `GET`: it costs the server the same work.
     #[default]
     AsGet,
     /// As a method of its own: rules for `GET` are not about it.
-    Own,
+    Separate,
 }
 
 /// A fact that is too long once it is spelled as it is counted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("is {length} bytes long once it is folded, the most is {length_max}")]
-pub struct SpellingError {
+#[error("is {length} bytes long after normalization; the maximum is {length_max}")]
+pub struct NormalizationError {
     /// Which.
     pub fact: Dimension,
     /// Its length when folded.
@@ -86,81 +86,81 @@ pub struct SpellingError {
     pub length_max: usize,
 }
 
-impl Default for DescriptorFolds {
+impl Default for DescriptorNormalization {
     fn default() -> Self {
-        DescriptorFolds::All(Fold::Exact)
+        DescriptorNormalization::All(NormalForm::Exact)
     }
 }
 
-impl DescriptorFolds {
+impl DescriptorNormalization {
     /// For the descriptor of this name.
-    pub fn of(&self, name: &str) -> Fold {
+    pub fn of(&self, name: &str) -> NormalForm {
         match self {
-            DescriptorFolds::All(fold) => *fold,
-            DescriptorFolds::Named(folds) => {
-                folds.iter().find(|(known, _)| **known == *name).map_or(Fold::Exact, |(_, fold)| *fold)
+            DescriptorNormalization::All(fold) => *fold,
+            DescriptorNormalization::Named(folds) => {
+                folds.iter().find(|(known, _)| **known == *name).map_or(NormalForm::Exact, |(_, fold)| *fold)
             }
         }
     }
 
-    fn is_plain(&self) -> bool {
+    fn is_exact(&self) -> bool {
         match self {
-            DescriptorFolds::All(fold) => *fold == Fold::Exact,
-            DescriptorFolds::Named(folds) => folds.iter().all(|(_, fold)| *fold == Fold::Exact),
+            DescriptorNormalization::All(fold) => *fold == NormalForm::Exact,
+            DescriptorNormalization::Named(folds) => folds.iter().all(|(_, fold)| *fold == NormalForm::Exact),
         }
     }
 }
 
-impl Head {
+impl HeadCounting {
     /// Both.
-    pub const ALL: [Head; 2] = [Head::AsGet, Head::Own];
+    pub const ALL: [HeadCounting; 2] = [HeadCounting::AsGet, HeadCounting::Separate];
 
     /// The name users write and read.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Head::AsGet => "as_get",
-            Head::Own => "own",
+            HeadCounting::AsGet => "as_get",
+            HeadCounting::Separate => "separate",
         }
     }
 }
 
-impl Spelling {
+impl Normalization {
     /// Every fact is taken as it is written, and a `HEAD` for a `GET`.
-    pub const PLAIN: Spelling = Spelling {
-        ids: Folds { user: Fold::Exact, tenant: Fold::Exact, login: Fold::Exact },
-        descriptors: DescriptorFolds::All(Fold::Exact),
+    pub const EXACT: Normalization = Normalization {
+        ids: IdNormalization { user: NormalForm::Exact, tenant: NormalForm::Exact, login: NormalForm::Exact },
+        descriptors: DescriptorNormalization::All(NormalForm::Exact),
         ignore_path_case: false,
-        head: Head::AsGet,
+        head: HeadCounting::AsGet,
     };
 
     /// Whether every fact is taken as it is written, and a `HEAD` for a `GET`.
-    pub fn is_plain(&self) -> bool {
-        self.ids == Folds::default()
-            && self.descriptors.is_plain()
+    pub fn is_exact(&self) -> bool {
+        self.ids == IdNormalization::default()
+            && self.descriptors.is_exact()
             && !self.ignore_path_case
-            && self.head == Head::AsGet
+            && self.head == HeadCounting::AsGet
     }
 
     /// An endpoint as it is counted.
-    pub fn endpoint<'a>(&self, endpoint: Endpoint<'a>) -> Endpoint<'a> {
-        if self.ignore_path_case { endpoint.without_case() } else { endpoint }
+    pub fn normalize_endpoint<'a>(&self, endpoint: Endpoint<'a>) -> Endpoint<'a> {
+        if self.ignore_path_case { endpoint.casefold() } else { endpoint }
     }
 
     /// A method as it is counted.
-    pub fn method(&self, method: Method) -> Method {
-        if self.head == Head::Own { method.with_own_head() } else { method }
+    pub fn normalize_method(&self, method: Method) -> Method {
+        if self.head == HeadCounting::Separate { method.with_separate_head() } else { method }
     }
 
     /// The name of a client, `user:alice`, as it is counted.
-    pub fn client<'a>(&self, name: &'a str) -> Cow<'a, str> {
+    pub fn normalize_client<'a>(&self, name: &'a str) -> Cow<'a, str> {
         let Some((kind, id)) = name.split_once(':') else { return Cow::Borrowed(name) };
         let fold = match kind {
             "user" => self.ids.user,
             "tenant" => self.ids.tenant,
             "login" => self.ids.login,
-            _ => Fold::Exact,
+            _ => NormalForm::Exact,
         };
-        match fold.apply(id) {
+        match fold.normalize(id) {
             Cow::Borrowed(_) => Cow::Borrowed(name),
             Cow::Owned(id) => Cow::Owned(format!("{kind}:{id}")),
         }
@@ -171,8 +171,8 @@ impl Spelling {
     ///
     /// # Errors
     /// The first that does not.
-    pub fn check(&self, request: &Request<'_>) -> Result<(), SpellingError> {
-        if self.is_plain() {
+    pub fn check_lengths(&self, request: &Request<'_>) -> Result<(), NormalizationError> {
+        if self.is_exact() {
             return Ok(());
         }
         let folds = &self.ids;
@@ -183,22 +183,22 @@ impl Spelling {
         ];
         for (fact, fold, id) in ids {
             if let Some(id) = id {
-                fits(&fold.apply(id.as_str()), ID_BYTES_MAX, || fact)?;
+                fits(&fold.normalize(id.as_str()), ID_BYTES_MAX, || fact)?;
             }
         }
         for (name, value) in request.descriptors {
-            let folded = self.descriptors.of(name.as_str()).apply(value.as_str());
+            let folded = self.descriptors.of(name.as_str()).normalize(value.as_str());
             fits(&folded, ID_BYTES_MAX, || Dimension::Descriptor(name.as_str().into()))?;
         }
-        let endpoint = self.endpoint(request.endpoint.borrowed());
+        let endpoint = self.normalize_endpoint(request.endpoint.borrowed());
         fits(endpoint.as_str(), ENDPOINT_BYTES_MAX, || Dimension::Endpoint)
     }
 
     /// The request as it is counted. What had to be spelled anew lies in `scratch`.
-    pub(crate) fn read<'a>(&self, request: Request<'a>, scratch: &'a mut Scratch<'a>) -> Request<'a> {
+    pub(crate) fn normalize<'a>(&self, request: Request<'a>, scratch: &'a mut Scratch<'a>) -> Request<'a> {
         let mut read = Request {
-            endpoint: self.endpoint(request.endpoint),
-            method: request.method.map(|method| self.method(method)),
+            endpoint: self.normalize_endpoint(request.endpoint),
+            method: request.method.map(|method| self.normalize_method(method)),
             ..request
         };
         let Some(texts) = Texts::of(self, &read) else { return read };
@@ -216,9 +216,9 @@ impl Spelling {
     }
 }
 
-fn fits(text: &str, length_max: usize, fact: impl FnOnce() -> Dimension) -> Result<(), SpellingError> {
+fn fits(text: &str, length_max: usize, fact: impl FnOnce() -> Dimension) -> Result<(), NormalizationError> {
     let length = text.len();
-    if length > length_max { Err(SpellingError { fact: fact(), length, length_max }) } else { Ok(()) }
+    if length > length_max { Err(NormalizationError { fact: fact(), length, length_max }) } else { Ok(()) }
 }
 
 /// Where facts of one request lie that had to be spelled anew, for as long as the request is looked at.
@@ -242,17 +242,17 @@ struct Texts {
 
 impl Texts {
     /// Nothing, and nothing is allocated, if every fact is written as it is counted.
-    fn of(spelling: &Spelling, request: &Request<'_>) -> Option<Self> {
-        let folds = &spelling.ids;
-        let anew = |fold: Fold, id: Option<Id<'_>>| match fold.apply(id?.0) {
+    fn of(normalization: &Normalization, request: &Request<'_>) -> Option<Self> {
+        let folds = &normalization.ids;
+        let anew = |fold: NormalForm, id: Option<Id<'_>>| match fold.normalize(id?.0) {
             Cow::Borrowed(_) => None,
             Cow::Owned(folded) => Some(folded.into_boxed_str()),
         };
         let value = |(name, value): &(Id<'_>, Id<'_>)| {
-            anew(spelling.descriptors.of(name.0), Some(*value)).unwrap_or_else(|| value.0.into())
+            anew(normalization.descriptors.of(name.0), Some(*value)).unwrap_or_else(|| value.0.into())
         };
         let is_anew = |(name, value): &(Id<'_>, Id<'_>)| {
-            matches!(spelling.descriptors.of(name.0).apply(value.0), Cow::Owned(_))
+            matches!(normalization.descriptors.of(name.0).normalize(value.0), Cow::Owned(_))
         };
         let values = if request.descriptors.iter().any(is_anew) {
             request.descriptors.iter().map(value).collect()

@@ -16,7 +16,7 @@ use crate::time::Span;
 
 /// What to tell the counters of when `after` takes the place of `before`: one thing of all limits of rules together, and one
 /// of each user whose own numbers were lowered. Of accounts nothing: they know hashes of their owners, and no counters.
-pub(crate) fn slowed(before: &RuleSet, after: &RuleSet) -> Vec<RetentionExtension> {
+pub(crate) fn retention_extensions(before: &RuleSet, after: &RuleSet) -> Vec<RetentionExtension> {
     of_rules(before, after).into_iter().chain(of_overrides(before, after)).collect()
 }
 
@@ -24,11 +24,11 @@ fn of_rules(before: &RuleSet, after: &RuleSet) -> Option<RetentionExtension> {
     if Arc::ptr_eq(&before.rules, &after.rules) {
         return None;
     }
-    lowered(limits(before), limits(after))
+    retention_extension(limits(before), limits(after))
 }
 
 /// What to tell counters of when the limits `after` take the place of those `before`; nothing if none of them was lowered.
-pub fn lowered<'a>(
+pub fn retention_extension<'a>(
     before: impl IntoIterator<Item = &'a RuleLimit>,
     after: impl IntoIterator<Item = &'a RuleLimit>,
 ) -> Option<RetentionExtension> {

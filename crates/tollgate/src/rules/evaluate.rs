@@ -9,11 +9,11 @@
 
 use smallvec::SmallVec;
 
-use super::brief::Brief;
+use super::compiled::CompiledRule;
 use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE};
 use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
-use crate::accounts::{BlockAt, Own, Resolved};
+use crate::accounts::{AccountOverride, BlockPosition, ResolvedRequest};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, SubjectHasher, Tenant, tag};
 use crate::limit::Limit;
@@ -25,18 +25,18 @@ pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
 #[derive(Debug, Default)]
-pub(crate) struct Plan<'a> {
+pub(crate) struct ChargePlan<'a> {
     /// What to ask the counters.
     pub(crate) charges: Charges<'a>,
     /// The rule behind each charge.
     pub(crate) sources: SmallVec<[u32; 4]>,
     /// How the walk ended.
-    pub(crate) end: End,
+    pub(crate) end: EvaluationEnd,
 }
 
 /// How a walk ended.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum EvaluationEnd {
     /// No more rules.
     #[default]
     Exhausted,
@@ -45,12 +45,12 @@ pub(crate) enum End {
     /// At this rule, which refuses.
     Blocked(u32),
     /// Before it began: somebody whom the request names is blocked.
-    Barred(BlockAt),
+    BlockedPrincipal(BlockPosition),
 }
 
 /// What became of one rule on the walk.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum RuleOutcome {
     /// Its limits apply.
     Collected,
     /// It ended the walk by admitting.
@@ -72,17 +72,17 @@ pub enum Step {
 }
 
 /// A walk under way.
-pub(super) struct Walk<'a, 'r> {
+pub(super) struct Evaluation<'a, 'r> {
     set: &'a RuleSet,
     request: &'r Request<'a>,
     seed: Seed,
-    plan: &'r mut Plan<'a>,
+    plan: &'r mut ChargePlan<'a>,
     layers: SmallVec<[u32; 8]>,
     /// Limits of rules that only log.
     shadows: usize,
     overridden: bool,
     /// Numbers of the key's or of the user's own, until they have taken the place of a rule.
-    own: Option<&'r Own<'a>>,
+    own: Option<&'r AccountOverride<'a>>,
     client: Option<Client<'a>>,
     /// Which charges count the client, as bits.
     client_charges: u32,
@@ -96,8 +96,8 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
         now: Timestamp,
-    ) -> Plan<'a> {
-        if self.has_door {
+    ) -> ChargePlan<'a> {
+        if self.needs_resolution {
             return self.plan_known(request, scratch, seed, now);
         }
         self.walk(request, seed, None)
@@ -111,18 +111,23 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
         now: Timestamp,
-    ) -> Plan<'a> {
+    ) -> ChargePlan<'a> {
         let resolved = self.resolve(request, scratch);
         match self.accounts.block_of(&resolved, now) {
-            Some(at) => Plan { end: End::Barred(at), ..Plan::default() },
+            Some(at) => ChargePlan { end: EvaluationEnd::BlockedPrincipal(at), ..ChargePlan::default() },
             None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
         }
     }
 
     #[inline]
-    fn walk<'a>(&'a self, request: &Request<'a>, seed: Seed, own: Option<&Own<'a>>) -> Plan<'a> {
-        let mut plan = Plan::default();
-        let mut walk = Walk::new(self, request, seed, &mut plan);
+    fn walk<'a>(
+        &'a self,
+        request: &Request<'a>,
+        seed: Seed,
+        own: Option<&AccountOverride<'a>>,
+    ) -> ChargePlan<'a> {
+        let mut plan = ChargePlan::default();
+        let mut walk = Evaluation::new(self, request, seed, &mut plan);
         walk.own = own;
         for position in self.index.candidates(request) {
             // Most rules that could match are less specific ones of a layer that has its rule: they are not
@@ -130,7 +135,7 @@ impl RuleSet {
             if !walk.layers.contains(&self.layers[position as usize]) {
                 walk.visit(position, true);
             }
-            if walk.plan.end != End::Exhausted {
+            if walk.plan.end != EvaluationEnd::Exhausted {
                 break;
             }
         }
@@ -145,14 +150,14 @@ impl RuleSet {
         scratch: &'a mut Scratch<'a>,
         seed: Seed,
         now: Timestamp,
-    ) -> (Plan<'a>, Vec<Step>) {
+    ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
         let resolved = self.resolve(request, scratch);
-        let mut plan = Plan::default();
+        let mut plan = ChargePlan::default();
         if let Some(at) = self.accounts.block_of(&resolved, now) {
-            plan.end = End::Barred(at);
+            plan.end = EvaluationEnd::BlockedPrincipal(at);
         }
         let own = self.own_of(&resolved);
-        let mut walk = Walk::new(self, &resolved.request, seed, &mut plan);
+        let mut walk = Evaluation::new(self, &resolved.request, seed, &mut plan);
         walk.own = own.as_ref();
         let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
         walk.finish();
@@ -161,7 +166,7 @@ impl RuleSet {
 
     /// The numbers of its key's or its user's own that apply to the request: the check's own and those set for user and
     /// endpoint come before them.
-    fn own_of<'a>(&self, resolved: &Resolved<'a>) -> Option<Own<'a>> {
+    fn own_of<'a>(&self, resolved: &ResolvedRequest<'a>) -> Option<AccountOverride<'a>> {
         let request = &resolved.request;
         let own = resolved.own().next()?;
         let is_set = request.limit_override.is_some() || self.overrides.find(request).is_some();
@@ -178,16 +183,16 @@ impl RuleSet {
         let client = resolved.request.client()?;
         let plan = self.walk(&resolved.request, self.seed, self.own_of(&resolved).as_ref());
         let counts = |(charge, source): &(&Charge<'_>, &u32)| {
-            let rule = self.briefs.get(**source as usize);
+            let rule = self.compiled.get(**source as usize);
             charge.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
+                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
         };
         let first = plan.charges.charges.iter().zip(&plan.sources).find(counts);
         first.map(|(charge, _)| charge.limit.clone())
     }
 
     /// The name of the numbers that apply to the request in place of a rule's, `@key` for instance.
-    pub(crate) fn namespace_of(&self, resolved: &Resolved<'_>) -> Option<&'static str> {
+    pub(crate) fn namespace_of(&self, resolved: &ResolvedRequest<'_>) -> Option<&'static str> {
         let request = &resolved.request;
         let check = request.limit_override.map(|_| CHECK_NAMESPACE);
         let config = || self.overrides.find(request).map(|_| CONFIG_NAMESPACE);
@@ -195,97 +200,109 @@ impl RuleSet {
     }
 }
 
-impl<'a, 'r> Walk<'a, 'r> {
+impl<'a, 'r> Evaluation<'a, 'r> {
     pub(super) fn new(
         set: &'a RuleSet,
         request: &'r Request<'a>,
         seed: Seed,
-        plan: &'r mut Plan<'a>,
+        plan: &'r mut ChargePlan<'a>,
     ) -> Self {
         let (client, layers, overridden, own) = (request.client(), SmallVec::new(), false, None);
-        Walk { set, request, seed, plan, layers, shadows: 0, overridden, own, client, client_charges: 0 }
+        Evaluation {
+            set,
+            request,
+            seed,
+            plan,
+            layers,
+            shadows: 0,
+            overridden,
+            own,
+            client,
+            client_charges: 0,
+        }
     }
 
     /// Looks at one rule, which the index found or not.
-    fn visit(&mut self, position: u32, found: bool) -> Step {
-        let (brief, rule) = (&self.set.briefs[position as usize], &self.set.rules[position as usize]);
+    fn visit(&mut self, position: u32, found: bool) -> RuleOutcome {
+        let (brief, rule) = (&self.set.compiled[position as usize], &self.set.rules[position as usize]);
         if !brief.enabled {
-            return Step::Disabled;
+            return RuleOutcome::Disabled;
         }
-        if self.plan.end != End::Exhausted {
-            return Step::NotReached;
+        if self.plan.end != EvaluationEnd::Exhausted {
+            return RuleOutcome::NotReached;
         }
         let request = self.request;
         if !(if found { brief.matches_found(rule, request) } else { rule.when.matches(request) }) {
-            return Step::Mismatch;
+            return RuleOutcome::Mismatch;
         }
         match brief.action {
             Action::Allow => {
-                self.plan.end = End::Allowed(position);
-                Step::Allowed
+                self.plan.end = EvaluationEnd::Allowed(position);
+                RuleOutcome::Allowed
             }
             Action::Block => {
-                self.plan.end = End::Blocked(position);
-                Step::Blocked
+                self.plan.end = EvaluationEnd::Blocked(position);
+                RuleOutcome::Blocked
             }
             Action::Reject | Action::Throttle | Action::LogOnly => self.collect(position, brief),
         }
     }
 
-    fn collect(&mut self, position: u32, rule: &'a Brief) -> Step {
+    fn collect(&mut self, position: u32, rule: &'a CompiledRule) -> RuleOutcome {
         let layer = self.set.layers[position as usize];
         let shadow = rule.action == Action::LogOnly;
         if !shadow && self.layers.contains(&layer) {
-            return Step::LayerTaken;
+            return RuleOutcome::LayerTaken;
         }
         // The layers leave room for every rule that is enforced. Rules that only log share what is left, and so never
         // push out one that is.
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
-            return Step::TooMany;
+            return RuleOutcome::TooMany;
         }
         let mut values = SubjectHasher::new(self.seed);
         let missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
         if let Some(position) = rule.per.iter().position(missing) {
-            return Step::NoSubject(position);
+            return RuleOutcome::NoSubject(position);
         }
         if shadow {
             self.shadows += rule.limits.len();
             self.charge_rule(position, rule, values.subject(), Effect::Shadow);
-            return Step::Collected;
+            return RuleOutcome::Collected;
         }
         self.layers.push(layer);
-        match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.counts(*client))) {
+        match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.is_id_of(*client))) {
             Some(client) if self.replace(position, client) => {}
             counted if self.own.is_some() && self.replace_by_own(position, rule, counted.is_some()) => {}
             _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
         }
-        Step::Collected
+        RuleOutcome::Collected
     }
 
     /// Charges numbers of the key's or the user's own in place of the rule's, if the rule counts the client, or that key
     /// or user. They take the place of one rule.
-    fn replace_by_own(&mut self, position: u32, rule: &Brief, counts_client: bool) -> bool {
-        let counts = |own: &Own<'_>| rule.per.iter().any(|dimension| dimension.counts(own.client));
+    fn replace_by_own(&mut self, position: u32, rule: &CompiledRule, counts_client: bool) -> bool {
+        let counts =
+            |own: &AccountOverride<'_>| rule.per.iter().any(|dimension| dimension.is_id_of(own.client));
         let Some(own) = self.own.take_if(|own| counts_client || counts(own)) else { return false };
         self.charge_own(Some(position), own);
         true
     }
 
     /// Numbers of somebody's own count by their owner, on all endpoints together.
-    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &Own<'a>) {
+    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &AccountOverride<'a>) {
         let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
-        for limit in &own.numbers.limits {
+        for limit in &own.limits.limits {
             let (subject, position) = (values.subject(), position.unwrap_or(alone));
             self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
         }
     }
 
     /// Whether what the rule counts is the client's own doing.
-    pub(super) fn is_own(&self, rule: &Brief) -> bool {
-        let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.counts(client));
-        rule.per.iter().any(|dimension| dimension.names_client() || counts(dimension))
+    pub(super) fn is_own(&self, rule: &CompiledRule) -> bool {
+        let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.is_id_of(client));
+        rule.per.iter().any(|dimension| dimension.identifies_client() || counts(dimension))
     }
 
     /// Charges numbers that take the place of the rule's, if there are any: the check's own before those set for the
@@ -312,7 +329,13 @@ impl<'a, 'r> Walk<'a, 'r> {
         Some(Replacement { namespace: CONFIG_NAMESPACE, counter: *counter, limit })
     }
 
-    pub(super) fn charge_rule(&mut self, position: u32, rule: &'a Brief, subject: Subject, effect: Effect) {
+    pub(super) fn charge_rule(
+        &mut self,
+        position: u32,
+        rule: &'a CompiledRule,
+        subject: Subject,
+        effect: Effect,
+    ) {
         for limit in &rule.limits {
             self.push(position, &rule.name, subject, limit.counter, &limit.limit, effect);
         }
@@ -338,7 +361,7 @@ impl<'a, 'r> Walk<'a, 'r> {
         limit: &'a Limit,
         effect: Effect,
     ) {
-        let rule = self.set.briefs.get(position as usize);
+        let rule = self.set.compiled.get(position as usize);
         // Only penalties ask whose doing a refusal is.
         if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
@@ -382,16 +405,18 @@ impl<'a, 'r> Walk<'a, 'r> {
     /// Numbers of its own whose place no collected rule has: they apply alone. Whom a rule exempts is not limited by
     /// numbers that were set before.
     fn charge_without_rule(&mut self, client: Client<'_>) {
-        if self.overridden || matches!(self.plan.end, End::Blocked(_) | End::Barred(_)) {
+        if self.overridden
+            || matches!(self.plan.end, EvaluationEnd::Blocked(_) | EvaluationEnd::BlockedPrincipal(_))
+        {
             return;
         }
-        if self.plan.end == End::Exhausted
+        if self.plan.end == EvaluationEnd::Exhausted
             && let Some(own) = self.own.take()
         {
             return self.charge_own(None, own);
         }
         let own = self.of_check().map(|numbers| (NO_RULE_CHECK, numbers));
-        let set = self.configured().filter(|_| self.plan.end == End::Exhausted);
+        let set = self.configured().filter(|_| self.plan.end == EvaluationEnd::Exhausted);
         if let Some((position, numbers)) = own.or(set.map(|numbers| (NO_RULE_CONFIG, numbers))) {
             self.charge_override(position, client, numbers);
         }

@@ -8,7 +8,7 @@ use std::fmt;
 use hashbrown::HashSet;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::document::{Node, Origin, Value};
+use super::document::{LocatedValue, Origin, Value};
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -19,7 +19,7 @@ impl<'de> Deserialize<'de> for Value {
 impl Value {
     /// Says of everything in it that it comes from there.
     pub(super) fn stamp(&mut self, origin: &Origin) {
-        let stamp = |node: &mut Node| {
+        let stamp = |node: &mut LocatedValue| {
             node.origin = origin.clone();
             node.value.stamp(origin);
         };
@@ -86,6 +86,6 @@ impl<'de> Visitor<'de> for Values {
 }
 
 /// Where it comes from is said by whoever makes a document of it.
-fn node(value: Value) -> Node {
-    Node { value, origin: Origin::Named(String::new()) }
+fn node(value: Value) -> LocatedValue {
+    LocatedValue { value, origin: Origin::Named(String::new()) }
 }

@@ -5,8 +5,8 @@
 //! that has a priority above 0, also before one that blocks.
 
 use super::Names;
-use super::document::{Fields, Value};
-use super::limits::{FORMS, Numbers, algorithm, make, read_limits};
+use super::document::{TableReader, Value};
+use super::limits::{FORMS, LimitFields, algorithm, make, read_limits};
 use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, list, span, text, word};
 use crate::identity::Dimension;
@@ -24,7 +24,7 @@ const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
 /// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
-pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
+pub(super) fn read(fields: &mut TableReader<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
     let mut rules = fields
         .list_of_tables("exemptions", |one| names.unique(one, ("value", exemption_name), read_exemption));
     rules.extend(
@@ -36,28 +36,28 @@ pub(super) fn read(fields: &mut Fields<'_, '_>, alone: bool, names: &mut Names) 
     rules
 }
 
-fn read_default(fields: &mut Fields<'_, '_>, alone: bool) -> Option<Rule> {
+fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
     let given = fields.has("default_limit");
     let requests = fields.read("default_limit", integer(0..=u32::MAX)).unwrap_or(DEFAULT_LIMIT);
     if !given && fields.has("default_window") {
-        fields.complain("default_window", "needs default_limit".to_owned());
+        fields.report("default_window", "needs default_limit".to_owned());
     }
     let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
     let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     if !given && !alone {
         if fields.has("default_algorithm") {
-            fields.complain("default_algorithm", "needs default_limit".to_owned());
+            fields.report("default_algorithm", "needs default_limit".to_owned());
         }
         return None;
     }
     let window = Some(Window::Length(window));
-    let numbers = Numbers { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
+    let numbers = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
     let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
     Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
 }
 
 /// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.
-pub fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", id);
     let limits = read_limit_and_window(fields);
     if fields.has_problems() {
@@ -67,11 +67,11 @@ pub fn read_tier(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     Some(limiting(tier_name(fields)?, TIER, when, limits))
 }
 
-fn tier_name(fields: &Fields<'_, '_>) -> Option<String> {
+fn tier_name(fields: &TableReader<'_, '_>) -> Option<String> {
     fields.peek("name", id).map(|name| format!("tier:{name}"))
 }
 
-fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let pattern = fields.require("pattern", pattern);
     let methods = some_of(fields, "methods", method);
     let limits = read_limit_and_window(fields);
@@ -82,7 +82,7 @@ fn read_endpoint(fields: &mut Fields<'_, '_>) -> Option<Rule> {
     Some(limiting(endpoint_name(fields)?, ENDPOINT, when, limits))
 }
 
-fn endpoint_name(fields: &Fields<'_, '_>) -> Option<String> {
+fn endpoint_name(fields: &TableReader<'_, '_>) -> Option<String> {
     let pattern = fields.peek("pattern", pattern)?;
     let one = |value: &Value| Ok(vec![method(value)?]);
     let some = |value: &Value| if matches!(value, Value::List(_)) { list(method)(value) } else { one(value) };
@@ -92,7 +92,7 @@ fn endpoint_name(fields: &Fields<'_, '_>) -> Option<String> {
     Some(format!("endpoint:{prefix}{pattern}"))
 }
 
-fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
+fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
     let value = fields.require("value", text)?;
     let written = Value::Text(value);
@@ -102,22 +102,22 @@ fn read_exemption(fields: &mut Fields<'_, '_>) -> Option<Rule> {
         "user_id" => id(&written).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
         _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
     };
-    let when = when.map_err(|reason| fields.complain("value", reason)).ok()?;
+    let when = when.map_err(|reason| fields.report("value", reason)).ok()?;
     let rule = limiting(exemption_name(fields)?, EXEMPTION, when, Vec::new());
     Some(Rule { action: Action::Allow, ..rule })
 }
 
-fn exemption_name(fields: &Fields<'_, '_>) -> Option<String> {
+fn exemption_name(fields: &TableReader<'_, '_>) -> Option<String> {
     Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
 }
 
 /// Reads `limit` and `window`, or any form that `[[rules]]` takes. What is wrong with them, the fields know.
-pub fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
+pub fn read_limit_and_window(fields: &mut TableReader<'_, '_>) -> Vec<Limit> {
     let short = fields.has("limit") || fields.has("window");
     let burst = fields.read("burst", integer(1..=u32::MAX));
     if !short && FORMS.iter().any(|key| fields.has(key)) {
         if fields.has("burst") {
-            fields.complain("burst", "needs limit and window".to_owned());
+            fields.report("burst", "needs limit and window".to_owned());
         }
         return read_limits(fields, Some(Action::Reject));
     }
@@ -128,7 +128,7 @@ pub fn read_limit_and_window(fields: &mut Fields<'_, '_>) -> Vec<Limit> {
         let _: Option<()> = fields.read(key, |_| Err("has no meaning beside limit and window".to_owned()));
     }
     let window = window.map(Window::Length);
-    let numbers = Numbers { algorithm, requests, window, burst, max_delay: None };
+    let numbers = LimitFields { algorithm, requests, window, burst, max_delay: None };
     make(fields, ["limit", "window", "burst"], numbers).into_iter().collect()
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 
 use super::blocks::{BlockKind, BlockRecord, NetworkLength};
-use super::editor::Editor;
-use super::keys::{Fields, RECORD_BYTES_MAX};
-use super::numbers::{Numbers, OwnNumbers};
+use super::editor::AccountsEditor;
+use super::keys::{KeyRecord, RECORD_BYTES_MAX};
+use super::limits::{AccountLimits, CompiledLimits};
 use super::pool::{Pool, PoolId};
 use super::{Accounts, KeyShard, Table, UserRecord};
-use crate::identity::{Fold, Folds, Seed};
+use crate::identity::{IdNormalization, NormalForm, Seed};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -29,7 +29,7 @@ const NEVER: u64 = u64::MAX;
 /// Why accounts cannot be read.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
-pub enum AccountsError {
+pub enum AccountsFileError {
     /// Reading failed, or the file ends too early.
     #[error("cannot read the accounts")]
     Io(#[from] io::Error),
@@ -48,22 +48,22 @@ impl Accounts {
     /// When writing fails; what was written by then cannot be read.
     pub fn write_to(&self, to: impl Write) -> io::Result<()> {
         let mut out = Summed { inner: to, sum: SipHasher13::new() };
-        if self.folds == Folds::default() {
+        if self.normalization == IdNormalization::default() {
             out.bytes(&MAGIC)?;
         } else {
             out.bytes(&MAGIC_FOLDED)?;
-            let Folds { user, tenant, login } = self.folds;
+            let IdNormalization { user, tenant, login } = self.normalization;
             out.bytes(&[user as u8, tenant as u8, login as u8])?;
         }
         out.bytes(&self.seed.0)?;
         out.slots(&self.tiers, |out, tier| out.text(tier))?;
-        out.slots(&self.quotas, |out, own| out.numbers(own.numbers))?;
-        out.slots(&self.key_numbers, |out, own| out.numbers(own.numbers))?;
+        out.slots(&self.quotas, |out, own| out.limits(own.written))?;
+        out.slots(&self.key_limits, |out, own| out.limits(own.written))?;
         out.length(self.users())?;
         for (hash, user) in self.users.iter().flat_map(Table::iter) {
             out.bytes(&hash.to_le_bytes())?;
             out.bytes(&PoolId::to_word(user.tier).to_le_bytes())?;
-            out.bytes(&PoolId::to_word(user.numbers).to_le_bytes())?;
+            out.bytes(&PoolId::to_word(user.limits).to_le_bytes())?;
         }
         out.length(self.keys())?;
         let mut record = Vec::new();
@@ -90,19 +90,19 @@ impl Accounts {
     ///
     /// # Errors
     /// When the bytes end too early, are something else, or are damaged. Nothing is believed of them then.
-    pub fn read_from(from: impl Read) -> Result<Accounts, AccountsError> {
+    pub fn read_from(from: impl Read) -> Result<Accounts, AccountsFileError> {
         let mut input = Summed { inner: from, sum: SipHasher13::new() };
-        let folds = match input.array::<8>()? {
-            MAGIC => Folds::default(),
-            MAGIC_FOLDED => input.read_folds()?,
-            _ => return Err(AccountsError::Foreign),
+        let normalization = match input.array::<8>()? {
+            MAGIC => IdNormalization::default(),
+            MAGIC_FOLDED => input.read_normalization()?,
+            _ => return Err(AccountsFileError::Foreign),
         };
-        let mut editor = Editor::new(Accounts {
-            folds,
+        let mut editor = AccountsEditor::new(Accounts {
+            normalization,
             seed: Seed(input.array()?),
             tiers: input.read_slots(|input| input.read_text().map(String::into_boxed_str))?,
             quotas: input.read_slots(|input| input.read_own(QUOTA_NAMESPACE))?,
-            key_numbers: input.read_slots(|input| input.read_own(KEY_NAMESPACE))?,
+            key_limits: input.read_slots(|input| input.read_own(KEY_NAMESPACE))?,
             ..Accounts::default()
         });
         for _ in 0..input.word()? {
@@ -119,7 +119,11 @@ impl Accounts {
         let sum = input.sum.finish();
         let mut expected = [0; 8];
         input.inner.read_exact(&mut expected)?;
-        if sum == u64::from_le_bytes(expected) { Ok(editor.finish()) } else { Err(AccountsError::Damaged) }
+        if sum == u64::from_le_bytes(expected) {
+            Ok(editor.finish())
+        } else {
+            Err(AccountsFileError::Damaged)
+        }
     }
 }
 
@@ -163,8 +167,10 @@ impl<W: Write> Summed<W> {
         Ok(())
     }
 
-    fn numbers(&mut self, numbers: Numbers) -> io::Result<()> {
-        for number in [numbers.per_second, numbers.per_hour, numbers.per_day, numbers.burst] {
+    fn limits(&mut self, limits: AccountLimits) -> io::Result<()> {
+        for number in
+            [limits.requests_per_second, limits.requests_per_hour, limits.requests_per_day, limits.burst]
+        {
             self.bytes(&[u8::from(number.is_some())])?;
             self.bytes(&number.unwrap_or(0).to_le_bytes())?;
         }
@@ -173,36 +179,37 @@ impl<W: Write> Summed<W> {
 }
 
 impl<R: Read> Summed<R> {
-    fn read_folds(&mut self) -> Result<Folds, AccountsError> {
-        let fold = |number: u8| Fold::ALL.get(usize::from(number)).copied().ok_or(AccountsError::Damaged);
+    fn read_normalization(&mut self) -> Result<IdNormalization, AccountsFileError> {
+        let fold =
+            |number: u8| NormalForm::ALL.get(usize::from(number)).copied().ok_or(AccountsFileError::Damaged);
         let [user, tenant, login] = self.array()?;
-        Ok(Folds { user: fold(user)?, tenant: fold(tenant)?, login: fold(login)? })
+        Ok(IdNormalization { user: fold(user)?, tenant: fold(tenant)?, login: fold(login)? })
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], AccountsError> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], AccountsFileError> {
         let mut bytes = [0; N];
         self.inner.read_exact(&mut bytes)?;
         self.sum.write(&bytes);
         Ok(bytes)
     }
 
-    fn word(&mut self) -> Result<u64, AccountsError> {
+    fn word(&mut self) -> Result<u64, AccountsFileError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn boolean(&mut self) -> Result<bool, AccountsError> {
+    fn boolean(&mut self) -> Result<bool, AccountsFileError> {
         match self.array()? {
             [0] => Ok(false),
             [1] => Ok(true),
-            _ => Err(AccountsError::Damaged),
+            _ => Err(AccountsFileError::Damaged),
         }
     }
 
-    fn read_instant(&mut self) -> Result<Option<Timestamp>, AccountsError> {
+    fn read_instant(&mut self) -> Result<Option<Timestamp>, AccountsFileError> {
         Ok(Some(self.word()?).filter(|micros| *micros != NEVER).map(Timestamp::from_micros))
     }
 
-    fn read_text(&mut self) -> Result<String, AccountsError> {
+    fn read_text(&mut self) -> Result<String, AccountsFileError> {
         let length = self.word()?;
         let mut bytes = Vec::new();
         // As much as is there, whatever the length says.
@@ -210,64 +217,65 @@ impl<R: Read> Summed<R> {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
         self.sum.write(&bytes);
-        String::from_utf8(bytes).map_err(|_| AccountsError::Damaged)
+        String::from_utf8(bytes).map_err(|_| AccountsFileError::Damaged)
     }
 
     fn read_slots<T: Eq + Hash>(
         &mut self,
-        mut read: impl FnMut(&mut Self) -> Result<T, AccountsError>,
-    ) -> Result<Arc<Pool<T>>, AccountsError> {
+        mut read: impl FnMut(&mut Self) -> Result<T, AccountsFileError>,
+    ) -> Result<Arc<Pool<T>>, AccountsFileError> {
         let mut pool = Pool::default();
         for _ in 0..self.word()? {
             let value = if self.boolean()? { Some(read(self)?) } else { None };
             if !pool.push_slot(value) {
-                return Err(AccountsError::Damaged);
+                return Err(AccountsFileError::Damaged);
             }
         }
         Ok(Arc::new(pool))
     }
 
-    fn read_own(&mut self, namespace: &str) -> Result<OwnNumbers, AccountsError> {
+    fn read_own(&mut self, namespace: &str) -> Result<CompiledLimits, AccountsFileError> {
         let mut number = || {
             let is_given = self.boolean()?;
             let number = u32::from_le_bytes(self.array()?);
-            Ok::<_, AccountsError>(Some(number).filter(|_| is_given))
+            Ok::<_, AccountsFileError>(Some(number).filter(|_| is_given))
         };
-        let (per_second, per_hour, per_day, burst) = (number()?, number()?, number()?, number()?);
-        let numbers = Numbers { per_second, per_hour, per_day, burst };
-        if numbers.is_empty() {
-            return Err(AccountsError::Damaged);
+        let (requests_per_second, requests_per_hour, requests_per_day, burst) =
+            (number()?, number()?, number()?, number()?);
+        let limits = AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst };
+        if limits.is_empty() {
+            return Err(AccountsFileError::Damaged);
         }
-        OwnNumbers::new(namespace, numbers).map_err(|_| AccountsError::Damaged)
+        CompiledLimits::new(namespace, limits).map_err(|_| AccountsFileError::Damaged)
     }
 
-    fn read_user(&mut self, editor: &mut Editor) -> Result<(), AccountsError> {
+    fn read_user(&mut self, editor: &mut AccountsEditor) -> Result<(), AccountsFileError> {
         let hash = u128::from_le_bytes(self.array()?);
-        let [tier, numbers] = [self.array()?, self.array()?];
-        let [tier, numbers] = [tier, numbers].map(u32::from_le_bytes).map(PoolId::from_word);
+        let [tier, limits] = [self.array()?, self.array()?];
+        let [tier, limits] = [tier, limits].map(u32::from_le_bytes).map(PoolId::from_word);
         is_there(&editor.accounts().tiers, tier)?;
-        is_there(&editor.accounts().quotas, numbers)?;
-        editor.put_user_hashed(hash, UserRecord { tier, numbers });
+        is_there(&editor.accounts().quotas, limits)?;
+        editor.put_user_hashed(hash, UserRecord { tier, limits });
         Ok(())
     }
 
-    fn read_key(&mut self, editor: &mut Editor) -> Result<(), AccountsError> {
+    fn read_key(&mut self, editor: &mut AccountsEditor) -> Result<(), AccountsFileError> {
         let length = usize::from(u16::from_le_bytes(self.array()?));
         let mut bytes = [0; RECORD_BYTES_MAX];
-        let bytes = bytes.get_mut(..length).ok_or(AccountsError::Damaged)?;
+        let bytes = bytes.get_mut(..length).ok_or(AccountsFileError::Damaged)?;
         self.inner.read_exact(bytes)?;
         self.sum.write(bytes);
-        let key = Fields::decode(bytes).filter(|(_, decoded)| *decoded == length);
-        let (key, _) = key.ok_or(AccountsError::Damaged)?;
+        let key = KeyRecord::decode(bytes).filter(|(_, decoded)| *decoded == length);
+        let (key, _) = key.ok_or(AccountsFileError::Damaged)?;
         is_there(&editor.accounts().tiers, key.tier)?;
-        is_there(&editor.accounts().key_numbers, key.numbers)?;
-        editor.put_key_fields(&key).map_err(|_| AccountsError::Damaged)
+        is_there(&editor.accounts().key_limits, key.limits)?;
+        editor.put_key_fields(&key).map_err(|_| AccountsFileError::Damaged)
     }
 
-    fn read_block(&mut self) -> Result<BlockRecord, AccountsError> {
+    fn read_block(&mut self) -> Result<BlockRecord, AccountsFileError> {
         let [kind, is_v6, bits] = self.array()?;
         let kind = BlockKind::ALL.into_iter().find(|known| *known as u8 == kind);
-        let kind = kind.ok_or(AccountsError::Damaged)?;
+        let kind = kind.ok_or(AccountsFileError::Damaged)?;
         let length = NetworkLength { is_v6: is_v6 != 0, bits };
         let until = self.read_instant()?;
         Ok(BlockRecord { kind, length, until, reason: self.read_text()?.into() })
@@ -275,9 +283,9 @@ impl<R: Read> Summed<R> {
 }
 
 /// A value in common that somebody has must be there.
-fn is_there<T: Eq + Hash>(pool: &Pool<T>, id: Option<PoolId>) -> Result<(), AccountsError> {
+fn is_there<T: Eq + Hash>(pool: &Pool<T>, id: Option<PoolId>) -> Result<(), AccountsFileError> {
     match id {
-        Some(id) if pool.get(id).is_none() => Err(AccountsError::Damaged),
+        Some(id) if pool.get(id).is_none() => Err(AccountsFileError::Damaged),
         _ => Ok(()),
     }
 }
