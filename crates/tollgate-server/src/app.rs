@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
+use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::record::{Record, RecordSink};
-use tollgate::wire::Problems;
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::auth::api_keys::{KeyRing, KeySecret};

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use sha2::Sha256;
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Database, Item, ItemEdit, ItemId, ItemWrite, KeyItem, Numbers, Precondition,
+    AccountLimits, BlockItem, BlockKind, Database, Item, ItemEdit, ItemId, ItemWrite, KeyItem, Precondition,
     QuotaItem, RuleItem,
 };
 
@@ -90,7 +90,7 @@ pub(crate) fn key(id: &'static str) -> NewKey {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
@@ -110,8 +110,8 @@ pub(crate) fn rule(name: &str, requests: u32) -> Item {
     Item::Rule(RuleItem { name: name.to_owned(), body })
 }
 
-pub(crate) fn quota(user: &str, numbers: Numbers) -> Item {
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: None, numbers })
+pub(crate) fn quota(user: &str, limits: AccountLimits) -> Item {
+    Item::Quota(QuotaItem { user: user.to_owned(), tier: None, limits })
 }
 
 pub(crate) fn block(user: &str) -> Item {

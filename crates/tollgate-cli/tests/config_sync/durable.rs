@@ -1,6 +1,6 @@
 //! Numbers for single users and resets outlive a restart and are in force on every node.
 
-use tollgate_stores::sql::{AuditFilter, ItemEdit, ItemWrite, Numbers, Precondition};
+use tollgate_stores::sql::{AccountLimits, AuditFilter, ItemEdit, ItemWrite, Precondition};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
 
 use crate::database::{Store, alone, config, node, node_again, now_micros, on_its_database, quota, stop};
@@ -128,9 +128,9 @@ fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
     wait_for("the numbers to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
     proxy.set(Fault::Drop);
     reset(&here);
-    let numbers = Numbers { requests_per_hour: Some(5), ..Numbers::default() };
+    let limits = AccountLimits { requests_per_hour: Some(5), ..AccountLimits::default() };
     let put = |number: u32| ItemEdit {
-        write: ItemWrite::Put(quota(&format!("user-{number}"), numbers)),
+        write: ItemWrite::Put(quota(&format!("user-{number}"), limits)),
         precondition: Precondition::None,
     };
     let edits: Vec<ItemEdit> = (0..=10_000).map(put).collect();

@@ -1,6 +1,6 @@
 //! Keys that were made in the database: as limited clients, and as callers.
 
-use tollgate_stores::sql::{Item, Numbers};
+use tollgate_stores::sql::{AccountLimits, Item};
 
 use crate::database::{alone, check_with, key, node_again, now_micros, quota, stop, wait_for_version};
 use crate::harness::Answer;
@@ -17,7 +17,7 @@ fn blocked(answer: &Answer) -> (u16, String) {
 fn a_key_is_a_limited_client_with_its_own_numbers() {
     let (service, store) = alone("");
     let mut key = key("limitedclientaa2");
-    key.item.numbers = Numbers { requests_per_hour: Some(3), ..Numbers::default() };
+    key.item.limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };
     let version = store.put(Item::Key(key.item.clone()));
     wait_for_version(&service, version);
     let statuses: Vec<u16> = (0..5).map(|_| check_with(&service, &key.text).status).collect();
@@ -38,7 +38,7 @@ fn a_key_is_a_limited_client_with_its_own_numbers() {
 fn administrators_look_at_and_reset_the_counters_of_a_key_by_its_id() {
     let (service, store) = alone("");
     let mut key = key("knownbyitsidaaa2");
-    key.item.numbers = Numbers { requests_per_hour: Some(3), ..Numbers::default() };
+    key.item.limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };
     let version = store.put(Item::Key(key.item.clone()));
     wait_for_version(&service, version);
     assert_eq!(check_with(&service, &key.text).status, 200);
@@ -63,7 +63,8 @@ fn a_key_gives_its_user_and_the_users_numbers() {
     let mut key = key("ofalicekeyaaaaa2");
     key.item.user = Some("alice".to_owned());
     store.put(Item::Key(key.item.clone()));
-    let version = store.put(quota("alice", Numbers { requests_per_day: Some(9), ..Numbers::default() }));
+    let version =
+        store.put(quota("alice", AccountLimits { requests_per_day: Some(9), ..AccountLimits::default() }));
     wait_for_version(&service, version);
     assert_eq!(check_with(&service, &key.text).json()["limit"], 9);
     assert_eq!(service.check("alice", "/x").json()["remaining"], 7, "it is the same user");

@@ -1,7 +1,7 @@
 //! Without the database: decisions do not notice, and a node starts from what it had.
 
 use tempfile::TempDir;
-use tollgate_stores::sql::{Item, Numbers};
+use tollgate_stores::sql::{AccountLimits, Item};
 use tollgate_testkit::PostgresServer;
 
 use crate::database::{
@@ -17,7 +17,7 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
     let service = node(&url, "");
     let store = Store::open(&url);
     let mut key = key("keptinmemoryaaa2");
-    key.item.numbers = Numbers { requests_per_hour: Some(50), ..Numbers::default() };
+    key.item.limits = AccountLimits { requests_per_hour: Some(50), ..AccountLimits::default() };
     store.put(Item::Key(key.item.clone()));
     store.put(block("mallory"));
     let version = store.put(rule("by-user", 90));
@@ -66,7 +66,7 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
     let service = node(&url, "");
     let store = Store::open(&url);
     let mut key = key("fromsnapshotaaa2");
-    key.item.numbers = Numbers { requests_per_hour: Some(50), ..Numbers::default() };
+    key.item.limits = AccountLimits { requests_per_hour: Some(50), ..AccountLimits::default() };
     store.put(Item::Key(key.item.clone()));
     let version = store.put(rule("by-user", 12));
     wait_for_version(&service, version);

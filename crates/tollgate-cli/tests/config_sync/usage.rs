@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_stores::sql::{Item, Numbers};
+use tollgate_stores::sql::{AccountLimits, Item};
 use tollgate_testkit::{PostgresServer, eventually};
 
 use crate::database::{
@@ -26,7 +26,8 @@ fn usage_adds_up_over_two_nodes_and_their_ends() {
     let mut key = key("countedkeyaaaaa2");
     key.item.user = Some("alice".to_owned());
     store.put(Item::Key(key.item.clone()));
-    let version = store.put(quota("alice", Numbers { requests_per_hour: Some(5), ..Numbers::default() }));
+    let version =
+        store.put(quota("alice", AccountLimits { requests_per_hour: Some(5), ..AccountLimits::default() }));
     wait_for_version(&first, version);
     wait_for_version(&second, version);
     for _ in 0..7 {
@@ -56,7 +57,7 @@ fn usage_adds_up_over_two_nodes_and_their_ends() {
 #[test]
 fn usage_is_flushed_while_serving() {
     let (service, store) = alone("");
-    let version = store.put(quota("alice", Numbers::default()));
+    let version = store.put(quota("alice", AccountLimits::default()));
     wait_for_version(&service, version);
     service.check("alice", "/x");
     let arrived = || (requests_of(&store, "alice") == (1, 0)).then_some(());
@@ -69,7 +70,7 @@ fn usage_that_the_database_could_not_be_told_is_told_by_the_next_process() {
     let url = postgres.create_database();
     let service = node(&url, "");
     let store = Store::open(&url);
-    let version = store.put(quota("alice", Numbers::default()));
+    let version = store.put(quota("alice", AccountLimits::default()));
     wait_for_version(&service, version);
     drop(store);
     for _ in 0..4 {

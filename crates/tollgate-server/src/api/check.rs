@@ -29,7 +29,7 @@ pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     let own = override_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     response::decision(&decision, &call.app.live().profiles)

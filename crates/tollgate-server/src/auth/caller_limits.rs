@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::counters::{Charge, Charges, CounterStore, Effect};
-use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, untranslate};
-use tollgate::rules::{RuleLimit, lowered};
+use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
+use tollgate::rules::{RuleLimit, retention_extension};
 use tollgate::{Client, Id, MemoryCounters, Seed, Span, Timestamp};
 use tracing::warn;
 
@@ -61,8 +61,8 @@ impl CallerLimiter {
     ///
     /// Called once these limits are in force, so that what the previous ones counted until then is included.
     pub(crate) fn extend_retention(&self, previous: &CallerLimiter) {
-        if let Some(slower) = lowered(&previous.limits, &self.limits) {
-            self.usage.counters.extend_retention(&slower);
+        if let Some(extension) = retention_extension(&previous.limits, &self.limits) {
+            self.usage.counters.extend_retention(&extension);
         }
     }
 
@@ -114,7 +114,7 @@ impl CallerLimiter {
     }
 
     fn client<'a>(&self, caller: &'a Caller, peer: IpAddr) -> Client<'a> {
-        let peer = if self.nat64 { untranslate(peer) } else { peer };
+        let peer = if self.nat64 { nat64_to_ipv4(peer) } else { peer };
         Id::parse(&caller.name).map_or(Client::Ip(counted_ip(peer, self.ipv6_prefix)), Client::User)
     }
 
