@@ -2,42 +2,22 @@
 //!
 //! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
 //! from the lease ([`slices`], [`leases`]) unless its client is kept out ([`cooldowns`]), and what is left is grouped by the
-//! place of its counters ([`router`]) and charged by one call per place ([`decide`], [`script`], [`link`]). One place is the
+//! place of its counters ([`shards`]) and charged by one call per place ([`decide`], [`script`], [`server`]). One place is the
 //! common case; where there are several, a refusal in one takes back what was charged in the others ([`spanning`]), so that
 //! nothing is ever admitted beyond a limit.
 
-mod breaker;
-mod carry;
-mod claims;
-mod cooldowns;
-mod copies;
+mod background;
+mod connection;
 mod decide;
-mod dial;
-mod errands;
-mod error;
 mod fleet;
-mod hot;
-mod job;
-mod keys;
-mod lane;
-mod leases;
-mod link;
-mod listen;
-mod nodes;
+mod health;
+mod lease;
 mod random;
-mod records;
-mod refusals;
-mod resets;
-mod router;
-mod schema;
 mod script;
-mod servers;
+mod server_info;
 mod settings;
-mod slices;
-mod spanning;
-mod trouble;
+mod topology;
 mod url;
-mod versions;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -47,26 +27,28 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join;
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
-use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+use tollgate::counters::{
+    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
+};
 use tollgate::identity::Subject;
 
-pub use self::claims::Claim;
-use self::cooldowns::Cooldowns;
-use self::errands::Errands;
-use self::error::Fault;
+use self::background::BackgroundCalls;
+use self::connection::error::Fault;
+pub use self::connection::server::ServerStats;
+use self::decide::refusal_cache::RefusalCache;
 use self::fleet::Fleet;
-use self::keys::Counter;
-pub use self::keys::SCHEMA;
-use self::leases::Leases;
-pub use self::link::LinkStats;
-use self::refusals::Refusals;
-use self::resets::Resets;
-use self::router::{Place, Router};
-use self::schema::Schema;
-use self::script::ChargeAll;
-pub use self::servers::ServerFacts;
+pub use self::fleet::idempotency::IdempotencyLock;
+use self::fleet::resets::Resets;
+use self::fleet::schema::Schema;
+use self::health::Troubles;
+use self::lease::LeaseTable;
+use self::lease::cooldowns::Cooldowns;
+use self::script::ChargeScript;
+pub use self::script::keys::SCHEMA;
+use self::script::keys::{self, Counter};
+pub use self::server_info::ServerInfo;
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
-use self::trouble::Troubles;
+use self::topology::{ShardId, ShardMap};
 pub use self::url::{ServerUrl, UrlError};
 
 /// How long what no request waits for may take, if requests themselves may not take longer.
@@ -80,23 +62,23 @@ const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct RedisCounters(Arc<Store>);
 
 struct Store {
-    router: Arc<Router>,
-    errands: Errands,
-    script: ChargeAll,
+    shards: Arc<ShardMap>,
+    background: BackgroundCalls,
+    script: ChargeScript,
     timeout: Duration,
     connect_timeout: Duration,
     /// How long what no request waits for may take.
     admin_timeout: Duration,
     schema: Schema,
     /// Nothing if every refusal is to be asked for.
-    refusals: Option<Refusals>,
-    leases: Leases,
+    refusals: Option<RefusalCache>,
+    leases: LeaseTable,
     cooldowns: Cooldowns,
     /// Whether anything is leased at all.
     leasing: bool,
     fleet: Fleet,
     resets: Resets,
-    facts: Arc<servers::Known>,
+    facts: Arc<server_info::Known>,
     troubles: Troubles,
     /// The server's clock less ours, in microseconds, as of the last answer.
     clock_offset: AtomicI64,
@@ -108,33 +90,33 @@ struct Store {
 /// The settings cannot be used, whatever the servers do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the counter store cannot be reached with these settings: {0}")]
-pub struct SettingsRefused(String);
+pub struct RedisSettingsError(String);
 
 impl RedisCounters {
     /// Begins to connect. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
-    pub fn open(settings: &RedisSettings) -> Result<Self, SettingsRefused> {
-        let router = Router::open(settings).map_err(|fault| SettingsRefused(format!("{fault:?}")))?;
-        let router = Arc::new(router);
+    pub fn open(settings: &RedisSettings) -> Result<Self, RedisSettingsError> {
+        let shards = ShardMap::open(settings).map_err(|fault| RedisSettingsError(format!("{fault:?}")))?;
+        let shards = Arc::new(shards);
         // Whoever lets decisions wait for a distant server does not mean that nothing can be reset on it.
         let admin_timeout = ADMIN_TIMEOUT.max(settings.timeout);
         let store = Arc::new(Store {
-            errands: Errands::new(Arc::clone(&router), admin_timeout),
-            router,
-            script: ChargeAll::new(),
+            background: BackgroundCalls::new(Arc::clone(&shards), admin_timeout),
+            shards,
+            script: ChargeScript::new(),
             timeout: settings.timeout,
             connect_timeout: settings.connect_timeout,
             admin_timeout,
             schema: Schema::new(settings.schema),
-            refusals: settings.refusal_cache.then(Refusals::default),
-            leases: Leases::new(settings.leased_from, Instant::now()),
+            refusals: settings.refusal_cache.then(RefusalCache::default),
+            leases: LeaseTable::new(settings.leased_from, Instant::now()),
             cooldowns: Cooldowns::new(Instant::now()),
             leasing: settings.leases,
             fleet: Fleet::new(),
             resets: Resets::new(),
-            facts: servers::known(),
+            facts: server_info::known(),
             troubles: Troubles::default(),
             clock_offset: AtomicI64::new(0),
             refunds: AtomicU64::new(0),
@@ -148,12 +130,12 @@ impl RedisCounters {
     pub async fn connected(&self, patience: Duration) -> bool {
         let all = async {
             loop {
-                let links = self.0.router.links();
-                for link in &links {
-                    link.connected().await;
+                let servers = self.0.shards.servers();
+                for server in &servers {
+                    server.connected().await;
                 }
-                if self.0.refusal().is_some() || !links.is_empty() && self.0.schema.is_known() {
-                    return !links.is_empty() && links.iter().all(|link| link.is_connected());
+                if self.0.refusal().is_some() || !servers.is_empty() && self.0.schema.is_known() {
+                    return !servers.is_empty() && servers.iter().all(|server| server.is_connected());
                 }
                 // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -175,8 +157,8 @@ impl RedisCounters {
     }
 
     /// What is known of each server.
-    pub fn links(&self) -> Vec<LinkStats> {
-        self.0.router.links().iter().map(|link| link.stats()).collect()
+    pub fn servers(&self) -> Vec<ServerStats> {
+        self.0.shards.servers().iter().map(|server| server.stats()).collect()
     }
 
     /// Why nothing can be decided, if it is for a reason that only an operator can help with.
@@ -185,8 +167,8 @@ impl RedisCounters {
     }
 
     /// Why no server is known, as long as there is none.
-    pub fn unknown(&self) -> &'static str {
-        self.0.router.unknown()
+    pub fn no_servers_reason(&self) -> &'static str {
+        self.0.shards.no_servers_reason()
     }
 
     /// The servers' clock less ours, in seconds, as of the last answer.
@@ -206,14 +188,14 @@ impl RedisCounters {
         }
     }
 
-    /// Refusals that were answered without asking a server.
-    pub fn refusals_from_memory(&self) -> u64 {
-        self.0.refusals.as_ref().map_or(0, Refusals::hits)
+    /// RefusalCache that were answered without asking a server.
+    pub fn cached_refusals(&self) -> u64 {
+        self.0.refusals.as_ref().map_or(0, RefusalCache::hits)
     }
 
     /// Calls that were not made because no server of a cluster holds their slot.
-    pub fn unserved_calls(&self) -> u64 {
-        self.0.router.unserved_calls()
+    pub fn unassigned_slot_calls(&self) -> u64 {
+        self.0.shards.unassigned_slot_calls()
     }
 
     /// Charges that were taken back because another place refused.
@@ -225,7 +207,7 @@ impl RedisCounters {
 /// What is leased on this node.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseStats {
-    /// Leases with something left.
+    /// LeaseTable with something left.
     pub held: usize,
     /// Units in them: how much may be admitted beyond limits if the servers that granted them are lost.
     pub units: u64,
@@ -245,16 +227,16 @@ impl CounterStore for RedisCounters {
         NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
     }
 
-    fn reaches(&self, charges: &Charges<'_>) -> bool {
-        self.0.reaches(charges)
+    fn is_reachable(&self, charges: &Charges<'_>) -> bool {
+        self.0.is_reachable(charges)
     }
 
-    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         let carried = self.0.carry_unless_reset(held, now).await;
         carried.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
-    async fn carry_and_charge(
+    async fn reconcile_and_charge(
         &self,
         held: &mut Charges<'_>,
         charges: &Charges<'_>,
@@ -269,7 +251,7 @@ impl CounterStore for RedisCounters {
         // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
         // counted before the request is; batches and connections may pass each other, and then this one request does not
         // know of it, as those do not that are under way already.
-        let carry = store.carry(held, now, started + store.timeout);
+        let carry = store.reconcile(held, now, started + store.timeout);
         let (_, decided) = join(carry, store.decide(charges, now, started)).await;
         store.told(decided, charges).map(|(verdicts, _)| verdicts)
     }
@@ -284,8 +266,15 @@ impl CounterAdmin for RedisCounters {
         self.0.pardon(client).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
-    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-        self.0.penalised(count_max, now).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, StoreError> {
+        self.0
+            .penalized_clients(count_max, now)
+            .await
+            .map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 }
 
@@ -327,9 +316,9 @@ impl Store {
     /// Why nothing can be decided, if only an operator can help: a server refuses us, none can be found, or the fleet
     /// cannot be joined.
     fn refusal(&self) -> Option<Fault> {
-        let links = self.router.links();
-        let lost = || self.router.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
-        let refused = links.iter().find_map(|link| link.trouble()).or_else(lost);
+        let servers = self.shards.servers();
+        let lost = || self.shards.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
+        let refused = servers.iter().find_map(|server| server.trouble()).or_else(lost);
         let seedless = || {
             let waits = self.schema.is_known() && self.schema.waits_for_seed();
             waits.then(|| self.troubles.damaged_key(Some(fleet::SEED)))?.map(Fault::Misconfigured)
@@ -338,13 +327,13 @@ impl Store {
     }
 
     /// A command that no request waits for.
-    async fn admin(&self, place: Place, command: Cmd) -> Result<Value, Fault> {
-        self.router.call(place, command, Instant::now() + self.admin_timeout).await
+    async fn admin(&self, shard: ShardId, command: Cmd) -> Result<Value, Fault> {
+        self.shards.call(shard, command, Instant::now() + self.admin_timeout).await
     }
 
     /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
-        let counters = charges.charges.iter().map(|charge| (charge.subject, leases::key(charge)));
+        let counters = charges.charges.iter().map(|charge| (charge.subject, lease::key(charge)));
         let client = charges.penalty.as_ref().map(|penalty| (penalty.subject, penalty.subject.0));
         let counters: Vec<(Subject, u128)> = counters.chain(client).collect();
         // Before: a node that was cut off must not look between, and then bring what it counted.
@@ -370,7 +359,7 @@ impl Store {
         let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
         let mut found = false;
         for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
-            let answer = self.admin(self.place(charge.subject), delete(&counter, charge.subject)).await?;
+            let answer = self.admin(self.shard(charge.subject), delete(&counter, charge.subject)).await?;
             found |= matches!(answer, Value::Int(count) if count > 0);
         }
         Ok(found)

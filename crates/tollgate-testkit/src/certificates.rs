@@ -20,19 +20,19 @@ basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectAltName = DNS:localhost, IP:127.0.0.1, IP:::1
-[alone]
+[self_signed]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
 subjectAltName = DNS:localhost
-[authority_alone]
+[self_signed_ca]
 basicConstraints = critical, CA:TRUE
 subjectAltName = DNS:localhost
-[elsewhere]
+[other_host]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
 extendedKeyUsage = serverAuth
-subjectAltName = DNS:elsewhere.test
+subjectAltName = DNS:other.test
 [client]
 basicConstraints = critical, CA:FALSE
 keyUsage = critical, digitalSignature
@@ -86,23 +86,23 @@ impl Certificates {
         }
     }
 
-    /// The same authority and client with a server that is called `elsewhere.test`.
+    /// The same authority and client with a server that is called `other.test`.
     #[must_use]
-    pub fn elsewhere(&self) -> Self {
-        sign(self.folder(), "elsewhere", &BY_THE_AUTHORITY);
-        self.with_server("elsewhere")
+    pub fn for_other_host(&self) -> Self {
+        sign(self.folder(), "other_host", &BY_THE_AUTHORITY);
+        self.with_server("other_host")
     }
 
     /// The same with a server that signed for itself, and that has to be trusted in place of the authority.
     #[must_use]
     pub fn self_signed(&self) -> Self {
-        self.signed_by_itself("alone")
+        self.signed_by_itself("self_signed")
     }
 
     /// The same, but its certificate may sign others, as `openssl req -x509` makes them if nobody says otherwise.
     #[must_use]
-    pub fn self_signed_authority(&self) -> Self {
-        self.signed_by_itself("authority_alone")
+    pub fn self_signed_ca(&self) -> Self {
+        self.signed_by_itself("self_signed_ca")
     }
 
     fn signed_by_itself(&self, name: &str) -> Self {

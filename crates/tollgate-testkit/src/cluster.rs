@@ -41,7 +41,7 @@ pub struct RedisCluster {
 
 /// A slot on its way from one master to another, as a test sees it in [`RedisCluster::migrate_slot`].
 #[derive(Clone, Debug)]
-pub struct HalfMigrated {
+pub struct SlotMigration {
     /// The slot.
     pub slot: u16,
     /// Still the owner; answers `ASK` for keys it does not have.
@@ -143,7 +143,7 @@ impl RedisCluster {
     /// # Panics
     ///
     /// With the logs, if that takes longer than `timeout`.
-    pub fn wait_until_ok(&self, timeout: Duration) {
+    pub fn wait_until_healthy(&self, timeout: Duration) {
         self.expect_soon(timeout, || self.is_ok(), "the cluster is not well");
     }
 
@@ -152,7 +152,7 @@ impl RedisCluster {
     /// # Panics
     ///
     /// If a step fails.
-    pub fn migrate_slot(&self, slot: u16, to: SocketAddr, halfway: impl FnOnce(&HalfMigrated)) {
+    pub fn migrate_slot(&self, slot: u16, to: SocketAddr, halfway: impl FnOnce(&SlotMigration)) {
         let from = self.slot_owner(slot);
         let (source, target) = (self.server_at(from), self.server_at(to));
         set_slot(target, slot, &["IMPORTING", &id_of(source)]);
@@ -161,7 +161,7 @@ impl RedisCluster {
         let mut moved = keys_in(source, slot);
         let remaining = moved.split_off(moved.len().div_ceil(2));
         move_keys(source, to, &moved);
-        halfway(&HalfMigrated { slot, from, to, moved, remaining });
+        halfway(&SlotMigration { slot, from, to, moved, remaining });
 
         // Asked again, for the test may have added and deleted some.
         move_keys(source, to, &keys_in(source, slot));

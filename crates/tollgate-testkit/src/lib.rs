@@ -9,20 +9,20 @@
 //! - [`PostgresServer`], [`MariaDbServer`]: one server each, with as many empty databases as there are tests.
 //! - [`TlsProxy`]: nginx that speaks TLS in front of a server that does not.
 //! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
-//! - [`free_port`], [`listen`], [`Certificates`], [`Client`]: what the above are made of.
+//! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: what the above are made of.
 //!
 //! Everything blocks, nothing needs a runtime, and all methods take `&self`: a test may share a server between
 //! threads. What goes wrong panics with the server's log, for a test has nothing better to do with an error.
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate_testkit::{Client, Fault, FaultProxy, RedisServer};
+//! use tollgate_testkit::{RespClient, Fault, FaultProxy, RedisServer};
 //!
 //! let redis = RedisServer::start();
 //! assert_eq!(redis.cli(&["SET", "colour", "green"]), "OK");
 //!
 //! let proxy = FaultProxy::in_front_of(redis.address());
-//! let mut client = Client::connect(proxy.address(), Duration::from_secs(5))?;
+//! let mut client = RespClient::connect(proxy.address(), Duration::from_secs(5))?;
 //! assert_eq!(client.command(&[b"GET", b"colour"])?.to_string(), "green");
 //!
 //! proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
@@ -58,13 +58,13 @@ mod sql_server;
 mod tls_proxy;
 
 pub use certificates::Certificates;
-pub use cluster::{HalfMigrated, RedisCluster, key_slot};
+pub use cluster::{RedisCluster, SlotMigration, key_slot};
 pub use mariadb::MariaDbServer;
 pub use poll::{eventually, wait_until};
 pub use port::{free_port, listen};
 pub use postgres::PostgresServer;
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
-pub use resp::{Client, Reply};
+pub use resp::{Reply, RespClient};
 pub use sentinel::SentinelFleet;
 pub use tls_proxy::TlsProxy;

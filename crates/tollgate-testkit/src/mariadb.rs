@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use crate::process::Stop;
-use crate::sql_server::{Kind, Place, SqlServer, USER, find, finish};
+use crate::process::StopSignal;
+use crate::sql_server::{SqlEngine, SqlInstance, SqlServer, USER, find, finish};
 
 const SOCKET: &str = "mariadb.sock";
 
@@ -17,32 +17,32 @@ pub type MariaDbServer = SqlServer<MariaDb>;
 /// What MariaDB does its own way.
 pub struct MariaDb;
 
-impl Kind for MariaDb {
+impl SqlEngine for MariaDb {
     const NAME: &'static str = "mariadb";
-    const STOP: Stop = Stop::Kill;
+    const STOP: StopSignal = StopSignal::Kill;
     const PASSWORD: &'static str = "canary-mariadb";
-    const FIRST_DATABASE: &'static str = "mysql";
+    const DEFAULT_DATABASE: &'static str = "mysql";
 
-    fn prepare(place: &Place) {
-        let mut install = place.command(find("mariadb-install-db", &[]));
-        install.args(["--no-defaults", "--skip-test-db", "--skip-name-resolve"]).args(folders(place));
+    fn init(instance: &SqlInstance) {
+        let mut install = instance.command(find("mariadb-install-db", &[]));
+        install.args(["--no-defaults", "--skip-test-db", "--skip-name-resolve"]).args(folders(instance));
         install.args(["--auth-root-authentication-method=normal", "--innodb-flush-log-at-trx-commit=2"]);
         finish(install.args(["--innodb-log-file-size=8M", "--skip-log-bin"]));
     }
 
-    fn run(place: &Place) -> Command {
-        let mut mariadbd = place.command(find("mariadbd", &[PathBuf::from("/usr/sbin")]));
+    fn server(instance: &SqlInstance) -> Command {
+        let mut mariadbd = instance.command(find("mariadbd", &[PathBuf::from("/usr/sbin")]));
         mariadbd
             .args(["--no-defaults", "--bind-address=127.0.0.1", "--skip-name-resolve"])
-            .args(folders(place));
+            .args(folders(instance));
         mariadbd.args(["--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=32M"]);
         mariadbd.args(["--innodb-log-file-size=8M", "--skip-log-bin", "--pid-file=mariadb.pid"]);
-        mariadbd.arg(format!("--port={}", place.port));
-        mariadbd.arg(format!("--socket={}", place.path(SOCKET).display()));
+        mariadbd.arg(format!("--port={}", instance.port));
+        mariadbd.arg(format!("--socket={}", instance.path(SOCKET).display()));
         mariadbd
     }
 
-    fn greeting() -> Option<String> {
+    fn init_sql() -> Option<String> {
         let password = Self::PASSWORD;
         Some(format!(
             "CREATE USER {USER}@'%' IDENTIFIED BY '{password}'; GRANT ALL ON *.* TO {USER}@'%'; FLUSH PRIVILEGES"
@@ -55,15 +55,15 @@ impl Kind for MariaDb {
     }
 
     /// A tab between columns.
-    fn client(place: &Place, database: &str, sql: &str) -> Command {
-        let mut client = place.command(find("mariadb", &[]));
+    fn client(instance: &SqlInstance, database: &str, sql: &str) -> Command {
+        let mut client = instance.command(find("mariadb", &[]));
         client.args(["--no-defaults", "-N", "-B", "-S", SOCKET, "-u", "root", "-e", sql, database]);
         client
     }
 
     /// The first word is the server's. Nobody else has a socket in our folder.
-    fn serves(place: &Place, _: u32) -> bool {
-        let Ok(mut stream) = UnixStream::connect(place.path(SOCKET)) else { return false };
+    fn is_ready(instance: &SqlInstance, _: u32) -> bool {
+        let Ok(mut stream) = UnixStream::connect(instance.path(SOCKET)) else { return false };
         let timeout = stream.set_read_timeout(Some(Duration::from_secs(1)));
         timeout.is_ok() && stream.read_exact(&mut [0]).is_ok()
     }
@@ -71,6 +71,9 @@ impl Kind for MariaDb {
 
 /// Whole paths: a part of one would be looked for under `/usr`. Temporary tables apart too, for each server that starts
 /// removes what another has left in a common folder, and also what it still uses.
-fn folders(place: &Place) -> [String; 2] {
-    [format!("--datadir={}", place.path("data").display()), format!("--tmpdir={}", place.path("").display())]
+fn folders(instance: &SqlInstance) -> [String; 2] {
+    [
+        format!("--datadir={}", instance.path("data").display()),
+        format!("--tmpdir={}", instance.path("").display()),
+    ]
 }

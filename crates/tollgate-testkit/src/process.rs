@@ -32,12 +32,12 @@ rm -rf -- "$2""#;
 pub(crate) struct Process {
     child: Child,
     guard: Child,
-    stop: Stop,
+    stop: StopSignal,
 }
 
 /// How a process is ended.
 #[derive(Clone, Copy)]
-pub enum Stop {
+pub enum StopSignal {
     /// `SIGKILL`.
     Kill,
     /// `SIGQUIT`, for one that has something to give back and does so at once.
@@ -46,11 +46,11 @@ pub enum Stop {
 
 impl Process {
     pub(crate) fn spawn(command: &mut Command) -> Self {
-        Self::spawn_to_stop(command, Stop::Kill, None)
+        Self::spawn_with(command, StopSignal::Kill, None)
     }
 
     /// Starts a process that ends in its own way. Should our own process end first, the guard removes `folder` too.
-    pub(crate) fn spawn_to_stop(command: &mut Command, stop: Stop, folder: Option<&Path>) -> Self {
+    pub(crate) fn spawn_with(command: &mut Command, stop: StopSignal, folder: Option<&Path>) -> Self {
         let program = command.get_program().to_owned();
         let child = command.stdin(Stdio::null()).spawn();
         let mut child = child.unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
@@ -64,7 +64,7 @@ impl Process {
 
     /// Kills the process (`SIGKILL`) and reaps it.
     pub(crate) fn kill9(mut self) {
-        self.stop = Stop::Kill;
+        self.stop = StopSignal::Kill;
     }
 
     pub(crate) fn pid(&self) -> u32 {
@@ -108,7 +108,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if let Stop::Quit = self.stop
+        if let StopSignal::Quit = self.stop
             && !self.has_ended()
         {
             self.signal("QUIT");
@@ -121,10 +121,10 @@ impl Drop for Process {
     }
 }
 
-fn guard(pid: u32, stop: Stop, folder: Option<&Path>) -> std::io::Result<Child> {
+fn guard(pid: u32, stop: StopSignal, folder: Option<&Path>) -> std::io::Result<Child> {
     let signal = match stop {
-        Stop::Kill => "KILL",
-        Stop::Quit => "QUIT",
+        StopSignal::Kill => "KILL",
+        StopSignal::Quit => "QUIT",
     };
     Command::new("sh")
         .args(["-c", GUARD, &pid.to_string(), signal])
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_nothing_running() {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let panicked = std::thread::spawn(move || {
             let process = sleeper();
-            tell.send([process.pid(), process.guard.id()]).unwrap();
+            sender.send([process.pid(), process.guard.id()]).unwrap();
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
-        assert!(told.recv().unwrap().into_iter().all(|pid| !exists(pid)));
+        assert!(receiver.recv().unwrap().into_iter().all(|pid| !exists(pid)));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::certificates::Certificates;
 use crate::poll::eventually;
 use crate::port::free_port;
 use crate::process::Process;
-use crate::resp::{Client, Reply};
+use crate::resp::{Reply, RespClient};
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
 const REPLY_DEADLINE: Duration = Duration::from_secs(10);
@@ -75,7 +75,7 @@ pub struct RedisServer {
     /// `None` after `kill9`.
     process: Mutex<Option<Process>>,
     /// Kept open: a test that counts connections should not see ours come and go.
-    client: Mutex<Option<Client>>,
+    client: Mutex<Option<RespClient>>,
     folder: TempDir, // last, so that it is removed when nobody writes to it any more
 }
 
@@ -394,15 +394,15 @@ impl RedisServer {
 
     /// On the connection that is kept, or a new one. It is kept if the reply came: one that may still come would be
     /// taken for that of the next command.
-    fn command_on(&self, kept: &mut Option<Client>, arguments: &[&[u8]]) -> io::Result<Reply> {
+    fn command_on(&self, kept: &mut Option<RespClient>, arguments: &[&[u8]]) -> io::Result<Reply> {
         let mut client = kept.take().map_or_else(|| self.log_in(), Ok)?;
         let reply = client.command(arguments)?;
         *kept = Some(client);
         Ok(reply)
     }
 
-    fn log_in(&self) -> io::Result<Client> {
-        let mut client = Client::connect(self.address(), REPLY_DEADLINE)?;
+    fn log_in(&self) -> io::Result<RespClient> {
+        let mut client = RespClient::connect(self.address(), REPLY_DEADLINE)?;
         match client.command(&[b"AUTH", b"testkit", b"testkit"])? {
             Reply::Error(error) => Err(io::Error::other(error)),
             _ => Ok(client),

@@ -82,11 +82,11 @@ impl fmt::Display for Reply {
 
 /// A blocking connection to a Redis server.
 #[derive(Debug)]
-pub struct Client {
+pub struct RespClient {
     stream: BufReader<TcpStream>,
 }
 
-impl Client {
+impl RespClient {
     /// Connects; `timeout` bounds the connecting and each later wait for bytes.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Client {
     /// # Errors
     ///
     /// What the socket says, and `InvalidInput` if the time is zero.
-    pub fn wait_at_most(&mut self, timeout: Duration) -> io::Result<()> {
+    pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(timeout))
     }
 

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 
 use crate::poll::eventually;
 use crate::port::free_port;
-use crate::process::{Process, Stop};
+use crate::process::{Process, StopSignal};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
 const PORT_ATTEMPTS: usize = 20;
@@ -29,34 +29,34 @@ const PORT_ATTEMPTS: usize = 20;
 pub(crate) const USER: &str = "tollgate";
 
 /// What a kind of server does its own way.
-pub trait Kind {
+pub trait SqlEngine {
     /// The name of its program, for messages.
     const NAME: &'static str;
     /// How it is told to end.
-    const STOP: Stop;
+    const STOP: StopSignal;
     /// The password in every URL. Told by nobody: a test may look for it where it must not be.
     const PASSWORD: &'static str;
     /// The database that is always there.
-    const FIRST_DATABASE: &'static str;
+    const DEFAULT_DATABASE: &'static str;
 
     /// Makes an empty database in the folder.
-    fn prepare(place: &Place);
+    fn init(instance: &SqlInstance);
     /// The command that runs the server.
-    fn run(place: &Place) -> Command;
+    fn server(instance: &SqlInstance) -> Command;
     /// Whether the server with this process id serves.
-    fn serves(place: &Place, pid: u32) -> bool;
+    fn is_ready(instance: &SqlInstance, pid: u32) -> bool;
     /// What is said once to a server that serves.
-    fn greeting() -> Option<String> {
+    fn init_sql() -> Option<String> {
         None
     }
     /// The statement that makes a database, and the scheme of its URL.
     fn database(name: &str) -> (String, &'static str);
     /// The command that runs statements.
-    fn client(place: &Place, database: &str, sql: &str) -> Command;
+    fn client(instance: &SqlInstance, database: &str, sql: &str) -> Command;
 }
 
 /// Where a server lives.
-pub struct Place {
+pub struct SqlInstance {
     pub(crate) port: u16,
     owner: Option<(u32, u32)>,
     folder: TempDir,
@@ -64,34 +64,34 @@ pub struct Place {
 
 /// A running SQL server, ended on drop. What was committed survives a kill, though not a power cut: no write waits for the
 /// disk.
-pub struct SqlServer<K: Kind> {
+pub struct SqlServer<K: SqlEngine> {
     kind: PhantomData<K>,
     databases: AtomicU32,
     process: Mutex<Option<Process>>,
-    place: Place, // last, so that its folder is removed when nobody writes to it any more
+    instance: SqlInstance, // last, so that its folder is removed when nobody writes to it any more
 }
 
-impl<K: Kind> SqlServer<K> {
+impl<K: SqlEngine> SqlServer<K> {
     /// Starts a server in a folder of its own; returns when it serves, after a few seconds.
     ///
     /// # Panics
     ///
     /// With the server's log, if it does not serve within thirty seconds.
     pub fn start() -> Self {
-        let mut place = Place::new(K::NAME);
-        K::prepare(&place);
+        let mut instance = SqlInstance::new(K::NAME);
+        K::init(&instance);
         for _ in 0..PORT_ATTEMPTS {
             let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
-            let server = Self { kind: PhantomData, databases, process, place };
+            let server = Self { kind: PhantomData, databases, process, instance };
             match server.run() {
                 Ok(()) => {
-                    if let Some(sql) = K::greeting() {
-                        server.execute(K::FIRST_DATABASE, &sql);
+                    if let Some(sql) = K::init_sql() {
+                        server.execute(K::DEFAULT_DATABASE, &sql);
                     }
                     return server;
                 }
                 Err(log) if log.contains("Address already in use") => {
-                    place = Place { port: free_port(), ..server.place };
+                    instance = SqlInstance { port: free_port(), ..server.instance };
                 }
                 Err(log) => panic!("{} does not start:\n{log}", K::NAME),
             }
@@ -103,8 +103,8 @@ impl<K: Kind> SqlServer<K> {
     pub fn create_database(&self) -> String {
         let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
         let (statement, scheme) = K::database(&name);
-        self.execute(K::FIRST_DATABASE, &statement);
-        format!("{scheme}://{USER}:{}@{}/{name}", K::PASSWORD, self.place.address())
+        self.execute(K::DEFAULT_DATABASE, &statement);
+        format!("{scheme}://{USER}:{}@{}/{name}", K::PASSWORD, self.instance.address())
     }
 
     /// Runs statements with the server's own client; what they answer, a line for each row.
@@ -113,7 +113,7 @@ impl<K: Kind> SqlServer<K> {
     ///
     /// If one fails.
     pub fn execute(&self, database: &str, sql: &str) -> String {
-        finish(&mut K::client(&self.place, database, sql))
+        finish(&mut K::client(&self.instance, database, sql))
     }
 
     /// The password in every URL.
@@ -121,12 +121,12 @@ impl<K: Kind> SqlServer<K> {
 
     /// The loopback port.
     pub fn port(&self) -> u16 {
-        self.place.port
+        self.instance.port
     }
 
     /// What the server has logged.
     pub fn log(&self) -> String {
-        self.place.log()
+        self.instance.log()
     }
 
     /// Kills the process (`SIGKILL`). Its port refuses connections afterwards.
@@ -164,15 +164,16 @@ impl<K: Kind> SqlServer<K> {
     }
 
     fn run(&self) -> Result<(), String> {
-        let output = File::create(self.place.path("output.txt")).expect("the folder can be written to");
-        let mut command = K::run(&self.place);
+        let output = File::create(self.instance.path("output.txt")).expect("the folder can be written to");
+        let mut command = K::server(&self.instance);
         command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
-        let mut process = Process::spawn_to_stop(&mut command, K::STOP, Some(self.place.folder.path()));
+        let mut process = Process::spawn_with(&mut command, K::STOP, Some(self.instance.folder.path()));
         let pid = process.pid();
-        let settled = || (K::serves(&self.place, pid) || process.has_ended()).then(|| !process.has_ended());
+        let settled =
+            || (K::is_ready(&self.instance, pid) || process.has_ended()).then(|| !process.has_ended());
         if eventually(START_DEADLINE, settled) != Some(true) {
             drop(process);
-            return Err(self.place.log());
+            return Err(self.instance.log());
         }
         *self.lock() = Some(process);
         Ok(())
@@ -183,13 +184,13 @@ impl<K: Kind> SqlServer<K> {
     }
 }
 
-impl<K: Kind> fmt::Debug for SqlServer<K> {
+impl<K: SqlEngine> fmt::Debug for SqlServer<K> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct(K::NAME).field("port", &self.port()).finish_non_exhaustive()
     }
 }
 
-impl Place {
+impl SqlInstance {
     fn new(name: &str) -> Self {
         let folder =
             TempDir::with_prefix(format!("tollgate-{name}-")).expect("a temporary folder can be made");

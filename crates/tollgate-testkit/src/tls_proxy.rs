@@ -42,7 +42,7 @@ impl TlsProxy {
     /// # Panics
     ///
     /// With nginx's log, if it does not start.
-    pub fn for_known_clients(server: SocketAddr, certificates: &Certificates) -> Self {
+    pub fn with_client_auth(server: SocketAddr, certificates: &Certificates) -> Self {
         let authority = certificates.authority.display();
         Self::start(
             server,

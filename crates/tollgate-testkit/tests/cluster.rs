@@ -4,15 +4,15 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tollgate_testkit::{Client, RedisCluster, key_slot};
+use tollgate_testkit::{RedisCluster, RespClient, key_slot};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn client(address: SocketAddr) -> Client {
-    Client::connect(address, PATIENCE).unwrap()
+fn client(address: SocketAddr) -> RespClient {
+    RespClient::connect(address, PATIENCE).unwrap()
 }
 
-fn get(client: &mut Client, key: &[u8]) -> String {
+fn get(client: &mut RespClient, key: &[u8]) -> String {
     client.command(&[b"GET", key]).unwrap().to_string()
 }
 
@@ -65,11 +65,11 @@ fn a_replica_takes_over_and_the_dead_master_returns_as_its_replica() {
     assert_eq!(master.cli(&["SET", "a", "here"]), "OK");
     assert_eq!(master.cli(&["WAIT", "1", "5000"]), "1");
     let dead = cluster.kill_master_of(slot);
-    cluster.wait_until_ok(PATIENCE);
+    cluster.wait_until_healthy(PATIENCE);
     let heir = cluster.slot_owner(slot);
     assert_ne!(heir, dead);
     assert_eq!(get(&mut client(heir), b"a"), "here");
     cluster.server_at(dead).restart();
-    cluster.wait_until_ok(PATIENCE);
+    cluster.wait_until_healthy(PATIENCE);
     assert_eq!(get(&mut client(dead), b"a"), format!("MOVED {slot} {heir}"));
 }

@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use tollgate_testkit::{Client, Fault, FaultProxy, RedisServer, Reply, wait_until};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer, Reply, RespClient, wait_until};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const SHORT: Duration = Duration::from_millis(250);
@@ -22,17 +22,17 @@ impl Bench {
         Self { proxy: FaultProxy::in_front_of(redis.address()), redis }
     }
 
-    fn client(&self) -> Client {
-        let mut client = Client::connect(self.proxy.address(), PATIENCE).unwrap();
+    fn client(&self) -> RespClient {
+        let mut client = RespClient::connect(self.proxy.address(), PATIENCE).unwrap();
         // Through, so that the fault under test meets an established connection.
         assert_eq!(ping(&mut client).unwrap(), "PONG");
         client
     }
 
     /// One that soon gives up, once it is through.
-    fn hasty_client(&self) -> Client {
+    fn hasty_client(&self) -> RespClient {
         let mut client = self.client();
-        client.wait_at_most(SHORT).unwrap();
+        client.set_timeout(SHORT).unwrap();
         client
     }
 
@@ -41,11 +41,11 @@ impl Bench {
     }
 }
 
-fn ping(client: &mut Client) -> io::Result<String> {
+fn ping(client: &mut RespClient) -> io::Result<String> {
     client.command(&[b"PING"]).map(|reply| reply.to_string())
 }
 
-fn increment(client: &mut Client) -> io::Result<Reply> {
+fn increment(client: &mut RespClient) -> io::Result<Reply> {
     client.command(&[b"INCR", b"n"])
 }
 
@@ -88,7 +88,7 @@ fn drop_closes_open_connections_and_new_ones() {
     let mut old = bench.client();
     bench.proxy.set(Fault::Drop);
     assert!(ping(&mut old).is_err());
-    let mut new = Client::connect(bench.proxy.address(), PATIENCE).unwrap();
+    let mut new = RespClient::connect(bench.proxy.address(), PATIENCE).unwrap();
     assert!(ping(&mut new).is_err());
     assert_eq!(bench.proxy.connections_opened(), 2);
     bench.proxy.set(Fault::None);
@@ -101,7 +101,7 @@ fn reset_is_a_reset() {
     let (mut old, mut untouched) = (bench.client(), bench.client());
     bench.proxy.set(Fault::Reset);
     assert_kind(increment(&mut old), ErrorKind::ConnectionReset);
-    let mut new = Client::connect(bench.proxy.address(), PATIENCE).unwrap();
+    let mut new = RespClient::connect(bench.proxy.address(), PATIENCE).unwrap();
     assert_kind(increment(&mut new), ErrorKind::ConnectionReset);
     bench.proxy.set(Fault::None);
     assert_eq!(increment(&mut untouched).unwrap(), Reply::Int(1), "those before did not get through");
@@ -115,7 +115,7 @@ fn half_open_holds_both_ways_and_goes_on_afterwards() {
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
     assert_eq!(bench.increments(), "", "nothing reached the server");
     bench.proxy.set(Fault::None);
-    client.wait_at_most(PATIENCE).unwrap();
+    client.set_timeout(PATIENCE).unwrap();
     assert_eq!(client.receive().unwrap(), Reply::Int(1));
     assert_eq!(bench.increments(), "1");
 }
@@ -128,7 +128,7 @@ fn half_open_hides_the_end_of_the_server() {
     bench.redis.kill9();
     assert_kind(client.receive(), ErrorKind::WouldBlock);
     bench.proxy.set(Fault::None);
-    client.wait_at_most(PATIENCE).unwrap();
+    client.set_timeout(PATIENCE).unwrap();
     assert_kind(client.receive(), ErrorKind::UnexpectedEof);
 }
 
@@ -228,7 +228,7 @@ fn other_protocols_pass_as_they_are() {
 #[test]
 fn a_dropped_proxy_closes_its_connections_and_its_port() {
     let Bench { redis, proxy } = Bench::new();
-    let mut client = Client::connect(proxy.address(), PATIENCE).unwrap();
+    let mut client = RespClient::connect(proxy.address(), PATIENCE).unwrap();
     assert_eq!(ping(&mut client).unwrap(), "PONG");
     let address = proxy.address();
     drop(proxy);

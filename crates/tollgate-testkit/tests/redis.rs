@@ -9,12 +9,12 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use tollgate_testkit::{Client, RedisOptions, RedisServer, Reply};
+use tollgate_testkit::{RedisOptions, RedisServer, Reply, RespClient};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn client(redis: &RedisServer) -> Client {
-    Client::connect(redis.address(), PATIENCE).unwrap()
+fn client(redis: &RedisServer) -> RespClient {
+    RespClient::connect(redis.address(), PATIENCE).unwrap()
 }
 
 #[test]
@@ -87,11 +87,11 @@ fn a_bad_setting_is_told_with_the_words_of_the_server() {
 #[test]
 fn a_frozen_server_keeps_connections_and_answers_nothing() {
     let redis = RedisServer::start();
-    let mut client = Client::connect(redis.address(), Duration::from_millis(250)).unwrap();
+    let mut client = RespClient::connect(redis.address(), Duration::from_millis(250)).unwrap();
     redis.freeze();
     assert_eq!(client.command(&[b"INCR", b"n"]).unwrap_err().kind(), ErrorKind::WouldBlock);
     redis.thaw();
-    client.wait_at_most(PATIENCE).unwrap();
+    client.set_timeout(PATIENCE).unwrap();
     assert_eq!(client.receive().unwrap(), Reply::Int(1));
 }
 

@@ -147,7 +147,7 @@ async fn freeze_once() -> Result<Outage> {
 
 async fn when_left_alone(store: &RedisCounters, end: Instant) -> Option<Instant> {
     while Instant::now() < end {
-        if store.links().iter().any(|link| link.breaker_open) {
+        if store.servers().iter().any(|link| link.breaker_open) {
             return Some(Instant::now());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;

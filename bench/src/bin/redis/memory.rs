@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets};
-use tollgate_testkit::{Client, RedisServer};
+use tollgate_testkit::{RespClient, RedisServer};
 
 use crate::Plan;
 use crate::host::{self, Used};
@@ -102,7 +102,7 @@ const ALONE: usize = 100_000;
 /// What a counter with a key of its own would take: the name as long as it would be, the state the same.
 fn alone(server: &RedisServer) -> Result<f64> {
     server.flush_all();
-    let mut client = Client::connect(server.address(), Duration::from_secs(10))?;
+    let mut client = RespClient::connect(server.address(), Duration::from_secs(10))?;
     client.command(&[b"PING"])?;
     let before = server.memory_used();
     for number in 0..ALONE {

@@ -289,7 +289,7 @@ pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit,
 fn run_rotate(rotate: &Rotate, items: &Items<'_>) -> Result<Exit, CliError> {
     let Rotate { key, overlap, quiet, confirm, dry } = rotate;
     let id = key.checked()?;
-    let immediately = tollgate::wire::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
+    let immediately = tollgate::config::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
     let action = format!("invalidate the current secret of key {id} immediately");
     if immediately && !dry.dry_run && !confirm.confirmed(&action)? {
         return Ok(Exit::Refused);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tollgate_server::settings::{Flags, Settings, environment};
+use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration, SqlSettings};
 
 use crate::error::CliError;
@@ -56,7 +56,7 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
 
 async fn pending(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
     let database = Database::connect(sql.clone()).await?;
-    let steps = database.pending().await;
+    let steps = database.pending_migrations().await;
     database.close().await;
     steps
 }
@@ -70,7 +70,7 @@ async fn migrate_schema(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseErr
 
 /// Whether the database is a file that does not exist yet.
 fn is_missing(sql: &SqlSettings) -> bool {
-    let place = sql.place();
+    let place = sql.describe();
     let file = place.strip_prefix("SQLite database ").filter(|_| sql.engine() == Engine::Sqlite);
     file.is_some_and(|file| !Path::new(file).exists())
 }
@@ -85,7 +85,7 @@ fn create_directory(path: &Path) -> Result<(), CliError> {
 }
 
 fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output) -> Result<Exit, CliError> {
-    let place = sql.place();
+    let place = sql.describe();
     if output.json() {
         let steps = steps.map(steps_json);
         output.value(&json!({ "database": place, "exists": steps.is_some(), "pending": steps }))?;
@@ -101,7 +101,7 @@ fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output
 }
 
 fn print_applied(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Result<Exit, CliError> {
-    let place = sql.place();
+    let place = sql.describe();
     if output.json() {
         output.value(&json!({ "database": place, "applied": steps_json(steps) }))?;
         return Ok(Exit::Ok);

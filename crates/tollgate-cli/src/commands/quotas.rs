@@ -92,7 +92,7 @@ struct Set {
     /// Requests at once
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
-    /// Fields to remove
+    /// TableReader to remove
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     unset: Vec<Field>,
     #[command(flatten)]

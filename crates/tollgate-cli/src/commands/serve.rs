@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
-use tollgate_server::logging;
-use tollgate_server::serve::{banner, serve};
-use tollgate_server::settings::{Flags, Settings, environment};
+use tollgate_server::config::settings::{Flags, Settings, environment};
+use tollgate_server::runtime::logging;
+use tollgate_server::runtime::serve::{banner, serve};
 
 use crate::error::CliError;
 use crate::exit::Exit;

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use tollgate::wire::{Document, Problems, Value, values};
+use tollgate::config::{Document, Problems, Value, values};
 
 use crate::client::url::ServerUrl;
 use crate::client::{Client, ClientError, TlsFiles};
@@ -155,13 +155,13 @@ fn parse_config(text: &str) -> Result<ConfigFile, Problems> {
         },
     };
     if config.key.is_some() && config.key_file.is_some() {
-        fields.complain("key_file", "cannot be combined with key: remove one of them".to_owned());
+        fields.report("key_file", "cannot be combined with key: remove one of them".to_owned());
     }
     if config.tls.cert_file.is_none() && config.tls.cert_key_file.is_some() {
-        fields.complain("cert_key_file", "requires cert_file".to_owned());
+        fields.report("cert_key_file", "requires cert_file".to_owned());
     }
     fields.finish();
-    problems.or(Some(config))
+    problems.into_result(Some(config))
 }
 
 fn read_key(config: &ConfigFile, config_path: &Path) -> Result<Option<Secret>, CliError> {

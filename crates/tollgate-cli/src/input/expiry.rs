@@ -1,7 +1,7 @@
 //! When a key or block expires: after a duration (`90d`) or at a time (RFC 3339).
 
 use jiff::Timestamp;
-use tollgate::wire::values::parse_span;
+use tollgate::config::values::parse_span;
 
 /// An expiry as written. It is sent unparsed, because the server's clock decides.
 #[derive(Clone, Debug, PartialEq, Eq)]

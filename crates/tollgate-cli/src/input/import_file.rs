@@ -2,7 +2,7 @@
 //! descriptions, or in JSON.
 
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Origin, Problem, Problems, Value, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problem, Problems, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
 
 use super::item_file::{self, is_json};
@@ -41,7 +41,7 @@ fn read_rules(document: &Document) -> Result<RuleSet, Problems> {
         rule.skip_rest();
         read
     }));
-    problems.or(Some(()))?;
+    problems.into_result(Some(()))?;
     let origin = Origin::Named("together".to_owned());
     let problem = |reason: String| Problems(vec![Problem { origin, key: "rules".to_owned(), reason }]);
     RuleSet::new(rules, None).map_err(|error| problem(error.to_string()))

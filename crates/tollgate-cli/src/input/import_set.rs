@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tollgate::wire::{Origin, Problem, Problems};
+use tollgate::config::{Origin, Problem, Problems};
 
 use super::item_file;
 use super::rule_file::read_text;

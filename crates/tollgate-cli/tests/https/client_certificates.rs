@@ -10,8 +10,8 @@ use tollgate_testkit::{Certificates, TlsProxy};
 use crate::support::Files;
 use crate::tls_setup::{CHECK, TlsSetup, done, error, text};
 
-fn for_known_clients() -> TlsSetup {
-    TlsSetup::with(Certificates::clone, TlsProxy::for_known_clients)
+fn with_client_auth() -> TlsSetup {
+    TlsSetup::with(Certificates::clone, TlsProxy::with_client_auth)
 }
 
 fn set_mode(file: &Path, mode: u32) {
@@ -20,7 +20,7 @@ fn set_mode(file: &Path, mode: u32) {
 
 #[test]
 fn client_certificate_comes_from_flag_env_or_file() {
-    let setup = for_known_clients();
+    let setup = with_client_auth();
     let Certificates { client, client_key, .. } = &setup.certificates;
     set_mode(client_key, 0o440);
     let flags = ["--cert-file", text(client), "--cert-key-file", text(client_key)];
@@ -43,7 +43,7 @@ fn client_certificate_comes_from_flag_env_or_file() {
 
 #[test]
 fn missing_and_refused_client_certificates_differ() {
-    let setup = for_known_clients();
+    let setup = with_client_auth();
     let none = error(&mut setup.trusting(&CHECK));
     let wanted =
         ": the server requires a client certificate: pass one with --cert-file and --cert-key-file\n";

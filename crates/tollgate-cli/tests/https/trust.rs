@@ -92,25 +92,19 @@ fn self_signed_certificate_can_be_trusted() {
     let shown = error(&mut setup.command(&CHECK));
     assert!(shown.contains("unknown CA"), "{shown}");
     done(&mut setup.trusting(&CHECK));
-    let setup = TlsSetup::with(Certificates::self_signed_authority, TlsProxy::in_front_of);
+    let setup = TlsSetup::with(Certificates::self_signed_ca, TlsProxy::in_front_of);
     let shown = error(&mut setup.trusting(&CHECK));
     assert!(shown.contains("the server presents a CA certificate (CA:TRUE)"), "{shown}");
 }
 
 #[test]
 fn wrong_host_name_shows_both_names() {
-    let setup = TlsSetup::with(Certificates::elsewhere, TlsProxy::in_front_of);
+    let setup = TlsSetup::with(Certificates::for_other_host, TlsProxy::in_front_of);
     let shown = error(&mut setup.trusting(&CHECK));
-    assert!(
-        shown.ends_with(": the server's certificate is for elsewhere.test, not for localhost\n"),
-        "{shown}"
-    );
+    assert!(shown.ends_with(": the server's certificate is for other.test, not for localhost\n"), "{shown}");
     let by_address = format!("https://127.0.0.1:{}", setup.proxy.port());
     let shown = error(setup.trusting(&CHECK).env("TOLLGATE_URL", by_address));
-    assert!(
-        shown.ends_with(": the server's certificate is for elsewhere.test, not for 127.0.0.1\n"),
-        "{shown}"
-    );
+    assert!(shown.ends_with(": the server's certificate is for other.test, not for 127.0.0.1\n"), "{shown}");
 }
 
 #[test]

@@ -1,4 +1,9 @@
-//! One decision: its charges grouped by place, and one call for each.
+//! One decision: its charges grouped by shard, and one call for each.
+
+pub(crate) mod lease_use;
+pub(crate) mod multi_shard;
+mod reconcile;
+pub(crate) mod refusal_cache;
 
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -10,30 +15,30 @@ use tollgate::counters::{Charge, Charges, Verdicts};
 use tollgate::identity::Subject;
 use tollgate::{Span, Timestamp};
 
-use super::Store;
-use super::error::Fault;
-use super::keys::{self, Tag};
-use super::leases::Serving;
-use super::router::Place;
-use super::script::{Answer, Arguments, Bits, Extra, Mode};
-use super::slices::Taken;
-use super::spanning::{merge, without_refunded};
+use crate::redis::Store;
+use crate::redis::connection::error::Fault;
+use crate::redis::decide::lease_use::Taken;
+use crate::redis::decide::multi_shard::{merge, without_refunded};
+use crate::redis::lease::Serving;
+use crate::redis::script::keys::{self, Tag};
+use crate::redis::script::{Answer, Arguments, Bits, Extra, Mode};
+use crate::redis::topology::ShardId;
 
-/// The charges of one decision that share a place.
-pub(super) struct Group {
-    pub(super) place: Place,
+/// The charges of one decision that share a shard.
+pub(crate) struct Group {
+    pub(crate) shard: ShardId,
     /// Which charges.
-    pub(super) positions: SmallVec<[usize; 4]>,
+    pub(crate) positions: SmallVec<[usize; 4]>,
     /// Whether the client's record is here too.
-    pub(super) watched: bool,
+    pub(crate) watched: bool,
     /// Whether other charges are elsewhere: then a refusal is noted when all are known, by the longest of the windows.
     apart: bool,
 }
 
 impl Store {
-    /// Decides, at whatever places the counters are; and by which instant of a server. Whoever waits has waited since
+    /// Decides, at whatever shards_seen the counters are; and by which instant of a server. Whoever waits has waited since
     /// `started`.
-    pub(super) async fn decide(
+    pub(crate) async fn decide(
         &self,
         charges: &Charges<'_>,
         now: Timestamp,
@@ -120,21 +125,21 @@ impl Store {
         Ok((verdicts?, decided_at))
     }
 
-    /// The charges that are not leased, by place.
-    pub(super) fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
+    /// The charges that are not leased, by shard.
+    pub(crate) fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
         let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
-        let mut group_at = |place: Place| -> usize {
-            groups.iter().position(|group| group.place == place).unwrap_or_else(|| {
-                groups.push(Group { place, positions: SmallVec::new(), watched: false, apart: false });
+        let mut group_at = |shard: ShardId| -> usize {
+            groups.iter().position(|group| group.shard == shard).unwrap_or_else(|| {
+                groups.push(Group { shard, positions: SmallVec::new(), watched: false, apart: false });
                 groups.len() - 1
             })
         };
-        let record = charges.penalty.as_ref().map(|penalty| group_at(self.place(penalty.subject)));
+        let record = charges.penalty.as_ref().map(|penalty| group_at(self.shard(penalty.subject)));
         let asked = charges.charges.iter().zip(servings).enumerate();
         let asked = asked.filter(|(_, (_, serving))| !matches!(serving, Serving::Leased(..)));
-        let places: SmallVec<[(usize, usize); 4]> =
-            asked.map(|(position, (charge, _))| (position, group_at(self.place(charge.subject)))).collect();
-        for (position, group) in places {
+        let shards_seen: SmallVec<[(usize, usize); 4]> =
+            asked.map(|(position, (charge, _))| (position, group_at(self.shard(charge.subject)))).collect();
+        for (position, group) in shards_seen {
             groups[group].positions.push(position);
         }
         if let Some(record) = record {
@@ -145,8 +150,8 @@ impl Store {
         groups
     }
 
-    pub(super) fn place(&self, subject: Subject) -> Place {
-        self.router.place(&Tag::new(subject))
+    pub(crate) fn shard(&self, subject: Subject) -> ShardId {
+        self.shards.shard(&Tag::new(subject))
     }
 
     /// One call for one group. `extras` are those of all charges of the decision.
@@ -165,18 +170,18 @@ impl Store {
         keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
-            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
+            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.is_violation(*position));
             self.add(charge, blamed, extras[*position], now, &mut keys, &mut arguments)?;
         }
         let command = self.script.call(&keys, &arguments);
-        let value = self.router.call(group.place, command, deadline).await?;
+        let value = self.shards.call(group.shard, command, deadline).await?;
         let answer = Answer::read(&value, group.positions.iter().map(|position| extras[*position]))?;
         self.note_clock(answer.now, now);
         Ok(answer)
     }
 
     /// Adds a charge to a call, with every key its counter may be under.
-    pub(super) fn add(
+    pub(crate) fn add(
         &self,
         charge: &Charge<'_>,
         blamed: bool,
@@ -201,8 +206,8 @@ impl Store {
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Whether every place of the charges can be asked.
-    pub(super) fn reaches(&self, charges: &Charges<'_>) -> bool {
-        charges.charges.iter().all(|charge| self.router.reaches(self.place(charge.subject)))
+    /// Whether every shard of the charges can be asked.
+    pub(crate) fn is_reachable(&self, charges: &Charges<'_>) -> bool {
+        charges.charges.iter().all(|charge| self.shards.reaches(self.shard(charge.subject)))
     }
 }

@@ -5,6 +5,15 @@
 //! is read every second, and so are the lists of resets; leases end by themselves after two seconds, and refusals are
 //! forgotten after one.
 
+pub(crate) mod idempotency;
+pub(crate) mod membership;
+pub(crate) mod penalty_records;
+pub(crate) mod pubsub;
+pub(crate) mod replica;
+pub(crate) mod resets;
+pub(crate) mod schema;
+mod version;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -16,16 +25,17 @@ use tokio::time::{sleep, timeout};
 use tollgate::counters::StoreError;
 use tollgate::{Seed, Timestamp};
 
-use super::cooldowns::KEPT_OUT;
-use super::copies::keep_copies;
-use super::error::Fault;
-use super::listen::listen;
-use super::nodes::{Reunion, nodes_name};
-use super::random::{bytes, jitter};
-use super::resets::follow_resets;
-use super::router::Place;
-use super::servers::follow_facts;
-use super::{RedisCounters, Store, keys};
+use crate::redis::connection::error::Fault;
+use crate::redis::fleet::membership::{MembershipGrace, nodes_name};
+use crate::redis::fleet::pubsub::listen;
+use crate::redis::fleet::replica::keep_copies;
+use crate::redis::fleet::resets::follow_resets;
+use crate::redis::lease::cooldowns::KEPT_OUT;
+use crate::redis::random::{bytes, jitter};
+use crate::redis::script::keys;
+use crate::redis::server_info::follow_facts;
+use crate::redis::topology::ShardId;
+use crate::redis::{RedisCounters, Store};
 
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 /// Until the first is answered nothing can be decided.
@@ -37,9 +47,9 @@ const TOLD_AT_ONCE: usize = 500;
 /// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
 const RESETS_HELD: usize = 256;
 /// The seed of the hashes by which clients are known.
-pub(super) const SEED: &str = "seed";
+pub(crate) const SEED: &str = "seed";
 /// The channel of hints.
-pub(super) const CHANNEL: &str = "changes";
+pub(crate) const CHANNEL: &str = "changes";
 /// The hint that something has changed which is not kept here.
 const ELSEWHERE: &str = "elsewhere";
 /// How long giving back all leases may take before the process ends.
@@ -48,14 +58,14 @@ const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const LEASES_EVERY: Duration = Duration::from_millis(250);
 
 /// This node among the others.
-pub(super) struct Fleet {
+pub(crate) struct Fleet {
     /// Chosen by chance at start.
-    pub(super) id: String,
+    pub(crate) id: String,
     version: watch::Sender<u64>,
     /// Told when the version should be read at once.
     hinted: Notify,
     /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
-    pub(super) seed: ArcSwapOption<Seed>,
+    pub(crate) seed: ArcSwapOption<Seed>,
     /// Grows when another node says that the configuration, wherever it is kept, has changed.
     announced: watch::Sender<u64>,
     /// Counters that were reset on any node.
@@ -63,7 +73,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let id = format!("{:016x}", u64::from_be_bytes(bytes()));
         Fleet {
             id,
@@ -87,8 +97,8 @@ impl RedisCounters {
 
     /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
     /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
-    pub fn wait_for_seed(&self, waiting: bool) {
-        self.0.schema.wait_for_seed(waiting);
+    pub fn set_awaiting_seed(&self, waiting: bool) {
+        self.0.schema.set_awaiting_seed(waiting);
     }
 
     /// Whether it is known what the fleet speaks and by which seed it hashes: before, nothing is decided here.
@@ -107,12 +117,12 @@ impl RedisCounters {
     }
 
     /// Tells the other nodes that something has changed which they do not find here. It is a hint: it may be lost.
-    pub async fn announce_change(&self) {
+    pub async fn notify_change(&self) {
         self.0.hint(ELSEWHERE).await;
     }
 
-    /// What [`RedisCounters::announce_change`] is heard by, on every node: whoever watches it is woken.
-    pub fn announcements(&self) -> watch::Receiver<u64> {
+    /// What [`RedisCounters::notify_change`] is heard by, on every node: whoever watches it is woken.
+    pub fn change_notifications(&self) -> watch::Receiver<u64> {
         self.0.fleet.announced.subscribe()
     }
 
@@ -129,8 +139,11 @@ impl RedisCounters {
     ///
     /// # Errors
     /// When the store cannot be reached; then it is not known whether it is set.
-    pub async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        self.0.share_config(name, value).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    pub async fn set_shared_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
+        self.0
+            .set_shared_config(name, value)
+            .await
+            .map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Sets for all nodes what is not set any more, or is set to something that ours `is_newer` than, given ours and theirs.
@@ -138,18 +151,18 @@ impl RedisCounters {
     ///
     /// # Errors
     /// When the store cannot be reached; then some of it may be set.
-    pub async fn share_config_again(
+    pub async fn restore_config(
         &self,
         config: &[(String, String)],
         is_newer: impl Fn(&str, &str) -> bool,
     ) -> Result<usize, StoreError> {
-        let told = self.0.share_config_again(config, is_newer).await;
+        let told = self.0.restore_config(config, is_newer).await;
         told.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
     /// Gives back what is leased and leaves the fleet. Called before the process ends.
     pub async fn close(&self) {
-        self.0.errands.settled().await;
+        self.0.background.settled().await;
         // What is not given back by then is lost until its window ends, as that of a node that dies.
         let _ = timeout(CLOSE_WITHIN, self.0.settle(self.0.leases.all())).await;
         let mut leave = redis::cmd("ZREM");
@@ -160,8 +173,8 @@ impl RedisCounters {
 
 impl Store {
     /// Where the fleet's own names are.
-    pub(super) fn home(&self) -> Place {
-        self.router.place_of(keys::FLEET.as_bytes())
+    pub(crate) fn home(&self) -> ShardId {
+        self.shards.shard_of_tag(keys::FLEET.as_bytes())
     }
 
     /// Sets the seed unless there is one.
@@ -213,7 +226,7 @@ impl Store {
         Ok(self.follows(seen).await?.then_some(config))
     }
 
-    async fn share_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
+    async fn set_shared_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
         let config = keys::shared("config");
         let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
         set.arg(&config).arg(name).arg(value);
@@ -221,7 +234,7 @@ impl Store {
         self.next_version().await
     }
 
-    async fn share_config_again(
+    async fn restore_config(
         &self,
         config: &[(String, String)],
         is_newer: impl Fn(&str, &str) -> bool,
@@ -245,19 +258,19 @@ impl Store {
     }
 
     /// The version that this node has last seen; zero if none.
-    pub(super) fn known_version(&self) -> u64 {
+    pub(crate) fn known_version(&self) -> u64 {
         *self.fleet.version.borrow()
     }
 
     /// Tells the other nodes, if they listen.
-    pub(super) async fn hint(&self, message: &str) {
+    pub(crate) async fn hint(&self, message: &str) {
         let mut publish = redis::cmd("PUBLISH");
         publish.arg(keys::shared(CHANNEL)).arg(message);
         let _ = self.admin(self.home(), publish).await;
     }
 
     /// Forgets what is known here of counters that were reset.
-    pub(super) fn forget(&self, counters: &[u128]) {
+    pub(crate) fn forget(&self, counters: &[u128]) {
         if let Some(refusals) = &self.refusals {
             refusals.forget(counters);
         }
@@ -268,13 +281,13 @@ impl Store {
     }
 
     /// Forgets what is known here of counters that another node has reset.
-    pub(super) fn heed_reset(&self, counters: &[u128]) {
+    pub(crate) fn heed_reset(&self, counters: &[u128]) {
         self.forget(counters);
         // Nobody has to listen.
         let _ = self.fleet.resets.send(counters.into());
     }
 
-    pub(super) fn heed(&self, message: &str) {
+    pub(crate) fn heed(&self, message: &str) {
         match message.split_once(' ') {
             Some(("reset", words)) => self.heed_resets(words),
             Some((KEPT_OUT, words)) => self.heed_cooldown(words),
@@ -284,8 +297,8 @@ impl Store {
     }
 
     /// What time it is on a server.
-    pub(super) async fn time_at(&self, place: Place) -> Result<Timestamp, Fault> {
-        let now = self.admin(place, redis::cmd("TIME")).await?;
+    pub(crate) async fn time_at(&self, shard: ShardId) -> Result<Timestamp, Fault> {
+        let now = self.admin(shard, redis::cmd("TIME")).await?;
         let (seconds, micros): (u64, u64) =
             FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
         Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
@@ -316,7 +329,7 @@ impl Store {
 }
 
 /// Everything that runs beside decisions, for as long as the store is used.
-pub(super) fn tend(store: &Arc<Store>) {
+pub(crate) fn tend(store: &Arc<Store>) {
     let spawn = |store: Weak<Store>| {
         tokio::spawn(beats(Weak::clone(&store)));
         tokio::spawn(listen(Weak::clone(&store)));
@@ -329,11 +342,11 @@ pub(super) fn tend(store: &Arc<Store>) {
 }
 
 async fn beats(store: Weak<Store>) {
-    let mut reunion = Reunion::new();
+    let mut grace = MembershipGrace::new();
     loop {
         let Some(strong) = store.upgrade() else { return };
-        let outcome = strong.beat(reunion.fewest(strong.leases.nodes())).await;
-        reunion.tried(&outcome);
+        let outcome = strong.beat(grace.fewest(strong.leases.nodes())).await;
+        grace.tried(&outcome);
         strong.note_beat(&outcome);
         if outcome.as_ref().is_err_and(Fault::counts) && !strong.schema.is_known() {
             strong.go_by_a_copy().await;
@@ -352,14 +365,14 @@ async fn end_leases(store: Weak<Store>) {
     loop {
         sleep(LEASES_EVERY).await;
         let Some(store) = store.upgrade() else { return };
-        if let Some(changes) = store.router.take_changes() {
-            let moved = store.leases.sort_out(|subject| changes.fate(store.place(subject)));
+        if let Some(changes) = store.shards.take_changes() {
+            let moved = store.leases.sort_out(|subject| changes.action(store.shard(subject)));
             store.settle(moved).await;
         }
         store.settle(store.leases.ended(Instant::now())).await;
     }
 }
 
-pub(super) fn strange(what: &str) -> Fault {
+pub(crate) fn strange(what: &str) -> Fault {
     Fault::Misconfigured(format!("the shared {what} is not what it should be"))
 }

@@ -2,6 +2,8 @@
 //!
 //! Arguments are one packed string, because parsing a dozen decimal numbers costs a server more than the decision.
 
+pub(crate) mod keys;
+
 use redis::{Cmd, Script, Value};
 use smallvec::SmallVec;
 use tollgate::algorithms::{Outcome, Verdict};
@@ -9,33 +11,32 @@ use tollgate::counters::{Charge, Effect, PenaltyCharge};
 use tollgate::limit::{Algorithm, Limit, Window};
 use tollgate::{Span, Timestamp};
 
-use super::error::Fault;
-use super::keys;
+use crate::redis::connection::error::Fault;
 
 /// How long a lease is valid, unless its window ends before. The script says the same.
-pub(super) const LEASE: Span = Span::from_secs(2);
+pub(crate) const LEASE: Span = Span::from_secs(2);
 
-const SOURCE: &str = include_str!("charge_all.lua");
+const SOURCE: &str = include_str!("script/charge_all.lua");
 
 /// The script, once.
-pub(super) struct ChargeAll {
+pub(crate) struct ChargeScript {
     script: Script,
 }
 
-impl ChargeAll {
-    pub(super) fn new() -> Self {
-        ChargeAll { script: Script::new(SOURCE) }
+impl ChargeScript {
+    pub(crate) fn new() -> Self {
+        ChargeScript { script: Script::new(SOURCE) }
     }
 
     /// The command that makes the script known to a server.
-    pub(super) fn load() -> Cmd {
+    pub(crate) fn load() -> Cmd {
         let mut command = redis::cmd("SCRIPT");
         command.arg("LOAD").arg(SOURCE);
         command
     }
 
     /// The command of one call.
-    pub(super) fn call(&self, keys: &[String], arguments: &Arguments) -> Cmd {
+    pub(crate) fn call(&self, keys: &[String], arguments: &Arguments) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(self.script.get_hash()).arg(keys.len());
         for key in keys {
@@ -49,7 +50,7 @@ impl ChargeAll {
     }
 
     /// The command that puts a value under a key in the place of another, if that is still there.
-    pub(super) fn replace(&self, key: &str, value: u64, then: u64) -> Cmd {
+    pub(crate) fn replace(&self, key: &str, value: u64, then: u64) -> Cmd {
         let mut command = redis::cmd("EVALSHA");
         command.arg(self.script.get_hash()).arg(1).arg(key);
         command.arg([flag::REPLACE].as_slice()).arg(value).arg(then);
@@ -58,7 +59,7 @@ impl ChargeAll {
 }
 
 /// The commands that a line of the script calls, counted from one.
-pub(super) fn commands_at(line: usize) -> Vec<&'static str> {
+pub(crate) fn commands_at(line: usize) -> Vec<&'static str> {
     let line = line.checked_sub(1).and_then(|line| SOURCE.lines().nth(line)).unwrap_or_default();
     let calls = line.split("call('").skip(1);
     calls.filter_map(|call| call.split('\'').next()).collect()
@@ -66,26 +67,26 @@ pub(super) fn commands_at(line: usize) -> Vec<&'static str> {
 
 /// What a call is about, beside the charges.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Mode {
+pub(crate) struct Mode {
     /// Only look.
-    pub(super) dry_run: bool,
+    pub(crate) dry_run: bool,
     /// Charge whatever the limits say, as when what was counted elsewhere is brought in.
-    pub(super) forced: bool,
+    pub(crate) forced: bool,
 }
 
 /// What goes without saying for most charges.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bits {
+pub(crate) struct Bits {
     /// A refusal is held against the client.
-    pub(super) blamed: bool,
+    pub(crate) blamed: bool,
     /// The counter is where the version before has it, which is the next of the keys, until this instant, and may be
     /// there after.
-    pub(super) renamed: Option<Timestamp>,
+    pub(crate) renamed: Option<Timestamp>,
 }
 
 /// What a charge asks for beside being charged.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Extra {
+pub(crate) enum Extra {
     /// Nothing.
     #[default]
     None,
@@ -100,55 +101,55 @@ pub(super) enum Extra {
 
 /// A wish for a slice.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct LeaseRequest {
+pub(crate) struct LeaseRequest {
     /// How much would be used while it is valid.
-    pub(super) want: u32,
+    pub(crate) want: u32,
     /// How many nodes share the limit.
-    pub(super) nodes: u16,
+    pub(crate) nodes: u16,
     /// The slice before, if it is not settled.
-    pub(super) settle: Option<Settle>,
+    pub(crate) settle: Option<Settle>,
 }
 
 /// What became of a slice.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Settle {
+pub(crate) struct Settle {
     /// Which life of the counter granted it.
-    pub(super) born: u64,
+    pub(crate) born: u64,
     /// Which window or epoch granted it.
-    pub(super) mark: u64,
+    pub(crate) mark: u64,
     /// How much was granted.
-    pub(super) granted: u32,
+    pub(crate) granted: u32,
     /// How much of it was not used.
-    pub(super) unspent: u32,
+    pub(crate) unspent: u32,
 }
 
 /// The packed arguments of a call.
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     packed: SmallVec<[u8; 64]>,
     watched: Option<(SmallVec<[u8; 64]>, String)>,
 }
 
 mod flag {
-    pub(super) const DRY_RUN: u8 = 1;
-    pub(super) const WATCHED: u8 = 2;
-    pub(super) const FORCED: u8 = 4;
-    pub(super) const NOTE: u8 = 8;
+    pub(crate) const DRY_RUN: u8 = 1;
+    pub(crate) const WATCHED: u8 = 2;
+    pub(crate) const FORCED: u8 = 4;
+    pub(crate) const NOTE: u8 = 8;
     /// No charges at all.
-    pub(super) const REPLACE: u8 = 16;
+    pub(crate) const REPLACE: u8 = 16;
 }
 
 mod bit {
-    pub(super) const SHADOW: u8 = 1;
-    pub(super) const BLAMED: u8 = 2;
-    pub(super) const LEASE: u8 = 4;
-    pub(super) const REFUND: u8 = 8;
-    pub(super) const REFUNDABLE: u8 = 16;
-    pub(super) const RENAMED: u8 = 32;
+    pub(crate) const SHADOW: u8 = 1;
+    pub(crate) const BLAMED: u8 = 2;
+    pub(crate) const LEASE: u8 = 4;
+    pub(crate) const REFUND: u8 = 8;
+    pub(crate) const REFUNDABLE: u8 = 16;
+    pub(crate) const RENAMED: u8 = 32;
 }
 
 impl Arguments {
     /// Of a call without charges yet.
-    pub(super) fn new(mode: Mode, penalty: Option<&PenaltyCharge<'_>>) -> Self {
+    pub(crate) fn new(mode: Mode, penalty: Option<&PenaltyCharge<'_>>) -> Self {
         let mut flags = 0;
         flags |= if mode.dry_run { flag::DRY_RUN } else { 0 };
         flags |= if mode.forced { flag::FORCED } else { 0 };
@@ -160,7 +161,7 @@ impl Arguments {
     }
 
     /// Of a call that only notes a refusal by a limit of that window.
-    pub(super) fn note(penalty: &PenaltyCharge<'_>, window: Span) -> Self {
+    pub(crate) fn note(penalty: &PenaltyCharge<'_>, window: Span) -> Self {
         let mut arguments = Arguments::new(Mode::default(), Some(penalty));
         arguments.packed[0] |= flag::NOTE;
         arguments.number::<7>(window.as_micros());
@@ -168,7 +169,7 @@ impl Arguments {
     }
 
     /// Adds a charge. `now` is only for calendars, whose windows have no formula.
-    pub(super) fn push(&mut self, charge: &Charge<'_>, about: Bits, extra: Extra, now: Timestamp) {
+    pub(crate) fn push(&mut self, charge: &Charge<'_>, about: Bits, extra: Extra, now: Timestamp) {
         let limit = charge.limit;
         let kind = Kind::of(limit);
         let mut bits = 0;
@@ -279,7 +280,7 @@ fn policy(penalty: &PenaltyCharge<'_>) -> SmallVec<[u8; 64]> {
     put::<7>(&mut packed, policy.detection_window.as_micros());
     put::<4>(&mut packed, u64::from(policy.violation_threshold));
     put::<1>(&mut packed, policy.violations_max() as u64);
-    put::<7>(&mut packed, policy.cooldown_possible().as_micros());
+    put::<7>(&mut packed, policy.cooldown_plausible_max().as_micros());
     put::<1>(&mut packed, cooldowns.len() as u64);
     cooldowns.iter().for_each(|cooldown| put::<7>(&mut packed, cooldown.as_micros()));
     packed
@@ -287,29 +288,29 @@ fn policy(penalty: &PenaltyCharge<'_>) -> SmallVec<[u8; 64]> {
 
 /// What the script answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// The server's clock.
-    pub(super) now: Timestamp,
+    pub(crate) now: Timestamp,
     /// How long the client is kept out.
-    pub(super) cooldown: Option<Span>,
+    pub(crate) cooldown: Option<Span>,
     /// Whether the client's record grew.
-    pub(super) noted: bool,
+    pub(crate) noted: bool,
     /// Whether the client was kept out before: then nothing was charged.
-    pub(super) kept_out: bool,
+    pub(crate) in_cooldown: bool,
     /// One per charge.
-    pub(super) told: SmallVec<[Told; 4]>,
+    pub(crate) told: SmallVec<[Told; 4]>,
 }
 
 /// What one limit said.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(super) struct Told {
-    pub(super) verdict: Verdict,
-    pub(super) grant: Option<Grant>,
+pub(crate) struct Told {
+    pub(crate) verdict: Verdict,
+    pub(crate) grant: Option<Grant>,
 }
 
 impl Told {
     /// The verdict with what was granted still counted as there: it is, only here.
-    pub(super) fn whole(&self) -> Verdict {
+    pub(crate) fn whole(&self) -> Verdict {
         let granted = self.grant.map_or(0, |grant| grant.granted);
         Verdict { remaining: self.verdict.remaining.saturating_add(granted), ..self.verdict }
     }
@@ -317,20 +318,20 @@ impl Told {
 
 /// What goes with a charge that asked for more.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Grant {
+pub(crate) struct Grant {
     /// How much may be used later.
-    pub(super) granted: u32,
+    pub(crate) granted: u32,
     /// For how long.
-    pub(super) valid: Span,
+    pub(crate) valid: Span,
     /// Which life of the counter it is of.
-    pub(super) born: u64,
+    pub(crate) born: u64,
     /// Which window, epoch or entry.
-    pub(super) mark: u64,
+    pub(crate) mark: u64,
 }
 
 impl Answer {
     /// Reads an answer to charges of which those in `extras` asked for more.
-    pub(super) fn read(value: &Value, extras: impl Iterator<Item = Extra>) -> Result<Answer, Fault> {
+    pub(crate) fn read(value: &Value, extras: impl Iterator<Item = Extra>) -> Result<Answer, Fault> {
         let strange = || Fault::Misconfigured("the script answered something else than expected".to_owned());
         let Value::Array(items) = value else { return Err(strange()) };
         let mut numbers = items.iter().map(|item| match item {
@@ -342,7 +343,7 @@ impl Answer {
         let cooldown = u64::try_from(next()?).ok().map(Span::from_micros);
         let record = next()?;
         let told = extras.map(|extra| read_told(&mut next, extra)).collect::<Result<_, _>>()?;
-        Ok(Answer { now, cooldown, noted: record == 1, kept_out: record == 2, told })
+        Ok(Answer { now, cooldown, noted: record == 1, in_cooldown: record == 2, told })
     }
 }
 

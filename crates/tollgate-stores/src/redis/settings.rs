@@ -14,8 +14,8 @@ use redis::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::keys::SCHEMA;
-use super::url::{ServerUrl, UrlError};
+use crate::redis::script::keys::SCHEMA;
+use crate::redis::url::{ServerUrl, UrlError};
 
 /// Where counters are kept and how they are reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct RedisSettings {
     pub login: Login,
     /// Which database of a server; clusters have only 0.
     pub database: u32,
-    /// How the link is protected; nothing for plain text.
+    /// How the server is protected; nothing for plain text.
     pub tls: Option<Tls>,
     /// Connections to each server.
     pub connections: NonZeroUsize,
@@ -78,12 +78,12 @@ impl RedisSettings {
     }
 
     /// A client for one of the servers.
-    pub(super) fn client(&self, address: &Address) -> RedisResult<Client> {
+    pub(crate) fn client(&self, address: &Address) -> RedisResult<Client> {
         self.client_with(address, &self.login, self.database)
     }
 
     /// A client with another login, as sentinels may have.
-    pub(super) fn client_with(&self, address: &Address, login: &Login, database: u32) -> RedisResult<Client> {
+    pub(crate) fn client_with(&self, address: &Address, login: &Login, database: u32) -> RedisResult<Client> {
         let mut redis = RedisConnectionInfo::default().set_db(i64::from(database)).set_skip_set_lib_name();
         if let Some(user) = &login.user {
             redis = redis.set_username(user);
@@ -229,7 +229,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How a link is protected. Certificates are in PEM.
+/// How a server is protected. Certificates are in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
     /// Whom to trust; the system's authorities if none.

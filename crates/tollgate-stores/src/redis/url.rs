@@ -6,7 +6,7 @@
 
 use percent_encoding::percent_decode_str;
 
-use super::settings::{Address, Login, Secret};
+use crate::redis::settings::{Address, Login, Secret};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
@@ -28,7 +28,7 @@ pub struct ServerUrl {
     pub login: Login,
     /// Which database; 0 if it is not said.
     pub database: u32,
-    /// Whether the link is protected.
+    /// Whether the server is protected.
     pub encrypted: bool,
     /// The rest by name, each once: what stands behind the question mark, and `topology`, which the scheme may say.
     pub parameters: Vec<(String, String)>,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::json;
 use tollgate::Rule;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 
 use super::warnings::{Warning, warnings};
 use crate::error::{CliError, ProblemLines, problem_json};

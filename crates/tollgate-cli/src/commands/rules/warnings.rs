@@ -138,7 +138,7 @@ fn has_other_conditions(when: &Matcher) -> bool {
 
 /// Whether every request with the dimensions of `later` has those of `first`. A rule is skipped if one is missing.
 fn has_dimensions(first: &[Dimension], later: &[Dimension]) -> bool {
-    let attributed = |dimension: &Dimension| dimension.names_client() || *dimension == Dimension::Tenant;
+    let attributed = |dimension: &Dimension| dimension.identifies_client() || *dimension == Dimension::Tenant;
     first.iter().all(|dimension| match dimension {
         Dimension::Global | Dimension::Endpoint => true,
         Dimension::Client => later.iter().any(attributed),

@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use tollgate::identity::unmap;
-use tollgate::wire::values::{boolean, integer, span, text, word};
-use tollgate::wire::{Document, Fields, Problems, Value};
+use tollgate::config::values::{boolean, integer, span, text, word};
+use tollgate::config::{Document, Problems, TableReader, Value};
 use tollgate::{Endpoint, Id, Method, Refusal, Request, Span, Timestamp};
 
 use crate::input::rule_file::lines;
@@ -61,13 +60,13 @@ pub(super) fn read(text: &str) -> Result<Vec<TestCase>, Problems> {
     let tests = fields
         .list_of_tables("tests", |fields| read_test(fields, lines_left.next().copied().unwrap_or_default()));
     if lines.is_empty() && !fields.has_problems() {
-        fields.complain("tests", "is empty: start a test with [[tests]]".to_owned());
+        fields.report("tests", "is empty: start a test with [[tests]]".to_owned());
     }
     fields.finish();
-    problems.or(Some(tests))
+    problems.into_result(Some(tests))
 }
 
-fn read_test(fields: &mut Fields<'_, '_>, line: usize) -> Option<TestCase> {
+fn read_test(fields: &mut TableReader<'_, '_>, line: usize) -> Option<TestCase> {
     let name = fields.require("name", text);
     let start = fields.read("start", instant).unwrap_or(START);
     let base = fields.table("request", read_request).unwrap_or_default();
@@ -85,13 +84,13 @@ fn read_test(fields: &mut Fields<'_, '_>, line: usize) -> Option<TestCase> {
         read_step(fields, line, base, complete).into_iter().collect()
     };
     if steps.is_empty() && !fields.has_problems() {
-        fields.complain("steps", "is empty: start a step with [[tests.steps]]".to_owned());
+        fields.report("steps", "is empty: start a step with [[tests.steps]]".to_owned());
     }
     Some(TestCase { name: name?, line, start, steps })
 }
 
 fn read_step(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     line: usize,
     request: RequestFields,
     complete: bool,
@@ -101,22 +100,22 @@ fn read_step(
     let every = fields.read("every", span).unwrap_or_default();
     let expect = fields.table("expect", read_expect);
     if expect.is_none() && !fields.has("expect") {
-        fields.complain("expect", "is required, for example { allowed = true }".to_owned());
+        fields.report("expect", "is required, for example { allowed = true }".to_owned());
     }
     if request.endpoint.is_none() && !complete && !fields.has_problems() {
-        fields.complain("request", "requires an endpoint".to_owned());
+        fields.report("request", "requires an endpoint".to_owned());
     }
     let no_client = request.ip.is_none()
         && [&request.user, &request.tenant, &request.api_key, &request.login].iter().all(|id| id.is_none());
     if no_client && !fields.has_problems() {
         // The service rejects such a request.
-        fields.complain("request", "requires one of user, api_key, ip, tenant, login".to_owned());
+        fields.report("request", "requires one of user, api_key, ip, tenant, login".to_owned());
     }
     let endpoint = request.endpoint.clone()?;
     Some(TestStep { line, after, repeat, every, endpoint, request, expect: expect? })
 }
 
-fn read_request(fields: &mut Fields<'_, '_>) -> RequestFields {
+fn read_request(fields: &mut TableReader<'_, '_>) -> RequestFields {
     RequestFields {
         endpoint: fields.read("endpoint", endpoint),
         method: fields
@@ -132,19 +131,19 @@ fn read_request(fields: &mut Fields<'_, '_>) -> RequestFields {
     }
 }
 
-fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(String, String)> {
+fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(String, String)> {
     let mut descriptors = Vec::new();
     for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
         let name_is_id = Id::parse(name).map_err(|error| error.to_string());
         match name_is_id.and_then(|_| id(value)) {
             Ok(value) => descriptors.push((name.to_owned(), value)),
-            Err(reason) => fields.complain("descriptors", format!("{name}: {reason}")),
+            Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
     descriptors
 }
 
-fn read_expect(fields: &mut Fields<'_, '_>) -> Vec<(&'static str, String)> {
+fn read_expect(fields: &mut TableReader<'_, '_>) -> Vec<(&'static str, String)> {
     const DECISIONS: [(&str, &str); 3] =
         [("admitted", "admitted"), ("refused", "refused"), ("blocked", "blocked")];
     let refusals = [Refusal::OverLimit, Refusal::CostExceedsLimit, Refusal::Cooldown];
@@ -166,7 +165,7 @@ fn read_expect(fields: &mut Fields<'_, '_>) -> Vec<(&'static str, String)> {
     .filter_map(|(key, value)| Some((key, value?)))
     .collect();
     if expect.is_empty() && !fields.has_problems() {
-        fields.complain("allowed", "is required, or another expectation".to_owned());
+        fields.report("allowed", "is required, or another expectation".to_owned());
     }
     expect
 }
@@ -185,7 +184,7 @@ fn endpoint(value: &Value) -> Result<Endpoint<'static>, String> {
 
 fn address(value: &Value) -> Result<IpAddr, String> {
     let text = text(value)?;
-    text.parse().map(unmap).map_err(|_| format!("{text:?} is not an address"))
+    text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("{text:?} is not an address"))
 }
 
 fn id(value: &Value) -> Result<String, String> {

@@ -1,0 +1,756 @@
+//! What a decision sees when the network or the server has a bad day: an answer in bounded time, the right error, then
+//! an open breaker that costs nothing, and a recovery that nobody has to help with.
+//!
+//! The budget is the default one where its end is under test, and long where an answer is. Bounds are wide and hold for
+//! most calls, not for each, because machines under test stand still at times; what was measured is printed.
+
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tokio::runtime::Runtime;
+use tollgate::Span;
+use tollgate::algorithms::Verdict;
+use tollgate::counters::{CounterAdmin, StoreError};
+use tollgate::limit::Algorithm;
+use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, ServerStats, Topology};
+use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually, wait_until};
+
+use crate::harness::limits::{Gauge, charges, limit};
+use crate::harness::{address, exact, now, patient, runtime, single};
+
+/// By how much a busy machine may be late, most of the time.
+const SLACK: Duration = Duration::from_millis(500);
+/// What an answer that nobody waits for takes at most, most of the time: half of the default budget.
+const AT_ONCE: Duration = Duration::from_millis(10);
+/// A budget that only a server that says nothing exceeds.
+const MILD: Duration = Duration::from_millis(500);
+const PATIENCE: Duration = Duration::from_secs(30);
+const RECOVERY_MAX: Duration = Duration::from_secs(15);
+/// What was measured on a quiet machine is far below: one connection per probe at worst.
+const CONNECTIONS_PER_SECOND_MAX: usize = 30;
+
+/// A server, a proxy in front of it, and a store that knows only the proxy.
+struct Rig {
+    server: RedisServer,
+    proxy: FaultProxy,
+    runtime: Runtime,
+    store: RedisCounters,
+    budget: Duration,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(|settings| settings)
+    }
+
+    fn with(change: impl FnOnce(RedisSettings) -> RedisSettings) -> Self {
+        let server = RedisServer::start();
+        let proxy = FaultProxy::in_front_of(server.address());
+        let settings = change(demanding(single(proxy.address())));
+        let runtime = runtime();
+        let store = runtime.block_on(crate::harness::open(&settings));
+        let rig = Rig { server, proxy, runtime, store, budget: settings.timeout };
+        rig.recovers();
+        rig
+    }
+
+    /// One charge, and how long it took.
+    fn charge(&self, gauge: &Gauge, cost: u32) -> (Result<Verdict, StoreError>, Duration) {
+        let started = Instant::now();
+        let told = self.runtime.block_on(self.store.charge_all_timed(&charges([gauge], cost), now()));
+        (told.map(|(verdicts, _)| verdicts.verdicts[0]), started.elapsed())
+    }
+
+    /// How much of a limit is left, asked as often as it takes.
+    fn remaining(&self, gauge: &Gauge) -> u32 {
+        eventually(RECOVERY_MAX, || self.charge(gauge, 0).0.ok()).unwrap().remaining
+    }
+
+    fn link(&self) -> ServerStats {
+        self.store.servers().remove(0)
+    }
+
+    /// Waits until charges are admitted again; how long that took.
+    fn recovers(&self) -> Duration {
+        let started = Instant::now();
+        let gauge = plenty();
+        let back = wait_until(RECOVERY_MAX, || self.charge(&gauge, 1).0.is_ok());
+        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.link());
+        started.elapsed()
+    }
+
+    /// Charges until the breaker opens. Calls must end in time and each with an error that `may` occur.
+    fn fails_until_the_breaker_opens(&self, may: fn(&StoreError) -> bool) -> Duration {
+        let gauge = plenty();
+        let mut took = Vec::new();
+        let opened = wait_until(PATIENCE, || {
+            let (told, time) = self.charge(&gauge, 1);
+            // What was on its way when the fault began may still arrive.
+            assert!(told.as_ref().err().is_none_or(may), "{told:?}");
+            took.push(time);
+            self.link().breaker_open
+        });
+        assert!(opened, "the breaker stays closed: {:?}", self.link());
+        self.ended_in_time(took)
+    }
+
+    /// Most calls ended within the budget, and none waited for what never comes; the slowest.
+    fn ended_in_time(&self, mut took: Vec<Duration>) -> Duration {
+        took.sort_unstable();
+        let (median, slowest) = (took[took.len() / 2], took[took.len() - 1]);
+        assert!(median <= self.budget + SLACK && slowest <= PATIENCE, "answers after {took:?}");
+        slowest
+    }
+
+    /// With the breaker open, decisions are answered at once.
+    fn answers_at_once(&self) -> Duration {
+        let gauge = plenty();
+        let mut took: Vec<Duration> = (0..100)
+            .map(|_| {
+                let (told, took) = self.charge(&gauge, 1);
+                assert_eq!(told, Err(StoreError::Unreachable));
+                took
+            })
+            .collect();
+        took.sort_unstable();
+        // Nobody waits for the server: its budget would be spent otherwise.
+        assert!(took[50] < AT_ONCE, "half of the answers took {:?}", took[50]);
+        took[50]
+    }
+
+    /// The whole life of an outage.
+    fn survives(&self, name: &str, fault: Fault, may: fn(&StoreError) -> bool) {
+        let (began, connections) = (Instant::now(), self.proxy.connections_opened());
+        self.proxy.set(fault);
+        let slowest = self.fails_until_the_breaker_opens(may);
+        let median = self.answers_at_once();
+        thread::sleep(Duration::from_millis(600)); // probes go on meanwhile
+        assert!(self.link().breaker_open, "the fault lasts: {:?}", self.link());
+        let (outage, connections) = (began.elapsed(), self.proxy.connections_opened() - connections);
+        self.proxy.set(Fault::None);
+        let back = self.recovers();
+        eprintln!(
+            "{name}: slowest {slowest:?} before the breaker opened, median {median:?} after, {connections} \
+             connections in {outage:?}, recovered after {back:?}"
+        );
+        let allowed = CONNECTIONS_PER_SECOND_MAX * (1 + usize::try_from(outage.as_secs()).unwrap());
+        assert!(connections <= allowed, "{connections} connections in {outage:?}");
+        assert!(!self.link().breaker_open && self.link().breaker_openings >= 1);
+    }
+}
+
+/// One that waits for answers: a budget that no machine exceeds.
+fn patient_rig() -> Rig {
+    Rig::with(|settings| RedisSettings { timeout: patient(settings.topology.clone()).timeout, ..settings })
+}
+
+/// The default budget, and every decision asked of the server.
+fn demanding(topology: Topology) -> RedisSettings {
+    let timeout = RedisSettings::new(topology.clone()).timeout;
+    RedisSettings { timeout, ..exact(topology) }
+}
+
+/// A limit that is never reached.
+fn plenty() -> Gauge {
+    Gauge::a_day(Algorithm::FixedWindow, 1_000_000)
+}
+
+fn unreachable(error: &StoreError) -> bool {
+    *error == StoreError::Unreachable
+}
+
+fn store_down(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unreachable | StoreError::Timeout { .. })
+}
+
+macro_rules! outages {
+    ($rig:expr, $may:expr; $($name:ident: $fault:expr;)+) => {
+        $(
+            #[test]
+            fn $name() {
+                $rig.survives(stringify!($name), $fault, $may);
+            }
+        )+
+    };
+}
+
+outages! {
+    Rig::new(), store_down;
+    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(400));
+    connections_closed: Fault::Drop;
+    connections_reset: Fault::Reset;
+    a_link_that_is_half_open: Fault::HalfOpen;
+    replies_byte_by_byte: Fault::Trickle(Duration::from_millis(60));
+    replies_that_never_come: Fault::BlackHoleReplies;
+    replies_that_are_garbage: Fault::Garbage;
+}
+
+// What the server says is known at once, whatever the budget.
+outages! {
+    patient_rig(), unreachable;
+    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
+    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
+    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
+    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
+    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
+    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down");
+}
+
+#[test]
+fn replies_within_the_budget_are_waited_for() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(5), ..settings });
+    let gauge = plenty();
+    for latency in [100, 300, 700].map(Duration::from_millis) {
+        rig.proxy.set(Fault::Latency(latency));
+        let (told, took) = rig.charge(&gauge, 1);
+        assert!(told.is_ok() && took >= latency, "{told:?} after {took:?}");
+    }
+    assert_eq!(rig.link().breaker_openings, 0);
+}
+
+/// Resets had one second, whatever the budget was.
+#[test]
+fn a_reset_is_waited_for_as_long_as_a_decision() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: PATIENCE, ..settings });
+    let gauge = Gauge::a_day(Algorithm::TokenBucket, 10);
+    assert!(rig.charge(&gauge, 5).0.is_ok());
+    rig.proxy.set(Fault::Latency(Duration::from_millis(1_200)));
+    assert_eq!(rig.runtime.block_on(rig.store.reset(&charges([&gauge], 0))), Ok(1));
+    assert_eq!(rig.remaining(&gauge), 10);
+}
+
+#[test]
+fn a_distant_server_is_found_again_within_a_longer_budget() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(1), ..settings });
+    rig.proxy.set(Fault::Drop);
+    rig.fails_until_the_breaker_opens(store_down);
+    rig.proxy.set(Fault::Latency(Duration::from_millis(150)));
+    rig.recovers();
+}
+
+#[test]
+fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
+    let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
+    for algorithm in Algorithm::ALL {
+        let gauge = Gauge::a_day(algorithm, 10);
+        let evaluated = rig.server.commandstats("evalsha");
+        rig.proxy.set(Fault::BlackHoleReplies);
+        let (told, _) = rig.charge(&gauge, 1);
+        assert_eq!(told, Err(StoreError::Timeout { deadline: rig.budget }), "{algorithm}");
+        let sent = || rig.server.commandstats("evalsha");
+        assert!(wait_until(PATIENCE, || sent() > evaluated), "{algorithm}: never sent");
+        // Long enough for anybody who would try again.
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(sent(), evaluated + 1, "{algorithm}");
+        rig.proxy.set(Fault::None);
+        assert_eq!(rig.remaining(&gauge), 9, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_call_that_nobody_waits_for_any_more_is_not_sent() {
+    let rig = Rig::new();
+    let gauge = Gauge::a_day(Algorithm::TokenBucket, 1_000);
+    rig.server.freeze();
+    // Two batches are under way, the rest is queued; all give up before the server goes on.
+    let asked = 40;
+    let answers = rig.runtime.block_on(async {
+        let calls = (0..asked)
+            .map(|_| async { rig.store.charge_all_timed(&charges([&gauge], 1), now()).await.is_err() });
+        futures_util::future::join_all(calls).await
+    });
+    assert!(answers.into_iter().all(|failed| failed));
+    rig.server.thaw();
+    let used = 1_000 - rig.remaining(&gauge);
+    assert!(used <= asked, "{used} charged of {asked}");
+}
+
+/// What only an operator can help with is never mistaken for an outage, so that nothing fails open because of it.
+fn refuses_for_good(rig: &Rig) {
+    let gauge = plenty();
+    for _ in 0..30 {
+        assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
+    }
+}
+
+#[test]
+fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_breaker() {
+    let rig = patient_rig();
+    for line in [
+        "-NOAUTH Authentication required.",
+        "-WRONGPASS invalid username-password pair or user is disabled.",
+        "-NOPERM User default has no permissions to run the 'evalsha' command",
+        "-WRONGTYPE Operation against a key holding the wrong kind of value",
+        "-CROSSSLOT Keys in request don't hash to the same slot",
+        "-ERR unknown command 'EVALSHA'",
+        "-SOMETHING nobody has heard of",
+    ] {
+        rig.proxy.set(Fault::reply_to("EVALSHA", line));
+        refuses_for_good(&rig);
+        rig.proxy.set(Fault::None);
+        rig.recovers();
+    }
+}
+
+#[test]
+fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() {
+    let rig = patient_rig();
+    rig.proxy.set(Fault::reply_to("EVALSHA", "-NOSCRIPT No matching script. Please use EVAL."));
+    refuses_for_good(&rig);
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+#[test]
+fn an_answer_of_another_shape_is_a_misconfiguration() {
+    let rig = patient_rig();
+    for line in ["+OK", ":1", "$-1", "*0", "*2\r\n:1\r\n+OK"] {
+        rig.proxy.set(Fault::reply_to("EVALSHA", line));
+        refuses_for_good(&rig);
+    }
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+/// A rig without a proxy, on a server that may refuse us.
+fn on_server(server: RedisServer, login: Login) -> Rig {
+    let proxy = FaultProxy::in_front_of(server.address());
+    let settings = RedisSettings { login, ..exact(single(server.address())) };
+    let runtime = runtime();
+    let store = runtime.block_on(async {
+        let store = RedisCounters::open(&settings).unwrap();
+        store.connected(RECOVERY_MAX).await;
+        store
+    });
+    Rig { server, proxy, runtime, store, budget: settings.timeout }
+}
+
+fn secured() -> RedisServer {
+    let users =
+        vec!["narrow on >narrow ~other:* +@all".to_owned(), "idle on >idle ~rl:* -@all +ping".to_owned()];
+    let options = RedisOptions { password: Some("right".to_owned()), users, ..RedisOptions::default() };
+    RedisServer::start_with(&options)
+}
+
+fn login(user: Option<&str>, password: &str) -> Login {
+    Login { user: user.map(str::to_owned), password: Some(Secret(password.to_owned())) }
+}
+
+#[test]
+fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
+    for (login, cure) in [
+        (Login::default(), "default on nopass ~* +@all"),
+        (login(None, "wrong"), "default >wrong"),
+        (login(Some("nobody"), "right"), "nobody on >right ~* +@all"),
+        (login(Some("narrow"), "narrow"), "narrow ~*"),
+        (login(Some("idle"), "idle"), "idle +@all"),
+    ] {
+        let rig = on_server(secured(), login);
+        // At first nothing is known of the server.
+        assert!(wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured)));
+        refuses_for_good(&rig);
+        let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(cure.split(' ')).collect();
+        assert_eq!(rig.server.cli(&words), "OK");
+        eprintln!("{cure}: let in after {:?}", rig.recovers());
+    }
+}
+
+#[test]
+fn a_password_that_was_changed_is_a_misconfiguration_after_the_next_connect() {
+    let rig = on_server(secured(), login(None, "right"));
+    rig.recovers();
+    assert_eq!(rig.server.cli(&["ACL", "SETUSER", "default", "resetpass", ">new"]), "OK");
+    assert!(rig.server.kill_clients() > 0);
+    let told = wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured));
+    assert!(told && rig.store.refusal().is_some_and(|reason| !reason.contains("right")));
+    refuses_for_good(&rig);
+}
+
+#[test]
+fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
+    let rig = patient_rig();
+    let (gauge, other) = (Gauge::a_day(Algorithm::TokenBucket, 9), plenty());
+    assert!(rig.charge(&gauge, 1).0.is_ok());
+    let keys = rig.server.cli(&["KEYS", "rl:1t*"]);
+    assert_eq!(keys.lines().count(), 1);
+    rig.server.cli(&["DEL", &keys]);
+    rig.server.cli(&["SET", &keys, "somebody else's"]);
+    assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
+    assert!(rig.charge(&other, 1).0.is_ok());
+    assert_eq!(rig.link().breaker_openings, 0);
+}
+
+#[test]
+fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
+    let server = RedisServer::start();
+    let (map, circle) =
+        (FaultProxy::in_front_of(server.address()), FaultProxy::in_front_of(server.address()));
+    let port = circle.address().port();
+    let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx");
+    map.set(Fault::reply_to("CLUSTER", slots));
+    circle.set(Fault::reply_to("EVALSHA", format!("-MOVED 1 127.0.0.1:{port}")));
+    let settings = demanding(Topology::Cluster(vec![address(map.address())]));
+    let runtime = runtime();
+    let store = runtime.block_on(crate::harness::open(&settings));
+    let rig = Rig { server, proxy: circle, runtime, store, budget: settings.timeout };
+    let gauge = plenty();
+    let answers = (0..50).map(|_| {
+        let (told, took) = rig.charge(&gauge, 1);
+        assert!(told.as_ref().is_err_and(store_down), "{told:?}");
+        took
+    });
+    rig.ended_in_time(answers.collect());
+    assert!(rig.proxy.connections_opened() + map.connections_opened() < 20);
+    rig.proxy.set(Fault::None);
+    rig.recovers();
+}
+
+/// Charges from many callers while something happens to the server.
+struct Load {
+    stop: Arc<AtomicBool>,
+    done: Arc<AtomicUsize>,
+    callers: Vec<tokio::task::JoinHandle<Vec<StoreError>>>,
+}
+
+impl Load {
+    fn start(rig: &Rig, callers: usize) -> Self {
+        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+        let callers = (0..callers)
+            .map(|_| {
+                let (store, stop, done) = (rig.store.clone(), Arc::clone(&stop), Arc::clone(&done));
+                rig.runtime.spawn(async move {
+                    let gauge = Gauge::new(limit(Algorithm::TokenBucket, 50, Span::from_millis(100)));
+                    let mut errors = Vec::new();
+                    while !stop.load(Ordering::Relaxed) {
+                        match store.charge_all_timed(&charges([&gauge], 1), now()).await {
+                            Ok(_) => drop(done.fetch_add(1, Ordering::Relaxed)),
+                            Err(error) => {
+                                errors.push(error);
+                                tokio::time::sleep(Duration::from_millis(1)).await;
+                            }
+                        }
+                    }
+                    errors
+                })
+            })
+            .collect();
+        Load { stop, done, callers }
+    }
+
+    /// Decisions so far.
+    fn done(&self) -> usize {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Waits for so many more decisions.
+    fn goes_on(&self, more: usize) -> bool {
+        let before = self.done();
+        wait_until(RECOVERY_MAX, || self.done() >= before + more)
+    }
+
+    fn stop(self, rig: &Rig) -> Vec<StoreError> {
+        self.stop.store(true, Ordering::Relaxed);
+        let calls = futures_util::future::join_all(self.callers);
+        rig.runtime.block_on(calls).into_iter().flat_map(Result::unwrap).collect()
+    }
+}
+
+#[test]
+fn forgetting_all_scripts_under_load_is_not_noticed() {
+    let rig = patient_rig();
+    let load = Load::start(&rig, 16);
+    for _ in 0..50 {
+        rig.server.script_flush();
+        assert!(load.goes_on(40));
+    }
+    let done = load.done();
+    assert_eq!(load.stop(&rig), []);
+    eprintln!("50 times SCRIPT FLUSH: {done} decisions, no error");
+}
+
+/// Whoever empties the database gives everybody a fresh allowance: this is what it does, and all that it does.
+#[test]
+fn flushall_starts_counters_anew_and_does_nothing_else() {
+    let rig = patient_rig();
+    for algorithm in Algorithm::ALL {
+        let gauge = Gauge::a_day(algorithm, 5);
+        assert!(rig.charge(&gauge, 5).0.is_ok_and(|verdict| verdict.admits()));
+        assert!(rig.charge(&gauge, 1).0.is_ok_and(|verdict| !verdict.admits()));
+        rig.server.flush_all();
+        assert_eq!(rig.remaining(&gauge), 5, "{algorithm}");
+        assert!(rig.charge(&gauge, 5).0.is_ok_and(|verdict| verdict.admits()));
+        assert!(rig.charge(&gauge, 1).0.is_ok_and(|verdict| !verdict.admits()));
+    }
+    let load = Load::start(&rig, 16);
+    for _ in 0..20 {
+        rig.server.flush_all();
+        assert!(load.goes_on(40));
+    }
+    assert_eq!(load.stop(&rig), []);
+}
+
+#[test]
+fn connections_killed_under_load_are_made_again() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..10 {
+        rig.server.kill_clients();
+        let killed = Instant::now();
+        assert!(load.goes_on(10), "{:?}", rig.link());
+        slowest = slowest.max(killed.elapsed());
+    }
+    let errors = load.stop(&rig);
+    eprintln!("10 times CLIENT KILL: back after {slowest:?} at most, {} calls failed", errors.len());
+    assert!(errors.iter().all(store_down), "{errors:?}");
+}
+
+/// A probe is sent every 75 to 125 ms. A connection that is made anew has been answered on: nothing is left to ask.
+#[test]
+fn a_new_connection_ends_the_doubts_at_once() {
+    // A connection whose greeting takes longer than the budget is still doubted.
+    let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
+    let back = (0..9).map(|_| {
+        let dials = rig.link().dials;
+        rig.proxy.set(Fault::Drop);
+        rig.fails_until_the_breaker_opens(store_down);
+        rig.proxy.set(Fault::None);
+        assert!(wait_until(RECOVERY_MAX, || rig.link().connected && rig.link().dials > dials));
+        let connected = Instant::now();
+        assert!(wait_until(RECOVERY_MAX, || !rig.link().breaker_open));
+        let took = connected.elapsed();
+        // A connection that was of no use would be followed by a longer wait.
+        rig.recovers();
+        took
+    });
+    let mut back: Vec<Duration> = back.collect();
+    back.sort_unstable();
+    eprintln!("the breaker closes {:?} after the connection is made", back[4]);
+    assert!(back[4] < Duration::from_millis(60), "{back:?}");
+}
+
+/// A server may take fewer connections than we would like. Those it takes are enough.
+#[test]
+fn one_connection_of_two_serves_all() {
+    let server = RedisServer::start();
+    // The kit's own, the listener's, and one more.
+    server.cli(&["CONFIG", "SET", "maxclients", "3"]);
+    let connections = NonZeroUsize::new(8).unwrap();
+    let settings = RedisSettings { connections, ..exact(single(server.address())) };
+    runtime().block_on(async {
+        let store = RedisCounters::open(&settings).unwrap();
+        let gauge = plenty();
+        let ask = async || store.charge_all_timed(&charges([&gauge], 1), now()).await;
+        let start = Instant::now();
+        while ask().await.is_err() && start.elapsed() < RECOVERY_MAX {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        for _ in 0..50 {
+            assert_eq!(ask().await.map(drop), Ok(()));
+        }
+    });
+}
+
+#[test]
+fn a_server_that_restarts_is_found_again() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    rig.server.kill9();
+    thread::sleep(Duration::from_secs(1));
+    rig.server.restart();
+    let started = Instant::now();
+    assert!(load.goes_on(10), "{:?}", rig.link());
+    eprintln!("restart of the server after a second: back after {:?}", started.elapsed());
+    assert!(load.stop(&rig).iter().all(store_down));
+}
+
+#[test]
+fn a_frozen_server_is_left_alone_and_found_again_when_it_thaws() {
+    let rig = Rig::new();
+    let load = Load::start(&rig, 8);
+    rig.server.freeze();
+    let slowest = rig.fails_until_the_breaker_opens(store_down);
+    let median = rig.answers_at_once();
+    thread::sleep(Duration::from_secs(1));
+    rig.server.thaw();
+    let thawed = Instant::now();
+    assert!(load.goes_on(10), "{:?}", rig.link());
+    eprintln!(
+        "frozen for a second: slowest {slowest:?} before the breaker opened, median {median:?} after, back {:?} after \
+         it thawed",
+        thawed.elapsed()
+    );
+    assert!(load.stop(&rig).iter().all(store_down));
+}
+
+#[test]
+fn a_store_without_a_server_answers_at_once_and_finds_it_when_it_comes() {
+    let server = RedisServer::start();
+    server.kill9();
+    let settings = demanding(single(server.address()));
+    let runtime = runtime();
+    let store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
+    let proxy = FaultProxy::in_front_of(server.address());
+    let rig = Rig { server, proxy, runtime, store, budget: settings.timeout };
+    rig.answers_at_once();
+    rig.server.restart();
+    rig.recovers();
+}
+
+/// A neighbour on the same server empties it, forgets its scripts and cuts connections. Each emptying is a fresh
+/// allowance, once; nothing else is.
+#[test]
+fn t72_a_neighbour_who_flushes_and_kills_is_survived() {
+    let rig = patient_rig();
+    let gauge = Gauge::a_day(Algorithm::TokenBucket, 100);
+    let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let callers: Vec<_> = (0..8)
+        .map(|_| {
+            let (store, gauge) = (rig.store.clone(), gauge.clone());
+            let (stop, admitted) = (Arc::clone(&stop), Arc::clone(&admitted));
+            rig.runtime.spawn(async move {
+                let mut errors = Vec::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let charges = charges([&gauge], 1);
+                    match store.charge_all_timed(&charges, now()).await {
+                        Ok((verdicts, _)) => {
+                            admitted.fetch_add(usize::from(verdicts.admitted(&charges)), Ordering::Relaxed);
+                        }
+                        Err(error) => errors.push(error),
+                    }
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                errors
+            })
+        })
+        .collect();
+    let allowances = 6;
+    for turn in 1..=allowances {
+        let used_up = || admitted.load(Ordering::Relaxed) >= 100 * turn;
+        // What was charged on a connection that was cut is charged without anybody knowing.
+        let used_up = || used_up() || turn > 1 && rig.remaining(&gauge) == 0;
+        assert!(wait_until(RECOVERY_MAX, used_up), "turn {turn}: {:?}", rig.link());
+        rig.server.script_flush();
+        rig.server.kill_clients();
+        if turn < allowances {
+            rig.server.flush_all();
+        }
+    }
+    thread::sleep(Duration::from_millis(300));
+    stop.store(true, Ordering::Relaxed);
+    let errors: Vec<StoreError> =
+        callers.into_iter().flat_map(|caller| rig.runtime.block_on(caller).unwrap()).collect();
+    let admitted = admitted.load(Ordering::Relaxed);
+    eprintln!("{allowances} allowances of 100: {admitted} admitted, {} calls failed", errors.len());
+    assert!(admitted <= 100 * allowances && admitted > 100 * (allowances - 1));
+    assert!(errors.iter().all(store_down), "{errors:?}");
+}
+
+/// A firewall forgot one of several connections: nothing comes back on it, and nobody is told. New ones work.
+#[test]
+fn one_of_several_connections_that_leads_nowhere_is_made_anew() {
+    let connections = NonZeroUsize::new(4).unwrap();
+    let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
+    let gauge = plenty();
+    assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
+    let dials = rig.link().dials;
+    assert!(rig.proxy.silence("EVALSHA"));
+    let anew = wait_until(PATIENCE, || {
+        let _ = rig.charge(&gauge, 1);
+        rig.link().dials > dials
+    });
+    assert!(anew, "{:?}", rig.link());
+    let all_serve = || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok());
+    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.link());
+    assert!(rig.proxy.silence("EVALSHA"), "one of those that were left alone");
+}
+
+/// Not even one that is hardly used.
+#[test]
+fn a_silent_connection_is_noticed_by_the_first_call_that_it_swallows() {
+    let connections = NonZeroUsize::new(2).unwrap();
+    let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
+    let gauge = plenty();
+    assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
+    let dials = rig.link().dials;
+    assert!(rig.proxy.silence("EVALSHA"));
+    let swallowed = wait_until(PATIENCE, || rig.charge(&gauge, 1).0.is_err());
+    assert!(swallowed || rig.link().dials > dials, "{:?}", rig.link());
+    assert!(
+        wait_until(PATIENCE, || rig.link().dials > dials),
+        "nobody asks, and it is made anew: {:?}",
+        rig.link()
+    );
+}
+
+/// A server that takes connections and says nothing, and how many it had at once.
+fn mute_server() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen: Arc<[AtomicUsize; 2]> = Arc::default();
+    let told = Arc::clone(&seen);
+    thread::spawn(move || {
+        let mut open: Vec<TcpStream> = Vec::new();
+        for stream in listener.incoming().map_while(Result::ok) {
+            stream.set_nonblocking(true).unwrap();
+            open.push(stream);
+            open.retain(|mut stream| {
+                loop {
+                    match stream.read(&mut [0; 1024]) {
+                        Ok(1..) => {}
+                        Ok(0) => return false,
+                        Err(error) => return error.kind() == ErrorKind::WouldBlock,
+                    }
+                }
+            });
+            told[0].fetch_add(1, Ordering::SeqCst);
+            told[1].fetch_max(open.len(), Ordering::SeqCst);
+        }
+    });
+    (address, seen)
+}
+
+#[test]
+fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
+    let (address, seen) = mute_server();
+    let settings = RedisSettings {
+        connections: NonZeroUsize::new(32).unwrap(),
+        connect_timeout: Duration::from_millis(100),
+        ..exact(single(address))
+    };
+    let runtime = runtime();
+    let _store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
+    let [dials, at_once] = &*seen;
+    assert!(wait_until(PATIENCE, || dials.load(Ordering::SeqCst) >= 12), "{seen:?}");
+    // One that is given up may be closed a moment after the next is dialled.
+    assert!(at_once.load(Ordering::SeqCst) <= 4, "{seen:?}");
+}
+
+/// What other nodes say comes on a connection that is never asked for anything.
+#[test]
+fn hints_are_heard_again_when_their_connection_led_nowhere() {
+    let rig = Rig::new();
+    let other = rig.runtime.block_on(crate::harness::open(&exact(single(rig.server.address()))));
+    let mut announced = rig.store.change_notifications();
+    let mut hears = |patience| {
+        wait_until(patience, || {
+            rig.runtime.block_on(other.notify_change());
+            thread::sleep(Duration::from_millis(20));
+            announced.has_changed().unwrap() && *announced.borrow_and_update() > 0
+        })
+    };
+    assert!(hears(PATIENCE));
+    let at_once = Duration::from_millis(300);
+    // The last may have been under way; and on a machine that stands still, there may be another connection by then.
+    let is_silent = (0..5).any(|_| {
+        assert!(wait_until(PATIENCE, || rig.proxy.silence("SUBSCRIBE")));
+        !hears(at_once) || !hears(at_once)
+    });
+    assert!(is_silent);
+    assert!(hears(PATIENCE));
+}

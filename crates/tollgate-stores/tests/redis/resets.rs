@@ -1,0 +1,230 @@
+//! A reset is in force on every node, also on those that hear no messages, and is not undone by any.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use futures_util::future::join;
+use tokio::sync::broadcast::Receiver;
+use tokio::time::{sleep, timeout};
+use tollgate::counters::{CounterAdmin, CounterStore};
+use tollgate::limit::Algorithm;
+use tollgate::record::NoRecords;
+use tollgate::{Endpoint, Id, Limiter, Request, RuleSet, Seed};
+use tollgate_stores::redis::{Login, RedisCounters, RedisSettings, Secret, Topology};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer, wait_until};
+
+use crate::harness::limits::{Gauge, charges};
+use crate::harness::{address, exact, now, open, runtime, single};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LIST: &str = "rl:{fleet}:resets";
+
+/// One that may do everything but listen.
+fn deaf(topology: Topology) -> RedisSettings {
+    let login = Login { user: Some("deaf".to_owned()), password: Some(Secret("secret".to_owned())) };
+    RedisSettings { login, ..exact(topology) }
+}
+
+fn with_deaf_user() -> RedisServer {
+    let server = RedisServer::start();
+    let words = "ACL SETUSER deaf on >secret ~* &* +@all -subscribe";
+    assert_eq!(server.cli(&words.split(' ').collect::<Vec<_>>()), "OK");
+    server
+}
+
+/// A node, as far as it decides: it counts alone in an outage, and drops what is reset.
+fn node(store: &RedisCounters) -> Arc<Limiter<RedisCounters>> {
+    let rules = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
+                 limits = [{ requests = 100, window = \"30d\" }]";
+    let rules = RuleSet::from_toml(rules).unwrap();
+    let limiter = Arc::new(Limiter::with_records(rules, store.clone(), NoRecords, Seed([7; 16])));
+    let (mut resets, heeding) = (store.resets(), Arc::clone(&limiter));
+    tokio::spawn(async move {
+        while let Ok(reset) = resets.recv().await {
+            heeding.discard_fallback(&reset);
+        }
+    });
+    limiter
+}
+
+fn request(user: &str) -> Request<'_> {
+    let user = Some(Id::parse(user).unwrap());
+    Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) }
+}
+
+/// Counts so much of each of these users alone.
+async fn count_alone(node: &Limiter<RedisCounters>, users: &[&str], cost: u32) {
+    for user in users {
+        let look = Request { cost: 0, ..request(user) };
+        while !node.check(&look, now()).await.degraded {}
+        assert!(node.check(&Request { cost, ..request(user) }, now()).await.admits());
+    }
+}
+
+async fn left(node: &Limiter<RedisCounters>, user: &str) -> Option<u32> {
+    let told = node.peek(&Request { cost: 0, ..request(user) }, now()).await;
+    (!told.degraded).then(|| told.binding().unwrap().remaining())
+}
+
+async fn bring_all(node: &Limiter<RedisCounters>) {
+    let bringing = async {
+        while node.reconcile_status().pending + node.reconcile_status().in_flight > 0 {
+            if node.reconcile(32, now()).await == 0 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+    };
+    timeout(PATIENCE, bringing).await.unwrap();
+}
+
+async fn hears_of(resets: &mut Receiver<Arc<[u128]>>, gauge: &Gauge) -> bool {
+    let counter = gauge.subject.0 ^ gauge.counter.0;
+    let heard = async { while !resets.recv().await.unwrap().contains(&counter) {} };
+    timeout(PATIENCE, heard).await.is_ok()
+}
+
+/// It looked at the list once when the outage was over, and brought what it had counted for minutes after that.
+#[test]
+fn a_reset_holds_against_a_node_that_cannot_listen_whenever_it_brings_what_it_counted() {
+    let server = with_deaf_user();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let impatient =
+            RedisSettings { timeout: Duration::from_millis(300), ..deaf(single(proxy.address())) };
+        let stores = [open(&impatient).await, open(&exact(single(server.address()))).await];
+        let [cut_off, other] = [node(&stores[0]), node(&stores[1])];
+        proxy.set(Fault::Drop);
+        count_alone(&cut_off, &["alice", "dave"], 20).await;
+        proxy.set(Fault::None);
+        assert!(wait_until(PATIENCE, || stores[0].servers()[0].connected));
+        // What is looked at once after an outage has been.
+        let beats = server.commandstats("zadd");
+        assert!(wait_until(PATIENCE, || server.commandstats("zadd") > beats + 4));
+        other.reset(&request("alice")).await.unwrap();
+        bring_all(&cut_off).await;
+        assert_eq!(left(&other, "dave").await, Some(80));
+        assert_eq!(left(&other, "alice").await, Some(100));
+    });
+}
+
+#[test]
+fn a_node_that_cannot_listen_hears_of_resets_all_the_same() {
+    let server = with_deaf_user();
+    runtime().block_on(async {
+        let stores =
+            [open(&deaf(single(server.address()))).await, open(&exact(single(server.address()))).await];
+        let mut resets = stores[0].resets();
+        for _ in 0..2 {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
+            stores[1].reset(&charges([&gauge], 0)).await.unwrap();
+            assert!(hears_of(&mut resets, &gauge).await);
+        }
+    });
+}
+
+/// The server's clock counts, and nobody's else; and it may have been ahead.
+#[test]
+fn a_reset_is_found_whatever_the_clocks_were() {
+    let server = with_deaf_user();
+    runtime().block_on(async {
+        let store = open(&deaf(single(server.address()))).await;
+        let other = open(&exact(single(server.address()))).await;
+        let mut resets = store.resets();
+        let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
+        let hour = Duration::from_hours(1).as_micros();
+        for at in [now - hour, now + hour] {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
+            let name = format!("{:032x}", gauge.subject.0 ^ gauge.counter.0);
+            server.cli(&["ZADD", LIST, &at.to_string(), &name]);
+            assert!(hears_of(&mut resets, &gauge).await);
+        }
+        let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
+        other.reset(&charges([&gauge], 0)).await.unwrap();
+        assert!(hears_of(&mut resets, &gauge).await);
+    });
+}
+
+#[test]
+fn a_reset_is_heeded_once_whether_by_message_or_from_the_list() {
+    let server = RedisServer::start();
+    runtime().block_on(async {
+        let stores =
+            [open(&exact(single(server.address()))).await, open(&exact(single(server.address()))).await];
+        let [own, mut others] = [stores[0].resets(), stores[1].resets()];
+        assert!(wait_until(PATIENCE, || server
+            .cli(&["PUBSUB", "NUMSUB", "rl:{fleet}:changes"])
+            .ends_with('2')));
+        let [gauge, next] = [(); 2].map(|()| Gauge::a_day(Algorithm::FixedWindow, 10));
+        stores[0].reset(&charges([&gauge], 0)).await.unwrap();
+        assert!(hears_of(&mut others, &gauge).await);
+        let looks = server.commandstats("zrange");
+        assert!(wait_until(PATIENCE, || server.commandstats("zrange") > looks + 4));
+        assert!(others.is_empty() && own.is_empty());
+        stores[0].reset(&charges([&next], 0)).await.unwrap();
+        assert!(hears_of(&mut others, &next).await);
+    });
+}
+
+/// The server that holds the fleet's names held the list for all, and the channel.
+#[test]
+fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let proxies = servers.each_ref().map(|server| FaultProxy::in_front_of(server.address()));
+    runtime().block_on(async {
+        let modulo =
+            |addresses: [std::net::SocketAddr; 2]| exact(Topology::Modulo(addresses.map(address).into()));
+        let impatient = modulo(proxies.each_ref().map(FaultProxy::address));
+        let impatient = RedisSettings { timeout: Duration::from_millis(300), ..impatient };
+        let direct = modulo(servers.each_ref().map(RedisServer::address));
+        let stores = [open(&impatient).await, open(&direct).await];
+        let [cut_off, other] = [node(&stores[0]), node(&stores[1])];
+        let is_home = |server: &RedisServer| server.cli(&["EXISTS", "rl:{fleet}:nodes:1"]) == "1";
+        let (home, away) = if is_home(&servers[0]) { (0, 1) } else { (1, 0) };
+        let names: Vec<String> = (0..20).map(|number| format!("user-{number}")).collect();
+        let mut users = Vec::new();
+        for user in &names {
+            let keys = || servers[away].cli(&["DBSIZE"]);
+            let before = keys();
+            assert!(other.check(&request(user), now()).await.admits());
+            if keys() != before {
+                users.push(user.as_str());
+            }
+        }
+        assert!(users.len() >= 2, "{users:?}");
+        for proxy in &proxies {
+            proxy.set(Fault::Drop);
+        }
+        count_alone(&cut_off, &users[..2], 20).await;
+        servers[home].kill9();
+        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|link| !link.connected)));
+        other.reset(&request(users[0])).await.unwrap();
+        proxies[away].set(Fault::None);
+        bring_all(&cut_off).await;
+        assert_eq!(left(&other, users[1]).await, Some(79));
+        assert_eq!(left(&other, users[0]).await, Some(100));
+    });
+}
+
+/// The list is looked at before the reset is on it, and what is brought arrives after it was made.
+#[test]
+fn what_is_being_brought_at_the_moment_of_a_reset_does_not_outlive_it() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::in_front_of(server.address());
+    runtime().block_on(async {
+        let bringing = open(&exact(single(proxy.address()))).await;
+        let resetting = open(&exact(single(server.address()))).await;
+        proxy.set(Fault::Latency(Duration::from_millis(30)));
+        for round in 0..30 {
+            let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
+            let mut held = charges([&gauge], 30);
+            let reset = async {
+                sleep(Duration::from_millis(round % 10)).await;
+                resetting.reset(&charges([&gauge], 0)).await
+            };
+            let (brought, reset) = join(bringing.reconcile(&mut held, now()), reset).await;
+            assert!(brought.is_ok() && reset.is_ok(), "{brought:?} {reset:?}");
+            let seen = resetting.charge_all_timed(&charges([&gauge], 0), now()).await.unwrap().0;
+            assert_eq!(seen.verdicts[0].remaining, 100, "round {round}");
+        }
+    });
+}
