@@ -7,15 +7,15 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
-use tollgate::wire::Problems;
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::throttle::AuthThrottle;
-use crate::auth::{Authenticator, Caller};
+use crate::auth::{AuthParts, Authenticator, Caller};
 use crate::check::batch::BatchQueue;
 use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
@@ -64,7 +64,7 @@ pub(crate) struct App {
 
 /// What a reload can change.
 pub(crate) struct Reloadable {
-    pub(crate) gate: Authenticator,
+    pub(crate) authenticator: Authenticator,
     pub(crate) profiles: Vec<HeaderProfile>,
     pub(crate) overrides: OverridePolicy,
     /// What callers may ask; nothing if that is not limited.
@@ -79,7 +79,7 @@ impl Reloadable {
                 is_open: settings.auth.open_checks && listen.ip().is_loopback(),
                 requests_max: settings.auth.override_max,
             },
-            gate: Authenticator::new(&settings.auth, admin_key),
+            authenticator: Authenticator::new(&settings.auth, admin_key),
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
@@ -181,11 +181,21 @@ impl App {
         &self.auth_throttle
     }
 
+    /// What authentication uses.
+    pub(crate) fn auth_parts(&self) -> AuthParts<'_> {
+        AuthParts {
+            clock: &self.clock,
+            throttle: &self.auth_throttle,
+            limiter: &self.limiter,
+            config_sync: &self.config_sync,
+        }
+    }
+
     /// Decides the checks of one caller with the rules in force now.
     pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, overrides: OverridePolicy) -> Checker<'a> {
         Checker {
-            limiter: &self.limiter,
-            rules: self.limiter.rules(),
+            snapshot: self.limiter.snapshot(),
+            metrics: self.metrics(),
             key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
             caller,
             overrides,
@@ -241,7 +251,7 @@ impl App {
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
-            callers.take_over(before);
+            callers.extend_retention(before);
         }
         // Accounts are known by ids that were folded as the old settings said.
         self.config_sync.look_again();

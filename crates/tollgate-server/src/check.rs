@@ -11,14 +11,15 @@ pub(crate) mod resolve;
 use tollgate::counters::StoreError;
 use tollgate::explain::Explanation;
 use tollgate::inspect::{EndpointScope, Inspection};
-use tollgate::rules::Snapshot;
-use tollgate::{Answer, Decision, Request, Reset, RuleSet, Timestamp};
+use tollgate::{Answer, Decision, LimiterSnapshot, Request, Reset, RuleSet, Timestamp};
 
 use self::error::CheckError;
 use self::request::CheckRequest;
 use crate::auth::Caller;
 use crate::auth::api_keys::KeySecret;
-use crate::counters::ServiceLimiter;
+use crate::counters::Counters;
+use crate::records::Records;
+use crate::records::metrics::Metrics;
 
 /// Who may send a limit with a check, and how high it may be.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
@@ -31,8 +32,8 @@ pub(crate) struct OverridePolicy {
 
 /// Decides the checks of one API request: all of them see the same rules, accounts, settings and instant.
 pub(crate) struct Checker<'a> {
-    pub(crate) limiter: &'a ServiceLimiter,
-    pub(crate) rules: Snapshot,
+    pub(crate) snapshot: LimiterSnapshot<'a, Counters, Records>,
+    pub(crate) metrics: &'a Metrics,
     /// Verifies the API keys of clients; absent until accounts have been loaded, and every key is opaque until then.
     pub(crate) key_secret: Option<&'a KeySecret>,
     pub(crate) caller: &'a Caller,
@@ -44,18 +45,18 @@ impl Checker<'_> {
     /// Decides one check and charges it if it is admitted.
     pub(crate) async fn check(&self, request: &CheckRequest<'_>) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request)?;
-        require_available(self.limiter.check(&resolved.request(), self.now).await)
+        require_available(self.snapshot.check(&resolved.request(), self.now).await)
     }
 
     /// Decides one check without charging it.
     pub(crate) async fn peek(&self, request: &CheckRequest<'_>) -> Result<Decision, CheckError> {
         let resolved = self.resolve(request)?;
-        require_available(self.limiter.peek(&resolved.request(), self.now).await)
+        require_available(self.snapshot.peek(&resolved.request(), self.now).await)
     }
 
     /// Decides a resolved request without charging it, and reports what every rule contributed.
     pub(crate) async fn explain(&self, request: &Request<'_>) -> Explanation {
-        self.limiter.explain(request, self.now).await
+        self.snapshot.explain(request, self.now).await
     }
 
     /// Reads the counters of a resolved request's client.
@@ -64,17 +65,17 @@ impl Checker<'_> {
         request: &Request<'_>,
         endpoints: EndpointScope,
     ) -> Result<Inspection, CheckError> {
-        Ok(self.limiter.inspect(request, endpoints, self.now).await?)
+        Ok(self.snapshot.inspect(request, endpoints, self.now).await?)
     }
 
     /// Clears the counters and penalties of a resolved request's client.
     pub(crate) async fn reset(&self, request: &Request<'_>) -> Result<Reset, CheckError> {
-        Ok(self.limiter.reset(request).await?)
+        Ok(self.snapshot.reset(request).await?)
     }
 
     /// The rules in force for this API request.
     pub(crate) fn rules(&self) -> &RuleSet {
-        &self.rules
+        self.snapshot.rules()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Spelling};
+use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::api::check::CheckBody;
@@ -14,7 +14,7 @@ use crate::records::Records;
 
 static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
     let rules = RuleSet::new(Vec::new(), None).unwrap_or_else(|error| unreachable!("{error:?}"));
-    let rules = rules.with_spelling(normalization());
+    let rules = rules.with_normalization(normalization());
     let counters = Counters::Memory(MemoryCounters::default());
     let records = Records::new(&rules);
     Limiter::with_records(rules, counters, records, Seed([1; 16]))
@@ -24,8 +24,8 @@ static LIMITER: LazyLock<ServiceLimiter> = LazyLock::new(|| {
 pub fn check_body(body: &[u8]) -> bool {
     let Ok(check) = json::parse::<CheckBody<'_>>(body) else { return false };
     let checker = Checker {
-        limiter: &LIMITER,
-        rules: LIMITER.rules(),
+        snapshot: LIMITER.snapshot(),
+        metrics: &LIMITER.records().metrics,
         key_secret: None,
         caller: &Caller::anonymous(),
         overrides: OverridePolicy { is_open: true, requests_max: None },
@@ -38,12 +38,12 @@ pub fn check_body(body: &[u8]) -> bool {
 }
 
 /// Every normalization at once.
-fn normalization() -> Spelling {
-    let fold = Fold::NfcCasefold;
-    Spelling {
-        ids: Folds { user: fold, tenant: fold, login: fold },
-        descriptors: DescriptorFolds::All(fold),
+fn normalization() -> Normalization {
+    let form = NormalForm::NfcCasefold;
+    Normalization {
+        ids: IdNormalization { user: form, tenant: form, login: form },
+        descriptors: DescriptorNormalization::All(form),
         ignore_path_case: true,
-        head: Head::Own,
+        head: HeadCounting::Separate,
     }
 }

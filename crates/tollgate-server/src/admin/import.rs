@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Problems};
+use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
     Precondition,
@@ -117,7 +117,7 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         }
         match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
             Ok(Made { changed, .. }) => {
-                return Ok(respond(&parsed, &changed.differences, changed.version, false, None));
+                return Ok(respond(&parsed, &changed.items, changed.version, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(overtaken(found, expected));
@@ -176,7 +176,7 @@ fn parse(sent: &Sent, named: Option<Vec<ItemKind>>, prune: bool, call: &Call) ->
 
 /// The items of one kind, each named once.
 fn section(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     values: &Map<String, Json>,
     kind: ItemKind,
     call: &Call,
@@ -187,8 +187,8 @@ fn section(
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
         let item = read_one(one, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.spelling());
-        let item = item.map_err(|error| one.complain(error.field, error.to_string())).ok()?;
+        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
         note(one, &item, &mut known);
         Some(item)
     })
@@ -214,11 +214,11 @@ pub fn check_import(document: &Document) -> Result<(), Problems> {
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != parse::ANSWERED);
-    problems.or(Some(()))
+    problems.into_result(Some(()))
 }
 
 /// What an export says of itself, and what is never in one.
-fn beside_items(fields: &mut Fields<'_, '_>) {
+fn beside_items(fields: &mut TableReader<'_, '_>) {
     fields.skip("version");
     fields.skip("next");
     let _ = fields.read("keys", |_| {
@@ -226,7 +226,7 @@ fn beside_items(fields: &mut Fields<'_, '_>) {
     });
 }
 
-fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
+fn read_one(one: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
     match kind {
         ItemKind::Rule => parse::rule(one, values),
         ItemKind::Tier => parse::tier(one, values),
@@ -238,12 +238,12 @@ fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: ItemKind
 }
 
 /// Notes which item it is, and complains of one that was there before.
-fn note(one: &mut Fields<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+fn note(one: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
     let id = item.id();
     let told = id.to_string();
     let key = name_key(id.kind());
     if !known.insert(id) {
-        one.complain(key, format!("{told:?} is given twice"));
+        one.report(key, format!("{told:?} is given twice"));
     }
 }
 

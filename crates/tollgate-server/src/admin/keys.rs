@@ -7,9 +7,9 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
-use tollgate::identity::Spelling;
+use tollgate::identity::Normalization;
 use tollgate_stores::sql::{
-    Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Numbers, Precondition,
+    AccountLimits, Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition,
     StoredItem,
 };
 use utoipa::{IntoParams, ToSchema};
@@ -150,7 +150,7 @@ pub(crate) struct KeysAnswer {
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: KeysQuery = call.query()?;
     let page = Page::of(ItemKind::Key, query.limit.as_deref(), query.after.as_deref())?;
-    let filter = query.filter(call.app.now(), call.app.limiter().rules().spelling())?;
+    let filter = query.filter(call.app.now(), call.app.limiter().rules().normalization())?;
     let stored = call.database()?.list(ItemKind::Key, &filter, page.after.as_ref(), page.asked()).await;
     let (stored, next) = page.cut(stored.map_err(|error| sync::failed(&error))?, |stored| stored.item.id());
     let keys = show(&call, &stored).await?;
@@ -247,7 +247,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 impl KeysQuery {
-    fn filter(&self, now: Timestamp, spelling: &Spelling) -> Result<ItemFilter, ApiError> {
+    fn filter(&self, now: Timestamp, normalization: &Normalization) -> Result<ItemFilter, ApiError> {
         let texts = [
             ("prefix", &self.prefix),
             ("user_id", &self.user_id),
@@ -260,8 +260,8 @@ impl KeysQuery {
         let active = change::flag("active", self.active.as_deref())?;
         Ok(ItemFilter {
             prefix: self.prefix.clone(),
-            users: spellings(self.user_id.as_deref(), spelling.ids.user),
-            tenants: spellings(self.tenant.as_deref(), spelling.ids.tenant),
+            users: spellings(self.user_id.as_deref(), normalization.ids.user),
+            tenants: spellings(self.tenant.as_deref(), normalization.ids.tenant),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
             ..ItemFilter::default()
@@ -281,7 +281,7 @@ impl KeyFacts {
             tenant: None,
             tier: None,
             scopes: Vec::new(),
-            numbers: Numbers::default(),
+            limits: AccountLimits::default(),
             expires_at_micros: None,
             revoked_at_micros: None,
             revoked_by: None,
@@ -295,7 +295,7 @@ impl KeyFacts {
             tenant: self.tenant,
             tier: self.tier,
             scopes: self.scopes,
-            numbers: self.numbers,
+            limits: self.limits,
             expires_at_micros: self.expires_at_micros,
             ..key
         }

@@ -70,7 +70,7 @@ pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let _: ChangeQuery = call.query()?;
     call.refuse_dry_run()?;
     let text = call.path_param("client")?;
-    let text = call.app.limiter().rules().spelling().client(&text).into_owned();
+    let text = call.app.limiter().rules().normalization().normalize_client(&text).into_owned();
     if !call.app.counters().pardon(&text).await? {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
         return Err(ApiError::new(Code::NotFound, message));

@@ -6,7 +6,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
-use tollgate::accounts::Blocked;
+use tollgate::accounts::BlockTarget;
 use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem, UserUsage};
 use utoipa::{IntoParams, ToSchema};
 
@@ -217,7 +217,7 @@ pub(crate) fn show_one(call: &Call, stored: &StoredItem, user: &str, usage: Opti
     let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
     let mut all = view::with_origin(stored);
     let rules = call.app.limiter().rules();
-    let block = rules.accounts().block(Blocked::User(user), now);
+    let block = rules.accounts().block(BlockTarget::User(user), now);
     render::put(&mut all, "blocked", Some(block.is_some()));
     render::put(&mut all, "block_reason", block.map(|block| block.reason));
     let until = block.and_then(|block| block.until).map(|until| render::instant(until.as_micros()));

@@ -308,7 +308,7 @@ fn of_database(stored: &StoredItem) -> RuleSummary {
     let Item::Rule(item) = &stored.item else { return RuleSummary::default() };
     let mut body = item.body.clone();
     body.insert("name".to_owned(), item.name.clone().into());
-    let summary = match Sent::of(body).read(|fields, _| tollgate::wire::read_rule(fields)) {
+    let summary = match Sent::of(body).read(|fields, _| tollgate::config::read_rule(fields)) {
         Ok(rule) => RuleSummary::of(&rule),
         Err(error) => {
             let problem = Some(error.message().to_owned());

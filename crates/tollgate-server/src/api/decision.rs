@@ -150,7 +150,7 @@ fn header_name(field: Field) -> HeaderName {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tollgate::accounts::Blocked;
+    use tollgate::accounts::BlockTarget;
     use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet};
 
     use super::*;
@@ -160,7 +160,7 @@ mod tests {
         let limiter = Limiter::new(RuleSet::from_toml("").unwrap(), MemoryCounters::default());
         limiter.update_accounts(|accounts| {
             let mut editor = accounts.edit();
-            editor.put_block(Blocked::User("alice"), reason, until);
+            editor.put_block(BlockTarget::User("alice"), reason, until);
             editor.finish()
         });
         let user = Some(Id::parse("alice").unwrap());

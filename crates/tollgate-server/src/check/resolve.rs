@@ -3,8 +3,10 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 
-use tollgate::identity::{Dimension, Fold, IdError, SpellingError};
-use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, LimitError, Method, Request, Span, Window};
+use tollgate::identity::{Dimension, IdError, NormalForm, NormalizationError};
+use tollgate::{
+    Algorithm, ApiKey, Endpoint, Id, Limit, LimitError, LimitOverride, Method, Request, Span, Window,
+};
 
 use super::Checker;
 use super::error::CheckError;
@@ -45,21 +47,20 @@ impl Checker<'_> {
         &'r self,
         request: &'r CheckRequest<'_>,
     ) -> Result<ResolvedRequest<'r>, CheckError> {
-        let mut resolved = self.resolve_fields(request, KeyLookup::Secret)?;
-        let sent = LimitOverride::parse(request)?;
-        if sent.is_empty() {
-            return Ok(resolved);
+        let resolved = self.resolve_fields(request, KeyLookup::Secret)?;
+        let sent = parse_override(request)?;
+        if !sent.is_empty() {
+            self.authorize_override()?;
         }
-        self.authorize_override()?;
-        let limit = self.complete_override(&resolved, &sent)?;
-        // The completed limit counts: a shorter window for the rule's own number of requests is an override too.
-        if let Some(most) = self.overrides.requests_max.filter(|most| limit.requests() > *most) {
-            let requests = limit.requests();
-            let reason = format!("must be at most {most} (auth.override_max), not {requests}");
-            return Err(CheckError::invalid("limit", reason));
+        let resolved = self.complete_override(resolved, &sent)?;
+        // The completed limit is compared: a shorter window with the rule's own number of requests is an override too.
+        match (&resolved.limit, self.overrides.requests_max) {
+            (Some(limit), Some(most)) if limit.requests() > most => {
+                let reason = format!("must be at most {most} (auth.override_max), not {}", limit.requests());
+                Err(CheckError::invalid("limit", reason))
+            }
+            _ => Ok(resolved),
         }
-        resolved.limit = Some(limit);
-        Ok(resolved)
     }
 
     /// Resolves the client whose counters an operator inspects or resets. An API key may be given by its id. An override only
@@ -68,12 +69,8 @@ impl Checker<'_> {
         &'r self,
         request: &'r CheckRequest<'_>,
     ) -> Result<ResolvedRequest<'r>, CheckError> {
-        let mut resolved = self.resolve_fields(request, KeyLookup::SecretOrId)?;
-        let sent = LimitOverride::parse(request)?;
-        if !sent.is_empty() {
-            resolved.limit = Some(self.complete_override(&resolved, &sent)?);
-        }
-        Ok(resolved)
+        let resolved = self.resolve_fields(request, KeyLookup::SecretOrId)?;
+        self.complete_override(resolved, &parse_override(request)?)
     }
 
     fn resolve_fields<'r>(
@@ -93,7 +90,7 @@ impl Checker<'_> {
         }
         if let Some(bound_to) = &self.caller.tenant {
             let named = request.tenant.map(Id::as_str).or(key_tenant);
-            request.tenant = Some(bind_tenant(bound_to, named, self.rules.spelling().ids.tenant)?);
+            request.tenant = Some(bind_tenant(bound_to, named, self.rules().normalization().ids.tenant)?);
         }
         request.ip = sent.ip.map(parse_ip).transpose()?;
         request.method = sent.method.map(parse_method).transpose()?;
@@ -103,7 +100,7 @@ impl Checker<'_> {
         }
         let descriptors = parse_descriptors(sent.descriptors)?;
         let resolved = ResolvedRequest { request, descriptors, limit: None };
-        self.rules.spelling().check(&resolved.request()).map_err(|error| too_long(&error))?;
+        self.rules().normalization().check_lengths(&resolved.request()).map_err(|error| too_long(&error))?;
         Ok(resolved)
     }
 
@@ -113,12 +110,12 @@ impl Checker<'_> {
         text: &'r str,
         lookup: KeyLookup,
     ) -> Result<(Option<ApiKey<'r>>, Option<&'r str>), CheckError> {
-        let accounts = self.rules.accounts();
+        let accounts = self.rules().accounts();
         let key = match (self.key_secret, api_keys::id_of(text)) {
             (Some(secret), Some(id)) => {
                 let verified = api_keys::verify(accounts, secret, text, id, self.now);
                 Some(verified.map_err(|refusal| {
-                    self.limiter.records().metrics.count_refused_key(refusal);
+                    self.metrics.count_refused_key(refusal);
                     CheckError::ApiKeyRefused(refusal)
                 })?)
             }
@@ -137,6 +134,16 @@ impl Checker<'_> {
         }
     }
 
+    fn complete_override<'r>(
+        &self,
+        resolved: ResolvedRequest<'r>,
+        sent: &LimitOverride,
+    ) -> Result<ResolvedRequest<'r>, CheckError> {
+        let limit =
+            self.rules().complete_override(&resolved.request(), sent).map_err(|e| invalid_limit(&e))?;
+        Ok(ResolvedRequest { limit, ..resolved })
+    }
+
     fn authorize_override(&self) -> Result<(), CheckError> {
         if self.overrides.is_open || self.caller.has(Scope::Override) {
             Ok(())
@@ -146,53 +153,12 @@ impl Checker<'_> {
             Err(CheckError::OverrideForbidden)
         }
     }
-
-    /// Fills what the override leaves out from the limit in force. That comes from the rules alone: which counter is charged must
-    /// not depend on the state of any counter.
-    fn complete_override(
-        &self,
-        resolved: &ResolvedRequest<'_>,
-        sent: &LimitOverride,
-    ) -> Result<Limit, CheckError> {
-        sent.complete(self.rules.limit_in_force(&resolved.request()).as_ref())
-    }
 }
 
-/// A limit sent with a check; absent parts come from the limit in force.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-struct LimitOverride {
-    algorithm: Option<Algorithm>,
-    requests: Option<u32>,
-    window: Option<Span>,
-}
-
-impl LimitOverride {
-    fn parse(sent: &CheckRequest<'_>) -> Result<Self, CheckError> {
-        let algorithm = sent.strategy.map(parse_strategy).transpose()?;
-        let window = sent.window_seconds.map(|secs| Span::from_secs(u64::from(secs)));
-        Ok(LimitOverride { algorithm, requests: sent.limit, window })
-    }
-
-    fn is_empty(&self) -> bool {
-        *self == LimitOverride::default()
-    }
-
-    fn complete(&self, in_force: Option<&Limit>) -> Result<Limit, CheckError> {
-        let (algorithm, requests, window) = in_force.map_or_else(
-            || (Algorithm::TokenBucket, 100, Window::Length(Span::from_secs(60))),
-            |limit| (limit.algorithm(), limit.requests(), limit.window().clone()),
-        );
-        let algorithm = self.algorithm.unwrap_or(algorithm);
-        let window = match (self.window, window) {
-            (Some(own), _) => Window::Length(own),
-            // Only fixed windows can follow a calendar.
-            (None, Window::Calendar(calendar)) if algorithm != Algorithm::FixedWindow => {
-                Window::Length(calendar.nominal())
-            }
-            (None, window) => window,
-        };
-        parse_limit(algorithm, self.requests.unwrap_or(requests), window, None)
-    }
+fn parse_override(sent: &CheckRequest<'_>) -> Result<LimitOverride, CheckError> {
+    let algorithm = sent.strategy.map(parse_strategy).transpose()?;
+    let window = sent.window_seconds.map(|secs| Span::from_secs(u64::from(secs)));
+    Ok(LimitOverride { algorithm, requests: sent.limit, window })
 }
 
 /// A limit from fields of the API. An error names the field.
@@ -202,7 +168,11 @@ pub(crate) fn parse_limit(
     window: Window,
     burst: Option<u32>,
 ) -> Result<Limit, CheckError> {
-    Limit::with_options(algorithm, requests, window, burst, None).map_err(|error| match error {
+    Limit::with_options(algorithm, requests, window, burst, None).map_err(|error| invalid_limit(&error))
+}
+
+fn invalid_limit(error: &LimitError) -> CheckError {
+    match error {
         // The API has whole seconds, and so does its error.
         LimitError::WindowTooShort | LimitError::WindowTooLong => {
             CheckError::invalid("window_seconds", format!("must be an integer from 1 to {}", u32::MAX))
@@ -211,7 +181,7 @@ pub(crate) fn parse_limit(
             CheckError::invalid("burst_capacity", error.to_string())
         }
         _ => CheckError::invalid("limit", error.to_string()),
-    })
+    }
 }
 
 pub(crate) fn parse_strategy(name: &str) -> Result<Algorithm, CheckError> {
@@ -234,7 +204,7 @@ pub(crate) fn parse_user(text: &str) -> Result<Id<'_>, CheckError> {
 }
 
 /// A field that exceeds the length bound once normalized.
-pub(crate) fn too_long(error: &SpellingError) -> CheckError {
+pub(crate) fn too_long(error: &NormalizationError) -> CheckError {
     let field = match error.fact {
         Dimension::User => "user_id",
         Dimension::Tenant => "tenant",
@@ -266,8 +236,8 @@ fn parse_descriptors<'t>(
 }
 
 /// The tenant of a caller that is bound to one; `named` is the tenant that the request names.
-fn bind_tenant<'t>(bound_to: &'t str, named: Option<&str>, fold: Fold) -> Result<Id<'t>, CheckError> {
-    if named.is_some_and(|named| fold.apply(named) != fold.apply(bound_to)) {
+fn bind_tenant<'t>(bound_to: &'t str, named: Option<&str>, form: NormalForm) -> Result<Id<'t>, CheckError> {
+    if named.is_some_and(|named| form.normalize(named) != form.normalize(bound_to)) {
         return Err(CheckError::TenantMismatch { bound_to: bound_to.into() });
     }
     Id::parse(bound_to).map_err(|error| invalid_id("tenant", error))
@@ -275,26 +245,4 @@ fn bind_tenant<'t>(bound_to: &'t str, named: Option<&str>, fold: Fold) -> Result
 
 fn invalid_id(field: &'static str, error: IdError) -> CheckError {
     CheckError::invalid(field, error.to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tollgate::calendar::{Calendar, CalendarUnit};
-
-    use super::*;
-
-    #[test]
-    fn override_without_window_keeps_the_rules_window() {
-        let day = Window::Calendar(Arc::new(Calendar::new(CalendarUnit::Day, "Europe/Berlin").unwrap()));
-        let daily = Limit::new(Algorithm::FixedWindow, 9, day.clone()).unwrap();
-        let window = |sent: LimitOverride| sent.complete(Some(&daily)).unwrap().window().clone();
-        let (none, span) = (LimitOverride::default, Span::from_secs);
-        assert_eq!(window(LimitOverride { requests: Some(5), ..none() }), day);
-        assert_eq!(window(LimitOverride { window: Some(span(60)), ..none() }), Window::Length(span(60)));
-        // No other algorithm follows a calendar.
-        let bucket = LimitOverride { algorithm: Some(Algorithm::TokenBucket), ..none() };
-        assert_eq!(window(bucket), Window::Length(span(86_400)));
-    }
 }

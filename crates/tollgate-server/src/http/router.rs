@@ -69,7 +69,7 @@ fn enter(
     request_id: RequestId,
 ) -> Result<(Call, Incoming), ApiError> {
     let settings = app.live();
-    let caller = settings.gate.admit(request.headers(), route.access, peer, app)?;
+    let caller = settings.authenticator.authorize(request.headers(), route.access, peer, app.auth_parts())?;
     if route.path.starts_with("/v1/admin/") {
         caller.require_unbound()?;
     }
