@@ -86,7 +86,7 @@ fn t32_own_numbers_have_a_most_whoever_brings_them() {
         assert_eq!(answer.error(), (400, "INVALID_LIMIT".to_owned(), "limit".to_owned()), "{numbers}");
         let reason = answer.json()["error"]["details"]["reason"].as_str().unwrap().to_owned();
         assert!(
-            reason.starts_with("a check may bring at most 100 requests per window (auth.override_max)"),
+            reason.starts_with("must be at most 100 (auth.override_max)"),
             "{reason}"
         );
     }
