@@ -12,11 +12,11 @@ use tollgate_stores::sql::{
     AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Edit, Engine, Expect, Item,
     ItemId, KeyItem, Numbers, QuotaItem, RuleItem, SqlSettings, TierItem, UserEndpointLimit, Write,
 };
-use tollgate_testkit::{MariaDbServer, PostgresServer};
+use tollgate_testkit::{SharedMariaDb, SharedPostgres};
 
-// One server for all tests, each with a database of its own. The kit ends it when the tests have ended.
-static POSTGRES: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
-static MARIADB: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
+// Each test creates a database of its own on the shared server.
+static POSTGRES: LazyLock<SharedPostgres> = LazyLock::new(SharedPostgres::get);
+static MARIADB: LazyLock<SharedMariaDb> = LazyLock::new(SharedMariaDb::get);
 
 /// An empty database.
 pub(crate) struct TestDatabase {
