@@ -55,7 +55,7 @@ fn is_usable(store: &MemoryCounters, data: &[u8]) {
             store.charge_all_now(&charges, NOW + Span::from_secs(step));
         }
     }
-    assert!(block_on(store.penalised(10, NOW)).is_ok_and(|listed| listed.len() <= 10));
+    assert!(block_on(store.penalized_clients(10, NOW)).is_ok_and(|listed| listed.len() <= 10));
     store.sweep(NOW + Span::from_secs(1));
     assert!(store.bytes() < usize::MAX / 2);
 }

@@ -8,26 +8,26 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
+use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::record::{Record, RecordSink};
-use tollgate::wire::Problems;
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
-use crate::auth::Gate;
-use crate::brake::Brake;
-use crate::callers::Callers;
-use crate::catalog::{Catalog, FileRules};
-use crate::clock::Clock;
+use crate::auth::api_keys::{KeyRing, KeySecret};
+use crate::auth::caller_limits::CallerLimiter;
+use crate::auth::throttle::AuthThrottle;
+use crate::auth::{AuthParts, Authenticator};
+use crate::check::idempotency::Idempotency;
+use crate::config::reload::ReloadHandle;
+use crate::config::settings::Settings;
+use crate::config::sync::{ConfigSync, FileRules};
 use crate::counters::{Counters, StoreState};
-use crate::idempotency::Idempotency;
-use crate::keys::{KeyRing, KeySecret};
-use crate::metrics::Metrics;
-use crate::recent::Recent;
-use crate::reload::ReloadHandle;
-use crate::settings::Settings;
-use crate::transport::ConnectionStats;
-use crate::unsaved::Unsaved;
-use crate::usage::Usage;
+use crate::listener::ConnectionStats;
+use crate::records::metrics::Metrics;
+use crate::records::traffic_sample::TrafficSample;
+use crate::records::usage::Usage;
+use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// The limiter of this service.
 pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
@@ -36,14 +36,14 @@ pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
 pub(crate) struct Records {
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
-    pub(crate) recent: Recent,
+    pub(crate) traffic_sample: TrafficSample,
 }
 
 impl RecordSink for Records {
     fn offer(&self, record: &Record<'_>) {
         self.metrics.offer(record);
         self.usage.offer(record);
-        self.recent.offer(record);
+        self.traffic_sample.offer(record);
     }
 }
 
@@ -59,40 +59,40 @@ pub(crate) struct Secrets<'a> {
 pub(crate) struct App {
     limiter: ServiceLimiter,
     clock: Clock,
-    catalog: Catalog,
-    brake: Brake,
-    live: ArcSwap<Live>,
+    config_sync: ConfigSync,
+    auth_throttle: AuthThrottle,
+    live: ArcSwap<Reloadable>,
     /// Known once the file is watched; a service without a file has nothing to reload.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
     snapshot_failures: AtomicU64,
-    unsaved: Unsaved,
+    persistence_status: PersistenceStatus,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
     /// Places for batches that are worked on.
     pub(crate) batches: Arc<Semaphore>,
-    /// Room for the bodies of those, and of others that wait.
-    pub(crate) batch_room: crate::rest::BatchRoom,
+    /// BodyBudget for the bodies of those, and of others that wait.
+    pub(crate) batch_room: crate::api::batch_check::BodyBudget,
     pub(crate) request_ids: RequestIds,
     pub(crate) body_timeout: Duration,
     listen: SocketAddr,
 }
 
 /// What a reload can change.
-pub(crate) struct Live {
-    pub(crate) gate: Gate,
+pub(crate) struct Reloadable {
+    pub(crate) authenticator: Authenticator,
     pub(crate) profiles: Vec<HeaderProfile>,
     /// What callers may ask; nothing if that is not limited.
-    pub(crate) callers: Option<Callers>,
+    pub(crate) callers: Option<CallerLimiter>,
 }
 
-impl Live {
-    fn new(settings: &Settings, admin_key: &str, before: Option<&Live>) -> Self {
-        Live {
-            gate: Gate::new(&settings.auth, admin_key),
+impl Reloadable {
+    fn new(settings: &Settings, admin_key: &str, before: Option<&Reloadable>) -> Self {
+        Reloadable {
+            authenticator: Authenticator::new(&settings.auth, admin_key),
             profiles: settings.server.headers.clone(),
-            callers: Callers::new(settings, before.and_then(|before| before.callers.as_ref())),
+            callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
     }
 }
@@ -108,29 +108,29 @@ impl App {
         connections: Arc<ConnectionStats>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let batch_places = crate::rest::batch_places(&counters);
-        let live = Live::new(&settings, admin_key, None);
+        let batch_places = crate::api::batch_check::concurrent_batches(&counters);
+        let live = Reloadable::new(&settings, admin_key, None);
         let records = Records {
             metrics: Metrics::new(&settings.rules),
             usage: Usage::default(),
-            recent: Recent::default(),
+            traffic_sample: TrafficSample::default(),
         };
         Arc::new(App {
-            catalog: Catalog::new(&settings, key_secret),
-            brake: Brake::default(),
+            config_sync: ConfigSync::new(&settings, key_secret),
+            auth_throttle: AuthThrottle::default(),
             limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_local_bounds(settings.counters.bounds()),
+                .with_fallback_bounds(settings.counters.bounds()),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
             snapshot_failures: AtomicU64::new(0),
-            unsaved: Unsaved::default(),
+            persistence_status: PersistenceStatus::default(),
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
             batches: Arc::new(Semaphore::new(batch_places)),
-            batch_room: crate::rest::BatchRoom::default(),
+            batch_room: crate::api::batch_check::BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
@@ -148,15 +148,15 @@ impl App {
     }
 
     /// The counters in this process: all of them, or those that stand in for shared ones.
-    pub(crate) fn local_counters(&self) -> &MemoryCounters {
-        self.counters().memory().unwrap_or_else(|| self.limiter.local_counters())
+    pub(crate) fn fallback_counters(&self) -> &MemoryCounters {
+        self.counters().memory().unwrap_or_else(|| self.limiter.fallback_counters())
     }
 
     /// Drops counters of this process that are as good as new, from one shard in turn.
     pub(crate) fn sweep(&self, turn: usize) {
         match self.counters().memory() {
             Some(memory) => memory.sweep_shard(turn, self.now()),
-            None => self.limiter.sweep_local(turn, self.now()),
+            None => self.limiter.sweep_fallback(turn, self.now()),
         }
         if let Some(callers) = &self.live().callers {
             callers.sweep(turn, self.now());
@@ -179,30 +179,40 @@ impl App {
     }
 
     /// What is configured in the database.
-    pub(crate) fn catalog(&self) -> &Catalog {
-        &self.catalog
+    pub(crate) fn config_sync(&self) -> &ConfigSync {
+        &self.config_sync
     }
 
     /// What slows down who tries keys.
-    pub(crate) fn brake(&self) -> &Brake {
-        &self.brake
+    pub(crate) fn auth_throttle(&self) -> &AuthThrottle {
+        &self.auth_throttle
+    }
+
+    /// What authentication uses.
+    pub(crate) fn auth_parts(&self) -> AuthParts<'_> {
+        AuthParts {
+            clock: &self.clock,
+            throttle: &self.auth_throttle,
+            limiter: &self.limiter,
+            config_sync: &self.config_sync,
+        }
     }
 
     /// The keys as of now, if this text may be one of them.
     pub(crate) fn key_ring(&self, text: Option<&str>, now: Timestamp) -> KeyRing<'_> {
-        let is_ours = text.and_then(crate::keys::id_of).is_some() && self.catalog.has_keys();
-        KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.catalog.secret())), now)
+        let is_ours = text.and_then(crate::auth::api_keys::id_of).is_some() && self.config_sync.has_keys();
+        KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.config_sync.secret())), now)
     }
 
     /// The same for who administers: there a key may be named by its id.
     pub(crate) fn key_ring_by_id(&self, now: Timestamp) -> KeyRing<'_> {
-        let held = self.catalog.has_keys().then(|| (self.limiter.rules(), self.catalog.secret()));
+        let held = self.config_sync.has_keys().then(|| (self.limiter.rules(), self.config_sync.secret()));
         KeyRing::new(held, now).by_id_too()
     }
 
     /// The traffic of the last minutes.
-    pub(crate) fn recent(&self) -> &Recent {
-        &self.limiter.records().recent
+    pub(crate) fn traffic_sample(&self) -> &TrafficSample {
+        &self.limiter.records().traffic_sample
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -214,7 +224,7 @@ impl App {
         self.clock.wall_offset()
     }
 
-    pub(crate) fn live(&self) -> arc_swap::Guard<Arc<Live>> {
+    pub(crate) fn live(&self) -> arc_swap::Guard<Arc<Reloadable>> {
         self.live.load()
     }
 
@@ -223,14 +233,14 @@ impl App {
     /// # Errors
     /// When the rules do not go together with those of the database; nothing has changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
-        self.catalog.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
-        let live = Live::new(settings, &self.admin_key, Some(&self.live()));
+        self.config_sync.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
+        let live = Reloadable::new(settings, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
-            callers.take_over(before);
+            callers.extend_retention(before);
         }
         // Accounts are known by ids that were folded as the old settings said.
-        self.catalog.look_again();
+        self.config_sync.look_again();
         Ok(())
     }
 
@@ -256,7 +266,8 @@ impl App {
     /// Waits for the batches that go on without their callers, and no longer than this: who has all of their places knows that none
     /// is left.
     pub(crate) async fn finish_batches(&self, patience: Duration) {
-        let places = u32::try_from(crate::rest::batch_places(self.counters())).unwrap_or(u32::MAX);
+        let places =
+            u32::try_from(crate::api::batch_check::concurrent_batches(self.counters())).unwrap_or(u32::MAX);
         if tokio::time::timeout(patience, self.batches.acquire_many(places)).await.is_err() {
             tracing::warn!("ending in the middle of batches that did not finish in time");
         }
@@ -271,12 +282,12 @@ impl App {
         if saved.is_err() {
             self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        self.unsaved.note_counters(saved);
+        self.persistence_status.note_counters(saved);
     }
 
     /// What could not be written to the data directory.
-    pub(crate) fn unsaved(&self) -> &Unsaved {
-        &self.unsaved
+    pub(crate) fn persistence_status(&self) -> &PersistenceStatus {
+        &self.persistence_status
     }
 
     /// Snapshots of the counters that could not be written.
@@ -291,7 +302,7 @@ impl App {
 
     /// Whether checks may bring their own numbers without a key: they are open to everyone on a loopback address.
     pub(crate) fn open_on_loopback(&self) -> bool {
-        self.listen.ip().is_loopback() && self.live().gate.open_checks()
+        self.listen.ip().is_loopback() && self.live().authenticator.open_checks()
     }
 
     /// Everything that is measured, as of now.

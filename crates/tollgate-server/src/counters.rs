@@ -2,7 +2,9 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, Slower, StoreError, Verdicts};
+use tollgate::counters::{
+    Charges, CounterAdmin, CounterStore, PenalizedClient, RetentionExtension, StoreError, Verdicts,
+};
 use tollgate::{MemoryCounters, Timestamp};
 use tollgate_stores::redis::{RedisCounters, ServerStats};
 
@@ -111,32 +113,32 @@ impl CounterStore for Counters {
         self.redis().map_or(NonZeroU32::MIN, CounterStore::nodes)
     }
 
-    fn reaches(&self, charges: &Charges<'_>) -> bool {
-        self.redis().is_none_or(|redis| redis.reaches(charges))
+    fn is_reachable(&self, charges: &Charges<'_>) -> bool {
+        self.redis().is_none_or(|redis| redis.is_reachable(charges))
     }
 
-    fn slow_down(&self, slower: &Slower) {
+    fn extend_retention(&self, slower: &RetentionExtension) {
         if let Counters::Memory(memory) = self {
-            memory.slow_down(slower);
+            memory.extend_retention(slower);
         }
     }
 
-    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         match self {
-            Counters::Memory(memory) => memory.carry(held, now).await,
-            Counters::Redis(redis) => Box::pin(redis.carry(held, now)).await,
+            Counters::Memory(memory) => memory.reconcile(held, now).await,
+            Counters::Redis(redis) => Box::pin(redis.reconcile(held, now)).await,
         }
     }
 
-    async fn carry_and_charge(
+    async fn reconcile_and_charge(
         &self,
         held: &mut Charges<'_>,
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
         match self {
-            Counters::Memory(memory) => memory.carry_and_charge(held, charges, now).await,
-            Counters::Redis(redis) => Box::pin(redis.carry_and_charge(held, charges, now)).await,
+            Counters::Memory(memory) => memory.reconcile_and_charge(held, charges, now).await,
+            Counters::Redis(redis) => Box::pin(redis.reconcile_and_charge(held, charges, now)).await,
         }
     }
 }
@@ -156,10 +158,14 @@ impl CounterAdmin for Counters {
         }
     }
 
-    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
+    async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, StoreError> {
         match self {
-            Counters::Memory(memory) => memory.penalised(count_max, now).await,
-            Counters::Redis(redis) => Box::pin(redis.penalised(count_max, now)).await,
+            Counters::Memory(memory) => memory.penalized_clients(count_max, now).await,
+            Counters::Redis(redis) => Box::pin(redis.penalized_clients(count_max, now)).await,
         }
     }
 }

@@ -1,43 +1,24 @@
-//! The service around the library: REST API, settings, reload, metrics.
+//! The tollgate service: REST API, administration, configuration and records around the library.
 //!
-//! The modules stand in the order of a request's way: bytes arrive ([`transport`]), the surface reads them (`rest`,
-//! `json`, `facts`, `auth`), the library decides (`app`), and the answer goes out (`answer`, `error`). [`serve`] puts
-//! them together, from [`settings`] to the end of the process.
+//! The modules are listed in the order in which a request passes them; the subsystems beside the request path follow.
 
-pub mod settings;
+// The request path.
+mod admin;
+mod api; // REST handlers for callers: check, batch-check, status, explain, config, reset
+mod auth; // caller keys, scopes, failed-auth throttle, caller limits
+mod check; // protocol-neutral: one check, its overrides, idempotency
+mod http; // routing, request ids, JSON, error envelope, OpenAPI
+pub mod listener; // sockets, connection limits, draining // REST handlers for operators: rules, tiers, quotas, keys, blocks, penalties, audit
 
-pub mod serve;
-
-pub mod transport;
-
-mod auth;
-mod brake;
-mod callers;
-mod facts;
-mod fleet;
-mod json;
-mod keys;
-mod rest;
-
+// Beside the request path.
 mod app;
-mod catalog;
+pub mod config; // settings, reload, config sync with the database
 mod counters;
-mod idempotency;
-mod recent;
-mod recovery;
+mod fleet; // this node among others: membership, reconciliation after an outage
+mod records; // metrics, usage, traffic sample
+pub mod runtime; // start, background tasks, data directory, clock, logging, shutdown
 
-mod answer;
-mod error;
-mod metrics;
-mod unsaved;
-mod usage;
-
-pub mod clock;
-pub mod data_dir;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
-pub mod logging;
-pub mod reload;
-pub mod scope;
 
-pub use self::rest::check_import;
+pub use self::admin::import::check_import;

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use tollgate_server::settings::{Flags, Settings};
+use tollgate_server::config::settings::{Flags, Settings};
 
 #[test]
 fn every_mistake_is_told_with_its_file_its_line_and_its_key() {

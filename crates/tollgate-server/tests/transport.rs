@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tollgate_server::settings::ServerSettings;
-use tollgate_server::transport::{self, ConnectionStats, DrainReport};
+use tollgate_server::config::settings::ServerSettings;
+use tollgate_server::listener::{self, ConnectionStats, DrainReport};
 
 /// No step takes this long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -69,7 +69,7 @@ async fn start(settings: ServerSettings) -> Server {
     let served = Arc::clone(&stats);
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        transport::run(listener, surface, &settings, served, shutdown).await
+        listener::run(listener, surface, &settings, served, shutdown).await
     });
     Server { address, stats, stop: Some(stop), task }
 }

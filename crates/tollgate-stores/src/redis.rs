@@ -27,7 +27,9 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join;
 use redis::{Cmd, Value};
 use tollgate::Timestamp;
-use tollgate::counters::{Charge, Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
+use tollgate::counters::{
+    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
+};
 use tollgate::identity::Subject;
 
 use self::background::BackgroundCalls;
@@ -225,16 +227,16 @@ impl CounterStore for RedisCounters {
         NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
     }
 
-    fn reaches(&self, charges: &Charges<'_>) -> bool {
-        self.0.reaches(charges)
+    fn is_reachable(&self, charges: &Charges<'_>) -> bool {
+        self.0.is_reachable(charges)
     }
 
-    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         let carried = self.0.carry_unless_reset(held, now).await;
         carried.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
-    async fn carry_and_charge(
+    async fn reconcile_and_charge(
         &self,
         held: &mut Charges<'_>,
         charges: &Charges<'_>,
@@ -249,7 +251,7 @@ impl CounterStore for RedisCounters {
         // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
         // counted before the request is; batches and connections may pass each other, and then this one request does not
         // know of it, as those do not that are under way already.
-        let carry = store.carry(held, now, started + store.timeout);
+        let carry = store.reconcile(held, now, started + store.timeout);
         let (_, decided) = join(carry, store.decide(charges, now, started)).await;
         store.told(decided, charges).map(|(verdicts, _)| verdicts)
     }
@@ -264,8 +266,15 @@ impl CounterAdmin for RedisCounters {
         self.0.pardon(client).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 
-    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-        self.0.penalised(count_max, now).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, StoreError> {
+        self.0
+            .penalized_clients(count_max, now)
+            .await
+            .map_err(|fault| fault.into_store_error(self.0.admin_timeout))
     }
 }
 

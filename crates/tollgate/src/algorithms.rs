@@ -47,7 +47,7 @@ impl Verdict {
     }
 
     /// What is told of a limit that was not asked: as if nobody had used it.
-    pub const fn unasked(limit: &Limit) -> Self {
+    pub const fn unused(limit: &Limit) -> Self {
         let outcome = Outcome::Admit { delay: Span::ZERO };
         Verdict { outcome, remaining: limit.capacity(), reset_after: Span::ZERO }
     }
@@ -63,7 +63,7 @@ impl Verdict {
 /// `at` is the instant the state speaks of (the last write of a bucket, the start of a window), `value` what
 /// was used by then, in the algorithm's own form.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct CounterState {
     /// The instant the state speaks of.
     pub at: Timestamp,
     /// What was used by then.
@@ -72,18 +72,18 @@ pub struct Cell {
 
 /// A verdict and, if it admits, what to remember.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Judgement {
+pub struct Evaluation {
     /// What to answer.
     pub verdict: Verdict,
     /// The state after the charge; nothing for a refusal or a peek.
-    pub next: Option<Next>,
+    pub next: Option<NextState>,
 }
 
 /// The state after an admitted charge.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Next {
+pub struct NextState {
     /// What to remember.
-    pub cell: Cell,
+    pub cell: CounterState,
     /// From this instant on the counter is as good as new and may be forgotten.
     pub restored_at: Timestamp,
 }
@@ -91,14 +91,16 @@ pub struct Next {
 /// Judges one charge against one counter. Same arguments, same judgement.
 ///
 /// A cost of zero is a peek: it is admitted if a cost of one would be, and leaves the counter alone.
-/// The log keeps more than a cell holds and is judged by [`sliding_window_log`].
-pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
+/// The log keeps more than a cell holds and is evaluated by [`sliding_window_log`].
+pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
     match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
-            bucket::judge(limit, cell, cost, now)
+            bucket::evaluate(limit, cell, cost, now)
         }
-        Algorithm::SlidingWindowCounter => sliding_window_counter::judge(limit, cell, cost, now),
-        Algorithm::FixedWindow | Algorithm::SlidingWindowLog => fixed_window::judge(limit, cell, cost, now),
+        Algorithm::SlidingWindowCounter => sliding_window_counter::evaluate(limit, cell, cost, now),
+        Algorithm::FixedWindow | Algorithm::SlidingWindowLog => {
+            fixed_window::evaluate(limit, cell, cost, now)
+        }
     }
 }
 
@@ -107,7 +109,7 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
 /// A state may lie a little ahead of the caller's clock (another caller read a later one); each algorithm treats
 /// that as "no time has passed". Further ahead than two windows, and than a minute, the clock that wrote it was wrong
 /// and waiting for ours to catch up would lock the client out.
-pub fn heal(limit: &Limit, cell: Cell, now: Timestamp) -> Option<Cell> {
+pub fn rewind_future(limit: &Limit, cell: CounterState, now: Timestamp) -> Option<CounterState> {
     if cell.at <= now + tolerance(limit) {
         return None;
     }
@@ -116,7 +118,7 @@ pub fn heal(limit: &Limit, cell: Cell, now: Timestamp) -> Option<Cell> {
         Algorithm::FixedWindow => fixed_window::bounds(limit, now).0,
         _ => now,
     };
-    Some(Cell { at, ..cell })
+    Some(CounterState { at, ..cell })
 }
 
 /// How far ahead of the clock a state may lie before it is called corrupt.

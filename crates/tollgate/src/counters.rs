@@ -5,7 +5,7 @@ pub mod conformance;
 pub(crate) mod fallback;
 pub mod memory;
 
-pub use self::fallback::Recovery;
+pub use self::fallback::ReconcileStatus;
 
 #[cfg(any(test, feature = "test-util"))]
 #[doc(inline)]
@@ -81,14 +81,14 @@ pub struct PenaltyCharge<'a> {
     pub policy: &'a PenaltyPolicy,
     /// Which of the charges count this client, as bits: only their refusals are its own doing. A limit that all share
     /// may be used up by anybody.
-    pub own_charges: u32,
+    pub client_charges: u32,
 }
 
 impl PenaltyCharge<'_> {
     /// Whether a refusal by the charge at this position is held against the client.
-    pub fn blames(&self, position: usize) -> bool {
+    pub fn is_violation(&self, position: usize) -> bool {
         u32::try_from(position)
-            .is_ok_and(|position| self.own_charges.checked_shr(position).unwrap_or(0) & 1 == 1)
+            .is_ok_and(|position| self.client_charges.checked_shr(position).unwrap_or(0) & 1 == 1)
     }
 }
 
@@ -102,7 +102,7 @@ pub struct Verdicts {
     pub cooldown: Option<Span>,
     /// Whether it was kept out before: then nothing was charged, and the verdicts are what its limits say to whoever only
     /// looks. They may be missing, all of them, if no limit was looked at.
-    pub kept_out: bool,
+    pub in_cooldown: bool,
 }
 
 impl Verdicts {
@@ -117,16 +117,17 @@ impl Verdicts {
     /// refuse, and of a calendar's what is left of it. Nothing if none of them does.
     pub fn episode(&self, charges: &Charges<'_>) -> Option<Span> {
         let penalty = charges.penalty?;
-        let judged = charges.charges.iter().zip(&self.verdicts).enumerate();
+        let evaluated = charges.charges.iter().zip(&self.verdicts).enumerate();
         let episode = |(position, (charge, verdict)): (usize, (&Charge<'_>, &Verdict))| {
-            let blamed = charge.effect == Effect::Enforce && charge.cost > 0 && penalty.blames(position);
+            let blamed =
+                charge.effect == Effect::Enforce && charge.cost > 0 && penalty.is_violation(position);
             match (verdict.outcome, charge.limit.window()) {
                 (Outcome::Refuse { retry_after }, Window::Calendar(_)) if blamed => Some(retry_after),
                 (Outcome::Refuse { .. }, Window::Length(length)) if blamed => Some(*length),
                 _ => None,
             }
         };
-        judged.filter_map(episode).max()
+        evaluated.filter_map(episode).max()
     }
 }
 
@@ -151,21 +152,21 @@ pub trait CounterStore: Send + Sync {
 
     /// Whether these charges would likely be answered now: connected, and the last answer came. Asked only after an
     /// outage; never waits.
-    fn reaches(&self, _charges: &Charges<'_>) -> bool {
+    fn is_reachable(&self, _charges: &Charges<'_>) -> bool {
         true
     }
 
     /// Told when a limit was lowered: what is counted already must not be forgotten in the time that it would have taken
     /// before. For a store that does not remember limits, and forgets what they have made up for.
-    fn slow_down(&self, _slower: &Slower) {}
+    fn extend_retention(&self, _slower: &RetentionExtension) {}
 
-    /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is judged, and no
+    /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is evaluated, and no
     /// one's conduct is noted. No request waits for it.
     ///
     /// After an error what is left of `held` was certainly not added, and is brought again. What may have been is removed too:
     /// it most likely was, and in an outage that comes and goes it would be counted each time. Only a store that can be
     /// out of reach has a use for it.
-    fn carry(
+    fn reconcile(
         &self,
         held: &mut Charges<'_>,
         _now: Timestamp,
@@ -174,16 +175,16 @@ pub trait CounterStore: Send + Sync {
         ready(Ok(()))
     }
 
-    /// [`CounterStore::carry`] and then [`CounterStore::charge_all`], for a request that waits for both: together they
+    /// [`CounterStore::reconcile`] and then [`CounterStore::charge_all`], for a request that waits for both: together they
     /// take no longer than a decision may.
-    fn carry_and_charge(
+    fn reconcile_and_charge(
         &self,
         held: &mut Charges<'_>,
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         async move {
-            self.carry(held, now).await?;
+            self.reconcile(held, now).await?;
             self.charge_all(charges, now).await
         }
     }
@@ -191,7 +192,7 @@ pub trait CounterStore: Send + Sync {
 
 /// That consumption which was counted before lasts longer than was reckoned with then, because a limit was lowered.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Slower {
+pub struct RetentionExtension {
     /// Which counter it is about, by its subject and its id, combined by exclusive or; nothing if it may be any.
     pub counter: Option<u128>,
     /// How many times as long at most: `times / of`.
@@ -202,7 +203,7 @@ pub struct Slower {
     pub longest: Span,
 }
 
-impl Slower {
+impl RetentionExtension {
     /// How long something lasts that was to last so long.
     pub fn apply(&self, lasts: Span) -> Span {
         let longer = u128::from(lasts.as_micros()) * u128::from(self.times);
@@ -220,16 +221,16 @@ pub trait CounterAdmin: Send + Sync {
     fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
     /// Clients that are kept out or on record, at most `count_max`, the longest kept out first.
-    fn penalised(
+    fn penalized_clients(
         &self,
         count_max: usize,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Vec<Penalised>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<Vec<PenalizedClient>, StoreError>> + Send;
 }
 
 /// A client with a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Penalised {
+pub struct PenalizedClient {
     /// The client, as [`Client`] prints.
     pub client: String,
     /// Violations on record.

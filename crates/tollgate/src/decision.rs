@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use crate::accounts::{Block, BlockAt};
+use crate::accounts::{Block, BlockPosition};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::Algorithm;
-use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
+use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
 /// What was decided about one request, and why.
@@ -19,13 +19,13 @@ pub struct Decision {
     pub answer: Answer,
     /// What each limit said, in the order of the walk. Of a client that is kept out the one that [binds](Decision::binding)
     /// has nothing left until it may come back.
-    pub reports: SmallVec<[Report; 2]>,
+    pub reports: SmallVec<[LimitReport; 2]>,
     /// Which report decided.
     binding: Option<usize>,
     /// What decided, where no limit did.
     decided_by: Decider,
     /// How long the client is kept out since before, if it is.
-    kept_out: Option<Span>,
+    in_cooldown: Option<Span>,
     /// When it was decided.
     pub now: Timestamp,
     /// Whether it was decided without the shared counters.
@@ -79,7 +79,7 @@ impl Refusal {
 
 /// What one limit said to one request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct LimitReport {
     /// The rule, as a position in the set.
     rule: u32,
     /// Requests per window.
@@ -96,7 +96,7 @@ pub struct Report {
     pub verdict: Verdict,
 }
 
-impl Report {
+impl LimitReport {
     /// What would pass now, as clients are told: never more than the limit.
     pub fn remaining(&self) -> u32 {
         self.verdict.remaining.min(self.requests)
@@ -115,11 +115,11 @@ impl Report {
 /// Everything of a decision but the rule set, which the plan still borrows while this is made.
 pub(crate) struct Draft {
     answer: Answer,
-    reports: SmallVec<[Report; 2]>,
+    reports: SmallVec<[LimitReport; 2]>,
     binding: Option<usize>,
     decided_by: Decider,
     /// How long the client is kept out since before, if it is.
-    kept_out: Option<Span>,
+    in_cooldown: Option<Span>,
     degraded: bool,
     misconfigured: bool,
 }
@@ -132,15 +132,15 @@ enum Decider {
     /// The rule at this position of the set.
     Rule(u32),
     /// A block in the accounts.
-    Block(BlockAt),
+    Block(BlockPosition),
 }
 
 impl Draft {
     /// The decision that the verdicts add up to.
-    pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
+    pub(crate) fn from_verdicts(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
-        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.kept_out) {
+        if let Some(left) = verdicts.cooldown.filter(|_| verdicts.in_cooldown) {
             return Draft::cooling_down(plan, reports, left);
         }
         let (mut answer, binding) = if admitted { admit(&reports) } else { refuse(&reports) };
@@ -151,25 +151,33 @@ impl Draft {
             *wait = cooldown.max(*wait);
         }
         let decided_by = match plan.end {
-            End::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
+            EvaluationEnd::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
-        Draft { answer, reports, binding, decided_by, kept_out: None, degraded: false, misconfigured: false }
+        Draft {
+            answer,
+            reports,
+            binding,
+            decided_by,
+            in_cooldown: None,
+            degraded: false,
+            misconfigured: false,
+        }
     }
 
     /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
     /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
     /// client's own. All are told of: a cooldown changes nothing about which limits a client has.
-    fn cooling_down(plan: &Plan<'_>, looked: SmallVec<[Report; 2]>, left: Span) -> Self {
+    fn cooling_down(plan: &ChargePlan<'_>, looked: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
         let own = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
-                && plan.charges.penalty.is_some_and(|penalty| penalty.blames(*position))
+                && plan.charges.penalty.is_some_and(|penalty| penalty.is_violation(*position))
         };
         let mut reports = looked;
         let all = plan.charges.charges.iter().zip(&plan.sources);
         let rest = all
             .skip(reports.len())
-            .map(|(charge, source)| report(charge, *source, Verdict::unasked(charge.limit)));
+            .map(|(charge, source)| report(charge, *source, Verdict::unused(charge.limit)));
         reports.extend(rest);
         let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
         let (answer, told) = match refuse(&reports) {
@@ -192,19 +200,19 @@ impl Draft {
             reports,
             binding: told,
             decided_by: Decider::Limits,
-            kept_out: Some(left),
+            in_cooldown: Some(left),
             degraded: false,
             misconfigured: false,
         }
     }
 
     /// The decision of a rule that blocks.
-    pub(crate) fn blocked(rule: u32) -> Self {
+    pub(crate) fn blocked_by_rule(rule: u32) -> Self {
         Draft::refused_by(Decider::Rule(rule))
     }
 
     /// The decision about somebody who is blocked.
-    pub(crate) fn barred(block: BlockAt) -> Self {
+    pub(crate) fn blocked(block: BlockPosition) -> Self {
         Draft::refused_by(Decider::Block(block))
     }
 
@@ -214,7 +222,7 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by,
-            kept_out: None,
+            in_cooldown: None,
             degraded: false,
             misconfigured: false,
         }
@@ -227,7 +235,7 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by: rule.map_or(Decider::Limits, Decider::Rule),
-            kept_out: None,
+            in_cooldown: None,
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
@@ -235,12 +243,12 @@ impl Draft {
 
     /// Whether the client is kept out since before: then the report that decides is of that and not of its limit, and
     /// the others may not have been looked at.
-    pub(crate) fn is_kept_out(&self) -> bool {
-        self.kept_out.is_some()
+    pub(crate) fn is_in_cooldown(&self) -> bool {
+        self.in_cooldown.is_some()
     }
 
     /// What each limit said.
-    pub(crate) fn into_reports(self) -> SmallVec<[Report; 2]> {
+    pub(crate) fn into_reports(self) -> SmallVec<[LimitReport; 2]> {
         self.reports
     }
 
@@ -249,16 +257,25 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, kept_out, degraded, misconfigured } = self;
-        let mut decision =
-            Decision { rules, answer, reports, binding, decided_by, kept_out, now, degraded, misconfigured };
+        let Draft { answer, reports, binding, decided_by, in_cooldown, degraded, misconfigured } = self;
+        let mut decision = Decision {
+            rules,
+            answer,
+            reports,
+            binding,
+            decided_by,
+            in_cooldown,
+            now,
+            degraded,
+            misconfigured,
+        };
         decision.raise_to_floor();
         decision
     }
 }
 
 /// The rule that refuses everything when counters fail with `error`, if one of the plan's does.
-pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
+pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
     let closed = |(charge, source): &(&Charge<'_>, &u32)| {
         let rule = rules.get(**source as usize);
         // A misconfigured store never opens the gate: an operator must act.
@@ -269,13 +286,13 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
     plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }
 
-fn reports(plan: &Plan<'_>, verdicts: &Verdicts) -> SmallVec<[Report; 2]> {
+fn reports(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> SmallVec<[LimitReport; 2]> {
     let judged = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
     judged.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
 }
 
-fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
-    Report {
+fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> LimitReport {
+    LimitReport {
         rule,
         requests: charge.limit.requests(),
         capacity: charge.limit.capacity(),
@@ -287,9 +304,9 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> Report {
 }
 
 /// Admitted: the limit with the least left is the one to tell of.
-fn admit(reports: &[Report]) -> (Answer, Option<usize>) {
+fn admit(reports: &[LimitReport]) -> (Answer, Option<usize>) {
     let enforced = || reports.iter().enumerate().filter(|(_, report)| report.effect == Effect::Enforce);
-    let delay = |report: &Report| match report.verdict.outcome {
+    let delay = |report: &LimitReport| match report.verdict.outcome {
         Outcome::Admit { delay } => delay,
         _ => Span::ZERO,
     };
@@ -299,8 +316,8 @@ fn admit(reports: &[Report]) -> (Answer, Option<usize>) {
 }
 
 /// Refused: the limit that keeps the request waiting longest decides, before all one that always will.
-fn refuse(reports: &[Report]) -> (Answer, Option<usize>) {
-    let wait = |report: &Report| match report.verdict.outcome {
+fn refuse(reports: &[LimitReport]) -> (Answer, Option<usize>) {
+    let wait = |report: &LimitReport| match report.verdict.outcome {
         Outcome::Refuse { retry_after } => Some(retry_after),
         _ => None,
     };
@@ -321,7 +338,7 @@ impl Decision {
 
     /// The limit that decided: of those that admit the one with the least left, of those that refuse the one that
     /// keeps the request waiting longest.
-    pub fn binding(&self) -> Option<&Report> {
+    pub fn binding(&self) -> Option<&LimitReport> {
         self.binding.map(|position| &self.reports[position])
     }
 
@@ -351,13 +368,13 @@ impl Decision {
     /// The name of the rule that decided, or of the numbers that stood in the place of one.
     pub fn rule_name(&self) -> Option<&str> {
         match self.binding() {
-            Some(report) => Some(self.rule_of(report)),
+            Some(report) => Some(self.rule_name_of(report)),
             None => self.rule().map(|rule| &*rule.name),
         }
     }
 
     /// The rule behind a report, by name.
-    pub fn rule_of(&self, report: &Report) -> &str {
+    pub fn rule_name_of(&self, report: &LimitReport) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
@@ -369,7 +386,7 @@ impl Decision {
     /// Until when the client is kept out for running into its limits, if it was before this request. What it is told to
     /// wait may be longer: the limits behind it must admit the request too, and a rule may ask for more.
     pub fn cooldown_until(&self) -> Option<Timestamp> {
-        self.kept_out.map(|left| self.now + left)
+        self.in_cooldown.map(|left| self.now + left)
     }
 
     /// How long a refused client should wait, if waiting helps.
@@ -381,11 +398,11 @@ impl Decision {
     }
 
     /// What the first limit that counts this client said.
-    fn report_on(&self, client: Client<'_>) -> Option<&Report> {
-        let counts = |report: &&Report| {
+    fn report_on(&self, client: Client<'_>) -> Option<&LimitReport> {
+        let counts = |report: &&LimitReport| {
             let rule = self.rules.rules().get(report.rule as usize);
             report.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
+                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
         };
         self.reports.iter().find(counts)
     }

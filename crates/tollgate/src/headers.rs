@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::counters::Effect;
-use crate::decision::{Decision, Report};
+use crate::decision::{Decision, LimitReport};
 use crate::time::Span;
 
 /// A family of header fields. Drafts are versioned because they are drafts: a client written for one keeps working.
@@ -45,7 +45,7 @@ impl HeaderProfile {
     }
 
     /// A field that both would write. A client could not tell whose it is, so only one of the two can be used.
-    pub fn clash(self, other: HeaderProfile) -> Option<Field> {
+    pub fn shared_field(self, other: HeaderProfile) -> Option<Field> {
         self.fields().iter().copied().find(|field| other.fields().contains(field))
     }
 }
@@ -127,7 +127,7 @@ pub fn retry_after_secs(wait: Span) -> u64 {
     wait.as_secs_ceil().max(1)
 }
 
-fn x_ratelimit(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
+fn x_ratelimit(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     put(Field::XLimit, Digits::new(u64::from(report.requests)).as_str());
     put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
     let reset_at = decision.now + report.verdict.reset_after;
@@ -135,7 +135,7 @@ fn x_ratelimit(decision: &Decision, report: &Report, put: &mut impl FnMut(Field,
     put(Field::XStrategy, report.algorithm.as_str());
 }
 
-fn draft_03(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
+fn draft_03(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     let mut line = report.requests.to_string();
     for each in enforced(decision) {
         let window = each.window.as_secs_ceil();
@@ -146,7 +146,7 @@ fn draft_03(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &s
     put(Field::XReset, Digits::new(until_more(decision, report)).as_str());
 }
 
-fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
+fn draft_06(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     put(Field::Limit, Digits::new(u64::from(report.requests)).as_str());
     put(Field::Remaining, Digits::new(u64::from(report.remaining())).as_str());
     put(Field::Reset, Digits::new(until_more(decision, report)).as_str());
@@ -155,8 +155,8 @@ fn draft_06(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &s
     put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
 }
 
-fn draft_10(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &str)) {
-    let policy = |each: &Report| {
+fn draft_10(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
+    let policy = |each: &LimitReport| {
         let name = quoted(&policy_name(decision, each));
         format!("{name};q={};w={}", each.requests, each.window.as_secs_ceil())
     };
@@ -165,19 +165,19 @@ fn draft_10(decision: &Decision, report: &Report, put: &mut impl FnMut(Field, &s
     put(Field::RateLimit, &format!("{name};r={};t={}", report.remaining(), until_more(decision, report)));
 }
 
-fn enforced(decision: &Decision) -> impl Iterator<Item = &Report> {
+fn enforced(decision: &Decision) -> impl Iterator<Item = &LimitReport> {
     decision.reports.iter().filter(|report| report.effect == Effect::Enforce)
 }
 
 /// Seconds until there is more: the wait of a refusal, else until all is back.
-fn until_more(decision: &Decision, report: &Report) -> u64 {
+fn until_more(decision: &Decision, report: &LimitReport) -> u64 {
     decision.retry_after().map_or_else(|| report.verdict.reset_after.as_secs_ceil(), retry_after_secs)
 }
 
 /// The rule's name, with the window where the rule has several limits.
-fn policy_name(decision: &Decision, report: &Report) -> String {
-    let rule = decision.rule_of(report);
-    let several = enforced(decision).filter(|other| decision.rule_of(other) == rule).count() > 1;
+fn policy_name(decision: &Decision, report: &LimitReport) -> String {
+    let rule = decision.rule_name_of(report);
+    let several = enforced(decision).filter(|other| decision.rule_name_of(other) == rule).count() > 1;
     if several { format!("{rule}/{}", report.window) } else { rule.to_owned() }
 }
 
@@ -293,12 +293,12 @@ mod tests {
     #[test]
     fn profiles_clash_where_they_write_the_same_field() {
         use HeaderProfile::{Draft03, Draft06, Draft10, XRateLimit};
-        assert_eq!(XRateLimit.clash(Draft03), Some(Field::XLimit));
-        assert_eq!(Draft10.clash(Draft06), Some(Field::Policy));
+        assert_eq!(XRateLimit.shared_field(Draft03), Some(Field::XLimit));
+        assert_eq!(Draft10.shared_field(Draft06), Some(Field::Policy));
         for (one, other) in
             [(XRateLimit, Draft06), (XRateLimit, Draft10), (Draft03, Draft06), (Draft03, Draft10)]
         {
-            assert_eq!(one.clash(other).or(other.clash(one)), None, "{one:?} {other:?}");
+            assert_eq!(one.shared_field(other).or(other.shared_field(one)), None, "{one:?} {other:?}");
         }
     }
 

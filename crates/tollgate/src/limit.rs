@@ -1,8 +1,11 @@
 //! A limit: how much, over which window, counted by which algorithm. Checked once, exact ever after.
 
+mod limit_override;
+
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::limit_override::LimitOverride;
 use crate::calendar::Calendar;
 use crate::time::Span;
 
@@ -226,14 +229,14 @@ impl Limit {
     /// # Errors
     /// When the window is out of range or the product of the numbers cannot be counted exactly.
     pub fn new(algorithm: Algorithm, requests: u32, window: Window) -> Result<Self, LimitError> {
-        Self::shaped(algorithm, requests, window, None, None)
+        Self::with_options(algorithm, requests, window, None, None)
     }
 
     /// A limit with a burst (what a bucket holds) and the longest delay an admission may carry.
     ///
     /// # Errors
     /// As [`Limit::new`], and when the algorithm has no use for `burst` or `max_delay`.
-    pub fn shaped(
+    pub fn with_options(
         algorithm: Algorithm,
         requests: u32,
         window: Window,
@@ -441,15 +444,15 @@ mod tests {
     #[test]
     fn burst_and_delay_are_refused_where_they_mean_nothing() {
         let minute = per(Span::from_secs(60));
-        let shaped =
-            |algorithm, burst, delay| Limit::shaped(algorithm, 10, minute.clone(), burst, delay).err();
-        assert_eq!(shaped(Algorithm::FixedWindow, Some(5), None), Some(LimitError::BurstWithoutBucket));
-        assert_eq!(shaped(Algorithm::TokenBucket, Some(0), None), Some(LimitError::BurstZero));
+        let with_options =
+            |algorithm, burst, delay| Limit::with_options(algorithm, 10, minute.clone(), burst, delay).err();
+        assert_eq!(with_options(Algorithm::FixedWindow, Some(5), None), Some(LimitError::BurstWithoutBucket));
+        assert_eq!(with_options(Algorithm::TokenBucket, Some(0), None), Some(LimitError::BurstZero));
         assert_eq!(
-            shaped(Algorithm::SlidingWindowLog, None, Some(Span::from_secs(1))),
+            with_options(Algorithm::SlidingWindowLog, None, Some(Span::from_secs(1))),
             Some(LimitError::DelayWithoutBucket)
         );
-        assert_eq!(shaped(Algorithm::TokenBucket, Some(5), Some(Span::from_secs(1))), None);
+        assert_eq!(with_options(Algorithm::TokenBucket, Some(5), Some(Span::from_secs(1))), None);
     }
 
     proptest::proptest! {

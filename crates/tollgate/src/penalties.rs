@@ -47,7 +47,7 @@ impl PenaltyPolicy {
     }
 
     /// A penalty further ahead than this was written by a clock that was wrong.
-    pub fn cooldown_possible(&self) -> Span {
+    pub fn cooldown_plausible_max(&self) -> Span {
         (self.cooldown_max + self.cooldown_max).max(Span::from_secs(60))
     }
 
@@ -59,7 +59,7 @@ impl PenaltyPolicy {
 
 /// What is remembered of one client's conduct.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Conduct {
+pub struct PenaltyState {
     /// The latest violations, oldest first.
     pub violations: Vec<Timestamp>,
     /// Refusals before this instant belong to the violation already counted.
@@ -68,18 +68,18 @@ pub struct Conduct {
     pub cooldown_until: Timestamp,
 }
 
-impl Conduct {
+impl PenaltyState {
     /// How much longer the client is kept out.
     ///
     /// A penalty further ahead than any can be, by more than twice the longest and more than a minute, was written by a
     /// clock that was wrong: it is over.
-    pub fn cooldown_left(&self, policy: &PenaltyPolicy, now: Timestamp) -> Option<Span> {
+    pub fn cooldown_remaining(&self, policy: &PenaltyPolicy, now: Timestamp) -> Option<Span> {
         let left = self.cooldown_until.since(now);
-        (!left.is_zero() && left <= policy.cooldown_possible()).then_some(left)
+        (!left.is_zero() && left <= policy.cooldown_plausible_max()).then_some(left)
     }
 
     /// Violations that still count at `now`.
-    pub fn violations_at(&self, policy: &PenaltyPolicy, now: Timestamp) -> usize {
+    pub fn active_violations(&self, policy: &PenaltyPolicy, now: Timestamp) -> usize {
         self.violations.iter().filter(|at| **at + policy.detection_window > now).count()
     }
 
@@ -103,7 +103,7 @@ impl Conduct {
     }
 
     /// From this instant on nothing is held against the client.
-    pub fn forgotten_at(&self, policy: &PenaltyPolicy) -> Timestamp {
+    pub fn expires_at(&self, policy: &PenaltyPolicy) -> Timestamp {
         let last = self.violations.last().copied().unwrap_or_default();
         (last + policy.detection_window).max(self.cooldown_until)
     }
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn t66_a_burst_of_refusals_is_one_violation() {
         let policy = PenaltyPolicy::default();
-        let mut conduct = Conduct::default();
+        let mut conduct = PenaltyState::default();
         let counted =
             (0..1_000).filter(|n| conduct.refused(&policy, MINUTE, Timestamp::from_micros(*n))).count();
         assert_eq!((counted, conduct.cooldown_until), (1, Timestamp::default()));
@@ -127,12 +127,12 @@ mod tests {
     #[test]
     fn t66_penalties_climb_to_the_last_multiplier_and_stay_below_the_cap() {
         let policy = PenaltyPolicy { cooldown_max: Span::from_secs(400), ..PenaltyPolicy::default() };
-        let mut conduct = Conduct::default();
+        let mut conduct = PenaltyState::default();
         let mut now = Timestamp::from_secs(1_000);
         let mut cooldowns = Vec::new();
         for _ in 0..8 {
             assert!(conduct.refused(&policy, MINUTE, now));
-            cooldowns.push(conduct.cooldown_left(&policy, now).map_or(0, Span::as_secs_ceil));
+            cooldowns.push(conduct.cooldown_remaining(&policy, now).map_or(0, Span::as_secs_ceil));
             now = conduct.episode_until;
         }
         assert_eq!(cooldowns, [0, 0, 60, 120, 240, 400, 400, 400]);
@@ -142,23 +142,27 @@ mod tests {
     #[test]
     fn t65_a_penalty_from_a_clock_that_was_a_year_ahead_is_over() {
         let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
-        let mut conduct = Conduct::default();
+        let mut conduct = PenaltyState::default();
         let now = Timestamp::from_secs(1_000_000);
         conduct.refused(&policy, MINUTE, now + Span::from_secs(365 * 86_400));
-        assert_eq!(conduct.cooldown_left(&policy, now), None);
-        let a_little_ahead = Conduct { cooldown_until: now + Span::from_secs(61), ..Conduct::default() };
-        assert_eq!(a_little_ahead.cooldown_left(&policy, now), Some(Span::from_secs(61)));
+        assert_eq!(conduct.cooldown_remaining(&policy, now), None);
+        let a_little_ahead =
+            PenaltyState { cooldown_until: now + Span::from_secs(61), ..PenaltyState::default() };
+        assert_eq!(a_little_ahead.cooldown_remaining(&policy, now), Some(Span::from_secs(61)));
     }
 
     #[test]
     fn t66_good_conduct_for_a_detection_window_clears_the_record() {
         let policy = PenaltyPolicy::default();
-        let mut conduct = Conduct::default();
+        let mut conduct = PenaltyState::default();
         for minute in 0..3 {
             conduct.refused(&policy, MINUTE, Timestamp::from_secs(minute * 60));
         }
-        assert!(conduct.cooldown_left(&policy, Timestamp::from_secs(130)).is_some());
-        let later = conduct.forgotten_at(&policy);
-        assert_eq!((conduct.violations_at(&policy, later), conduct.cooldown_left(&policy, later)), (0, None));
+        assert!(conduct.cooldown_remaining(&policy, Timestamp::from_secs(130)).is_some());
+        let later = conduct.expires_at(&policy);
+        assert_eq!(
+            (conduct.active_violations(&policy, later), conduct.cooldown_remaining(&policy, later)),
+            (0, None)
+        );
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use tollgate::counters::conformance::block_on;
-use tollgate::decision::{Answer, Refusal, Report};
+use tollgate::decision::{Answer, LimitReport, Refusal};
 use tollgate::{
     Algorithm, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Span, Timestamp,
 };
@@ -95,7 +95,8 @@ fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
         Some(NOW + Span::from_secs(60)),
         "whatever clients are told at least"
     );
-    let seen = |report: &Report| (report.remaining(), report.verdict.reset_after, report.verdict.admits());
+    let seen =
+        |report: &LimitReport| (report.remaining(), report.verdict.reset_after, report.verdict.admits());
     let seen: Vec<_> = explained.reports().iter().map(seen).collect();
     assert_eq!(seen, [(1, Span::from_secs(5), true), (7, Span::from_secs(795), true)]);
     let asked = request(1);

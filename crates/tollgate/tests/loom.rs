@@ -157,7 +157,7 @@ fn e_parallel_refusals_are_one_violation() {
             let policy = PenaltyPolicy { violation_threshold: 2, ..PenaltyPolicy::default() };
             let client = Client::User(Id::parse("alice").unwrap());
             let penalty =
-                Some(PenaltyCharge { subject: TWO, client, policy: &policy, own_charges: u32::MAX });
+                Some(PenaltyCharge { subject: TWO, client, policy: &policy, client_charges: u32::MAX });
             let both = Charges { penalty, ..charges(&shared.1, &[ONE, THREE], 1) };
             shared.0.charge_all_now(&both, NOW).admitted(&both)
         };
@@ -167,7 +167,7 @@ fn e_parallel_refusals_are_one_violation() {
         });
         let admitted = usize::from(ask(&one)) + other.join().unwrap();
         assert_eq!(admitted, 1);
-        let listed = block_on(one.0.penalised(9, NOW)).unwrap();
+        let listed = block_on(one.0.penalized_clients(9, NOW)).unwrap();
         assert_eq!(listed.iter().map(|listed| listed.violations).collect::<Vec<_>>(), [1]);
     });
 }

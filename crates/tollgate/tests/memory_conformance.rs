@@ -8,7 +8,7 @@ mod own_clock {
 
     use tollgate::counters::conformance::Harness;
     use tollgate::counters::{
-        Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts, memory::MemoryCounters,
+        Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts, memory::MemoryCounters,
     };
     use tollgate::{Span, Timestamp};
 
@@ -39,8 +39,12 @@ mod own_clock {
             self.counters.pardon(client).await
         }
 
-        async fn penalised(&self, count_max: usize, _: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-            self.counters.penalised(count_max, self.tick()).await
+        async fn penalized_clients(
+            &self,
+            count_max: usize,
+            _: Timestamp,
+        ) -> Result<Vec<PenalizedClient>, StoreError> {
+            self.counters.penalized_clients(count_max, self.tick()).await
         }
     }
 

@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 
 use smallvec::smallvec;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charges, CounterAdmin, CounterStore, Penalised, StoreError, Verdicts};
-use tollgate::inspect::Endpoints;
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
+use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
 use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
 
@@ -37,12 +37,12 @@ impl CounterStore for &Shared {
         NonZeroU32::new(4).unwrap()
     }
 
-    fn reaches(&self, charges: &Charges<'_>) -> bool {
+    fn is_reachable(&self, charges: &Charges<'_>) -> bool {
         let is_away = charges.charges.iter().any(|charge| charge.subject.0 >> 127 == 0);
         !(self.down.load(Ordering::Relaxed) || is_away && self.half_down.load(Ordering::Relaxed))
     }
 
-    async fn carry(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
         if self.refuses_to_carry.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
         }
@@ -67,8 +67,12 @@ impl CounterAdmin for &Shared {
         self.counters.pardon(client).await
     }
 
-    async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, StoreError> {
-        self.counters.penalised(count_max, now).await
+    async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, StoreError> {
+        self.counters.penalized_clients(count_max, now).await
     }
 }
 
@@ -113,7 +117,7 @@ fn node_after_outage(shared: &Shared) -> Limiter<&Shared> {
 }
 
 fn bring_in(limiter: &Limiter<&Shared>, secs: u64) -> usize {
-    now_or_never(limiter.bring_in(16, Timestamp::from_secs(secs)))
+    now_or_never(limiter.reconcile(16, Timestamp::from_secs(secs)))
 }
 
 fn admitted(limiter: &Limiter<&Shared>, secs: u64) -> usize {
@@ -174,7 +178,7 @@ fn whoever_looks_at_a_client_sees_what_was_counted_here() {
         },
         |node| {
             let now = Timestamp::from_secs(7_200);
-            let seen = now_or_never(node.inspect(&request("alice"), Endpoints::Asked, now)).unwrap();
+            let seen = now_or_never(node.inspect(&request("alice"), EndpointScope::Requested, now)).unwrap();
             assert!(!seen.degraded);
             seen.counters[0].verdict.remaining
         },
@@ -218,7 +222,7 @@ fn what_was_brought_in_is_not_brought_again() {
     assert_eq!(admitted(&limiter, 7_200), 75);
     bring_in(&limiter, 7_200);
     assert_eq!(shared.carried.load(Ordering::Relaxed), 1);
-    assert_eq!((limiter.recovery().waiting, limiter.recovery().brought_in), (0, 1));
+    assert_eq!((limiter.reconcile_status().pending, limiter.reconcile_status().reconciled), (0, 1));
 }
 
 #[test]
@@ -227,7 +231,7 @@ fn what_cannot_be_brought_in_yet_is_tried_again() {
     let limiter = node_after_outage(&shared);
     shared.refuses_to_carry.store(true, Ordering::Relaxed);
     assert_eq!(bring_in(&limiter, 7_200), 0);
-    assert_eq!(limiter.recovery().waiting, 1);
+    assert_eq!(limiter.reconcile_status().pending, 1);
     shared.refuses_to_carry.store(false, Ordering::Relaxed);
     assert_eq!(bring_in(&limiter, 7_200), 1);
     assert_eq!(admitted(&node(&shared), 7_200), 75);
@@ -238,7 +242,7 @@ fn a_window_that_is_over_is_not_brought_in() {
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
     bring_in(&limiter, 10_800);
-    assert_eq!((limiter.recovery().waiting, shared.carried.load(Ordering::Relaxed)), (0, 0));
+    assert_eq!((limiter.reconcile_status().pending, shared.carried.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]
@@ -251,7 +255,7 @@ fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
         now_or_never(other.check(&request("alice"), Timestamp::from_secs(7_200)));
         spy.names.lock().unwrap().clone()
     };
-    limiter.forget_local(&names);
+    limiter.discard_fallback(&names);
     bring_in(&limiter, 7_200);
     assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
     assert_eq!(admitted(&limiter, 7_200), 100);
@@ -265,7 +269,7 @@ fn a_reset_that_fails_is_in_force_for_what_was_counted_here() {
     shared.down.store(true, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 7_200), 25);
     assert_eq!(now_or_never(limiter.reset(&request("alice"))), Err(StoreError::Unreachable));
-    assert!(limiter.local_counters().is_empty());
+    assert!(limiter.fallback_counters().is_empty());
     shared.down.store(false, Ordering::Relaxed);
     bring_in(&limiter, 7_200);
     assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
@@ -300,7 +304,7 @@ fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
 fn of_many_counters_a_few_are_brought_in_at_a_time() {
     let shared = Shared::default();
     let bounds = MemoryBounds::default();
-    let limiter = node(&shared).with_local_bounds(bounds);
+    let limiter = node(&shared).with_fallback_bounds(bounds);
     shared.down.store(true, Ordering::Relaxed);
     let users: Vec<String> = (0..100).map(|number| format!("user-{number}")).collect();
     for user in &users {
@@ -332,7 +336,7 @@ fn a_server_that_stays_away_does_not_hold_up_what_belongs_to_others() {
     shared.half_down.store(false, Ordering::Relaxed);
     while bring_in(&limiter, 7_200) > 0 {}
     assert_eq!(shared.carried.load(Ordering::Relaxed), USERS);
-    assert_eq!(limiter.recovery().waiting, 0);
+    assert_eq!(limiter.reconcile_status().pending, 0);
 }
 
 /// Counters that tell by which name each of them is known.

@@ -99,11 +99,11 @@ fn t66_the_wait_told_in_a_cooldown_is_that_of_the_limits_behind_it_if_they_take_
     let start = Timestamp::from_secs(1_000);
     assert_eq!(run_into_the_limit(&limiter, start), Span::from_secs(3_600));
     let now = start + Span::from_secs(60);
-    let kept_out = check(&limiter, "alice", now);
+    let in_cooldown = check(&limiter, "alice", now);
     let wait = Span::from_secs(3_540);
-    assert_eq!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) });
-    assert_eq!(kept_out.binding().unwrap().remaining(), 0);
-    assert_eq!(kept_out.reset_at(), Some(now + wait));
+    assert_eq!(in_cooldown.answer, Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) });
+    assert_eq!(in_cooldown.binding().unwrap().remaining(), 0);
+    assert_eq!(in_cooldown.reset_at(), Some(now + wait));
     assert!(!check(&limiter, "alice", now + wait - Span::from_micros(1)).admits());
     assert!(check(&limiter, "alice", now + wait).admits());
 }
@@ -146,9 +146,9 @@ fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
     let limiter = strict(&(rule("a-look", "log_only") + &rule("enforced", "reject")));
     let now = Timestamp::from_secs(1_000);
     run_into_the_limit(&limiter, now);
-    let kept_out = check(&limiter, "alice", now);
-    assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
-    assert_eq!(kept_out.rule_name(), Some("enforced"));
+    let in_cooldown = check(&limiter, "alice", now);
+    assert!(matches!(in_cooldown.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    assert_eq!(in_cooldown.rule_name(), Some("enforced"));
 }
 
 /// Counters that do not look at the limits of a client that is kept out.
@@ -158,7 +158,7 @@ struct CooldownAlone(MemoryCounters);
 impl CounterStore for CooldownAlone {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         let mut verdicts = self.0.charge_all_now(charges, now);
-        if verdicts.kept_out {
+        if verdicts.in_cooldown {
             verdicts.verdicts.clear();
         }
         Ok(verdicts)
@@ -180,12 +180,12 @@ fn before_and_in_a_cooldown<S: CounterStore>(limiter: &Limiter<S>) -> [Decision;
     let before = block_on(limiter.peek(&request, now));
     while block_on(limiter.check(&request, now)).admits() {}
     let later = now + Span::from_secs(6);
-    let kept_out = block_on(limiter.check(&request, later));
-    assert!(matches!(kept_out.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
+    let in_cooldown = block_on(limiter.check(&request, later));
+    assert!(matches!(in_cooldown.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
     let explained = block_on(limiter.explain(&request, later)).decision;
-    assert_eq!((explained.answer, &explained.reports), (kept_out.answer, &kept_out.reports));
-    assert_eq!(explained.binding(), kept_out.binding());
-    [before, kept_out]
+    assert_eq!((explained.answer, &explained.reports), (in_cooldown.answer, &in_cooldown.reports));
+    assert_eq!(explained.binding(), in_cooldown.binding());
+    [before, in_cooldown]
 }
 
 #[test]
@@ -200,16 +200,16 @@ fn t66_a_cooldown_changes_no_policy_in_any_profile_of_headers() {
     let looked = before_and_in_a_cooldown(&Limiter::new(rules(), MemoryCounters::default()));
     let alone = before_and_in_a_cooldown(&Limiter::new(rules(), CooldownAlone::default()));
     assert_eq!(looked[1].reports[1].remaining(), 96, "as its counter stands");
-    for [before, kept_out] in [looked, alone] {
+    for [before, in_cooldown] in [looked, alone] {
         for (profile, field) in
             [(HeaderProfile::Draft03, 0), (HeaderProfile::Draft06, 3), (HeaderProfile::Draft10, 0)]
         {
-            let (before, told) = (headers(&before, profile), headers(&kept_out, profile));
+            let (before, told) = (headers(&before, profile), headers(&in_cooldown, profile));
             assert_eq!(told[field], before[field], "{profile:?}");
             assert_eq!(told.last().unwrap(), &("retry-after", "594".to_owned()), "{profile:?}");
         }
-        assert_eq!(headers(&kept_out, HeaderProfile::Draft10)[1].1, "\"u/1m\";r=0;t=594");
-        let plain = headers(&kept_out, HeaderProfile::XRateLimit);
+        assert_eq!(headers(&in_cooldown, HeaderProfile::Draft10)[1].1, "\"u/1m\";r=0;t=594");
+        let plain = headers(&in_cooldown, HeaderProfile::XRateLimit);
         let plain: Vec<&str> = plain.iter().map(|(_, value)| &**value).collect();
         assert_eq!(plain, ["4", "0", "1600", "sliding_window_log", "594"]);
     }
@@ -221,10 +221,10 @@ fn t66_the_limit_that_outlasts_a_cooldown_is_the_one_that_is_told_wherever_it_st
         "[[rules]]\nname = \"u\"\nper = \"user\"\nalgorithm = \"sliding_window_log\"\n\
          limits = [{ requests = 50, window = \"1m\" }, { requests = 5, window = \"1h\" }]",
     );
-    let [_, kept_out] = before_and_in_a_cooldown(&limiter);
-    let binding = kept_out.binding().unwrap();
-    assert_eq!((binding.requests, binding.remaining(), kept_out.reports.len()), (5, 0, 2));
-    let told = headers(&kept_out, HeaderProfile::Draft10);
+    let [_, in_cooldown] = before_and_in_a_cooldown(&limiter);
+    let binding = in_cooldown.binding().unwrap();
+    assert_eq!((binding.requests, binding.remaining(), in_cooldown.reports.len()), (5, 0, 2));
+    let told = headers(&in_cooldown, HeaderProfile::Draft10);
     assert_eq!(told[0].1, "\"u/1m\";q=50;w=60, \"u/1h\";q=5;w=3600");
     assert_eq!(told[1].1, "\"u/1h\";r=0;t=3594");
 }
@@ -241,7 +241,7 @@ fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
         let limiter = strict("default_limit = 2\ndefault_window = \"10s\"");
         run_into_the_limit(&limiter, now);
         let now = now + Span::from_secs(later);
-        assert_eq!(block_on(limiter.used_before(&request, &new, now)), used, "{later} s later");
+        assert_eq!(block_on(limiter.consumed_before(&request, &new, now)), used, "{later} s later");
         let agreed = std::future::ready(Ok::<(), Infallible>(()));
         block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
         let looked =
@@ -257,7 +257,7 @@ fn one_window_of_the_calendar_is_one_violation() {
                  [progressive_penalties]\nenabled = true\nviolation_threshold = 9\ndetection_window = \"30d\"";
     let limiter = Limiter::new(RuleSet::from_toml(rules).unwrap(), MemoryCounters::default());
     let (midnight, hour) = (Timestamp::from_secs(1_767_225_600), 3_600);
-    let violations = |now| block_on(limiter.counters().penalised(9, now)).unwrap()[0].violations;
+    let violations = |now| block_on(limiter.counters().penalized_clients(9, now)).unwrap()[0].violations;
     for day in 0..3 {
         // From the last hour of one day to the first of the next.
         for second in [23 * hour, 23 * hour + 1, 24 * hour - 1] {

@@ -128,7 +128,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     }
     print_table(plan, lasting, &samples);
     for clients in [10_000, 1] {
-        judge(clients, &samples, targets);
+        evaluate(clients, &samples, targets);
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ fn ratios(case: Case, samples: &BTreeMap<Case, Vec<Sample>>) -> [f64; 2] {
     figures.map(|figure| median_ratio(of(&case, figure), of(&floor, figure)))
 }
 
-fn judge(clients: usize, samples: &BTreeMap<Case, Vec<Sample>>, targets: &mut Targets) {
+fn evaluate(clients: usize, samples: &BTreeMap<Case, Vec<Sample>>, targets: &mut Targets) {
     let exact = Case { callers: TASKS, clients, limits: 1, how: How::Exact };
     let [redis, script] = ratios(exact, samples);
     let keys = if clients == 1 { "1 hot key" } else { "10,000 keys" };

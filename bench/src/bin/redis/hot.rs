@@ -75,7 +75,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
         let all = runtime.block_on(run(&servers, rate, lasting, start))?;
         for ((_, name), figures) in ALGORITHMS.iter().zip(all) {
             table.row(figures.cells(rate, &format!("{name}{when}")));
-            figures.judge(&format!("{name}, {rate}/s{when}"), targets);
+            figures.evaluate(&format!("{name}, {rate}/s{when}"), targets);
         }
     }
     println!(
@@ -306,7 +306,7 @@ impl Figures {
         ]
     }
 
-    fn judge(&self, what: &str, targets: &mut Targets) {
+    fn evaluate(&self, what: &str, targets: &mut Targets) {
         targets.at_least(format!("hot key, requests per call: {what}"), self.per_call(), 70.0);
         targets.at_least(format!("hot key, the same after 2 s: {what}"), self.later_per_call, 70.0);
         targets.at_most(format!("hot key, admitted too many: {what}"), self.over, 0.0);

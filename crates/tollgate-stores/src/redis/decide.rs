@@ -170,7 +170,7 @@ impl Store {
         keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
         for position in &group.positions {
             let charge = &charges.charges[*position];
-            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.blames(*position));
+            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.is_violation(*position));
             self.add(charge, blamed, extras[*position], now, &mut keys, &mut arguments)?;
         }
         let command = self.script.call(&keys, &arguments);
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Whether every shard of the charges can be asked.
-    pub(crate) fn reaches(&self, charges: &Charges<'_>) -> bool {
+    pub(crate) fn is_reachable(&self, charges: &Charges<'_>) -> bool {
         charges.charges.iter().all(|charge| self.shards.reaches(self.shard(charge.subject)))
     }
 }

@@ -280,7 +280,7 @@ fn policy(penalty: &PenaltyCharge<'_>) -> SmallVec<[u8; 64]> {
     put::<7>(&mut packed, policy.detection_window.as_micros());
     put::<4>(&mut packed, u64::from(policy.violation_threshold));
     put::<1>(&mut packed, policy.violations_max() as u64);
-    put::<7>(&mut packed, policy.cooldown_possible().as_micros());
+    put::<7>(&mut packed, policy.cooldown_plausible_max().as_micros());
     put::<1>(&mut packed, cooldowns.len() as u64);
     cooldowns.iter().for_each(|cooldown| put::<7>(&mut packed, cooldown.as_micros()));
     packed
@@ -296,7 +296,7 @@ pub(crate) struct Answer {
     /// Whether the client's record grew.
     pub(crate) noted: bool,
     /// Whether the client was kept out before: then nothing was charged.
-    pub(crate) kept_out: bool,
+    pub(crate) in_cooldown: bool,
     /// One per charge.
     pub(crate) told: SmallVec<[Told; 4]>,
 }
@@ -343,7 +343,7 @@ impl Answer {
         let cooldown = u64::try_from(next()?).ok().map(Span::from_micros);
         let record = next()?;
         let told = extras.map(|extra| read_told(&mut next, extra)).collect::<Result<_, _>>()?;
-        Ok(Answer { now, cooldown, noted: record == 1, kept_out: record == 2, told })
+        Ok(Answer { now, cooldown, noted: record == 1, in_cooldown: record == 2, told })
     }
 }
 

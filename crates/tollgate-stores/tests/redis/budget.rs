@@ -45,7 +45,7 @@ fn a_violation_is_listed_without_the_request_waiting_for_it() {
             proxy.set(Fault::Latency(LATE));
             took.push(refused(&store, &ask).await);
             proxy.set(Fault::None);
-            let listed = store.penalised(usize::MAX, now()).await.unwrap();
+            let listed = store.penalized_clients(usize::MAX, now()).await.unwrap();
             assert!(listed.iter().any(|listed| listed.client.contains(&client.name)), "{listed:?}");
         }
         assert!(took.len() < ATTEMPTS, "{took:?}");
@@ -104,7 +104,7 @@ fn what_is_brought_in_with_a_request_costs_it_no_second_wait_and_counts_beside_i
             let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
             let (mut held, asked) = (charges([&gauge], 30), charges([&gauge], 1));
             let started = Instant::now();
-            let verdicts = store.carry_and_charge(&mut held, &asked, now()).await.unwrap();
+            let verdicts = store.reconcile_and_charge(&mut held, &asked, now()).await.unwrap();
             took.push(started.elapsed());
             assert!(verdicts.admitted(&asked) && held.charges.is_empty());
             assert_eq!(remaining(&store, &gauge).await, 69);

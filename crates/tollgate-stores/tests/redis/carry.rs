@@ -32,11 +32,11 @@ fn what_is_carried_counts_beyond_the_limit_too() {
         };
         let carry = |cost: u32| {
             let mut held = charges(&limit, cost);
-            let carried = shared.block_on(shared.store.carry(&mut held, shared.now()));
+            let carried = shared.block_on(shared.store.reconcile(&mut held, shared.now()));
             assert!(held.charges.is_empty());
             carried
         };
-        assert!(shared.store.reaches(&charges(&limit, 1)));
+        assert!(shared.store.is_reachable(&charges(&limit, 1)));
         assert_eq!(ask(10).remaining, 90, "{algorithm}");
         carry(60).unwrap();
         assert_eq!(ask(0).remaining, 30, "{algorithm}");
@@ -58,9 +58,9 @@ fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
         assert!(wait_until(Duration::from_secs(20), is_away));
         let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 100)).collect();
         let mut held = limits::charges(&gauges, 30);
-        assert!(store.carry(&mut held, now()).await.is_err());
+        assert!(store.reconcile(&mut held, now()).await.is_err());
         assert!((1..20).contains(&held.charges.len()), "{}", held.charges.len());
-        assert!(store.carry(&mut held, now()).await.is_err());
+        assert!(store.reconcile(&mut held, now()).await.is_err());
         let left: Vec<Subject> = held.charges.iter().map(|charge| charge.subject).collect();
         for gauge in gauges.iter().filter(|gauge| !left.contains(&gauge.subject)) {
             let seen = store.charge_all(&limits::charges([gauge], 0), now()).await.unwrap();
@@ -90,20 +90,20 @@ fn what_may_have_been_added_is_not_brought_again() {
         assert!(wait_until(Duration::from_secs(20), || server.commandstats("zrange") > looks + 4));
         proxy.set(Fault::BlackHoleReplies);
         let (mut held, peek) = (limits::charges([&gauge], 30), limits::charges([&gauge], 0));
-        assert!(store.carry_and_charge(&mut held, &peek, now()).await.is_err());
+        assert!(store.reconcile_and_charge(&mut held, &peek, now()).await.is_err());
         assert!(held.charges.is_empty(), "{held:?}");
         assert_eq!(look().await, 70);
 
         // What certainly was not is.
         proxy.set(Fault::Drop);
-        let reached = |held: &Charges<'_>| store.reaches(held);
+        let reached = |held: &Charges<'_>| store.is_reachable(held);
         let mut held = limits::charges([&gauge], 20);
         assert!(wait_until(Duration::from_secs(20), || !reached(&held)));
-        assert!(store.carry(&mut held, now()).await.is_err());
+        assert!(store.reconcile(&mut held, now()).await.is_err());
         assert_eq!(held.charges.len(), 1);
         proxy.set(Fault::None);
         assert!(wait_until(Duration::from_secs(20), || reached(&held)));
-        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert_eq!(store.reconcile(&mut held, now()).await, Ok(()));
         assert_eq!(look().await, 50);
     });
 }
@@ -119,7 +119,7 @@ fn what_did_not_even_leave_is_brought_again() {
         let in_time = async || {
             let gauge = Gauge::a_day(Algorithm::TokenBucket, 100);
             let (look, mut held) = (limits::charges([&gauge], 0), limits::charges([&gauge], 30));
-            assert!(wait_until(Duration::from_secs(20), || store.reaches(&look)));
+            assert!(wait_until(Duration::from_secs(20), || store.is_reachable(&look)));
             server.freeze();
             let started = Instant::now();
             // Two batches are under way at most.
@@ -130,7 +130,7 @@ fn what_did_not_even_leave_is_brought_again() {
                 )
             });
             sleep(Duration::from_millis(50)).await;
-            let brought = store.carry_and_charge(&mut held, &look, now()).await;
+            let brought = store.reconcile_and_charge(&mut held, &look, now()).await;
             let in_time = started.elapsed() < Duration::from_millis(450);
             server.thaw();
             for call in ahead {
@@ -161,10 +161,10 @@ fn what_a_server_refuses_to_do_is_brought_when_it_does_it() {
         let gauge = Gauge::a_day(Algorithm::FixedWindow, 100);
         assert_eq!(server.cli(&["ACL", "SETUSER", "node", "-evalsha"]), "OK");
         let mut held = limits::charges([&gauge], 30);
-        assert_eq!(store.carry(&mut held, now()).await, Err(StoreError::Misconfigured));
+        assert_eq!(store.reconcile(&mut held, now()).await, Err(StoreError::Misconfigured));
         assert_eq!(held.charges.len(), 1);
         assert_eq!(server.cli(&["ACL", "SETUSER", "node", "+evalsha"]), "OK");
-        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert_eq!(store.reconcile(&mut held, now()).await, Ok(()));
         let seen = store.charge_all(&limits::charges([&gauge], 0), now()).await.unwrap();
         assert_eq!(seen.verdicts[0].remaining, 70);
     });
@@ -181,7 +181,7 @@ fn a_key_that_is_no_counter_keeps_no_other_from_being_brought() {
         server.cli(&["DEL", &key]);
         server.cli(&["SET", &key, "somebody else's"]);
         let mut held = limits::charges(&gauges, 30);
-        assert_eq!(store.carry(&mut held, now()).await, Ok(()));
+        assert_eq!(store.reconcile(&mut held, now()).await, Ok(()));
         assert!(held.charges.is_empty(), "{held:?}");
         for (number, gauge) in gauges.iter().enumerate().filter(|(number, _)| *number != 4) {
             let seen = store.charge_all(&limits::charges([gauge], 0), now()).await.unwrap();

@@ -129,7 +129,7 @@ fn t09_names_of_clients_do_not_reach_names_of_keys_on_a_cluster() {
                 .await;
         }
         // The list of clients tells them apart, and one can be taken off it.
-        let listed = store.penalised(usize::MAX, now()).await.unwrap();
+        let listed = store.penalized_clients(usize::MAX, now()).await.unwrap();
         assert_eq!(listed.len(), pairs.len());
         for name in ["user:{}", "user:\r\n", "user:*", "user:::"] {
             assert_eq!(store.pardon(name).await, Ok(true), "{name:?}");
@@ -163,7 +163,7 @@ async fn charge_thrice(store: &RedisCounters, seed: &Seed, policy: &PenaltyPolic
     let limits = limits.map(|gauge| Gauge { subject, ..gauge });
     let client = Client::User(request.user.unwrap());
     for admits in [true, true, false] {
-        let penalty = PenaltyCharge { subject, client, policy, own_charges: u32::MAX };
+        let penalty = PenaltyCharge { subject, client, policy, client_charges: u32::MAX };
         let charges = Charges { penalty: Some(penalty), ..charges(&limits, 1) };
         let told = store.charge_all_timed(&charges, now()).await.unwrap().0;
         assert_eq!(told.admitted(&charges), admits, "{tenant:?} {user:?}: {told:?}");

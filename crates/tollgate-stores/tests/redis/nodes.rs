@@ -92,7 +92,7 @@ fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
         };
         let there: Vec<bool> = gauges.iter().map(|gauge| is_on(&servers[0], gauge)).collect();
         servers[1].kill9();
-        let away = |gauge: &Gauge| !store.reaches(&charges([gauge], 1));
+        let away = |gauge: &Gauge| !store.is_reachable(&charges([gauge], 1));
         for (gauge, there) in gauges.iter().zip(&there) {
             assert!(*there || wait_until(PATIENCE, || away(gauge)));
         }

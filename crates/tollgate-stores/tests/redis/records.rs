@@ -15,11 +15,11 @@ use crate::harness::{exact, now, open, runtime, single};
 async fn violate(store: &RedisCounters, client: &Watched) {
     let gauge = Gauge::a_day(Algorithm::FixedWindow, 1);
     let ask = || Charges { penalty: Some(client.penalty(u32::MAX)), ..charges([&gauge], 1) };
-    let mut kept_out = None;
+    let mut in_cooldown = None;
     for _ in 0..2 {
-        kept_out = store.charge_all_timed(&ask(), now()).await.unwrap().0.cooldown;
+        in_cooldown = store.charge_all_timed(&ask(), now()).await.unwrap().0.cooldown;
     }
-    assert!(kept_out.is_some());
+    assert!(in_cooldown.is_some());
 }
 
 /// Puts so many others on the list, each with a violation later than any before.
@@ -45,10 +45,10 @@ fn of_very_many_clients_on_record_some_are_told_and_each_can_be_pardoned() {
         let (first, newest) = (Watched::new(policy.clone()), Watched::new(policy));
         violate(&store, &first).await;
         let list = list_of(&server);
-        assert_eq!(store.penalised(10, now()).await.unwrap().len(), 1);
+        assert_eq!(store.penalized_clients(10, now()).await.unwrap().len(), 1);
         crowd(&server, &list, 60_000);
         assert_eq!(
-            store.penalised(10, now()).await.map(|told| told.len()),
+            store.penalized_clients(10, now()).await.map(|told| told.len()),
             Ok(0),
             "the latest ten thousand have no record, and nobody looks further"
         );

@@ -116,7 +116,7 @@ fn a_client_that_is_kept_out_is_told_of_its_limits_whatever_it_asks_for() {
         }
         let remembered = node.ask_memory(&question(cost));
         assert_same(&remembered, &told);
-        assert!(remembered.kept_out && remembered.cooldown.unwrap() + DRIFT >= told.cooldown.unwrap());
+        assert!(remembered.in_cooldown && remembered.cooldown.unwrap() + DRIFT >= told.cooldown.unwrap());
     }
 }
 

@@ -41,7 +41,7 @@ fn node(store: &RedisCounters) -> Arc<Limiter<RedisCounters>> {
     let (mut resets, heeding) = (store.resets(), Arc::clone(&limiter));
     tokio::spawn(async move {
         while let Ok(reset) = resets.recv().await {
-            heeding.forget_local(&reset);
+            heeding.discard_fallback(&reset);
         }
     });
     limiter
@@ -68,8 +68,8 @@ async fn left(node: &Limiter<RedisCounters>, user: &str) -> Option<u32> {
 
 async fn bring_all(node: &Limiter<RedisCounters>) {
     let bringing = async {
-        while node.recovery().waiting + node.recovery().under_way > 0 {
-            if node.bring_in(32, now()).await == 0 {
+        while node.reconcile_status().pending + node.reconcile_status().in_flight > 0 {
+            if node.reconcile(32, now()).await == 0 {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -221,7 +221,7 @@ fn what_is_being_brought_at_the_moment_of_a_reset_does_not_outlive_it() {
                 sleep(Duration::from_millis(round % 10)).await;
                 resetting.reset(&charges([&gauge], 0)).await
             };
-            let (brought, reset) = join(bringing.carry(&mut held, now()), reset).await;
+            let (brought, reset) = join(bringing.reconcile(&mut held, now()), reset).await;
             assert!(brought.is_ok() && reset.is_ok(), "{brought:?} {reset:?}");
             let seen = resetting.charge_all_timed(&charges([&gauge], 0), now()).await.unwrap().0;
             assert_eq!(seen.verdicts[0].remaining, 100, "round {round}");

@@ -133,14 +133,14 @@ fn a_client_that_is_kept_out_is_charged_nowhere() {
                 let refused =
                     store.charge_all_timed(&ask([&used_up, &free, &shadow]), now()).await.unwrap().0;
                 assert!(refused.cooldown.is_some() && refused.verdicts.len() == 3, "{refused:?}");
-                let kept_out =
+                let in_cooldown =
                     store.charge_all_timed(&ask([&free, &shadow, &used_up]), now()).await.unwrap().0;
-                assert!(kept_out.cooldown.is_some() && kept_out.kept_out, "{kept_out:?}");
-                let admits: Vec<bool> = kept_out.verdicts.iter().map(Verdict::admits).collect();
+                assert!(in_cooldown.cooldown.is_some() && in_cooldown.in_cooldown, "{in_cooldown:?}");
+                let admits: Vec<bool> = in_cooldown.verdicts.iter().map(Verdict::admits).collect();
                 assert_eq!(admits, [true, true, false], "what it has to wait for is told all the same");
                 let left = [settles_at(&store, &free, 8).await, settles_at(&store, &shadow, 8).await];
                 assert_eq!(left, [8, 8], "{algorithm}");
-                assert_eq!(store.penalised(usize::MAX, now()).await.map(|list| list.len()), Ok(1));
+                assert_eq!(store.penalized_clients(usize::MAX, now()).await.map(|list| list.len()), Ok(1));
                 assert_eq!(store.pardon(&format!("user:{}", client.name)).await, Ok(true));
             }
         }

@@ -259,7 +259,7 @@ async fn exercise(settings: &RedisSettings) -> String {
     for _ in 0..300 {
         let _ = store.charge_all_timed(&charges([&Gauge::a_day(Algorithm::TokenBucket, 2)], 1), now()).await;
     }
-    let penalised = store.penalised(9, now()).await.map(|list| list.len());
+    let penalised = store.penalized_clients(9, now()).await.map(|list| list.len());
     let reset = store.reset(&charges(&gauges, 1)).await;
     let pardoned = store.pardon(&format!("user:{}", client.name)).await;
     let set = store.set_shared_config("a", Some("b")).await;

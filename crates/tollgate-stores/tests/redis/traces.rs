@@ -48,7 +48,7 @@ fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() 
     eprintln!("{seen:?} in {:?}, 0 differences", started.elapsed());
     // Otherwise the comparison would not be worth much.
     assert!(seen.operations >= OPERATIONS);
-    for count in [seen.admitted, seen.refused, seen.kept_out, seen.changed] {
+    for count in [seen.admitted, seen.refused, seen.in_cooldown, seen.changed] {
         assert!(count >= 20, "too few of some kind: {seen:?}");
     }
 }
@@ -59,7 +59,7 @@ struct Seen {
     operations: usize,
     admitted: usize,
     refused: usize,
-    kept_out: usize,
+    in_cooldown: usize,
     /// Charges after numbers were changed.
     changed: usize,
 }
@@ -69,7 +69,7 @@ impl Seen {
         self.operations += other.operations;
         self.admitted += other.admitted;
         self.refused += other.refused;
-        self.kept_out += other.kept_out;
+        self.in_cooldown += other.in_cooldown;
         self.changed += other.changed;
     }
 }
@@ -123,8 +123,8 @@ impl Trace {
             assert_eq!(told, expected, "step {step} at {at:?}: {charges:#?}");
             seen.operations += 1;
             seen.changed += usize::from(changed);
-            if told.kept_out {
-                seen.kept_out += 1;
+            if told.in_cooldown {
+                seen.in_cooldown += 1;
             } else if told.admitted(&charges) {
                 seen.admitted += 1;
             } else {
@@ -157,8 +157,8 @@ impl Trace {
             tollgate::counters::Charge { effect, ..self.gauges[*position].charge(dice.below(6)) }
         });
         let charges = charges.collect();
-        let own_charges = if dice.one_in(2) { u32::MAX } else { dice.below(16) };
-        let penalty = self.watched.as_ref().map(|watched| watched.penalty(own_charges));
+        let client_charges = if dice.one_in(2) { u32::MAX } else { dice.below(16) };
+        let penalty = self.watched.as_ref().map(|watched| watched.penalty(client_charges));
         Charges { charges, penalty, dry_run: dice.one_in(10), tenant: None }
     }
 
@@ -234,5 +234,5 @@ fn with_random_numbers(algorithm: Algorithm, window: Window, dice: &mut Dice) ->
     let bucket = algorithm.has_burst();
     let burst = (bucket && dice.one_in(3)).then(|| dice.between(1, 25));
     let delay = (bucket && dice.one_in(3)).then(|| Span::from_micros(u64::from(dice.between(0, 100_000))));
-    Limit::shaped(algorithm, requests, window, burst, delay).ok()
+    Limit::with_options(algorithm, requests, window, burst, delay).ok()
 }

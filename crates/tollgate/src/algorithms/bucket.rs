@@ -6,7 +6,7 @@
 //! of GCRA is `at + debt / requests`; the finish time of a leaky bucket is the same instant. Debt knows nothing of
 //! the capacity, so when a limit is raised or lowered the consumption carries over by itself.
 
-use super::{Cell, Judgement, Next, Outcome, Verdict};
+use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::{Algorithm, Limit, Tick};
 use crate::time::{Span, Timestamp};
 
@@ -17,10 +17,10 @@ const DEBT_MASK: u64 = (1 << TICK_SHIFT) - 1;
 /// Judges one charge against one bucket.
 ///
 /// Within any span of `d` ticks at most `capacity + d * requests / window` is admitted.
-pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
+pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
     match admit(limit, cell, cost, now) {
-        Some((verdict, next)) => Judgement { verdict, next: (cost > 0).then_some(next) },
-        None => Judgement { verdict: refuse(limit, cell, cost, now), next: None },
+        Some((verdict, next)) => Evaluation { verdict, next: (cost > 0).then_some(next) },
+        None => Evaluation { verdict: refuse(limit, cell, cost, now), next: None },
     }
 }
 
@@ -30,7 +30,12 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
     clippy::inline_always,
     reason = "what is handed over through memory costs as much as the arithmetic"
 )]
-pub(crate) fn admit(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Option<(Verdict, Next)> {
+pub(crate) fn admit(
+    limit: &Limit,
+    cell: Option<CounterState>,
+    cost: u32,
+    now: Timestamp,
+) -> Option<(Verdict, NextState)> {
     let tick = limit.tick();
     let (debt, at) = debt_at(limit, cell, now);
     let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
@@ -44,12 +49,12 @@ pub(crate) fn admit(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp
         remaining: limit.requests_in(room - taken),
         reset_after: restored_at.since(now),
     };
-    let cell = Cell { at: instant(tick, at), value: pack(debt + taken, tick) };
-    Some((verdict, Next { cell, restored_at }))
+    let cell = CounterState { at: instant(tick, at), value: pack(debt + taken, tick) };
+    Some((verdict, NextState { cell, restored_at }))
 }
 
 /// What a refused charge is told.
-fn refuse(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Verdict {
+fn refuse(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
     let (debt, at) = debt_at(limit, cell, now);
     let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
     let remaining = limit.requests_in(room);
@@ -70,7 +75,7 @@ fn wanted(limit: &Limit, cost: u32) -> u64 {
 /// The debt still open at `now`, and the tick it speaks of: the later of the clock and the last write, so a
 /// clock that steps back neither pays nor charges anything.
 #[inline]
-fn debt_at(limit: &Limit, cell: Option<Cell>, now: Timestamp) -> (u64, u64) {
+fn debt_at(limit: &Limit, cell: Option<CounterState>, now: Timestamp) -> (u64, u64) {
     let now_ticks = limit.tick().floor(now.as_micros());
     let Some(cell) = cell else { return (0, now_ticks) };
     let written = limit.tick().floor(cell.at.as_micros());
@@ -143,11 +148,11 @@ mod tests {
     use crate::limit::Window;
 
     fn minute(requests: u32, burst: Option<u32>, delay: Option<Span>, algorithm: Algorithm) -> Limit {
-        Limit::shaped(algorithm, requests, Window::Length(Span::from_secs(60)), burst, delay).unwrap()
+        Limit::with_options(algorithm, requests, Window::Length(Span::from_secs(60)), burst, delay).unwrap()
     }
 
-    fn charge(limit: &Limit, cell: &mut Option<Cell>, cost: u32, now: Timestamp) -> Verdict {
-        let judgement = judge(limit, *cell, cost, now);
+    fn charge(limit: &Limit, cell: &mut Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
+        let judgement = evaluate(limit, *cell, cost, now);
         *cell = judgement.next.map(|next| next.cell).or(*cell);
         judgement.verdict
     }

@@ -3,12 +3,12 @@
 //! Only admitted requests are counted. At most `requests` pass per window, and so at most twice that in any
 //! span of a window's length, just before and just after a boundary.
 
-use super::{Cell, Judgement, Next, Outcome, Verdict};
+use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::{Limit, Window};
 use crate::time::{Span, Timestamp};
 
 /// Judges one charge against the count of the window that contains `now`.
-pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
+pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
     // A count from a window ahead of the clock still stands: its window is the one we are in.
     let moment = cell.map_or(now, |cell| cell.at.max(now));
     let (start, end) = bounds(limit, moment);
@@ -24,7 +24,7 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
         } else {
             Outcome::Refuse { retry_after: until_end }
         };
-        return Judgement { verdict: Verdict { outcome, remaining: narrow(left), reset_after }, next: None };
+        return Evaluation { verdict: Verdict { outcome, remaining: narrow(left), reset_after }, next: None };
     }
     let used = used + u64::from(cost);
     let verdict = Verdict {
@@ -32,8 +32,9 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
         remaining: narrow(left - u64::from(cost)),
         reset_after: if used > 0 { until_end } else { Span::ZERO },
     };
-    let next = (cost > 0).then_some(Next { cell: Cell { at: start, value: used }, restored_at: end });
-    Judgement { verdict, next }
+    let next =
+        (cost > 0).then_some(NextState { cell: CounterState { at: start, value: used }, restored_at: end });
+    Evaluation { verdict, next }
 }
 
 /// The window that contains `now`: its start, and the start of the next.
@@ -65,18 +66,18 @@ mod tests {
         let month = Calendar::new(CalendarUnit::Month(1), "America/New_York").unwrap();
         let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Calendar(Arc::new(month))).unwrap();
         let (start, end) = bounds(&limit, Timestamp::from_secs(1_773_000_000));
-        let first = judge(&limit, None, 1, start).next.map(|next| next.cell);
+        let first = evaluate(&limit, None, 1, start).next.map(|next| next.cell);
         let last_moment = Timestamp::from_micros(end.as_micros() - 1);
-        let refused = judge(&limit, first, 1, last_moment).verdict;
+        let refused = evaluate(&limit, first, 1, last_moment).verdict;
         assert_eq!(refused.outcome, Outcome::Refuse { retry_after: Span::from_micros(1) });
-        assert!(judge(&limit, first, 1, end).verdict.admits());
+        assert!(evaluate(&limit, first, 1, end).verdict.admits());
     }
 
     #[test]
     fn clock_going_back_into_the_last_window_admits_nothing_extra() {
         let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Length(Span::from_secs(60))).unwrap();
-        let cell = judge(&limit, None, 1, Timestamp::from_secs(120)).next.map(|next| next.cell);
-        let earlier = judge(&limit, cell, 1, Timestamp::from_secs(119)).verdict;
+        let cell = evaluate(&limit, None, 1, Timestamp::from_secs(120)).next.map(|next| next.cell);
+        let earlier = evaluate(&limit, cell, 1, Timestamp::from_secs(119)).verdict;
         assert_eq!(earlier.outcome, Outcome::Refuse { retry_after: Span::from_secs(61) });
     }
 }

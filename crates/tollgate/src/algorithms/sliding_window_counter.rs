@@ -5,7 +5,7 @@
 //! in any span of a window's length. A client that never stops asking gets `requests - 1` per window in the long run
 //! (one every other window if `requests` is 1): the last unit is free only when the older window has faded entirely.
 
-use super::{Cell, Judgement, Next, Outcome, Verdict};
+use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
@@ -20,7 +20,7 @@ struct Counts {
 }
 
 /// Judges one charge against the weighted count.
-pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Judgement {
+pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
     let counts = roll(limit, cell, now);
     let window = limit.window_ticks();
     let requests = u64::from(limit.requests());
@@ -45,11 +45,11 @@ pub fn judge(limit: &Limit, cell: Option<Cell>, cost: u32, now: Timestamp) -> Ju
         remaining: remaining - cost,
         reset_after: reset_after(limit, &after, now),
     };
-    let next = (cost > 0).then(|| Next {
-        cell: Cell { at: instant(limit, after.start), value: after.current << 32 | after.previous },
+    let next = (cost > 0).then(|| NextState {
+        cell: CounterState { at: instant(limit, after.start), value: after.current << 32 | after.previous },
         restored_at: instant(limit, after.start + 2 * window),
     });
-    Judgement { verdict, next }
+    Evaluation { verdict, next }
 }
 
 /// Ticks from the start of the current window until at most `spare` is used.
@@ -71,7 +71,7 @@ fn share(part: u64, whole: u64, window: u64) -> u64 {
 }
 
 /// The counts at `now`. A state ahead of the clock keeps its window, of which nothing has gone yet.
-fn roll(limit: &Limit, cell: Option<Cell>, now: Timestamp) -> Counts {
+fn roll(limit: &Limit, cell: Option<CounterState>, now: Timestamp) -> Counts {
     let window = limit.window_ticks();
     let now_ticks = limit.tick().floor(now.as_micros());
     let elapsed = now_ticks % window;
@@ -106,8 +106,8 @@ pub(super) fn window_start(limit: &Limit, now: Timestamp) -> Timestamp {
     instant(limit, ticks - ticks % limit.window_ticks())
 }
 
-fn refuse(outcome: Outcome, remaining: u32, reset_after: Span) -> Judgement {
-    Judgement { verdict: Verdict { outcome, remaining, reset_after }, next: None }
+fn refuse(outcome: Outcome, remaining: u32, reset_after: Span) -> Evaluation {
+    Evaluation { verdict: Verdict { outcome, remaining, reset_after }, next: None }
 }
 
 fn instant(limit: &Limit, ticks: u64) -> Timestamp {
@@ -131,12 +131,12 @@ mod tests {
         let now = Timestamp::from_secs(59);
         let mut cell = None;
         for _ in 0..100 {
-            cell = judge(&limit, cell, 1, now).next.map(|next| next.cell);
+            cell = evaluate(&limit, cell, 1, now).next.map(|next| next.cell);
         }
-        let refused = judge(&limit, cell, 1, now).verdict;
+        let refused = evaluate(&limit, cell, 1, now).verdict;
         assert_eq!(refused.outcome, Outcome::Refuse { retry_after: Span::from_micros(1_600_000) });
-        assert!(!judge(&limit, cell, 1, now + Span::from_micros(1_599_999)).verdict.admits());
-        assert!(judge(&limit, cell, 1, now + Span::from_micros(1_600_000)).verdict.admits());
+        assert!(!evaluate(&limit, cell, 1, now + Span::from_micros(1_599_999)).verdict.admits());
+        assert!(evaluate(&limit, cell, 1, now + Span::from_micros(1_600_000)).verdict.admits());
     }
 
     #[test]
@@ -147,7 +147,7 @@ mod tests {
         let mut admitted = 0;
         // Everything in the last instant of one window, then greedily until the end of the next.
         for micros in (999_999..1_999_999).step_by(1_000) {
-            while let Some(next) = judge(&limit, cell, 1, Timestamp::from_micros(micros)).next {
+            while let Some(next) = evaluate(&limit, cell, 1, Timestamp::from_micros(micros)).next {
                 cell = Some(next.cell);
                 admitted += 1;
             }

@@ -36,7 +36,7 @@ impl Log {
     }
 
     /// What one charge would be told. Changes nothing.
-    pub fn judge(&self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
+    pub fn evaluate(&self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
         let window = limit.window_length();
         let moment = self.moment(now);
         let requests = u64::from(limit.requests());
@@ -93,7 +93,7 @@ impl Log {
     }
 
     /// The same log with every entry at `now`, if it lies impossibly far ahead of it.
-    pub fn heal(&self, limit: &Limit, now: Timestamp) -> Option<Log> {
+    pub fn rewind_future(&self, limit: &Limit, now: Timestamp) -> Option<Log> {
         let ahead = self.last()? > now + super::tolerance(limit);
         ahead.then(|| Log::from_entries([(now, narrow(self.total))]))
     }
@@ -151,9 +151,9 @@ mod tests {
         log.record(&limit, 1, Timestamp::from_secs(5));
         let almost = Timestamp::from_micros(5_999_999);
         assert_eq!(
-            log.judge(&limit, 1, almost).outcome,
+            log.evaluate(&limit, 1, almost).outcome,
             Outcome::Refuse { retry_after: Span::from_micros(1) }
         );
-        assert!(log.judge(&limit, 1, Timestamp::from_secs(6)).admits());
+        assert!(log.evaluate(&limit, 1, Timestamp::from_secs(6)).admits());
     }
 }

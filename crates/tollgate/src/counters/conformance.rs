@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Each case becomes a test with a fresh store. A store that takes the caller's word for the time is driven by
-//! [`Stepped`], and every comparison is exact. A store with a clock of its own brings a [`Harness`] that says what
+//! [`ManualClock`], and every comparison is exact. A store with a clock of its own brings a [`Harness`] that says what
 //! time it is, lets time pass by waiting, and admits by how much it may be off; `conformance!(harness = …)` then runs
 //! the same cases with windows short enough to wait for. Subjects are random, so a store may be shared and old.
 
@@ -25,7 +25,7 @@ use smallvec::SmallVec;
 
 use super::{Charge, Charges, CounterAdmin, CounterId, CounterStore, Effect, PenaltyCharge, Verdicts};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, Cell, Outcome, Verdict};
+use crate::algorithms::{self, CounterState, Outcome, Verdict};
 use crate::identity::{Client, Id, Seed, Subject};
 use crate::limit::{Algorithm, Limit, Window};
 use crate::penalties::PenaltyPolicy;
@@ -58,19 +58,19 @@ pub trait Harness: Sync {
 }
 
 /// The harness of a store that takes the caller's word for the time.
-pub struct Stepped<S> {
+pub struct ManualClock<S> {
     store: S,
     now: AtomicU64,
 }
 
-impl<S> Stepped<S> {
+impl<S> ManualClock<S> {
     /// The store, on the first day of 2026.
     pub fn new(store: S) -> Self {
-        Stepped { store, now: AtomicU64::new(Timestamp::from_secs(1_767_225_600).as_micros()) }
+        ManualClock { store, now: AtomicU64::new(Timestamp::from_secs(1_767_225_600).as_micros()) }
     }
 }
 
-impl<S: CounterStore + CounterAdmin> Harness for Stepped<S> {
+impl<S: CounterStore + CounterAdmin> Harness for ManualClock<S> {
     type Store = S;
 
     fn store(&self) -> &S {
@@ -153,7 +153,7 @@ macro_rules! __conformance {
         [$((stringify!($case), $crate::counters::conformance::$case as fn(&_))),+]
     };
     ($store:expr) => {
-        $crate::__conformance! { harness = $crate::counters::conformance::Stepped::new($store) }
+        $crate::__conformance! { harness = $crate::counters::conformance::ManualClock::new($store) }
     };
 }
 
@@ -522,7 +522,7 @@ impl Watched {
     }
 
     fn penalty<'a>(&'a self, policy: &'a PenaltyPolicy) -> PenaltyCharge<'a> {
-        PenaltyCharge { subject: self.subject, client: self.client(), policy, own_charges: u32::MAX }
+        PenaltyCharge { subject: self.subject, client: self.client(), policy, client_charges: u32::MAX }
     }
 
     fn ask<H: Harness>(&self, harness: &H, gauge: &Gauge, policy: &PenaltyPolicy) -> Verdicts {
@@ -532,7 +532,7 @@ impl Watched {
 
     /// Violations on record and whether the client is kept out.
     fn record<H: Harness>(&self, harness: &H) -> Option<(usize, bool)> {
-        let Ok(list) = harness.block_on(harness.store().penalised(usize::MAX, harness.now())) else {
+        let Ok(list) = harness.block_on(harness.store().penalized_clients(usize::MAX, harness.now())) else {
             panic!("the store gave no list");
         };
         let shown = self.client().to_string();
@@ -553,10 +553,10 @@ pub fn cooldown_refuses_whatever_the_limits_say<H: Harness>(harness: &H) {
         (Gauge::long(Algorithm::FixedWindow, 1), Gauge::long(Algorithm::FixedWindow, 9), Watched::new());
     assert!(client.ask(harness, &used_up, &policy).verdicts[0].admits());
     assert!(!client.ask(harness, &used_up, &policy).verdicts[0].admits());
-    let kept_out = client.ask(harness, &free, &policy);
-    assert!(kept_out.kept_out, "{kept_out:?}");
-    assert!(kept_out.verdicts.iter().all(|verdict| verdict.remaining == 9), "{kept_out:?}");
-    let Some(left) = kept_out.cooldown else { panic!("no cooldown: {kept_out:?}") };
+    let in_cooldown = client.ask(harness, &free, &policy);
+    assert!(in_cooldown.in_cooldown, "{in_cooldown:?}");
+    assert!(in_cooldown.verdicts.iter().all(|verdict| verdict.remaining == 9), "{in_cooldown:?}");
+    let Some(left) = in_cooldown.cooldown else { panic!("no cooldown: {in_cooldown:?}") };
     assert!(left <= policy.base_cooldown);
     assert_eq!(remaining(harness, &free), 9);
     assert!(Watched::new().ask(harness, &free, &policy).verdicts[0].admits(), "another client");
@@ -654,7 +654,7 @@ pub fn limits_change_and_consumption_stays<H: Harness>(harness: &H) {
 /// A counter as the pure functions keep it, asked by one caller at a time: what a store is compared with.
 #[derive(Clone, Debug, Default)]
 pub struct Reference {
-    cell: Option<Cell>,
+    cell: Option<CounterState>,
     log: Log,
 }
 
@@ -662,13 +662,13 @@ impl Reference {
     /// What a charge is told; it is taken if it is admitted.
     pub fn charge(&mut self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
         if limit.algorithm() == Algorithm::SlidingWindowLog {
-            let verdict = self.log.judge(limit, cost, now);
+            let verdict = self.log.evaluate(limit, cost, now);
             if verdict.admits() && cost > 0 {
                 self.log.record(limit, cost, now);
             }
             return verdict;
         }
-        let judgement = algorithms::judge(limit, self.cell, cost, now);
+        let judgement = algorithms::evaluate(limit, self.cell, cost, now);
         self.cell = judgement.next.map(|next| next.cell).or(self.cell);
         judgement.verdict
     }

@@ -1,7 +1,7 @@
 //! Counters in this process's memory: sharded, bounded, exact.
 //!
 //! A counter is 32 bytes: a 16-byte key (subject and limit, hashed; no strings are kept) and a 16-byte packed
-//! [`Cell`](crate::algorithms::Cell). A decision locks the shards of its keys in ascending order, judges all
+//! [`CounterState`](crate::algorithms::CounterState). A decision locks the shards of its keys in ascending order, judges all
 //! charges, and commits all or none.
 //!
 //! **When a shard is full**, counters that are as good as new are dropped first; that loses nothing. If every
@@ -12,12 +12,12 @@
 //!
 //! **When a limit is lowered**, counters last longer than they say: a counter knows how long it lasts, by the limit it was
 //! written under, and no limit. Which of them are that limit's cannot be told, so each that there is lasts longer by as much
-//! as the limit became slower ([`Slower`]); the others are forgotten later than they could be, and nothing else.
+//! as the limit became slower ([`RetentionExtension`]); the others are forgotten later than they could be, and nothing else.
 
-mod holders;
-mod packed;
-mod records;
-mod room;
+mod entry;
+mod eviction;
+mod fair_share;
+mod penalties;
 mod shard;
 mod snapshot;
 mod table;
@@ -27,11 +27,12 @@ use std::num::NonZeroUsize;
 
 use smallvec::{SmallVec, smallvec};
 
-pub(super) use self::holders::Holder;
-use self::shard::{Judged, Shard};
+pub(super) use self::fair_share::TenantSlot;
+use self::shard::{Evaluated, Shard};
 pub use self::snapshot::SnapshotError;
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, Penalised, Slower, StoreError, Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, RetentionExtension, StoreError,
+    Verdicts,
 };
 use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -56,7 +57,7 @@ pub struct MemoryBounds {
 impl MemoryBounds {
     /// The least [`log_bytes_max`](Self::log_bytes_max) with which clients of a `sliding_window_log` of so many requests have logs of
     /// their own: each of 256 shards must have room for one, beside that which is left for those that newcomers share.
-    pub const fn log_bytes_least(requests: u32) -> usize {
+    pub const fn log_bytes_min(requests: u32) -> usize {
         let bytes = shard::bytes_of_log(requests);
         SHARDS * (bytes + bytes / 31)
     }
@@ -78,7 +79,7 @@ impl Default for MemoryBounds {
 /// assert_eq!(counters.len(), 0);
 /// ```
 pub struct MemoryCounters {
-    /// One lock per shard; all logic is in [`Shard`], and in `room` and `records` what is not about charges.
+    /// One lock per shard; all logic is in [`Shard`], and in `eviction` and `penalties` what is not about charges.
     shards: Box<[Padded]>,
 }
 
@@ -158,8 +159,8 @@ impl MemoryCounters {
     }
 
     /// Decisions that had to share an overflow counter because a shard was full.
-    pub fn overflows(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.0).overflows()).sum()
+    pub fn overflow_charges(&self) -> u64 {
+        self.shards.iter().map(|shard| lock(&shard.0).overflow_charges()).sum()
     }
 
     /// Drops what is as good as new from one shard in turn. Called from time to time, it keeps memory at what is
@@ -187,7 +188,7 @@ impl MemoryCounters {
         lock(&self.shards[key.shard()].0).take(key, charge, now)
     }
 
-    /// Whether there is a counter by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.
+    /// Whether there is a counter by what [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) knows it by.
     pub(super) fn holds(&self, name: u128) -> bool {
         let key = Key::of(name);
         let shard = lock(&self.shards[key.shard()].0);
@@ -196,21 +197,21 @@ impl MemoryCounters {
 
     /// Counts again what was [taken](Self::take) out, beside what was counted meanwhile. More than the limit holds is as
     /// good as the limit.
-    pub(super) fn put_back(&self, charge: &Charge<'_>, holder: Holder, now: Timestamp) {
+    pub(super) fn put_back(&self, charge: &Charge<'_>, holder: TenantSlot, now: Timestamp) {
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
         let held = shard.take(key, charge, now);
         let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
         let charge = Charge { cost, ..*charge };
-        let judged = shard.judge(key, holder, &charge, now);
-        shard.commit(&judged, &charge, now);
+        let evaluated = shard.evaluate(key, holder, &charge, now);
+        shard.commit(&evaluated, &charge, now);
     }
 
-    /// Forgets a counter or a record by what [`Limiter::forget_local`](crate::Limiter::forget_local) knows it by.
-    pub(super) fn forget(&self, name: u128) {
-        let key = Key::of(name);
+    /// Forgets a counter or a record by what [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) knows it by.
+    pub(super) fn discard(&self, key: u128) {
+        let key = Key::of(key);
         let mut shard = lock(&self.shards[key.shard()].0);
-        shard.forget(key);
+        shard.remove(key);
         shard.pardon(key);
     }
 
@@ -229,36 +230,36 @@ impl MemoryCounters {
     #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
-        let kept_out = charges.penalty.and_then(|penalty| {
+        let in_cooldown = charges.penalty.and_then(|penalty| {
             let key = Key::of(penalty.subject.0);
-            locked.shard(key).cooldown_left(key, &penalty, now)
+            locked.shard(key).cooldown_remaining(key, &penalty, now)
         });
-        let holder = Holder::of(charges.tenant);
-        let judged: SmallVec<[Judged; 4]> = (charges.charges.iter())
+        let holder = TenantSlot::of(charges.tenant);
+        let evaluated: SmallVec<[Evaluated; 4]> = (charges.charges.iter())
             .map(|charge| {
                 let key = Key::new(charge.subject, charge.counter);
-                locked.shard(key).judge(key, holder, charge, now)
+                locked.shard(key).evaluate(key, holder, charge, now)
             })
             .collect();
         let mut verdicts = Verdicts {
-            verdicts: judged.iter().map(|judged| judged.verdict).collect(),
-            cooldown: kept_out,
-            kept_out: kept_out.is_some(),
+            verdicts: evaluated.iter().map(|evaluated| evaluated.verdict).collect(),
+            cooldown: in_cooldown,
+            in_cooldown: in_cooldown.is_some(),
         };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {
-            let judged = charges.charges.iter().zip(&judged);
-            for ((charge, judged), verdict) in judged.zip(&mut verdicts.verdicts) {
+            let evaluated = charges.charges.iter().zip(&evaluated);
+            for ((charge, evaluated), verdict) in evaluated.zip(&mut verdicts.verdicts) {
                 let shard = locked.shard(Key::new(charge.subject, charge.counter));
-                *verdict = shard.uncharged(judged, charge, now);
+                *verdict = shard.uncharged(evaluated, charge, now);
             }
         }
-        if charges.dry_run || verdicts.kept_out {
+        if charges.dry_run || verdicts.in_cooldown {
             return verdicts;
         }
-        for (charge, judged) in charges.charges.iter().zip(&judged) {
+        for (charge, evaluated) in charges.charges.iter().zip(&evaluated) {
             let shard = locked.shard(Key::new(charge.subject, charge.counter));
-            if admitted { shard.commit(judged, charge, now) } else { shard.repair(judged, charge, now) }
+            if admitted { shard.commit(evaluated, charge, now) } else { shard.repair(evaluated, charge, now) }
         }
         let cooldown = if admitted { None } else { locked.note_refusal(charges, &verdicts, now) };
         Verdicts { cooldown, ..verdicts }
@@ -291,7 +292,7 @@ impl Locked<'_> {
         let penalty = charges.penalty?;
         let episode = verdicts.episode(charges)?;
         let key = Key::of(penalty.subject.0);
-        self.shard(key).note_refusal(key, Holder::of(charges.tenant), &penalty, episode, now)
+        self.shard(key).note_refusal(key, TenantSlot::of(charges.tenant), &penalty, episode, now)
     }
 }
 
@@ -304,12 +305,12 @@ impl CounterStore for MemoryCounters {
         ready(Ok(self.charge_all_now(charges, now)))
     }
 
-    fn slow_down(&self, slower: &Slower) {
+    fn extend_retention(&self, slower: &RetentionExtension) {
         if let Some(name) = slower.counter {
             let key = Key::of(name);
-            lock(&self.shards[key.shard()].0).slow_down_one(key, slower);
+            lock(&self.shards[key.shard()].0).extend_retention_of(key, slower);
         } else {
-            self.shards.iter().for_each(|shard| lock(&shard.0).slow_down(slower));
+            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(slower));
         }
     }
 }
@@ -318,7 +319,7 @@ impl CounterAdmin for MemoryCounters {
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send {
         let mut locked = self.lock_ascending(charges);
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
-        let forgotten = keys.filter(|key| locked.shard(*key).forget(*key)).count();
+        let forgotten = keys.filter(|key| locked.shard(*key).remove(*key)).count();
         if let Some(penalty) = charges.penalty {
             locked.shard(Key::of(penalty.subject.0)).pardon(Key::of(penalty.subject.0));
         }
@@ -331,13 +332,13 @@ impl CounterAdmin for MemoryCounters {
         ready(Ok(found))
     }
 
-    fn penalised(
+    fn penalized_clients(
         &self,
         count_max: usize,
         now: Timestamp,
-    ) -> impl Future<Output = Result<Vec<Penalised>, StoreError>> + Send {
-        let mut found: Vec<Penalised> =
-            self.shards.iter().flat_map(|shard| lock(&shard.0).penalised(now)).collect();
+    ) -> impl Future<Output = Result<Vec<PenalizedClient>, StoreError>> + Send {
+        let mut found: Vec<PenalizedClient> =
+            self.shards.iter().flat_map(|shard| lock(&shard.0).penalized_clients(now)).collect();
         found.sort_unstable_by(|a, b| {
             b.cooldown_until.cmp(&a.cooldown_until).then_with(|| a.client.cmp(&b.client))
         });

@@ -157,7 +157,7 @@ fn used_store() -> (MemoryCounters, Vec<Limit>) {
 fn refuse_watched(store: &MemoryCounters, limit: &Limit, subject: Subject, name: &str) {
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let client = Client::User(Id::parse(name).unwrap());
-    let penalty = Some(PenaltyCharge { subject, client, policy: &policy, own_charges: u32::MAX });
+    let penalty = Some(PenaltyCharge { subject, client, policy: &policy, client_charges: u32::MAX });
     let all = Charges { penalty, ..charges([one(limit, subject, 9)]) };
     while store.charge_all_now(&all, NOW).cooldown.is_none() {}
 }
@@ -168,8 +168,8 @@ fn saved(store: &MemoryCounters) -> Vec<u8> {
     bytes
 }
 
-fn penalised(store: &MemoryCounters) -> Vec<tollgate::counters::Penalised> {
-    conformance::block_on(store.penalised(usize::MAX, NOW)).unwrap()
+fn penalized_clients(store: &MemoryCounters) -> Vec<tollgate::counters::PenalizedClient> {
+    conformance::block_on(store.penalized_clients(usize::MAX, NOW)).unwrap()
 }
 
 #[test]
@@ -177,8 +177,8 @@ fn counters_logs_and_penalties_come_back_from_a_snapshot() {
     let (store, limits) = used_store();
     let restored = MemoryCounters::default();
     assert_eq!(restored.restore(saved(&store).as_slice()).unwrap(), Seed([7; 16]));
-    assert_eq!((restored.len(), penalised(&restored)), (store.len(), penalised(&store)));
-    assert_eq!(penalised(&store).len(), 5);
+    assert_eq!((restored.len(), penalized_clients(&restored)), (store.len(), penalized_clients(&store)));
+    assert_eq!(penalized_clients(&store).len(), 5);
     for later in [0, 600, 1_800, 3_600, 7_200].map(|secs| NOW + Span::from_secs(secs)) {
         for (limit, number) in limits.iter().flat_map(|limit| (0..41).map(move |number| (limit, number))) {
             let (before, after) =
@@ -195,7 +195,7 @@ fn a_snapshot_leaves_out_what_is_restored() {
     store.save(Seed([7; 16]), NOW + Span::from_secs(86_400), &mut bytes).unwrap();
     let restored = MemoryCounters::default();
     restored.restore(bytes.as_slice()).unwrap();
-    assert!(restored.is_empty() && penalised(&restored).is_empty());
+    assert!(restored.is_empty() && penalized_clients(&restored).is_empty());
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_snapshot_cut_short_anywhere_is_refused() {
         assert!(cut.is_err(), "{length} of {} bytes were taken for a snapshot", bytes.len());
     }
     let longer = [bytes.as_slice(), &[0]].concat();
-    assert!(matches!(MemoryCounters::default().restore(longer.as_slice()), Err(SnapshotError::Damaged)));
+    assert!(matches!(MemoryCounters::default().restore(longer.as_slice()), Err(SnapshotError::Corrupt)));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_snapshot_with_any_bit_turned_is_refused() {
 #[test]
 fn a_file_that_is_no_snapshot_is_called_foreign() {
     for foreign in [b"tollgat1aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
-        assert!(matches!(MemoryCounters::default().restore(foreign), Err(SnapshotError::Foreign)));
+        assert!(matches!(MemoryCounters::default().restore(foreign), Err(SnapshotError::UnknownFormat)));
     }
     assert!(matches!(MemoryCounters::default().restore([].as_slice()), Err(SnapshotError::Io(_))));
 }

@@ -28,7 +28,7 @@ fn t16_a_full_table_holds_as_many_counters_as_it_may_and_not_one_more() {
         assert!(store.len() <= keys_max, "{} counters, and at most {keys_max} may be", store.len());
         // What is kept free is little: for counters that newcomers share, and for other tenants.
         assert!(store.len() >= keys_max * 7 / 8, "{} of {keys_max} counters", store.len());
-        assert!(store.overflows() > 0);
+        assert!(store.overflow_charges() > 0);
     }
 }
 
@@ -50,11 +50,11 @@ fn t16_restored_counters_make_room_and_used_ones_stay() {
     let (passing, mut staying, mut newcomers) = (0..16_000, 20_000..28_000, 30_000..46_000);
     assert!(passing.into_iter().all(|number| charge(&store, &second, subject(number), 1, NOW).admits()));
     assert!(staying.clone().all(|number| charge(&store, &day, subject(number), 1, NOW).admits()));
-    assert_eq!((store.len(), store.overflows()), (24_000, 0));
+    assert_eq!((store.len(), store.overflow_charges()), (24_000, 0));
 
     let later = NOW + Span::from_secs(5);
     assert!(newcomers.all(|number| charge(&store, &day, subject(number), 1, later).admits()));
-    assert_eq!(store.overflows(), 0, "each has a counter of its own");
+    assert_eq!(store.overflow_charges(), 0, "each has a counter of its own");
     assert!(store.len() < 40_000, "those that were as good as new are gone");
     assert!(staying.all(|number| !charge(&store, &day, subject(number), 1, later).admits()));
 }
@@ -72,9 +72,9 @@ fn t16_a_repaired_counter_can_make_room_as_soon_as_it_is_restored() {
         "a look finds no room, for a year to come"
     );
     assert!(!charge(&store, &second, same_shard(1), 1, NOW).admits());
-    let overflows = store.overflows();
+    let overflow_charges = store.overflow_charges();
     assert!(charge(&store, &second, same_shard(3), 1, NOW + Span::from_secs(2)).admits());
-    assert_eq!(store.overflows(), overflows, "the repaired one was dropped for the newcomer");
+    assert_eq!(store.overflow_charges(), overflow_charges, "the repaired one was dropped for the newcomer");
 }
 
 #[test]
@@ -89,20 +89,24 @@ fn t16_logs_stay_within_the_bytes_set_aside_for_them() {
     }
     // One log may be shared per shard beyond the bound, which is divided among them.
     assert!(store.bytes() <= log_bytes_max + SHARDS * 8_192, "{} bytes", store.bytes());
-    assert!(store.overflows() > 0);
+    assert!(store.overflow_charges() > 0);
 }
 
 #[test]
 fn t16_the_least_bytes_of_logs_are_room_for_one_in_each_shard() {
     for requests in [1, 7, 100, 10_000] {
         let logged = limit(Algorithm::SlidingWindowLog, requests, DAY);
-        let overflows = |log_bytes_max| {
+        let overflow_charges = |log_bytes_max| {
             let store = MemoryCounters::new(MemoryBounds { log_bytes_max, ..MemoryBounds::default() });
             assert!(charge(&store, &logged, subject(1), 1, NOW).admits());
-            store.overflows()
+            store.overflow_charges()
         };
-        let least = MemoryBounds::log_bytes_least(requests);
-        assert_eq!((overflows(least), overflows(least - 2 * SHARDS)), (0, 1), "{requests} requests");
+        let least = MemoryBounds::log_bytes_min(requests);
+        assert_eq!(
+            (overflow_charges(least), overflow_charges(least - 2 * SHARDS)),
+            (0, 1),
+            "{requests} requests"
+        );
     }
 }
 
@@ -117,7 +121,7 @@ fn t16_logs_that_are_restored_make_room_for_others() {
         }
         now = now + Span::from_secs(2);
     }
-    assert_eq!(store.overflows(), 0, "there was always room for those of one second");
+    assert_eq!(store.overflow_charges(), 0, "there was always room for those of one second");
 }
 
 #[test]
@@ -143,6 +147,6 @@ fn t16_clients_that_come_and_go_find_room_again_though_not_each_has_it_looked_fo
     let admitted = (0..20_000_000_u64 / 40)
         .filter(|number| charge(&store, &second, subject(*number), 1, spread(*number)).admits())
         .count();
-    assert_eq!((admitted, store.overflows()), (500_000, 0));
+    assert_eq!((admitted, store.overflow_charges()), (500_000, 0));
     assert!(store.len() <= SHARDS * 1_000);
 }

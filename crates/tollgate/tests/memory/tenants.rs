@@ -49,10 +49,10 @@ fn t16_a_tenant_that_invents_clients_leaves_room_for_those_of_others() {
             let store = roomy();
             let day = limit(algorithm, 2, DAY);
             flood(&store, &day, loud, 400_000);
-            let overflows = store.overflows();
-            assert!(overflows > 200_000, "{algorithm}: the flood does not fit");
+            let overflow_charges = store.overflow_charges();
+            assert!(overflow_charges > 200_000, "{algorithm}: the flood does not fit");
             assert!(each_has_its_own(&store, &day, quiet, 1_000), "{algorithm}: {quiet:?} beside {loud:?}");
-            assert_eq!(store.overflows(), overflows, "{algorithm}");
+            assert_eq!(store.overflow_charges(), overflow_charges, "{algorithm}");
         }
     }
 }
@@ -100,9 +100,9 @@ fn who_holds_what_comes_back_from_a_snapshot() {
         let mut bytes = Vec::new();
         store.save(SEED, NOW, &mut bytes).unwrap();
         restored.restore(bytes.as_slice()).unwrap();
-        let (held, overflows) = (restored.len(), restored.overflows());
+        let (held, overflow_charges) = (restored.len(), restored.overflow_charges());
         assert_eq!(flood(&restored, &day, LOUD, 400_000), flood(&store, &day, LOUD, 400_000));
-        assert!(restored.overflows() > overflows && restored.len() == held, "{algorithm}");
+        assert!(restored.overflow_charges() > overflow_charges && restored.len() == held, "{algorithm}");
         assert!(each_has_its_own(&restored, &day, QUIET, 1_000), "{algorithm}");
     }
 }
@@ -138,14 +138,14 @@ fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
     let bounds = MemoryBounds { penalties_max: SHARDS * 200, ..MemoryBounds::default() };
     let store = MemoryCounters::new(bounds);
     let never = limit(Algorithm::FixedWindow, 1, DAY);
-    let is_kept_out = |tenant: &'static str, number: u64| {
+    let is_in_cooldown = |tenant: &'static str, number: u64| {
         let name = format!("client {number}");
         let (subject, tenant) = (subject(number), Tenant::new(Id::parse(tenant).unwrap(), SEED));
         let penalty = PenaltyCharge {
             subject,
             client: Client::User(Id::parse(&name).unwrap()),
             policy: &policy,
-            own_charges: u32::MAX,
+            client_charges: u32::MAX,
         };
         // More than the limit holds is no refusal: the first takes it all, the second is refused.
         (0..2).any(|_| {
@@ -157,9 +157,9 @@ fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
             store.charge_all_now(&charges, NOW).cooldown.is_some()
         })
     };
-    let kept_out = (0..100_000).filter(|number| is_kept_out("loud", *number)).count();
-    assert!(kept_out < SHARDS * 200, "{kept_out}: there is no room for all of them");
-    assert!((200_000..200_100).all(|number| is_kept_out("quiet", number)));
+    let in_cooldown = (0..100_000).filter(|number| is_in_cooldown("loud", *number)).count();
+    assert!(in_cooldown < SHARDS * 200, "{in_cooldown}: there is no room for all of them");
+    assert!((200_000..200_100).all(|number| is_in_cooldown("quiet", number)));
 }
 
 #[test]

@@ -17,7 +17,7 @@ const ADVERSARIES: u64 = 60;
 
 fn limit(algorithm: Algorithm, requests: u32, burst: Option<u32>) -> Limit {
     let window = Window::Length(Span::from_micros(u64::try_from(WINDOW).unwrap()));
-    Limit::shaped(algorithm, requests, window, burst, None).unwrap()
+    Limit::with_options(algorithm, requests, window, burst, None).unwrap()
 }
 
 /// Instants over four windows: boundaries, their neighbours, and as many others as the adversary likes.

@@ -7,7 +7,7 @@ use tollgate::counters::{Charge, Charges, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Limit, MemoryCounters, Timestamp};
 
-use crate::model::{self, Answer, Judged, Numbers, State, Told};
+use crate::model::{self, Answer, Evaluated, Numbers, State, Told};
 use crate::random::{Random, any_limit, narrow, other_numbers, span};
 
 /// The last instant that a counter can carry, in the year 2112.
@@ -67,12 +67,12 @@ impl Trace {
         }
         let cost = self.any_cost();
         let dry_run = self.random.chance(1, 10);
-        let judged = self.judge(cost, self.now);
+        let evaluated = self.evaluate(cost, self.now);
         let told = self.charge(cost, self.now, dry_run);
-        let admitted = self.admits(&judged);
-        self.compare(cost, &judged, &told, admitted && !dry_run);
+        let admitted = self.admits(&evaluated);
+        self.compare(cost, &evaluated, &told, admitted && !dry_run);
         if !dry_run {
-            self.remember(judged, admitted);
+            self.remember(evaluated, admitted);
         }
         if admitted && !dry_run && cost > 0 {
             self.check_what_remains(cost, &told);
@@ -83,8 +83,9 @@ impl Trace {
         }
     }
 
-    fn judge(&self, cost: u32, now: i128) -> Vec<Judged> {
-        let judge = |gauge: &Gauge| model::judge(&gauge.numbers, gauge.state.as_ref(), i128::from(cost), now);
+    fn evaluate(&self, cost: u32, now: i128) -> Vec<Evaluated> {
+        let judge =
+            |gauge: &Gauge| model::evaluate(&gauge.numbers, gauge.state.as_ref(), i128::from(cost), now);
         self.gauges.iter().map(judge).collect()
     }
 
@@ -94,12 +95,12 @@ impl Trace {
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts
     }
 
-    fn compare(&mut self, cost: u32, judged: &[Judged], told: &[Verdict], charged: bool) {
-        assert_eq!(judged.len(), told.len());
+    fn compare(&mut self, cost: u32, evaluated: &[Evaluated], told: &[Verdict], charged: bool) {
+        assert_eq!(evaluated.len(), told.len());
         self.compared.decisions += 1;
-        for ((gauge, judged), verdict) in self.gauges.iter().zip(judged).zip(told) {
+        for ((gauge, evaluated), verdict) in self.gauges.iter().zip(evaluated).zip(told) {
             self.compared.verdicts += 1;
-            let mut expected = verdict_of(&judged.answer, self.now);
+            let mut expected = verdict_of(&evaluated.answer, self.now);
             if !charged {
                 expected = uncharged(expected, &gauge.numbers, gauge.state.as_ref(), self.now);
             }
@@ -111,20 +112,20 @@ impl Trace {
         }
     }
 
-    fn admits(&self, judged: &[Judged]) -> bool {
-        let passes = |(gauge, judged): (&Gauge, &Judged)| {
-            gauge.effect == Effect::Shadow || matches!(judged.answer.told, Told::Admit { .. })
+    fn admits(&self, evaluated: &[Evaluated]) -> bool {
+        let passes = |(gauge, evaluated): (&Gauge, &Evaluated)| {
+            gauge.effect == Effect::Shadow || matches!(evaluated.answer.told, Told::Admit { .. })
         };
-        self.gauges.iter().zip(judged).all(passes)
+        self.gauges.iter().zip(evaluated).all(passes)
     }
 
     /// All that admit are charged, or none: a refusal leaves no trace but the repair of an impossible state.
-    fn remember(&mut self, judged: Vec<Judged>, admitted: bool) {
-        for (gauge, judged) in self.gauges.iter_mut().zip(judged) {
-            if let Told::Refuse { retry_after } = judged.answer.told {
+    fn remember(&mut self, evaluated: Vec<Evaluated>, admitted: bool) {
+        for (gauge, evaluated) in self.gauges.iter_mut().zip(evaluated) {
+            if let Told::Refuse { retry_after } = evaluated.answer.told {
                 self.announced = retry_after;
             }
-            let next = if admitted { judged.charged.or(judged.healed) } else { judged.healed };
+            let next = if admitted { evaluated.charged.or(evaluated.healed) } else { evaluated.healed };
             if let Some(next) = next {
                 gauge.state = Some(next);
             }
@@ -187,7 +188,7 @@ impl Trace {
     fn any_cost(&mut self) -> u32 {
         let at = usize::try_from(self.random.next() % self.gauges.len() as u64).unwrap();
         let capacity = i128::from(self.gauges[at].limit.capacity());
-        let left = model::judge(&self.gauges[at].numbers, self.gauges[at].state.as_ref(), 0, self.now);
+        let left = model::evaluate(&self.gauges[at].numbers, self.gauges[at].state.as_ref(), 0, self.now);
         let left = left.answer.remaining;
         let cost = match self.random.between(0, 15) {
             0 => 0,
@@ -258,7 +259,7 @@ pub(crate) fn uncharged(verdict: Verdict, numbers: &Numbers, state: Option<&Stat
     if !verdict.admits() {
         return verdict;
     }
-    let stands = verdict_of(&model::judge(numbers, state, 0, now).answer, now);
+    let stands = verdict_of(&model::evaluate(numbers, state, 0, now).answer, now);
     Verdict { outcome: verdict.outcome, ..stands }
 }
 

@@ -56,7 +56,7 @@ pub(crate) enum State {
 }
 
 /// An answer, and what is to be remembered after it.
-pub(crate) struct Judged {
+pub(crate) struct Evaluated {
     pub(crate) answer: Answer,
     /// If the charge is taken.
     pub(crate) charged: Option<State>,
@@ -118,7 +118,7 @@ impl Numbers {
 }
 
 /// Judges a charge of `cost` at `now`; a cost of zero asks whether one request would pass.
-pub(crate) fn judge(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> Judged {
+pub(crate) fn evaluate(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> Evaluated {
     let healed = state.and_then(|state| heal(numbers, state, now));
     let seen = healed.as_ref().or(state);
     let (answer, next) = match numbers.algorithm {
@@ -129,7 +129,7 @@ pub(crate) fn judge(numbers: &Numbers, state: Option<&State>, cost: i128, now: i
         Algorithm::FixedWindow => count(numbers, seen, cost, now),
     };
     let admits = matches!(answer.told, Told::Admit { .. });
-    Judged { answer, charged: next.filter(|_| admits && cost > 0), healed: healed.filter(|_| cost > 0) }
+    Evaluated { answer, charged: next.filter(|_| admits && cost > 0), healed: healed.filter(|_| cost > 0) }
 }
 
 /// Semantics 2.11: what lies ahead by more than two windows, and by more than a minute, is set to now, and keeps what was used.

@@ -91,7 +91,7 @@ pub(crate) fn other_numbers(
         _ => random.between(0, 3) * window,
     });
     let numbers = Numbers { algorithm, requests, window, burst, max_delay };
-    let limit = Limit::shaped(
+    let limit = Limit::with_options(
         algorithm,
         narrow(requests),
         Window::Length(span(window)),

@@ -8,7 +8,7 @@ use tollgate::decision::{Answer, Refusal};
 use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
 use crate::compare::{uncharged, verdict_of};
-use crate::model::{self, Judged, Numbers, State, Told};
+use crate::model::{self, Evaluated, Numbers, State, Told};
 use crate::random::{Random, any_limit, span};
 
 struct Gauge {
@@ -43,9 +43,9 @@ fn any_rules(random: &mut Random) -> (String, Vec<Gauge>) {
 }
 
 /// What the verdicts add up to: semantics 2.9.
-fn answer(gauges: &[Gauge], judged: &[Judged]) -> Answer {
-    let enforced = || gauges.iter().zip(judged).filter(|(gauge, _)| gauge.effect == Effect::Enforce);
-    let told = || enforced().map(|(_, judged)| judged.answer.told);
+fn answer(gauges: &[Gauge], evaluated: &[Evaluated]) -> Answer {
+    let enforced = || gauges.iter().zip(evaluated).filter(|(gauge, _)| gauge.effect == Effect::Enforce);
+    let told = || enforced().map(|(_, evaluated)| evaluated.answer.told);
     if told().any(|told| told == Told::Never) {
         return Answer::Refuse { reason: Refusal::CostExceedsLimit, retry_after: None };
     }
@@ -67,16 +67,16 @@ fn compare_one(
 ) -> Result<(), String> {
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) };
-    let judged: Vec<Judged> = (gauges.iter())
-        .map(|gauge| model::judge(&gauge.numbers, gauge.state.as_ref(), i128::from(cost), now))
+    let evaluated: Vec<Evaluated> = (gauges.iter())
+        .map(|gauge| model::evaluate(&gauge.numbers, gauge.state.as_ref(), i128::from(cost), now))
         .collect();
     let decision = limiter.check_now(&request, Timestamp::from_micros(u64::try_from(now).unwrap()));
-    let expected = answer(gauges, &judged);
+    let expected = answer(gauges, &evaluated);
     if decision.answer != expected {
         return Err(format!("{:?} instead of {expected:?}", decision.answer));
     }
-    for ((report, judged), gauge) in decision.reports.iter().zip(&judged).zip(&*gauges) {
-        let mut verdict = verdict_of(&judged.answer, now);
+    for ((report, evaluated), gauge) in decision.reports.iter().zip(&evaluated).zip(&*gauges) {
+        let mut verdict = verdict_of(&evaluated.answer, now);
         if !decision.admits() {
             verdict = uncharged(verdict, &gauge.numbers, gauge.state.as_ref(), now);
         }
@@ -88,8 +88,8 @@ fn compare_one(
             return Err("more remains than the limit".to_owned());
         }
     }
-    for (gauge, judged) in gauges.iter_mut().zip(judged) {
-        let next = if decision.admits() { judged.charged.or(judged.healed) } else { judged.healed };
+    for (gauge, evaluated) in gauges.iter_mut().zip(evaluated) {
+        let next = if decision.admits() { evaluated.charged.or(evaluated.healed) } else { evaluated.healed };
         gauge.state = next.or(gauge.state.take());
     }
     Ok(())

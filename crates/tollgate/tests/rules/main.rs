@@ -1,10 +1,10 @@
 //! Which limits apply: the walk, its index, the short forms and the numbers set for single users.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod evaluation;
+mod normalization;
 mod overrides;
 mod short_forms;
-mod spelling;
-mod walk;
 
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Decision};
@@ -27,7 +27,7 @@ fn request<'a>(path: &'a str, user: &'a str) -> Request<'a> {
 
 /// The rules whose limits were asked, in their order.
 fn asked(decision: &Decision) -> Vec<&str> {
-    decision.reports.iter().map(|report| decision.rule_of(report)).collect()
+    decision.reports.iter().map(|report| decision.rule_name_of(report)).collect()
 }
 
 fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {

@@ -118,16 +118,16 @@ fn numbers_in_force_are_those_in_whose_place_a_checks_own_would_stand() {
             .to_owned(),
     ];
     let limiter = limiter(&rules.concat());
-    let in_force = |path: &str| limiter.rules().numbers_in_force(&request(path, "alice"));
+    let in_force = |path: &str| limiter.rules().limit_in_force(&request(path, "alice"));
     assert_eq!(in_force("/search"), Some(minute(50)));
     assert_eq!(in_force("/free"), None, "whom a rule exempts has none");
     let nobody = Request::new(Endpoint::parse("/search").unwrap());
-    assert_eq!(limiter.rules().numbers_in_force(&nobody), None);
+    assert_eq!(limiter.rules().limit_in_force(&nobody), None);
     set(&limiter, "/search", 3);
     assert_eq!(in_force("/search"), Some(minute(3)));
     let own = minute(2);
     let with_own = Request { limit_override: Some(&own), ..request("/search", "alice") };
-    assert_eq!(limiter.rules().numbers_in_force(&with_own), Some(minute(3)), "not its own");
+    assert_eq!(limiter.rules().limit_in_force(&with_own), Some(minute(3)), "not its own");
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl<'a, 'c> Taken<'a, 'c> {
             let servings = SmallVec::from_elem(Serving::Ask, charges.charges.len());
             return Taken { leases, charges, servings };
         }
-        let watched = |position| charges.penalty.is_some_and(|penalty| penalty.blames(position));
+        let watched = |position| charges.penalty.is_some_and(|penalty| penalty.is_violation(position));
         let serve = |(position, charge)| match leases.take(charge, now) {
             // Whose refusals are counted is refused by the server, which counts them.
             Serving::Scarce(_) if watched(position) => Serving::Ask,
@@ -123,7 +123,8 @@ impl Store {
             for (turn, position) in group.positions.iter().enumerate() {
                 let Serving::AskFor(request, ticket) = &servings[*position] else { continue };
                 let charge = &charges.charges[*position];
-                let told = answer.as_ref().map(|answer| answer.told.get(turn).filter(|_| !answer.kept_out));
+                let told =
+                    answer.as_ref().map(|answer| answer.told.get(turn).filter(|_| !answer.in_cooldown));
                 match told.map(|told| told.and_then(|told| Some((told.verdict, told.grant?)))) {
                     Ok(Some((verdict, grant))) => {
                         self.leases.granted(charge, (request, *ticket), verdict, grant, asked_at);

@@ -75,7 +75,7 @@ impl Store {
         let mut keys: SmallVec<[String; 4]> = SmallVec::new();
         let mut taken: SmallVec<[(usize, u32); 4]> = SmallVec::new();
         // A shard that refused itself has charged nothing, nor one that keeps the client out.
-        if answer.kept_out {
+        if answer.in_cooldown {
             return None;
         }
         let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
@@ -185,13 +185,13 @@ pub(crate) fn merge(
         _ => None,
     });
     let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
-    let (mut cooldown, mut kept_out, mut fault) = (None, false, None);
+    let (mut cooldown, mut in_cooldown, mut fault) = (None, false, None);
     for (group, answer) in groups.iter().zip(answers) {
         match answer {
             Err(error) => fault = fault.or(Some(error)),
             Ok(answer) => {
                 cooldown = cooldown.or(answer.cooldown);
-                kept_out |= answer.kept_out;
+                in_cooldown |= answer.in_cooldown;
                 for (position, told) in group.positions.iter().zip(&answer.told) {
                     verdicts[*position] = Some(told.whole());
                 }
@@ -200,8 +200,8 @@ pub(crate) fn merge(
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     let told = charges.charges.iter().zip(verdicts);
-    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unasked(charge.limit)));
-    let verdicts = Verdicts { verdicts: told.collect(), cooldown, kept_out };
+    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
+    let verdicts = Verdicts { verdicts: told.collect(), cooldown, in_cooldown };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),

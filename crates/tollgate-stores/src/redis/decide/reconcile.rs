@@ -18,7 +18,7 @@ use crate::redis::topology::ShardId;
 impl Store {
     /// Adds what was counted elsewhere, one call per shard, and removes from `held` what was added, or may have been: as any
     /// call that may have been executed it is not sent again.
-    pub(crate) async fn carry(
+    pub(crate) async fn reconcile(
         &self,
         held: &mut Charges<'_>,
         now: Timestamp,

@@ -80,7 +80,7 @@ impl RefusalCache {
         let passed = now - known.told_at;
         let verdicts = known.verdicts.iter().map(|verdict| verdict.after(passed)).collect();
         let cooldown = known.cooldown.map(|cooldown| less(cooldown, passed));
-        Some(Verdicts { verdicts, cooldown, kept_out: cooldown.is_some() })
+        Some(Verdicts { verdicts, cooldown, in_cooldown: cooldown.is_some() })
     }
 
     /// To be called before a server is asked.

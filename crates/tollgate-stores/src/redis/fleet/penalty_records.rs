@@ -6,7 +6,7 @@
 use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Value};
 use tollgate::Timestamp;
-use tollgate::counters::{Penalised, PenaltyCharge};
+use tollgate::counters::{PenalizedClient, PenaltyCharge};
 use tollgate::identity::Subject;
 
 use crate::redis::Store;
@@ -84,18 +84,22 @@ impl Store {
     }
 
     /// Clients on record, the longest kept out first: of those with the latest violations.
-    pub(crate) async fn penalised(&self, count_max: usize, now: Timestamp) -> Result<Vec<Penalised>, Fault> {
+    pub(crate) async fn penalized_clients(
+        &self,
+        count_max: usize,
+        now: Timestamp,
+    ) -> Result<Vec<PenalizedClient>, Fault> {
         let members = self.members(0, LOOKED_AT_MAX).await?;
         let mut found = Vec::new();
         for some in members.chunks(AT_ONCE) {
             let records = join_all(some.iter().map(|member| self.record(member))).await;
             for (member, record) in some.iter().zip(records) {
                 let Some(record) = record? else { continue };
-                let kept_out = record.cooldown_until > now;
-                found.push(Penalised {
+                let in_cooldown = record.cooldown_until > now;
+                found.push(PenalizedClient {
                     client: member.client.clone(),
                     violations: record.violations,
-                    cooldown_until: kept_out.then_some(record.cooldown_until),
+                    cooldown_until: in_cooldown.then_some(record.cooldown_until),
                 });
             }
         }

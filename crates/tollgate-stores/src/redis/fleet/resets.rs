@@ -233,7 +233,7 @@ impl Store {
         let mut left = Charges { charges: read.iter().copied().collect(), ..Charges::default() };
         // From now on: a look takes its time.
         let looked = Instant::now();
-        let carried = self.carry(&mut left, now, looked + self.admin_timeout).await;
+        let carried = self.reconcile(&mut left, now, looked + self.admin_timeout).await;
         let kept: HashSet<u128> = left.charges.iter().chain(&unread).map(lease::key).collect();
         held.charges.retain(|charge| kept.contains(&lease::key(charge)));
         let brought: Vec<_> = read.into_iter().filter(|charge| !kept.contains(&lease::key(charge))).collect();

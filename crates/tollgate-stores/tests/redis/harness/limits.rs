@@ -89,9 +89,9 @@ impl Watched {
         })
     }
 
-    pub(crate) fn penalty(&self, own_charges: u32) -> PenaltyCharge<'_> {
+    pub(crate) fn penalty(&self, client_charges: u32) -> PenaltyCharge<'_> {
         let client = Client::User(Id::parse(&self.name).unwrap());
-        PenaltyCharge { subject: self.subject, client, policy: &self.policy, own_charges }
+        PenaltyCharge { subject: self.subject, client, policy: &self.policy, client_charges }
     }
 }
 

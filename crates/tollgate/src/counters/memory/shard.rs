@@ -2,16 +2,16 @@
 
 use hashbrown::HashTable;
 
-use super::holders::{Holder, Holdings};
-use super::packed::Entry;
+use super::entry::Entry;
+use super::fair_share::{TenantSlot, TenantUsage};
 use super::table::Table;
 use super::{Key, MemoryBounds};
 use crate::algorithms::sliding_window_log::Log;
-use crate::algorithms::{self, Cell, Next, Verdict, bucket};
+use crate::algorithms::{self, CounterState, NextState, Verdict, bucket};
 use crate::counters::Charge;
 use crate::identity::Tenant;
 use crate::limit::Algorithm;
-use crate::penalties::Conduct;
+use crate::penalties::PenaltyState;
 use crate::time::Timestamp;
 
 /// What a log of one counter takes beside its entries: key, bookkeeping and the table's own byte, in a table that has
@@ -22,7 +22,7 @@ const LOG_ENTRY_BYTES: usize = size_of::<(Timestamp, u32)>();
 
 pub(super) struct LogEntry {
     pub(super) key: Key,
-    pub(super) holder: Holder,
+    pub(super) holder: TenantSlot,
     pub(super) log: Log,
     /// Bytes set aside so that the log can grow to its limit.
     pub(super) reserved: usize,
@@ -31,21 +31,21 @@ pub(super) struct LogEntry {
 
 pub(super) struct PenaltyEntry {
     pub(super) key: Key,
-    pub(super) holder: Holder,
+    pub(super) holder: TenantSlot,
     pub(super) client: Box<str>,
-    pub(super) conduct: Conduct,
-    pub(super) forgotten_at: Timestamp,
+    pub(super) conduct: PenaltyState,
+    pub(super) expires_at: Timestamp,
 }
 
-/// What [`Shard::judge`] found, for [`Shard::commit`] or [`Shard::repair`] to write.
-pub(super) struct Judged {
+/// What [`Shard::evaluate`] found, for [`Shard::commit`] or [`Shard::repair`] to write.
+pub(super) struct Evaluated {
     pub(super) verdict: Verdict,
     /// The counter, or the one that newcomers share.
     key: Key,
     /// Whose it is, if it is new.
-    holder: Holder,
-    /// Whether its state lay in an impossible future and was judged as if it did not.
-    healed: bool,
+    holder: TenantSlot,
+    /// Whether its state lay in an impossible future and was evaluated as if it did not.
+    rewound: bool,
     next: Write,
 }
 
@@ -54,7 +54,7 @@ enum Write {
     /// Nothing: a refusal or a peek.
     Nothing,
     /// The next state of a counter.
-    Cell(Next),
+    State(NextState),
     /// An entry of a log.
     Entry,
 }
@@ -73,15 +73,15 @@ pub(super) struct Shard {
     pub(super) held: Held,
     /// Who came since the shard was last looked through for room, with or without finding some.
     pub(super) newcomers: usize,
-    pub(super) overflows: u64,
+    pub(super) overflow_charges: u64,
 }
 
 /// What tenants hold: counters, bytes of logs, clients on record.
 #[derive(Default)]
 pub(super) struct Held {
-    pub(super) cells: Holdings,
-    pub(super) log_bytes: Holdings,
-    pub(super) penalties: Holdings,
+    pub(super) cells: TenantUsage,
+    pub(super) log_bytes: TenantUsage,
+    pub(super) penalties: TenantUsage,
 }
 
 impl Shard {
@@ -101,7 +101,7 @@ impl Shard {
             log_bytes: 0,
             held: Held::default(),
             newcomers: 0,
-            overflows: 0,
+            overflow_charges: 0,
         }
     }
 
@@ -116,8 +116,8 @@ impl Shard {
         self.cells.bytes() + self.log_bytes + self.penalties.allocation_size() + penalties + held
     }
 
-    pub(super) fn overflows(&self) -> u64 {
-        self.overflows
+    pub(super) fn overflow_charges(&self) -> u64 {
+        self.overflow_charges
     }
 
     /// [`Shard::charge`] for what is charged most: a bucket that is known and admits. Nothing, and nothing written, if it
@@ -152,113 +152,119 @@ impl Shard {
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog
             && let Some(entry) = self.cells.find_mut(key)
         {
-            let (cell, healed) = healed(entry.cell(), charge, now);
-            let judgement = algorithms::judge(charge.limit, Some(cell), charge.cost, now);
+            let (cell, rewound) = rewound(entry.cell(), charge, now);
+            let judgement = algorithms::evaluate(charge.limit, Some(cell), charge.cost, now);
             if let Some(next) = judgement.next {
                 entry.set(&next);
                 self.expect_restored(next.restored_at);
-            } else if healed && charge.cost > 0 {
+            } else if rewound && charge.cost > 0 {
                 self.repair_cell(key, cell);
             }
             return judgement.verdict;
         }
-        let judged = self.judge(key, Holder::of(tenant), charge, now);
-        if judged.verdict.admits() {
-            self.commit(&judged, charge, now);
+        let evaluated = self.evaluate(key, TenantSlot::of(tenant), charge, now);
+        if evaluated.verdict.admits() {
+            self.commit(&evaluated, charge, now);
         } else {
-            self.repair(&judged, charge, now);
+            self.repair(&evaluated, charge, now);
         }
-        judged.verdict
+        evaluated.verdict
     }
 
     /// What the charge is told, and what to write if the whole decision admits. Writes nothing.
-    pub(super) fn judge(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
+    pub(super) fn evaluate(
+        &mut self,
+        key: Key,
+        holder: TenantSlot,
+        charge: &Charge<'_>,
+        now: Timestamp,
+    ) -> Evaluated {
         if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
             let key = self.log_key_with_room(key, holder, charge, now);
-            return self.judge_log(key, holder, charge, now);
+            return self.evaluate_log(key, holder, charge, now);
         }
         let key = self.key_with_room(key, holder, charge, now);
-        self.judge_cell(key, holder, charge, now)
+        self.evaluate_cell(key, holder, charge, now)
     }
 
     /// What a charge is told that is not taken, whatever this limit says of it: the counter as it stands.
-    pub(super) fn uncharged(&self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) -> Verdict {
-        if !judged.verdict.admits() || charge.cost == 0 {
-            return judged.verdict;
+    pub(super) fn uncharged(&self, evaluated: &Evaluated, charge: &Charge<'_>, now: Timestamp) -> Verdict {
+        if !evaluated.verdict.admits() || charge.cost == 0 {
+            return evaluated.verdict;
         }
         let look = Charge { cost: 0, ..*charge };
         let seen = match look.limit.algorithm() {
-            Algorithm::SlidingWindowLog => self.judge_log(judged.key, judged.holder, &look, now),
-            _ => self.judge_cell(judged.key, judged.holder, &look, now),
+            Algorithm::SlidingWindowLog => self.evaluate_log(evaluated.key, evaluated.holder, &look, now),
+            _ => self.evaluate_cell(evaluated.key, evaluated.holder, &look, now),
         };
         let Verdict { remaining, reset_after, .. } = seen.verdict;
-        Verdict { remaining, reset_after, ..judged.verdict }
+        Verdict { remaining, reset_after, ..evaluated.verdict }
     }
 
-    fn judge_cell(&self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
+    fn evaluate_cell(&self, key: Key, holder: TenantSlot, charge: &Charge<'_>, now: Timestamp) -> Evaluated {
         let found = self.cells.find(key);
-        let seen = found.map(|entry| healed(entry.cell(), charge, now));
-        let judgement = algorithms::judge(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
-        Judged {
+        let seen = found.map(|entry| rewound(entry.cell(), charge, now));
+        let judgement = algorithms::evaluate(charge.limit, seen.map(|(cell, _)| cell), charge.cost, now);
+        Evaluated {
             verdict: judgement.verdict,
             key,
             holder,
-            healed: seen.is_some_and(|(_, healed)| healed),
-            next: judgement.next.map_or(Write::Nothing, Write::Cell),
+            rewound: seen.is_some_and(|(_, rewound)| rewound),
+            next: judgement.next.map_or(Write::Nothing, Write::State),
         }
     }
 
-    fn judge_log(&self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) -> Judged {
+    fn evaluate_log(&self, key: Key, holder: TenantSlot, charge: &Charge<'_>, now: Timestamp) -> Evaluated {
         let found = self.logs.find(key.hash(), |entry| entry.key == key);
-        let healed = found.and_then(|entry| entry.log.heal(charge.limit, now));
-        let verdict = match healed.as_ref().or(found.map(|entry| &entry.log)) {
-            Some(log) => log.judge(charge.limit, charge.cost, now),
-            None => Log::default().judge(charge.limit, charge.cost, now),
+        let rewound = found.and_then(|entry| entry.log.rewind_future(charge.limit, now));
+        let verdict = match rewound.as_ref().or(found.map(|entry| &entry.log)) {
+            Some(log) => log.evaluate(charge.limit, charge.cost, now),
+            None => Log::default().evaluate(charge.limit, charge.cost, now),
         };
         let writes = verdict.admits() && charge.cost > 0;
         let next = if writes { Write::Entry } else { Write::Nothing };
-        Judged { verdict, key, holder, healed: healed.is_some(), next }
+        Evaluated { verdict, key, holder, rewound: rewound.is_some(), next }
     }
 
-    /// Writes what [`Shard::judge`] found.
-    pub(super) fn commit(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
-        let key = judged.key;
-        match &judged.next {
-            Write::Nothing => self.repair(judged, charge, now),
-            Write::Cell(next) => {
+    /// Writes what [`Shard::evaluate`] found.
+    pub(super) fn commit(&mut self, evaluated: &Evaluated, charge: &Charge<'_>, now: Timestamp) {
+        let key = evaluated.key;
+        match &evaluated.next {
+            Write::Nothing => self.repair(evaluated, charge, now),
+            Write::State(next) => {
                 self.expect_restored(next.restored_at);
                 match self.cells.find_mut(key) {
                     Some(entry) => entry.set(next),
-                    None => self.adopt_cell(Entry::new(key, judged.holder, next)),
+                    None => self.adopt_cell(Entry::new(key, evaluated.holder, next)),
                 }
             }
-            Write::Entry => self.commit_log(key, judged.holder, charge, now),
+            Write::Entry => self.commit_log(key, evaluated.holder, charge, now),
         }
     }
 
     /// Brings a state back from an impossible future, though the request is refused: waiting for it would not end.
     /// A look repairs nothing, because it must change nothing, whatever clock it comes with.
-    pub(super) fn repair(&mut self, judged: &Judged, charge: &Charge<'_>, now: Timestamp) {
-        if !judged.healed || charge.cost == 0 {
+    pub(super) fn repair(&mut self, evaluated: &Evaluated, charge: &Charge<'_>, now: Timestamp) {
+        if !evaluated.rewound || charge.cost == 0 {
             return;
         }
-        let key = judged.key;
+        let key = evaluated.key;
         if charge.limit.algorithm() != Algorithm::SlidingWindowLog {
             let found = self.cells.find(key);
-            if let Some((cell, true)) = found.map(|entry| healed(entry.cell(), charge, now)) {
+            if let Some((cell, true)) = found.map(|entry| rewound(entry.cell(), charge, now)) {
                 self.repair_cell(key, cell);
             }
         } else if let Some(entry) = self.logs.find_mut(key.hash(), |entry| entry.key == key)
-            && let Some(healed) = entry.log.heal(charge.limit, now)
+            && let Some(rewound) = entry.log.rewind_future(charge.limit, now)
         {
-            entry.log = healed;
+            entry.log = rewound;
             entry.restored_at = now + charge.limit.window_length();
             let at = entry.restored_at;
             self.expect_restored(at);
         }
     }
 
-    fn repair_cell(&mut self, key: Key, cell: Cell) {
+    fn repair_cell(&mut self, key: Key, cell: CounterState) {
         if let Some(entry) = self.cells.find_mut(key) {
             entry.move_to(cell);
             let at = entry.restored_at();
@@ -266,7 +272,7 @@ impl Shard {
         }
     }
 
-    fn commit_log(&mut self, key: Key, holder: Holder, charge: &Charge<'_>, now: Timestamp) {
+    fn commit_log(&mut self, key: Key, holder: TenantSlot, charge: &Charge<'_>, now: Timestamp) {
         let reserved = log_bytes(charge);
         let mut added = 0;
         let mut slot = self
@@ -277,8 +283,8 @@ impl Shard {
                 LogEntry { key, holder, log: Log::default(), reserved, restored_at: now }
             });
         let entry = slot.get_mut();
-        if let Some(healed) = entry.log.heal(charge.limit, now) {
-            entry.log = healed;
+        if let Some(rewound) = entry.log.rewind_future(charge.limit, now) {
+            entry.log = rewound;
         }
         entry.log.record(charge.limit, charge.cost, now);
         entry.restored_at = entry.log.last().unwrap_or(now) + charge.limit.window_length();
@@ -290,7 +296,7 @@ impl Shard {
         self.reserve_log_bytes(holder, added);
     }
 
-    fn reserve_log_bytes(&mut self, holder: Holder, bytes: usize) {
+    fn reserve_log_bytes(&mut self, holder: TenantSlot, bytes: usize) {
         self.log_bytes += bytes;
         self.held.log_bytes.take(holder, bytes);
         self.newcomers += 1;
@@ -306,7 +312,7 @@ impl Shard {
     }
 
     /// Forgets a counter. Whether it held anything.
-    pub(super) fn forget(&mut self, key: Key) -> bool {
+    pub(super) fn remove(&mut self, key: Key) -> bool {
         if let Some(entry) = self.cells.remove(key) {
             self.held.cells.give_back(entry.holder(), 1);
             return true;
@@ -325,8 +331,8 @@ impl Shard {
         if !self.cells.contains(key) && !self.has_log(key) {
             return 0;
         }
-        let looked = self.judge(key, Holder::COMMON, &Charge { cost: 0, ..*charge }, now);
-        self.forget(key);
+        let looked = self.evaluate(key, TenantSlot::COMMON, &Charge { cost: 0, ..*charge }, now);
+        self.remove(key);
         charge.limit.capacity().saturating_sub(looked.verdict.remaining)
     }
 
@@ -344,12 +350,12 @@ impl Shard {
     }
 }
 
-/// The state as it is judged, and whether it had to be brought back from an impossible future for that.
-fn healed(cell: Cell, charge: &Charge<'_>, now: Timestamp) -> (Cell, bool) {
+/// The state as it is evaluated, and whether it had to be brought back from an impossible future for that.
+fn rewound(cell: CounterState, charge: &Charge<'_>, now: Timestamp) -> (CounterState, bool) {
     if cell.at <= now {
         return (cell, false);
     }
-    algorithms::heal(charge.limit, cell, now).map_or((cell, false), |healed| (healed, true))
+    algorithms::rewind_future(charge.limit, cell, now).map_or((cell, false), |rewound| (rewound, true))
 }
 
 /// What a log may grow to under the limit in force.

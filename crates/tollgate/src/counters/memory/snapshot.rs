@@ -9,13 +9,13 @@ use std::io::{self, Read, Write};
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 
-use super::holders::Holder;
-use super::packed::Entry;
+use super::entry::Entry;
+use super::fair_share::TenantSlot;
 use super::shard::{LogEntry, PenaltyEntry, Shard};
 use super::{Key, MemoryCounters};
 use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
-use crate::penalties::{Conduct, VIOLATIONS_MAX};
+use crate::penalties::{PenaltyState, VIOLATIONS_MAX};
 use crate::sync::lock;
 use crate::time::Timestamp;
 
@@ -32,10 +32,10 @@ pub enum SnapshotError {
     Io(#[from] io::Error),
     /// Not a snapshot, or one of another version.
     #[error("not a counter snapshot of this version")]
-    Foreign,
+    UnknownFormat,
     /// The bytes do not match their checksum.
     #[error("the counter snapshot is damaged")]
-    Damaged,
+    Corrupt,
 }
 
 impl MemoryCounters {
@@ -53,7 +53,7 @@ impl MemoryCounters {
                 let mut bytes = Vec::with_capacity(shard.cells.len() * 32 + 64);
                 put_cells(&mut bytes, shard.cells.iter().filter(|entry| entry.restored_at() > now));
                 put_logs(&mut bytes, shard.logs.iter().filter(|entry| entry.restored_at > now));
-                put_penalties(&mut bytes, shard.penalties.iter().filter(|entry| entry.forgotten_at > now));
+                put_penalties(&mut bytes, shard.penalties.iter().filter(|entry| entry.expires_at > now));
                 bytes
             };
             out.write_all(&bytes)?;
@@ -71,7 +71,7 @@ impl MemoryCounters {
     pub fn restore(&self, from: impl Read) -> Result<Seed, SnapshotError> {
         let mut input = Summed { inner: from, sum: SipHasher13::new() };
         if input.bytes::<8>()? != MAGIC {
-            return Err(SnapshotError::Foreign);
+            return Err(SnapshotError::UnknownFormat);
         }
         let seed = Seed(input.bytes()?);
         for shard in &self.shards {
@@ -85,7 +85,7 @@ impl MemoryCounters {
         let mut expected = [0; 8];
         input.inner.read_exact(&mut expected)?;
         let ends = input.inner.read(&mut [0])? == 0;
-        if ends && sum == u64::from_le_bytes(expected) { Ok(seed) } else { Err(SnapshotError::Damaged) }
+        if ends && sum == u64::from_le_bytes(expected) { Ok(seed) } else { Err(SnapshotError::Corrupt) }
     }
 }
 
@@ -100,13 +100,13 @@ fn restore_cells(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(),
 fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
-        let holder = Holder::numbered(input.word()?);
+        let holder = TenantSlot::numbered(input.word()?);
         let restored_at = Timestamp::from_micros(input.word()?);
-        let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Damaged)?;
+        let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Corrupt)?;
         let mut entries = Vec::new();
         for _ in 0..input.length()? {
             let at = Timestamp::from_micros(input.word()?);
-            entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Damaged)?));
+            entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Corrupt)?));
         }
         let log = Log::from_entries(entries);
         shard.adopt_log(LogEntry { key, holder, log, reserved, restored_at });
@@ -117,18 +117,18 @@ fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), 
 fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
-        let holder = Holder::numbered(input.word()?);
+        let holder = TenantSlot::numbered(input.word()?);
         let mut instants = [Timestamp::default(); 3];
         for instant in &mut instants {
             *instant = Timestamp::from_micros(input.word()?);
         }
-        let [forgotten_at, episode_until, cooldown_until] = instants;
+        let [expires_at, episode_until, cooldown_until] = instants;
         let count = input.length()?.min(VIOLATIONS_MAX as u64);
         let violations = (0..count).map(|_| input.word().map(Timestamp::from_micros));
         let violations = violations.collect::<Result<_, _>>()?;
         let client = input.text()?.into_boxed_str();
-        let conduct = Conduct { violations, episode_until, cooldown_until };
-        let entry = PenaltyEntry { key, holder, client, conduct, forgotten_at };
+        let conduct = PenaltyState { violations, episode_until, cooldown_until };
+        let entry = PenaltyEntry { key, holder, client, conduct, expires_at };
         shard.adopt_penalty(entry);
     }
     Ok(())
@@ -173,7 +173,7 @@ fn put_penalties<'a>(bytes: &mut Vec<u8>, penalties: impl Iterator<Item = &'a Pe
         put(bytes, [entry.holder.number()]);
         put(
             bytes,
-            [entry.forgotten_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros),
+            [entry.expires_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros),
         );
         put_list(bytes, conduct.violations.iter(), |bytes, at| put(bytes, [at.as_micros()]));
         put(bytes, [entry.client.len() as u64]);
@@ -208,13 +208,13 @@ impl<R: Read> Summed<R> {
 
     fn length(&mut self) -> Result<u64, SnapshotError> {
         let length = self.word()?;
-        if length <= LENGTH_MAX { Ok(length) } else { Err(SnapshotError::Damaged) }
+        if length <= LENGTH_MAX { Ok(length) } else { Err(SnapshotError::Corrupt) }
     }
 
     fn text(&mut self) -> Result<String, SnapshotError> {
         let length = self.length()?;
         let bytes =
             (0..length).map(|_| self.bytes::<1>().map(|[byte]| byte)).collect::<Result<Vec<u8>, _>>()?;
-        String::from_utf8(bytes).map_err(|_| SnapshotError::Damaged)
+        String::from_utf8(bytes).map_err(|_| SnapshotError::Corrupt)
     }
 }

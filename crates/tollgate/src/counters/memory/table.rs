@@ -6,7 +6,7 @@
 //! itself. It lies in memory in pieces of one size, because the pieces that one table leaves are just what
 //! the next one needs; tables in one piece leave holes that fit nobody. A counter takes at most 51 bytes in all.
 
-use super::packed::Entry;
+use super::entry::Entry;
 use super::{Key, SHARDS};
 
 /// Slots of a piece: four kilobytes.
@@ -163,13 +163,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithms::{Cell, Next};
-    use crate::counters::memory::holders::Holder;
+    use crate::algorithms::{CounterState, NextState};
+    use crate::counters::memory::fair_share::TenantSlot;
     use crate::time::Timestamp;
 
     fn entry(key: Key, value: u64) -> Entry {
-        let cell = Cell { at: Timestamp::from_micros(1), value };
-        Entry::new(key, Holder::COMMON, &Next { cell, restored_at: Timestamp::from_micros(2) })
+        let cell = CounterState { at: Timestamp::from_micros(1), value };
+        Entry::new(key, TenantSlot::COMMON, &NextState { cell, restored_at: Timestamp::from_micros(2) })
     }
 
     /// Keys that crowd: few homes, at the end of the table too, where a search goes around.

@@ -1,0 +1,372 @@
+//! Items from what was sent: the readers of the configuration file for rules and tiers, and the like for the rest.
+
+use std::net::IpAddr;
+
+use serde_json::{Map, Value as Json};
+use tollgate::accounts::{AccountError, AccountLimits};
+use tollgate::config::values::{integer, parse_span, text};
+use tollgate::config::{TableReader, Value, read_rule, read_tier};
+use tollgate::identity::ID_BYTES_MAX;
+use tollgate::{Algorithm, Endpoint, Limit, LimitError, Span, Timestamp, Window};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, QuotaItem, RuleItem, TierItem, UserEndpointLimit};
+
+use crate::auth::scope::Scope;
+
+/// The longest text for people: a reason, a description.
+const TEXT_BYTES_MAX: usize = 1_024;
+
+/// How the name of the rule begins that a tier stands for.
+pub(crate) const TIER: &str = "tier:";
+
+/// Said of what answers tell.
+pub(crate) const ANSWERED: &str = "is told in answers and cannot be written";
+
+/// What every answer tells of an item beside what was written.
+const STORED: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
+
+/// One rule.
+pub(crate) fn rule(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
+    answered(fields, &STORED);
+    answered(fields, &["definition", "problem"]);
+    let rule = read_rule(fields)?;
+    if rule.name.starts_with(TIER) {
+        fields.report("name", format!("must not begin with {TIER:?}: so the rules of tiers are named"));
+    }
+    no_nul(fields, "name", &rule.name);
+    let mut body = sent.clone();
+    body.remove("name");
+    Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
+}
+
+/// One tier.
+pub(crate) fn tier(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
+    answered(fields, &STORED);
+    let description = fields.read("description", prose).unwrap_or_default();
+    let name = fields.read("name", id);
+    read_tier(fields)?;
+    let mut body = sent.clone();
+    body.remove("name");
+    body.remove("description");
+    Some(Item::Tier(TierItem { name: name?, description, body }))
+}
+
+/// What is known of one user.
+pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+    answered(fields, &STORED);
+    answered(fields, &["blocked", "block_reason", "blocked_until"]);
+    answered(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
+    let user = fields.require("user_id", id);
+    let tier = fields.read("tier", id);
+    let limits = read_limits(fields, false);
+    Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
+}
+
+/// What is to be said of a key; the rest of it is ours to make.
+#[derive(Debug)]
+pub(crate) struct KeyFacts {
+    pub(crate) name: String,
+    pub(crate) user: Option<String>,
+    pub(crate) tenant: Option<String>,
+    pub(crate) tier: Option<String>,
+    pub(crate) scopes: Vec<String>,
+    pub(crate) limits: AccountLimits,
+    pub(crate) expires_at_micros: Option<u64>,
+}
+
+/// One key. A key that is new must not be over already.
+pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFacts> {
+    answered(fields, &STORED);
+    answered(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
+    answered(fields, &["last_used_at", "requests_total"]);
+    let name = fields.require("name", id);
+    let (user, tenant) = (fields.read("user_id", id), fields.read("tenant", id));
+    let tier = fields.read("tier", id);
+    let scopes = fields.items("scopes", scope).unwrap_or_default();
+    let limits = read_limits(fields, true);
+    let expires_at_micros = end(fields, "expires_at", "expires_in", now, is_new);
+    let mut names: Vec<&str> = Scope::ALL.map(Scope::as_str).into();
+    names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
+    let scopes = names.into_iter().map(str::to_owned).collect();
+    Some(KeyFacts { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
+}
+
+fn scope(value: &Value) -> Result<Scope, String> {
+    let name = text(value)?;
+    Scope::parse(&name).ok_or_else(|| {
+        let names = Scope::ALL.map(Scope::as_str);
+        format!("{name:?} is not one of {}", names.join(", "))
+    })
+}
+
+/// One block. It is new, and must not be over already.
+pub(crate) fn block(fields: &mut TableReader<'_, '_>, now: Timestamp) -> Option<Item> {
+    let until_micros = end(fields, "until", "for", now, true);
+    block_until(fields, until_micros)
+}
+
+/// One block of many. It may be over by now: what was exported must be possible to import.
+pub(crate) fn block_of_many(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+    // The same text would mean another instant each time it is imported.
+    let _ = fields.read("for", |_| {
+        Err::<(), String>(
+            "begins anew with each import: say until when, `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
+        )
+    });
+    let until_micros = fields.read("until", instant);
+    block_until(fields, until_micros)
+}
+
+fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
+    answered(fields, &STORED);
+    answered(fields, &["active"]);
+    let client = fields.require("client", client);
+    let reason = fields.read("reason", prose).unwrap_or_default();
+    let (kind, subject) = client?;
+    // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
+    if kind == BlockKind::ApiKey && !crate::auth::api_keys::is_id(&subject) {
+        let reason = "must be api_key:<id>: the 16 characters between tg_ and the second _ of a key";
+        fields.report("client", reason.to_owned());
+        return None;
+    }
+    Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
+}
+
+/// Numbers of one user on one endpoint, with the names that `PUT /v1/rate-limit/config` has for them.
+pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
+    answered(fields, &["updated_at"]);
+    let user = fields.require("user_id", id);
+    let endpoint = fields.require("endpoint", endpoint);
+    let requests = fields.require("limit", integer(0..=u32::MAX));
+    let secs = fields.require("window_seconds", integer(1..=u32::MAX));
+    let algorithm = fields.require("strategy", strategy);
+    let burst = fields.read("burst_capacity", integer(0..=u32::MAX));
+    let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
+    let algorithm = algorithm?;
+    if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
+        fields.report(blamed(error), error.to_string());
+        return None;
+    }
+    Some(Item::Limit(UserEndpointLimit {
+        user: user?,
+        endpoint: endpoint?,
+        requests,
+        window_micros: window.as_micros(),
+        algorithm: algorithm.as_str().to_owned(),
+        burst,
+    }))
+}
+
+/// Which field an error of the limit is about.
+fn blamed(error: LimitError) -> &'static str {
+    match error {
+        LimitError::WindowTooShort | LimitError::WindowTooLong => "window_seconds",
+        LimitError::BurstZero | LimitError::BurstWithoutBucket => "burst_capacity",
+        _ => "limit",
+    }
+}
+
+fn strategy(value: &Value) -> Result<Algorithm, String> {
+    let name = text(value)?;
+    Algorithm::parse(&name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(Algorithm::as_str);
+        format!("{name:?} is not one of {}", names.join(", "))
+    })
+}
+
+fn endpoint(value: &Value) -> Result<String, String> {
+    let written = text(value)?;
+    if written.is_empty() {
+        return Err("must not be empty".to_owned());
+    }
+    let endpoint = Endpoint::parse(&written).map_err(|error| error.to_string())?;
+    if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
+        return Err("must be one endpoint; patterns are for rules".to_owned());
+    }
+    Ok(endpoint.as_str().to_owned())
+}
+
+/// Refuses what an answer tells and nobody can write: left out in silence, it would look as if it had been done.
+fn answered(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
+    for key in keys {
+        let refuse = |_: &Value| Err::<(), String>(ANSWERED.to_owned());
+        let _ = fields.read(key, refuse);
+    }
+}
+
+/// Somebody's own numbers; nobody has one per second but a key.
+fn read_limits(fields: &mut TableReader<'_, '_>, with_second: bool) -> AccountLimits {
+    let number = integer(0..=u32::MAX);
+    let per_second = if with_second { fields.read("requests_per_second", number.clone()) } else { None };
+    let limits = AccountLimits {
+        requests_per_second: per_second,
+        requests_per_hour: fields.read("requests_per_hour", number.clone()),
+        requests_per_day: fields.read("requests_per_day", number.clone()),
+        burst: fields.read("burst", number),
+    };
+    match limits.check() {
+        Ok(()) => {}
+        Err(AccountError::Limit { field, reason }) => fields.report(field, reason.to_string()),
+        // Numbers that were refused each for itself leave the burst alone, too.
+        Err(_) if fields.has_problems() => {}
+        Err(error) => fields.report("burst", error.to_string().replacen("burst ", "", 1)),
+    }
+    limits
+}
+
+/// An identifier: 1 to 256 bytes, none of them NUL, which not every database can keep.
+pub(crate) fn id(value: &Value) -> Result<String, String> {
+    let text = text(value)?;
+    match text.len() {
+        1..=ID_BYTES_MAX if text.contains('\0') => Err("must not hold a NUL character".to_owned()),
+        1..=ID_BYTES_MAX => Ok(text),
+        _ => Err(format!("must be 1 to {ID_BYTES_MAX} bytes")),
+    }
+}
+
+fn prose(value: &Value) -> Result<String, String> {
+    let text = text(value)?;
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(format!("must be at most {TEXT_BYTES_MAX} bytes"));
+    }
+    if text.contains('\0') { Err("must not hold a NUL character".to_owned()) } else { Ok(text) }
+}
+
+fn no_nul(fields: &mut TableReader<'_, '_>, key: &'static str, text: &str) {
+    if text.contains('\0') {
+        fields.report(key, "must not hold a NUL character".to_owned());
+    }
+}
+
+fn client(value: &Value) -> Result<(BlockKind, String), String> {
+    parse_client(&text(value)?)
+}
+
+/// Whom a block is about, `user:alice`. Of an address there is one spelling.
+pub(crate) fn parse_client(written: &str) -> Result<(BlockKind, String), String> {
+    let forms = "must be user:…, api_key:<id>, tenant:…, login:… or ip:<address or network>";
+    let (kind, subject) = written.split_once(':').ok_or(forms)?;
+    let kind = BlockKind::parse(kind).ok_or(forms)?;
+    if kind == BlockKind::Ip {
+        return Ok((kind, network(subject)?));
+    }
+    id(&Value::Text(subject.to_owned())).map(|subject| (kind, subject))
+}
+
+/// An address or a network: without host bits, without the clothes of IPv6 if it is IPv4.
+fn network(written: &str) -> Result<String, String> {
+    let wrong =
+        || format!("{written:?} is not an address or a network such as 192.0.2.0/24 or 2001:db8::/32");
+    let (address, length) = written.split_once('/').map_or((written, None), |(a, l)| (a, Some(l)));
+    let address: IpAddr = address.parse().map_err(|_| wrong())?;
+    let most: u8 = if address.is_ipv4() { 32 } else { 128 };
+    let digits = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let length = match length {
+        None => most,
+        Some(text) => {
+            let parsed = Some(text).filter(digits).and_then(|text| text.parse().ok());
+            parsed.filter(|length| *length <= most).ok_or_else(wrong)?
+        }
+    };
+    let (address, length) = match (IpAddr::to_canonical(&address), length) {
+        (v4 @ IpAddr::V4(_), length) if address.is_ipv6() && length >= 96 => (v4, length - 96),
+        _ => (address, length),
+    };
+    let address = masked(address, length);
+    let whole = length == if address.is_ipv4() { 32 } else { 128 };
+    Ok(if whole { address.to_string() } else { format!("{address}/{length}") })
+}
+
+fn masked(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(v4) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            IpAddr::V4((v4.to_bits() & mask).into())
+        }
+        IpAddr::V6(v6) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0);
+            IpAddr::V6((v6.to_bits() & mask).into())
+        }
+    }
+}
+
+/// When something ends: at an instant, or after a while.
+fn end(
+    fields: &mut TableReader<'_, '_>,
+    at: &'static str,
+    after: &'static str,
+    now: Timestamp,
+    is_new: bool,
+) -> Option<u64> {
+    let both = fields.has(at) && fields.has(after);
+    let instant = fields.read(at, |value| match instant(value)? {
+        over if is_new && over <= now.as_micros() => Err("is in the past".to_owned()),
+        instant => Ok(instant),
+    });
+    let span = fields.read(after, duration);
+    if both {
+        fields.report(after, format!("cannot be together with {at}"));
+    }
+    instant.or_else(|| span.map(|span| (now + span).as_micros()))
+}
+
+/// A length of time that is not nothing, and ends before time does.
+pub(crate) fn duration(value: &Value) -> Result<Span, String> {
+    const YEARS_100: Span = Span::from_secs(100 * 366 * 86_400);
+    let span = parse_span(&text(value)?)?;
+    match span {
+        Span::ZERO => Err("must be longer than nothing".to_owned()),
+        span if span > YEARS_100 => Err("must be at most a hundred years".to_owned()),
+        span => Ok(span),
+    }
+}
+
+/// An instant in RFC 3339, in microseconds since 1970.
+fn instant(value: &Value) -> Result<u64, String> {
+    let written = text(value)?;
+    let wrong = || format!("{written:?} is not an instant such as \"2027-01-31T12:00:00Z\"");
+    let instant: jiff::Timestamp = written.parse().map_err(|_| wrong())?;
+    u64::try_from(instant.as_microsecond()).map_err(|_| "is before 1970".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_network_there_is_one_spelling() {
+        for (written, canonical) in [
+            ("192.0.2.7/24", "192.0.2.0/24"),
+            ("192.0.2.7/32", "192.0.2.7"),
+            ("192.0.2.7", "192.0.2.7"),
+            ("0.0.0.0/0", "0.0.0.0/0"),
+            ("::ffff:10.1.2.3", "10.1.2.3"),
+            ("::ffff:10.1.2.3/104", "10.0.0.0/8"),
+            ("2001:DB8:0:0::1/32", "2001:db8::/32"),
+            ("::/0", "::/0"),
+        ] {
+            assert_eq!(network(written).unwrap(), canonical, "{written}");
+        }
+        for wrong in [
+            "",
+            "/",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/",
+            "fe80::1%eth0",
+            "x/8",
+            "::/129",
+        ] {
+            assert!(network(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn clients_of_every_kind_are_read() {
+        assert_eq!(parse_client("user:a:b").unwrap(), (BlockKind::User, "a:b".to_owned()));
+        assert_eq!(parse_client("ip:10.0.0.1/8").unwrap(), (BlockKind::Ip, "10.0.0.0/8".to_owned()));
+        for wrong in ["", "user", "user:", "planet:earth", "User:a", "ip:x", "user:a\0"] {
+            assert!(parse_client(wrong).is_err(), "{wrong}");
+        }
+    }
+}

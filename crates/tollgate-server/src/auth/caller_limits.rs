@@ -1,0 +1,172 @@
+//! Limits on callers of the service itself, where `[callers]` sets them.
+//!
+//! A request counts one and a batch as many as it has checks, so batching buys nothing. A caller is identified by its API key,
+//! without one by its address. Operators are never refused: a limit that is too low must be one that can be corrected. Counters
+//! are kept in memory, per node, and bounded: past the bound new callers share a counter. Addresses and keys have separate shares
+//! of it, so a flood of addresses does not affect callers with a key.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::algorithms::Outcome;
+use tollgate::counters::memory::MemoryBounds;
+use tollgate::counters::{Charge, Charges, CounterStore, Effect};
+use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
+use tollgate::rules::{RuleLimit, retention_extension};
+use tollgate::{Client, Id, MemoryCounters, Seed, Span, Timestamp};
+use tracing::warn;
+
+use crate::auth::Caller;
+use crate::auth::scope::Scope;
+use crate::config::settings::{CallerLimits, Settings};
+use crate::http::error::ApiError;
+
+/// Callers counted separately: about three megabytes.
+const CALLERS_MAX: NonZeroUsize = NonZeroUsize::new(65_536).unwrap();
+/// The tenant under which callers without a key share the table.
+const ADDRESSES: &str = "addresses";
+/// At most one refused caller is logged in this time; `tollgate_callers_refused_total` counts all.
+const LOG_EVERY: Span = Span::from_secs(60);
+
+/// The limits of callers, and what each has used.
+pub(crate) struct CallerLimiter {
+    limits: Vec<RuleLimit>,
+    ipv6_prefix: u8,
+    nat64: bool,
+    /// Survives a reload: new limits give no caller a second allowance.
+    usage: Arc<CallerUsage>,
+}
+
+struct CallerUsage {
+    counters: MemoryCounters,
+    seed: Seed,
+    /// When a refused caller was last logged, in microseconds.
+    logged_at: AtomicU64,
+}
+
+impl CallerLimiter {
+    /// The limits of `[callers]`, if it is set. Usage counted by `previous` carries over.
+    pub(crate) fn new(settings: &Settings, previous: Option<&CallerLimiter>) -> Option<Self> {
+        let CallerLimits(limits) = settings.callers.as_ref()?;
+        let usage =
+            previous.map_or_else(|| Arc::new(CallerUsage::new()), |previous| Arc::clone(&previous.usage));
+        let (ipv6_prefix, nat64) = (settings.ipv6_prefix, settings.nat64);
+        Some(CallerLimiter { limits: limits.clone(), ipv6_prefix, nat64, usage })
+    }
+
+    /// Extends the retention of usage counted by `previous` limits that were higher.
+    ///
+    /// Called once these limits are in force, so that what the previous ones counted until then is included.
+    pub(crate) fn extend_retention(&self, previous: &CallerLimiter) {
+        if let Some(extension) = retention_extension(&previous.limits, &self.limits) {
+            self.usage.counters.extend_retention(&extension);
+        }
+    }
+
+    /// Charges a caller the whole cost, or nothing if it exceeds a limit. A cost of zero only tests whether one more unit
+    /// would pass.
+    ///
+    /// # Errors
+    /// The time to wait, or that the cost exceeds what a caller may ever send at once.
+    pub(crate) fn charge(
+        &self,
+        caller: &Caller,
+        peer: IpAddr,
+        cost: u32,
+        now: Timestamp,
+    ) -> Result<(), ApiError> {
+        // An admin key bound to a tenant is not an operator's: see `Caller::require_unbound`.
+        if caller.has(Scope::Admin) && caller.tenant.is_none() {
+            return Ok(());
+        }
+        let client = self.client(caller, peer);
+        let charges = self.charges(client, cost);
+        let mut wait = None;
+        for verdict in self.usage.counters.charge_all_now(&charges, now).verdicts {
+            match verdict.outcome {
+                Outcome::Admit { .. } => {}
+                Outcome::Refuse { retry_after } => wait = wait.max(Some(retry_after)),
+                Outcome::Never => return Err(ApiError::batch_exceeds_caller_limit(cost, self.capacity())),
+            }
+        }
+        let Some(wait) = wait else { return Ok(()) };
+        self.usage.log_refusal(client, now);
+        Err(ApiError::caller_limited(wait))
+    }
+
+    /// Drops restored counters from one shard in turn.
+    pub(crate) fn sweep(&self, turn: usize, now: Timestamp) {
+        self.usage.counters.sweep_shard(turn, now);
+    }
+
+    fn charges(&self, client: Client<'_>, cost: u32) -> Charges<'_> {
+        let subject = self.usage.subject(client, self.ipv6_prefix);
+        let (effect, leases) = (Effect::Enforce, false);
+        let charges = self.limits.iter().map(|rule_limit| {
+            let RuleLimit { limit, counter } = rule_limit;
+            Charge { subject, counter: *counter, rule: "", limit, cost, effect, leases }
+        });
+        let tenant = self.usage.addresses().filter(|_| matches!(client, Client::Ip(_)));
+        Charges { charges: charges.collect(), tenant, ..Charges::default() }
+    }
+
+    fn client<'a>(&self, caller: &'a Caller, peer: IpAddr) -> Client<'a> {
+        let peer = if self.nat64 { nat64_to_ipv4(peer) } else { peer };
+        Id::parse(&caller.name).map_or(Client::Ip(counted_ip(peer, self.ipv6_prefix)), Client::User)
+    }
+
+    /// The most that a caller can send at once.
+    fn capacity(&self) -> u32 {
+        self.limits.iter().map(|limit| limit.limit.capacity()).min().unwrap_or(u32::MAX)
+    }
+}
+
+impl CallerUsage {
+    fn new() -> Self {
+        let bounds = MemoryBounds { keys_max: CALLERS_MAX, log_bytes_max: 0, penalties_max: 0 };
+        CallerUsage {
+            counters: MemoryCounters::new(bounds),
+            seed: Seed::random(),
+            logged_at: AtomicU64::new(0),
+        }
+    }
+
+    fn subject(&self, client: Client<'_>, ipv6_prefix: u8) -> Subject {
+        let mut values = SubjectHasher::new(self.seed);
+        values.push_client(client, ipv6_prefix);
+        values.subject()
+    }
+
+    fn addresses(&self) -> Option<Tenant<'static>> {
+        Id::parse(ADDRESSES).ok().map(|id| Tenant::new(id, self.seed))
+    }
+
+    fn log_refusal(&self, client: Client<'_>, now: Timestamp) {
+        let logged_at = self.logged_at.load(Ordering::Relaxed);
+        let is_due = logged_at == 0 || now.since(Timestamp::from_micros(logged_at)) >= LOG_EVERY;
+        let now = now.as_micros();
+        let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
+        if !is_due || self.logged_at.compare_exchange(logged_at, now, success, failure).is_err() {
+            return;
+        }
+        warn!(caller = %CallerName(client), "caller refused: over the limit of [callers]");
+    }
+}
+
+/// A caller as the log shows it.
+struct CallerName<'a>(Client<'a>);
+
+impl fmt::Display for CallerName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Client::User(name) => f.write_str(name.as_str()),
+            other => other.fmt(f),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,285 @@
+use std::fs;
+use std::path::Path;
+
+use tollgate::identity::{HeadCounting, IdNormalization, NormalForm};
+
+use super::*;
+use crate::auth::scope::Scope;
+
+const FULL: &str = r#"
+default_limit = 50
+default_window = "1m"
+[server]
+listen = "0.0.0.0:9000"
+data_dir = "/var/lib/tollgate"
+connections_max = 50
+header_timeout = "2s"
+headers = ["draft-03", "draft-10"]
+[counters]
+store = "memory"
+keys_max = 1000
+save_every = "5s"
+[auth]
+open_checks = false
+override_max = 5000
+[[auth.callers]]
+name = "gateway"
+key_sha256 = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1eFF"
+scopes = ["check", "read"]
+[log]
+format = "json"
+level = "warn,tollgate_server=debug"
+[identity]
+ipv6_prefix = 56
+nat64 = true
+normalize = { user_id = "nfc+casefold", login = "casefold", descriptors = { mail = "nfc" } }
+ignore_path_case = true
+head = "separate"
+[progressive_penalties]
+enabled = true
+[[rules]]
+name = "monthly \"quoted\""
+per = ["user", "descriptor:plan"]
+when = { tiers = ["free"], endpoints = ["/api/*"], methods = ["GET"], ips = ["10.0.0.0/8"], descriptors = { plan = ["a", "b"] } }
+algorithm = "fixed_window"
+limits = [{ requests = 5, window = "month", anchor = 15, time_zone = "Europe/Berlin" }, { requests = 2, window = "week", anchor = "sunday" }]
+response = { status = 503, message = "later", retry_after_floor = "2s" }
+[[rules]]
+name = "slow"
+per = ["ip"]
+action = "throttle"
+limits = [{ requests = 5, window = "1s", burst = 3 }]
+max_delay = "3s"
+enabled = false
+[[exemptions]]
+type = "ip"
+value = "192.0.2.1"
+"#;
+
+fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+}
+
+fn load(flags: &Flags, pairs: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    Settings::load(flags, variables(pairs).into_iter())
+}
+
+fn problems(error: &SettingsError) -> Vec<String> {
+    error.lines()
+}
+
+#[test]
+fn without_anything_the_defaults_apply() {
+    let settings = load(&Flags::default(), &[]).unwrap();
+    assert_eq!(settings.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(settings.data_dir, Path::new("./tollgate-data"));
+    assert_eq!(settings.server, ServerSettings::default());
+    assert!(settings.auth.open_checks);
+    assert_eq!(settings.rules.rules().len(), 1);
+}
+
+#[test]
+fn every_key_of_the_file_is_used() {
+    let settings = Settings::from_toml(FULL).unwrap();
+    assert_eq!(settings.listen, "0.0.0.0:9000".parse().unwrap());
+    assert_eq!(settings.data_dir, Path::new("/var/lib/tollgate"));
+    assert_eq!(settings.server.connections_max, 50);
+    assert_eq!(settings.server.connections_per_ip_max, 50, "never more than in total");
+    assert_eq!(settings.server.header_timeout, Duration::from_secs(2));
+    assert_eq!(settings.server.headers, [HeaderProfile::Draft03, HeaderProfile::Draft10]);
+    let CounterSettings::Memory { bounds, save_every } = &settings.counters else { panic!() };
+    assert_eq!((bounds.keys_max.get(), *save_every), (1000, Duration::from_secs(5)));
+    assert!(!settings.auth.open_checks);
+    let [caller] = &*settings.auth.callers else { panic!("{:?}", settings.auth.callers) };
+    assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
+    assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
+    assert_eq!(settings.log.format, LogFormat::Json);
+    assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
+    let normalization = settings.rules.normalization();
+    let folds = IdNormalization {
+        user: NormalForm::NfcCasefold,
+        tenant: NormalForm::Exact,
+        login: NormalForm::Casefold,
+    };
+    assert_eq!(
+        (normalization.ids, normalization.ignore_path_case, normalization.head),
+        (folds, true, HeadCounting::Separate)
+    );
+    assert_eq!(
+        (normalization.descriptors.of("mail"), normalization.descriptors.of("plan")),
+        (NormalForm::Nfc, NormalForm::Exact)
+    );
+    assert_eq!(settings.auth.override_max, Some(5_000));
+    assert_eq!(settings.rules.rules().len(), 4);
+}
+
+#[test]
+fn t11_t14_t15_spellings_can_be_said_in_the_environment() {
+    let said = [
+        ("TOLLGATE_IDENTITY__NORMALIZE__USER_ID", "nfc+casefold"),
+        ("TOLLGATE_IDENTITY__NORMALIZE__DESCRIPTORS", "{ mail = \"casefold\" }"),
+        ("TOLLGATE_IDENTITY__IGNORE_PATH_CASE", "true"),
+        ("TOLLGATE_IDENTITY__HEAD", "own"),
+    ];
+    let settings = load(&Flags::default(), &said).unwrap();
+    let normalization = settings.rules.normalization();
+    assert_eq!(
+        (normalization.ids.user, normalization.descriptors.of("mail")),
+        (NormalForm::NfcCasefold, NormalForm::Casefold)
+    );
+    assert!(normalization.ignore_path_case && normalization.head == HeadCounting::Separate);
+    let wrong = load(&Flags::default(), &[("TOLLGATE_IDENTITY__NORMALIZE__API_KEY", "nfc")]).unwrap_err();
+    assert!(problems(&wrong)[0].starts_with("TOLLGATE_IDENTITY__NORMALIZE__API_KEY: "), "{wrong}");
+}
+
+#[test]
+fn flags_beat_the_environment_and_that_beats_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tollgate.toml");
+    fs::write(&file, "[server]\nlisten = \"127.0.0.1:1\"\nconnections_max = 1\ndata_dir = \"a\"").unwrap();
+    let environment = [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:2"), ("TOLLGATE_SERVER__CONNECTIONS_MAX", "2")];
+    let flags = Flags { config: Some(file), listen: Some("127.0.0.1:3".parse().unwrap()), data_dir: None };
+    let settings = load(&flags, &environment).unwrap();
+    assert_eq!(settings.listen.port(), 3);
+    assert_eq!(settings.server.connections_max, 2);
+    assert_eq!(settings.data_dir, Path::new("a"));
+}
+
+#[test]
+fn a_variable_is_a_toml_value_or_else_a_string() {
+    let environment = [
+        ("TOLLGATE_DEFAULT_LIMIT", "7"),
+        ("TOLLGATE_DEFAULT_WINDOW", "90s"),
+        ("TOLLGATE_SERVER__HEADERS", "[\"draft-06\"]"),
+        ("TOLLGATE_AUTH__OPEN_CHECKS", "false"),
+        ("TOLLGATE_LOG__LEVEL", "\"debug\""),
+        ("TOLLGATE_LOG__FORMAT", "pretty"),
+    ];
+    let settings = load(&Flags::default(), &environment).unwrap();
+    assert_eq!(settings.rules.rules()[0].limits[0].limit.requests(), 7);
+    assert_eq!(settings.server.headers, [HeaderProfile::Draft06]);
+    assert!(!settings.auth.open_checks);
+    assert_eq!((settings.log.format, &*settings.log.filter), (LogFormat::Pretty, "debug"));
+}
+
+#[test]
+fn mistakes_in_the_environment_name_the_variable() {
+    let environment = [
+        ("TOLLGATE_SERVER__LISTEN", "here"),
+        ("TOLLGATE_SERVER__LISTN", "127.0.0.1:80"),
+        ("TOLLGATE_DEFUALT_LIMIT", "5"),
+        ("TOLLGATE_SERVER__HEADERS", "[\"draft-99\"]"),
+    ];
+    let error = load(&Flags::default(), &environment).unwrap_err();
+    let lines = problems(&error);
+    assert_eq!(lines.len(), 4, "{error}");
+    for start in [
+        "TOLLGATE_SERVER__LISTEN: server.listen: \"here\" is not an address",
+        "TOLLGATE_SERVER__LISTN: server.listn: unknown key (did you mean listen?)",
+        "TOLLGATE_DEFUALT_LIMIT: defualt_limit: unknown key (did you mean default_limit?)",
+        "TOLLGATE_SERVER__HEADERS: server.headers[0]: \"draft-99\" is not one of",
+    ] {
+        assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{error}");
+    }
+}
+
+#[test]
+fn a_section_that_is_no_table_is_told_whatever_is_said_of_its_keys() {
+    let section = ("TOLLGATE_SERVER", "3");
+    let key = ("TOLLGATE_SERVER__LISTEN", "127.0.0.1:80");
+    for environment in [[section, key], [key, section]] {
+        let error = load(&Flags::default(), &environment).unwrap_err();
+        let lines = problems(&error);
+        assert_eq!(lines.len(), 2, "{error}");
+        for start in [
+            "TOLLGATE_SERVER__LISTEN: server.listen: leads nowhere: server is an integer, not a table",
+            "TOLLGATE_SERVER: server: must be a table",
+        ] {
+            assert!(lines.iter().any(|line| line.starts_with(start)), "{start}\n{error}");
+        }
+    }
+    let table = [("TOLLGATE_SERVER__LISTEN", "127.0.0.1:80"), ("TOLLGATE_SERVER", "{ connections_max = 5 }")];
+    let settings = load(&Flags::default(), &table).unwrap();
+    assert_eq!((settings.listen.port(), settings.server.connections_max), (80, 5), "both hold");
+}
+
+#[test]
+fn variables_of_the_cli_and_of_kubernetes_are_no_settings() {
+    let environment = [
+        ("TOLLGATE_URL", "http://localhost"),
+        ("TOLLGATE_KEY", "secret"),
+        ("TOLLGATE_CA_FILE", "ca.pem"),
+        ("TOLLGATE_CERT_FILE", "client.pem"),
+        ("TOLLGATE_CERT_KEY_FILE", "client.key"),
+        ("TOLLGATE_CONFIG", "x.toml"),
+        ("TOLLGATE_SERVICE_HOST", "10.0.0.1"),
+        ("TOLLGATE_SERVICE_PORT_HTTP", "8080"),
+        ("TOLLGATE_PORT", "tcp://10.0.0.1:8080"),
+        ("TOLLGATE_PORT_8080_TCP_ADDR", "10.0.0.1"),
+        ("TOLLGATE_REDIS_PORT", "tcp://10.0.0.2:6379"),
+    ];
+    assert!(load(&Flags::default(), &environment).is_ok());
+}
+
+#[test]
+fn data_goes_where_the_xdg_directories_say() {
+    let data_dir = |pairs: &[(&str, &str)]| load(&Flags::default(), pairs).unwrap().data_dir;
+    assert_eq!(data_dir(&[("HOME", "/home/a")]), Path::new("/home/a/.local/share/tollgate"));
+    let both = [("HOME", "/home/a"), ("XDG_DATA_HOME", "/data")];
+    assert_eq!(data_dir(&both), Path::new("/data/tollgate"));
+    assert_eq!(data_dir(&[("XDG_DATA_HOME", "relative"), ("HOME", "")]), Path::new("./tollgate-data"));
+}
+
+#[test]
+fn shown_settings_give_the_same_settings() {
+    for text in ["", FULL] {
+        let shown = Settings::from_toml(text).unwrap().show();
+        let readable = shown.replace("***", &"ab".repeat(32));
+        let again = Settings::from_toml(&readable).unwrap_or_else(|error| panic!("{error}\n{shown}"));
+        assert_eq!(again.show(), shown);
+    }
+}
+
+#[test]
+fn a_rule_that_takes_no_leases_is_shown_so() {
+    let text = "[[rules]]\nname = \"a\"\nper = [\"user\"]\nleases = false\nrequests_per_hour = 5";
+    assert!(Settings::from_toml(text).unwrap().show().contains("leases = false"));
+}
+
+#[test]
+fn t56_neither_show_nor_debug_tells_the_hash_of_a_key() {
+    let settings = Settings::from_toml(FULL).unwrap();
+    assert!(settings.show().contains("key_sha256 = \"***\""));
+    for text in [settings.show(), format!("{settings:?}")] {
+        assert!(!text.contains("000102030405") && !text.contains("0, 1, 2, 3, 4, 5"), "{text}");
+    }
+}
+
+#[test]
+fn t56_a_key_written_in_place_of_its_hash_is_not_repeated() {
+    let text = "[[auth.callers]]\nname = \"a\"\nkey_sha256 = \"canary-secret\"\nscopes = [\"read\"]";
+    let error = Settings::from_toml(text).unwrap_err().to_string();
+    assert!(!error.contains("canary") && error.contains("auth.callers[0].key_sha256"), "{error}");
+}
+
+#[test]
+fn t57_a_file_that_is_missing_huge_or_no_text_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("tollgate.toml");
+    let flags = Flags { config: Some(file.clone()), ..Flags::default() };
+    let error = || load(&flags, &[]).unwrap_err();
+    assert!(matches!(error(), SettingsError::Unreadable { .. }));
+    fs::write(&file, vec![b'#'; 16 * 1024 * 1024 + 1]).unwrap();
+    assert!(matches!(error(), SettingsError::TooLarge { .. }));
+    fs::write(&file, [0xff, 0xfe]).unwrap();
+    assert!(matches!(error(), SettingsError::NotText { .. }));
+}
+
+#[test]
+fn what_takes_a_restart_is_named() {
+    let old = Settings::from_toml("").unwrap();
+    let new = "default_limit = 3\n[server]\nlisten = \"127.0.0.1:9\"\nheaders = []\n[log]\nlevel = \"debug\"";
+    let new = Settings::from_toml(new).unwrap();
+    assert_eq!(old.needs_restart(&new), ["server.listen", "log"]);
+    assert!(old.needs_restart(&Settings::from_toml("default_limit = 3").unwrap()).is_empty());
+}

@@ -1,0 +1,292 @@
+//! What a caller is told when a request cannot be served: one envelope, stable codes.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use http::{HeaderValue, StatusCode, header};
+use serde::Serialize;
+use tollgate::Span;
+use tollgate::counters::StoreError;
+use tollgate::headers::retry_after_secs;
+use utoipa::ToSchema;
+
+use crate::auth::api_keys::KeyRefusal;
+use crate::http::Response;
+use crate::http::response::{self, DecisionBody};
+
+/// The stable code of an error. Codes are added, never changed.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub(crate) enum Code {
+    /// The request does not make sense.
+    InvalidInput,
+    /// The numbers of a limit do not make sense.
+    InvalidLimit,
+    /// No such strategy.
+    InvalidStrategy,
+    /// No key, or one that is not known.
+    Unauthorized,
+    /// The key does not permit this.
+    Forbidden,
+    /// Nothing here.
+    NotFound,
+    /// The path exists, the method does not.
+    MethodNotAllowed,
+    /// The body did not arrive in time.
+    RequestTimeout,
+    /// In conflict with what is there.
+    Conflict,
+    /// It is not what the request says it must be.
+    PreconditionFailed,
+    /// The body, or the batch, is too large.
+    PayloadTooLarge,
+    /// The body is not JSON.
+    UnsupportedMediaType,
+    /// The idempotency key was used for another body.
+    IdempotencyMismatch,
+    /// Too many wrong keys came from this address.
+    TooManyAttempts,
+    /// The caller itself asks more than it may; no client is over a limit.
+    CallerLimited,
+    /// A defect of the server.
+    InternalError,
+    /// The counters cannot be reached.
+    ServiceUnavailable,
+}
+
+impl Code {
+    /// The status it is answered with.
+    pub(crate) const fn status(self) -> StatusCode {
+        match self {
+            Code::InvalidInput | Code::InvalidLimit | Code::InvalidStrategy => StatusCode::BAD_REQUEST,
+            Code::Unauthorized => StatusCode::UNAUTHORIZED,
+            Code::Forbidden => StatusCode::FORBIDDEN,
+            Code::NotFound => StatusCode::NOT_FOUND,
+            Code::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Code::RequestTimeout => StatusCode::REQUEST_TIMEOUT,
+            Code::Conflict => StatusCode::CONFLICT,
+            Code::PreconditionFailed => StatusCode::PRECONDITION_FAILED,
+            Code::PayloadTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Code::UnsupportedMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            Code::IdempotencyMismatch => StatusCode::UNPROCESSABLE_ENTITY,
+            Code::TooManyAttempts | Code::CallerLimited => StatusCode::TOO_MANY_REQUESTS,
+            Code::InternalError => StatusCode::INTERNAL_SERVER_ERROR,
+            Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+impl fmt::Display for Code {
+    /// As callers are told it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+/// An error on its way to the caller.
+#[derive(Clone, Debug)]
+pub(crate) struct ApiError {
+    code: Code,
+    message: Cow<'static, str>,
+    field: Option<Cow<'static, str>>,
+    reason: Option<Cow<'static, str>>,
+    allow: Option<String>,
+    retry_after: Option<Span>,
+    /// A limited client's key that is none: answered like a decision.
+    key_refusal: Option<KeyRefusal>,
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Misconfigured => ApiError::new(
+                Code::ServiceUnavailable,
+                "the counter store refuses this service: an operator must act, and /readyz says why",
+            ),
+            _ => ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"),
+        }
+    }
+}
+
+/// The envelope of every error.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorEnvelope<'a> {
+    error: ErrorBody<'a>,
+}
+
+/// The error itself.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorBody<'a> {
+    code: Code,
+    /// For people.
+    message: &'a str,
+    #[serde(skip_serializing_if = "ErrorDetails::is_empty")]
+    details: ErrorDetails<'a>,
+    /// To find the request in the logs.
+    request_id: &'a str,
+}
+
+/// What exactly is wrong.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ErrorDetails<'a> {
+    /// The field that is wrong, `checks[2].cost`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    field: Option<&'a str>,
+    /// Why it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+    /// How long to wait, to the microsecond; `Retry-After` is the same in whole seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_us: Option<u64>,
+}
+
+impl ErrorDetails<'_> {
+    fn is_empty(&self) -> bool {
+        self.field.is_none() && self.reason.is_none() && self.retry_after_us.is_none()
+    }
+}
+
+impl ApiError {
+    pub(crate) fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError {
+            code,
+            message: message.into(),
+            field: None,
+            reason: None,
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
+    }
+
+    /// A field that is wrong.
+    pub(crate) fn field(
+        code: Code,
+        field: impl Into<Cow<'static, str>>,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let (field, reason) = (field.into(), reason.into());
+        let message = if field.is_empty() { reason.clone() } else { format!("{field}: {reason}").into() };
+        let field = Some(field).filter(|field| !field.is_empty());
+        ApiError {
+            code,
+            message,
+            field,
+            reason: Some(reason),
+            allow: None,
+            retry_after: None,
+            key_refusal: None,
+        }
+    }
+
+    /// An invalid field with the code that its kind has.
+    pub(crate) fn invalid(field: impl Into<Cow<'static, str>>, reason: impl Into<Cow<'static, str>>) -> Self {
+        let field = field.into();
+        let code = match field.rsplit('.').next() {
+            Some("limit" | "window_seconds" | "burst_capacity") => Code::InvalidLimit,
+            Some("strategy") => Code::InvalidStrategy,
+            _ => Code::InvalidInput,
+        };
+        ApiError::field(code, field, reason)
+    }
+
+    pub(crate) fn method_not_allowed(allow: String) -> Self {
+        let message = format!("this path takes {allow}");
+        ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
+    }
+
+    /// Wrong keys came from this address; the next one is looked at after `wait`.
+    pub(crate) fn too_many_attempts(wait: Span) -> Self {
+        let message =
+            "too many wrong keys came from this address: no key is looked at until Retry-After is over";
+        ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
+    }
+
+    /// The caller has asked so much that it must wait.
+    pub(crate) fn caller_limited(wait: Span) -> Self {
+        let message = "you, the caller, ask more than this service takes from one caller: wait for Retry-After; \
+                       nothing was charged, and this says nothing of any client's limits";
+        ApiError { retry_after: Some(wait), ..ApiError::new(Code::CallerLimited, message) }
+    }
+
+    /// The caller asks at once what it never may, however long it waits.
+    pub(crate) fn batch_exceeds_caller_limit(checks: u32, most: u32) -> Self {
+        let reason = format!("this service takes at most {most} checks at once from a caller, not {checks}");
+        ApiError::field(Code::PayloadTooLarge, "checks", reason)
+    }
+
+    /// The request is of a client whose key is none, or is none any more. It is answered like a decision about a client that
+    /// is blocked.
+    pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
+        ApiError { key_refusal: Some(refusal), ..ApiError::new(Code::Forbidden, refusal.as_str()) }
+    }
+
+    /// Why the limited client's key is none, if that is the error.
+    pub(crate) fn key_refusal(&self) -> Option<KeyRefusal> {
+        self.key_refusal
+    }
+
+    /// The same error for an item of a list.
+    pub(crate) fn within(mut self, parent: &str) -> Self {
+        self.field = Some(match self.field {
+            Some(field) => format!("{parent}.{field}").into(),
+            None => parent.to_owned().into(),
+        });
+        self
+    }
+
+    /// The same error where a field has another name.
+    pub(crate) fn naming(self, field: &str, here: &'static str) -> Self {
+        match self.reason {
+            Some(reason) if self.field.as_deref() == Some(field) => ApiError::field(self.code, here, reason),
+            _ => self,
+        }
+    }
+
+    /// The same error, told to people in other words.
+    pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
+        ApiError { message: message.into(), ..self }
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub(crate) fn code(&self) -> Code {
+        self.code
+    }
+
+    pub(crate) fn body<'a>(&'a self, request_id: &'a str) -> ErrorBody<'a> {
+        let details = ErrorDetails {
+            field: self.field.as_deref(),
+            reason: self.reason.as_deref(),
+            retry_after_us: self.retry_after.map(Span::as_micros),
+        };
+        ErrorBody { code: self.code, message: &self.message, details, request_id }
+    }
+
+    pub(crate) fn into_response(self, request_id: &str) -> Response {
+        let mut response = match self.key_refusal {
+            Some(refusal) => response::json(self.code.status(), &DecisionBody::key_refused(refusal)),
+            None => response::json(self.code.status(), &ErrorEnvelope { error: self.body(request_id) }),
+        };
+        let headers = response.headers_mut();
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        match self.code {
+            Code::ServiceUnavailable => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            Code::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        if let Some(wait) = self.retry_after {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(retry_after_secs(wait)));
+        }
+        if let Some(allow) = self.allow.and_then(|allow| HeaderValue::try_from(allow).ok()) {
+            headers.insert(header::ALLOW, allow);
+        }
+        response
+    }
+}

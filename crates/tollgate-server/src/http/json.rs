@@ -1,0 +1,401 @@
+//! JSON from outside: strict, bounded, and every mistake named by its field.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::http::error::{ApiError, Code};
+
+/// What is said of a field that is not taken.
+const UNKNOWN: &str = "unknown field";
+/// Nothing we take is nested deeper.
+const DEPTH_MAX: usize = 32;
+
+/// Parses a body. The fast way first; only a body that fails is read again to find out where.
+pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
+    if too_deep(body) {
+        let reason = format!("must not be nested deeper than {DEPTH_MAX} levels");
+        return Err(ApiError::field(Code::InvalidInput, "", reason));
+    }
+    // The parser looks at the bytes of the strings it keeps; those it skips must be text, too.
+    let text = std::str::from_utf8(body)
+        .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}")))?;
+    // A list would be read as the fields in their order, which is nobody's contract.
+    if !text.trim_start().starts_with('{') {
+        return Err(ApiError::field(Code::InvalidInput, "", "must be a JSON object"));
+    }
+    serde_json::from_str(text).map_err(|error| locate::<T>(text, &error))
+}
+
+fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
+    let mut deserializer = serde_json::Deserializer::from_str(text);
+    let Err(located) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
+        // It parses, so what follows it is what is wrong.
+        return ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}"));
+    };
+    let path = located.path().to_string();
+    let cause = located.into_inner();
+    let said = cause.to_string();
+    // A number that no type holds is refused before its type is asked.
+    if cause.is_data() || said.starts_with("number out of range") {
+        return self::located(&path, &said);
+    }
+    ApiError::field(Code::InvalidInput, "", format!("not JSON: {cause}"))
+}
+
+/// The error that a parser named, where it stood.
+pub(crate) fn located(path: &str, said: &str) -> ApiError {
+    let (field, reason) = name_field(path.to_owned(), said);
+    if reason == UNKNOWN {
+        return unknown(field);
+    }
+    ApiError::invalid(field, reason)
+}
+
+/// A field that is not taken here. Whatever it is called, its value is not what is wrong.
+pub(crate) fn unknown(field: impl Into<Cow<'static, str>>) -> ApiError {
+    ApiError::field(Code::InvalidInput, field, UNKNOWN)
+}
+
+/// The field and the reason, from where the parser stood and what it said.
+fn name_field(path: String, said: &str) -> (String, String) {
+    let reason = said.split(" at line ").next().unwrap_or(said);
+    let quoted = || reason.split('`').nth(1).unwrap_or_default();
+    // The parser stands at the field itself, or at the object around it.
+    let inside = |field: &str| match path.as_str() {
+        "." => field.to_owned(),
+        at if at == field || at.ends_with(&format!(".{field}")) => at.to_owned(),
+        around => format!("{around}.{field}"),
+    };
+    if reason.starts_with("missing field") {
+        return (inside(quoted()), "is missing".to_owned());
+    }
+    if reason.starts_with("duplicate field") {
+        return (inside(quoted()), "is given twice".to_owned());
+    }
+    if reason.starts_with("unknown field") {
+        return (inside(quoted()), UNKNOWN.to_owned());
+    }
+    let mut reason = plain(reason);
+    // The type admits 0, a window does not.
+    if path.ends_with("window_seconds") {
+        reason = reason.replace("an integer from 0 to", "an integer from 1 to");
+    }
+    (if path == "." { String::new() } else { path }, reason)
+}
+
+/// The parser's sentence without the names of Rust's types.
+fn plain(reason: &str) -> String {
+    let mut plain = reason.to_owned();
+    for (rust, word) in [
+        ("expected u32", "expected an integer from 0 to 4294967295"),
+        ("expected u64", "expected a non-negative integer"),
+        ("floating point", "fraction"),
+    ] {
+        plain = plain.replace(rust, word);
+    }
+    plain
+}
+
+/// Refuses an object with a field that is not one of these. For requests that change something: a misspelt field
+/// must not be one that was left out.
+pub(crate) fn require_known(body: &[u8], fields: &[&str]) -> Result<(), ApiError> {
+    let written: Fields<'_> = parse(body)?;
+    match written.0.iter().find(|name| !fields.contains(&&*name.0)) {
+        Some(name) => Err(unknown(name.0.clone().into_owned())),
+        None => Ok(()),
+    }
+}
+
+/// The names of an object's fields.
+struct Fields<'a>(Vec<Text<'a>>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct FieldsVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
+            type Value = Fields<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'a>, A::Error> {
+                let mut names = Vec::new();
+                while let Some((name, de::IgnoredAny)) = map.next_entry()? {
+                    names.push(name);
+                }
+                Ok(Fields(names))
+            }
+        }
+        deserializer.deserialize_map(FieldsVisitor(PhantomData))
+    }
+}
+
+/// Counting brackets is enough for almost every body; only one with many is looked at more closely.
+fn too_deep(body: &[u8]) -> bool {
+    let opening = |byte: &&u8| matches!(**byte, b'[' | b'{');
+    if body.iter().filter(opening).count() <= DEPTH_MAX {
+        return false;
+    }
+    let (mut depth, mut quoted, mut escaped) = (0usize, false, false);
+    for byte in body {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'[' | b'{' if !quoted => depth += 1,
+            b']' | b'}' if !quoted => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return true;
+        }
+    }
+    false
+}
+
+/// A string that borrows from the body unless it had escapes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct TextVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for TextVisitor<'a> {
+            type Value = Text<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Borrowed(text)))
+            }
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'a>, E> {
+                Ok(Text(Cow::Owned(text.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(TextVisitor(PhantomData))
+    }
+}
+
+/// An object of strings, in the order written; a key given twice is refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pairs<'a>(pub(crate) Vec<(Text<'a>, Text<'a>)>);
+
+impl<'a> Pairs<'a> {
+    /// Adds one, unless it is there already or there are as many as there may be.
+    pub(crate) fn add(&mut self, key: Text<'a>, value: Text<'a>) -> Result<(), String> {
+        if self.0.iter().any(|(known, _)| *known == key) {
+            return Err(format!("{:?} is given twice", key.0));
+        }
+        if self.0.len() == 32 {
+            return Err("must have at most 32 entries".to_owned());
+        }
+        self.0.push((key, value));
+        Ok(())
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct PairsVisitor<'a>(PhantomData<&'a ()>);
+        impl<'de: 'a, 'a> Visitor<'de> for PairsVisitor<'a> {
+            type Value = Pairs<'a>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
+                let mut pairs = Pairs::default();
+                while let Some((key, value)) = map.next_entry::<Text<'a>, Text<'a>>()? {
+                    pairs.add(key, value).map_err(de::Error::custom)?;
+                }
+                Ok(pairs)
+            }
+        }
+        deserializer.deserialize_map(PairsVisitor(PhantomData))
+    }
+}
+
+/// An object of anything. A key given twice is refused at any depth, and a field that is null counts as left out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Object(pub(crate) Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Any::deserialize(deserializer)?.0 {
+            Value::Object(fields) => Ok(Object(fields)),
+            _ => Err(de::Error::custom("must be a JSON object")),
+        }
+    }
+}
+
+/// Any value, read as strictly.
+struct Any(Value);
+
+impl<'de> Deserialize<'de> for Any {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(AnyVisitor).map(Any)
+    }
+}
+
+struct AnyVisitor;
+
+impl<'de> Visitor<'de> for AnyVisitor {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Value, E> {
+        Ok(Value::from(number))
+    }
+
+    fn visit_f64<E: de::Error>(self, number: f64) -> Result<Value, E> {
+        Number::from_f64(number).map(Value::Number).ok_or_else(|| de::Error::custom("number out of range"))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::String(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Any(item)) = items.next_element()? {
+            if item.is_null() {
+                return Err(de::Error::custom("a list must not hold null"));
+            }
+            list.push(item);
+        }
+        Ok(Value::Array(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
+        let (mut fields, mut nulls) = (Map::new(), Vec::new());
+        while let Some((key, Any(value))) = entries.next_entry::<String, Any>()? {
+            if fields.contains_key(&key) || nulls.contains(&key) {
+                return Err(de::Error::custom(format!("duplicate field `{key}`")));
+            }
+            match value {
+                Value::Null => nulls.push(key),
+                value => drop(fields.insert(key, value)),
+            }
+        }
+        Ok(Value::Object(fields))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, serde::Deserialize)]
+    #[expect(dead_code, reason = "only its parsing is looked at")]
+    struct Sample<'a> {
+        #[serde(borrow)]
+        name: Text<'a>,
+        cost: Option<u32>,
+        #[serde(borrow, default)]
+        more: Pairs<'a>,
+    }
+
+    fn complaint(body: &str) -> String {
+        let error = parse::<Sample<'_>>(body.as_bytes()).unwrap_err();
+        serde_json::to_value(error.body("")).unwrap()["message"].as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn t36_numbers_that_are_not_whole_or_in_range_are_refused_by_name() {
+        for number in
+            ["NaN", "Infinity", "1e400", "-1", "-0", "1.5", "4294967296", "18446744073709551616", "\"5\""]
+        {
+            let complaint = complaint(&format!(r#"{{"name":"a","cost":{number}}}"#));
+            assert!(
+                complaint.starts_with("cost: ") || complaint.contains("not JSON"),
+                "{number}: {complaint}"
+            );
+        }
+    }
+
+    #[test]
+    fn t35_duplicate_keys_and_trailing_data_are_refused() {
+        assert_eq!(complaint(r#"{"name":"a","name":"b"}"#), "name: is given twice");
+        assert!(
+            complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice")
+        );
+        assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
+        assert!(complaint("\u{feff}{}").contains("must be a JSON object"));
+        assert_eq!(complaint("{}"), "name: is missing");
+    }
+
+    #[test]
+    fn a_field_that_is_not_taken_is_unknown_whatever_it_is_called() {
+        #[derive(Debug, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        #[expect(dead_code, reason = "only its parsing is looked at")]
+        struct Strict {
+            limit: Option<u32>,
+        }
+        let code = |body: &str| parse::<Strict>(body.as_bytes()).unwrap_err().code();
+        assert_eq!(code(r#"{"limit":-1}"#), Code::InvalidLimit);
+        for field in ["window_seconds", "strategy", "colour"] {
+            assert_eq!(code(&format!(r#"{{"{field}":1}}"#)), Code::InvalidInput, "{field}");
+        }
+        assert_eq!(require_known(br#"{"limit":1}"#, &["cost"]).unwrap_err().code(), Code::InvalidInput);
+    }
+
+    #[test]
+    fn t34_nesting_is_bounded_and_never_overflows_the_stack() {
+        let deep = format!(r#"{{"name":"a","x":{}"#, "[".repeat(100_000));
+        assert!(complaint(&deep).contains("nested"));
+        let brackets_in_text = format!(r#"{{"name":"{}"}}"#, "[{".repeat(100));
+        assert!(parse::<Sample<'_>>(brackets_in_text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn t11_bytes_that_are_no_text_are_refused_wherever_they_stand() {
+        for body in [&b"{\"name\":\"\xff\"}"[..], b"{\"name\":\"a\",\"unknown\":{\"\xff\":1}}", b"\xc0\xaf"] {
+            assert!(parse::<Sample<'_>>(body).is_err());
+        }
+        // A lone surrogate is no text either; what the parser says of it is its own matter.
+        assert!(parse::<Sample<'_>>(br#"{"name":"\ud800"}"#).is_err());
+    }
+
+    #[test]
+    fn t35_an_object_of_anything_is_as_strict_and_null_is_left_out() {
+        let object: Object = parse(br#"{"a":null,"b":{"c":[1,-2,"x",true,{"d":null}]},"e":1.5}"#).unwrap();
+        assert_eq!(Value::Object(object.0), serde_json::json!({"b":{"c":[1,-2,"x",true,{}]},"e":1.5}));
+        for (body, complaint) in [
+            (r#"{"a":{"b":1,"b":2}}"#, "a.b: is given twice"),
+            (r#"{"a":1,"a":null}"#, "a: is given twice"),
+            (r#"{"a":null,"a":null}"#, "a: is given twice"),
+            (r#"{"a":[1,null]}"#, "a: a list must not hold null"),
+            ("[]", "must be a JSON object"),
+        ] {
+            let error = parse::<Object>(body.as_bytes()).unwrap_err();
+            let said = serde_json::to_value(error.body("")).unwrap()["message"].clone();
+            assert_eq!(said, complaint, "{body}");
+        }
+    }
+
+    #[test]
+    fn text_borrows_unless_it_was_escaped() {
+        let plain: Sample<'_> = parse(br#"{"name":"abc"}"#).unwrap();
+        let escaped: Sample<'_> = parse(br#"{"name":"a\u0062c"}"#).unwrap();
+        assert!(matches!(plain.name.0, Cow::Borrowed("abc")));
+        assert!(matches!(&escaped.name.0, Cow::Owned(text) if text == "abc"));
+    }
+}

@@ -1,0 +1,324 @@
+//! The traffic of the last minutes, as far as it is remembered: what a change is tried on before it is made.
+//!
+//! Limits count, so single requests drawn at random would say nothing about them. Whole clients are drawn instead: of a
+//! client that is in the sample every request is kept, of any other none. While all requests of [`WINDOW`] fit, every
+//! client is in it; whenever they do not, half of the clients leave, and when there is room again they come back.
+//!
+//! `offer` is on the way of the request: for a client outside the sample it is one hash, for one inside a copy of a few
+//! short texts, and it never waits. Keys of clients are not kept, only what the log may say of them.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use tollgate::record::Record;
+use tollgate::{
+    Answer, ApiKey, Client, Decision, Endpoint, Id, Limit, Limiter, MemoryCounters, Method, Request, RuleSet,
+    Span, Timestamp,
+};
+use utoipa::ToSchema;
+
+/// Older requests are forgotten.
+const WINDOW: Span = Span::from_secs(300);
+/// As many requests are kept at most,
+const REQUESTS_MAX: usize = 8_192;
+/// and as many bytes of texts in them.
+const BYTES_MAX: usize = 4 << 20;
+/// The sample grows again when this part of the room is used.
+const GROW_THRESHOLD: usize = REQUESTS_MAX / 4;
+/// It is looked whether it can grow this often.
+const GROW_EVERY: Span = Span::from_secs(30);
+const HALVINGS_MAX: u32 = 32;
+const EXAMPLES_MAX: usize = 10;
+
+/// Requests of the last minutes.
+#[derive(Default)]
+pub(crate) struct TrafficSample {
+    /// Decides which clients are in the sample; keyed anew in each process, so that nobody can choose to be.
+    hasher: RandomState,
+    /// How often the sample was halved. Written under the lock alone; read without it, because most requests need no more.
+    halvings: AtomicU32,
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    requests: VecDeque<Arc<Seen>>,
+    bytes: usize,
+    halvings: u32,
+    /// When the sample last changed its size.
+    resized_at: Timestamp,
+}
+
+/// The facts of one request.
+struct Seen {
+    at: Timestamp,
+    /// Of the client.
+    hash: u64,
+    endpoint: Endpoint<'static>,
+    method: Option<Method>,
+    user: Option<Box<str>>,
+    tenant: Option<Box<str>>,
+    login: Option<Box<str>>,
+    tier: Option<Box<str>>,
+    /// As it is shown, `api_key:…`.
+    api_key: Option<Box<str>>,
+    ip: Option<IpAddr>,
+    cost: u32,
+    descriptors: Vec<(Box<str>, Box<str>)>,
+    own: Option<Limit>,
+}
+
+/// What a change would have done to the requests of the last minutes.
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+pub(crate) struct Effect {
+    /// Requests that were tried.
+    requests: usize,
+    /// Clients that made them.
+    clients: usize,
+    /// From the first of them until now.
+    window_seconds: u64,
+    /// The part of all clients that was tried; 1 is everyone.
+    sample: f64,
+    /// Requests that pass today and would be refused.
+    newly_refused: usize,
+    /// Requests that are refused today and would pass.
+    newly_admitted: usize,
+    /// Some of them, those with the most requests first.
+    examples: Vec<EffectExample>,
+}
+
+/// One client on one endpoint for which something changes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
+pub(crate) struct EffectExample {
+    /// The client, `user:alice`.
+    client: String,
+    /// The endpoint.
+    endpoint: String,
+    /// `admitted`, `refused` or `blocked`.
+    before: &'static str,
+    /// The same, after the change.
+    after: &'static str,
+    /// The rule that decides after the change.
+    rule: Option<String>,
+    /// How many requests it would be so for.
+    requests: usize,
+}
+
+impl TrafficSample {
+    /// Remembers a request, if its client is in the sample and nobody else is at it right now.
+    pub(crate) fn offer(&self, record: &Record<'_>) {
+        let request = record.request;
+        let Some(client) = request.client().filter(|_| request.cost > 0) else { return };
+        let hash = self.hasher.hash_one(client);
+        if !is_sampled(hash, self.halvings.load(Ordering::Relaxed)) {
+            return;
+        }
+        let Some(mut kept) = self.kept.try_lock() else { return };
+        kept.push(Seen::new(request, hash, record.decision.now));
+        self.halvings.store(kept.halvings, Ordering::Relaxed);
+    }
+
+    /// Tries the same requests on two rule sets, each with counters that nobody has used.
+    ///
+    /// It takes some milliseconds: asynchronous callers use `spawn_blocking`.
+    pub(crate) fn compare(&self, today: &RuleSet, changed: &RuleSet, now: Timestamp) -> Effect {
+        let (requests, halvings) = {
+            let mut kept = self.kept.lock();
+            kept.forget_before(now - WINDOW);
+            (kept.requests.clone(), kept.halvings)
+        };
+        let (today, changed) = (fresh(today), fresh(changed));
+        let mut clients = HashSet::new();
+        let mut differing: BTreeMap<Difference, usize> = BTreeMap::new();
+        for seen in &requests {
+            clients.insert(seen.hash);
+            let (before, _) = seen.replay(&today);
+            let (after, rule) = seen.replay(&changed);
+            if before != after {
+                let (client, endpoint) = (seen.client(), seen.endpoint.as_str().to_owned());
+                *differing.entry(Difference { client, endpoint, before, after, rule }).or_default() += 1;
+            }
+        }
+        let first = requests.iter().map(|seen| seen.at).min();
+        Effect {
+            requests: requests.len(),
+            clients: clients.len(),
+            window_seconds: first.map_or(0, |first| now.since(first).as_secs_ceil()),
+            sample: 0.5_f64.powi(i32::try_from(halvings).unwrap_or(0)),
+            newly_refused: count(&differing, |difference| difference.before == ADMITTED),
+            newly_admitted: count(&differing, |difference| difference.after == ADMITTED),
+            examples: examples(differing),
+        }
+    }
+}
+
+const ADMITTED: &str = "admitted";
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Difference {
+    client: String,
+    endpoint: String,
+    before: &'static str,
+    after: &'static str,
+    rule: Option<String>,
+}
+
+fn count(differing: &BTreeMap<Difference, usize>, of: impl Fn(&Difference) -> bool) -> usize {
+    differing.iter().filter(|(difference, _)| of(difference)).map(|(_, requests)| requests).sum()
+}
+
+fn examples(differing: BTreeMap<Difference, usize>) -> Vec<EffectExample> {
+    let mut most: Vec<(Difference, usize)> = differing.into_iter().collect();
+    most.sort_by(|(a, requests_a), (b, requests_b)| requests_b.cmp(requests_a).then_with(|| a.cmp(b)));
+    let example = |(difference, requests): (Difference, usize)| EffectExample {
+        client: difference.client,
+        endpoint: difference.endpoint,
+        before: difference.before,
+        after: difference.after,
+        rule: difference.rule,
+        requests,
+    };
+    most.into_iter().take(EXAMPLES_MAX).map(example).collect()
+}
+
+fn fresh(rules: &RuleSet) -> Limiter<MemoryCounters> {
+    Limiter::new(rules.with_overrides(Arc::clone(rules.overrides())), MemoryCounters::default())
+}
+
+fn is_sampled(hash: u64, halvings: u32) -> bool {
+    hash.trailing_zeros() >= halvings
+}
+
+impl Kept {
+    fn push(&mut self, seen: Seen) {
+        let now = seen.at;
+        self.forget_before(now - WINDOW);
+        if self.halvings > 0
+            && self.requests.len() < GROW_THRESHOLD
+            && now.since(self.resized_at) >= GROW_EVERY
+        {
+            self.resize(self.halvings - 1, now);
+        }
+        // The sample may have shrunk since the request was looked at.
+        if !is_sampled(seen.hash, self.halvings) {
+            return;
+        }
+        self.bytes += seen.bytes();
+        self.requests.push_back(Arc::new(seen));
+        while (self.requests.len() > REQUESTS_MAX || self.bytes > BYTES_MAX) && self.halvings < HALVINGS_MAX {
+            self.resize(self.halvings + 1, now);
+        }
+        while self.requests.len() > REQUESTS_MAX || self.bytes > BYTES_MAX {
+            self.forget_first();
+        }
+    }
+
+    fn resize(&mut self, halvings: u32, now: Timestamp) {
+        (self.halvings, self.resized_at) = (halvings, now);
+        self.requests.retain(|seen| is_sampled(seen.hash, halvings));
+        self.bytes = self.requests.iter().map(|seen| seen.bytes()).sum();
+    }
+
+    fn forget_before(&mut self, oldest: Timestamp) {
+        while self.requests.front().is_some_and(|seen| seen.at < oldest) {
+            self.forget_first();
+        }
+    }
+
+    fn forget_first(&mut self) {
+        if let Some(seen) = self.requests.pop_front() {
+            self.bytes -= seen.bytes();
+        }
+    }
+}
+
+impl Seen {
+    fn new(request: &Request<'_>, hash: u64, at: Timestamp) -> Self {
+        let text = |id: Option<Id<'_>>| id.map(|id| id.as_str().into());
+        let pair = |(name, value): &(Id<'_>, Id<'_>)| (name.as_str().into(), value.as_str().into());
+        Seen {
+            at,
+            hash,
+            endpoint: request.endpoint.clone().into_owned(),
+            method: request.method,
+            user: text(request.user),
+            tenant: text(request.tenant),
+            login: text(request.login),
+            tier: text(request.tier),
+            api_key: request.api_key.map(|key| Client::ApiKey(key).to_string().into()),
+            ip: request.ip,
+            cost: request.cost,
+            descriptors: request.descriptors.iter().map(pair).collect(),
+            own: request.limit_override.cloned(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let texts = [&self.user, &self.tenant, &self.login, &self.tier, &self.api_key];
+        let facts: usize = texts.into_iter().flatten().map(|text| text.len()).sum();
+        let pairs: usize = self.descriptors.iter().map(|(name, value)| name.len() + value.len()).sum();
+        self.endpoint.as_str().len() + facts + pairs
+    }
+
+    /// How a limiter decides about it, and by which rule.
+    fn replay(&self, limiter: &Limiter<MemoryCounters>) -> (&'static str, Option<String>) {
+        let pairs = self.descriptors.iter();
+        let pairs: Vec<(Id<'_>, Id<'_>)> =
+            pairs.filter_map(|(name, value)| Some((Id::parse(name).ok()?, Id::parse(value).ok()?))).collect();
+        let request = Request {
+            method: self.method,
+            user: id(self.user.as_deref()),
+            tenant: id(self.tenant.as_deref()),
+            // What is shown of a key stands for it: as unlike any other's as the key itself.
+            api_key: self.api_key.as_deref().and_then(stand_in),
+            login: id(self.login.as_deref()),
+            ip: self.ip,
+            tier: id(self.tier.as_deref()),
+            cost: self.cost,
+            descriptors: &pairs,
+            limit_override: self.own.as_ref(),
+            ..Request::new(self.endpoint.clone())
+        };
+        let decision = limiter.check_now(&request, self.at);
+        (outcome(&decision), decision.rule_name().map(str::to_owned))
+    }
+
+    /// Who it was, as it may be shown.
+    fn client(&self) -> String {
+        let named = |kind: &str, id: &Option<Box<str>>| id.as_ref().map(|id| format!("{kind}:{id}"));
+        (named("user", &self.user))
+            .or_else(|| self.api_key.as_deref().map(str::to_owned))
+            .or_else(|| named("login", &self.login))
+            .or_else(|| self.ip.map(|ip| Client::Ip(ip).to_string()))
+            .or_else(|| named("tenant", &self.tenant))
+            .unwrap_or_default()
+    }
+}
+
+/// A known key by its id, any other by what is shown of it.
+fn stand_in(shown: &str) -> Option<ApiKey<'_>> {
+    match Client::parse(shown) {
+        Some(Client::ApiKey(known)) => Some(known),
+        _ => ApiKey::parse(shown).ok(),
+    }
+}
+
+fn id(text: Option<&str>) -> Option<Id<'_>> {
+    text.and_then(|text| Id::parse(text).ok())
+}
+
+fn outcome(decision: &Decision) -> &'static str {
+    match decision.answer {
+        Answer::Admit { .. } => ADMITTED,
+        Answer::Block => "blocked",
+        Answer::Refuse { .. } | Answer::Unavailable => "refused",
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,7 @@
+//! The process: start, background tasks, data directory, clock, logging, shutdown.
+
+pub mod clock;
+pub mod data_dir;
+pub mod logging;
+pub mod serve;
+mod signals;

@@ -1,0 +1,428 @@
+//! The walk of design.md 3, against an independent walk over random rule sets, and rule by rule.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::fmt::Write;
+use std::net::IpAddr;
+
+use proptest::prelude::*;
+use proptest::sample::{Index, select, subsequence};
+use tollgate::counters::Effect;
+use tollgate::decision::Answer;
+use tollgate::identity::Dimension;
+use tollgate::rules::pattern::Pattern;
+use tollgate::rules::{Action, CHARGES_MAX, Matcher, OnStoreFailure, Response, RuleLimit};
+use tollgate::{
+    Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Method, Request, Rule, RuleSet, Span, Timestamp,
+    Window,
+};
+
+use crate::{admitted, asked, blocks, id, limiter, look, request};
+
+const PATTERNS: [&str; 8] = ["/*", "/", "/a", "/a/*", "/a/{x}", "/a/b", "/*/b", "/c/d/*"];
+const PATHS: [&str; 7] = ["/", "/a", "/a/b", "/a/c", "/c", "/c/d/e", "/x/b"];
+const NETS: [&str; 6] = ["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.3/32", "::/0", "2001:db8::/32"];
+const IPS: [&str; 5] = ["10.1.2.3", "10.9.9.9", "192.0.2.1", "2001:db8::1", "::ffff:10.1.2.3"];
+const WORDS: [&str; 3] = ["alice", "bob", "carol"];
+const DIMENSIONS: [Dimension; 5] =
+    [Dimension::Global, Dimension::User, Dimension::Ip, Dimension::Tenant, Dimension::Client];
+
+fn words() -> impl Strategy<Value = Vec<Box<str>>> {
+    prop_oneof![
+        3 => Just(Vec::new()),
+        1 => subsequence(&WORDS[..], 1..3).prop_map(|words| words.into_iter().map(Into::into).collect()),
+    ]
+}
+
+fn matcher() -> impl Strategy<Value = Matcher> {
+    let some = |all: &'static [&'static str]| prop_oneof![2 => Just(Vec::new()), 1 => subsequence(all, 1..3)];
+    let methods = prop_oneof![
+        3 => Just(vec![]),
+        1 => select(&[Method::Get, Method::Head, Method::Post][..]).prop_map(|method| vec![method]),
+    ];
+    let descriptors = prop_oneof![4 => Just(None), 1 => words().prop_map(Some)];
+    (some(&PATTERNS), some(&NETS), methods, words(), words(), words(), descriptors).prop_map(
+        |(patterns, nets, methods, tiers, users, tenants, descriptors)| Matcher {
+            endpoints: patterns.into_iter().map(|text| Pattern::parse(text).unwrap()).collect(),
+            ips: nets.into_iter().map(|text| text.parse().unwrap()).collect(),
+            methods,
+            tiers,
+            users,
+            tenants,
+            descriptors: descriptors.map(|values| ("plan".into(), values)).into_iter().collect(),
+        },
+    )
+}
+
+fn rule() -> impl Strategy<Value = Rule> {
+    let action = prop_oneof![6 => Just(Action::Reject), 1 => Just(Action::LogOnly), 1 => Just(Action::Allow),
+        1 => Just(Action::Block)];
+    let layer = prop_oneof![4 => Just(None), 1 => select(&["x", "y"][..]).prop_map(Some)];
+    (0..4_u32, matcher(), subsequence(&DIMENSIONS[..], 1..3), layer, action, 0..4_u32, any::<Index>())
+        .prop_map(|(priority, when, per, layer, action, requests, enabled)| {
+            let by: Vec<String> = per.iter().map(Dimension::to_string).collect();
+            let minute = Window::Length(Span::from_secs(60));
+            let limit = Limit::new(Algorithm::FixedWindow, requests, minute).unwrap();
+            Rule {
+                name: "".into(),
+                priority,
+                when,
+                layer: layer.map_or_else(|| by.join("+"), str::to_owned).into(),
+                per,
+                action,
+                limits: if action.limits() { vec![RuleLimit::new("", limit)] } else { vec![] },
+                leases: true,
+                on_store_failure: OnStoreFailure::Local,
+                response: Response::default(),
+                enabled: enabled.index(8) > 0,
+            }
+        })
+}
+
+/// Rules with names of their own, in no particular order.
+fn rules() -> impl Strategy<Value = Vec<Rule>> {
+    proptest::collection::vec(rule(), 0..40).prop_map(|mut rules| {
+        for (number, rule) in rules.iter_mut().enumerate() {
+            rule.name = format!("rule-{}", (number * 7) % 40).into();
+            for limit in &mut rule.limits {
+                *limit = RuleLimit::new(&rule.name, limit.limit.clone());
+            }
+        }
+        rules
+    })
+}
+
+/// The facts of a request as positions in the lists above; one past the end is none.
+type Facts = (usize, usize, usize, [usize; 4], bool);
+
+fn facts() -> impl Strategy<Value = Facts> {
+    let word = 0..=WORDS.len();
+    let words = [word.clone(), word.clone(), word.clone(), word];
+    (0..PATHS.len(), 0..=IPS.len(), 0..3_usize, words, any::<bool>())
+}
+
+fn with_request<T>(facts: &Facts, then: impl FnOnce(&Request<'_>) -> T) -> T {
+    let (path, ip, method, [user, tenant, tier, plan], peek) = facts;
+    let word = |position: &usize| WORDS.get(*position).and_then(|word| id(word));
+    let descriptors: Vec<_> = word(plan).map(|value| (id("plan").unwrap(), value)).into_iter().collect();
+    then(&Request {
+        ip: IPS.get(*ip).map(|text| text.parse::<IpAddr>().unwrap()),
+        method: [Method::Head, Method::Post].get(*method).copied(),
+        user: word(user),
+        tenant: word(tenant),
+        tier: word(tier),
+        descriptors: &descriptors,
+        cost: u32::from(!peek),
+        ..Request::new(Endpoint::parse(PATHS[*path]).unwrap())
+    })
+}
+
+/// The walk once more, from its description.
+fn walked<'r>(rules: &'r [Rule], request: &Request<'_>) -> (Vec<(&'r str, Effect)>, Option<&'r Rule>) {
+    let mut order: Vec<&Rule> = rules.iter().collect();
+    order.sort_by_key(|rule| (rule.priority, Reverse(rule.when.specificity()), rule.name.clone()));
+    let has = |dimension: &Dimension| match dimension {
+        Dimension::User => request.user.is_some(),
+        Dimension::Ip => request.ip.is_some(),
+        Dimension::Tenant => request.tenant.is_some(),
+        Dimension::Client => request.client().is_some(),
+        _ => true,
+    };
+    let mut layers = HashSet::new();
+    let mut collected = Vec::new();
+    for rule in order.into_iter().filter(|rule| rule.enabled && rule.when.matches(request)) {
+        match rule.action {
+            Action::Allow | Action::Block => return (collected, Some(rule)),
+            Action::LogOnly if rule.per.iter().all(has) => collected.push((&*rule.name, Effect::Shadow)),
+            Action::Reject if rule.per.iter().all(has) && layers.insert(&rule.layer) => {
+                collected.push((&*rule.name, Effect::Enforce));
+            }
+            _ => {}
+        }
+    }
+    (collected, None)
+}
+
+/// Rules that only log share what the layers leave of what one request can be charged; the last go without.
+fn with_room<'r>(rules: &[Rule], collected: Vec<(&'r str, Effect)>) -> Vec<(&'r str, Effect)> {
+    let limiting = rules.iter().filter(|rule| rule.enabled && rule.action == Action::Reject);
+    let mut room = CHARGES_MAX - limiting.map(|rule| &rule.layer).collect::<HashSet<_>>().len();
+    let mut fits = |effect: Effect| {
+        let fits = effect == Effect::Enforce || room > 0;
+        room -= usize::from(fits && effect == Effect::Shadow);
+        fits
+    };
+    collected.into_iter().filter(|(_, effect)| fits(*effect)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_index_the_full_walk_and_the_description_agree(
+        rules in rules(),
+        requests in proptest::collection::vec(facts(), 1..20),
+    ) {
+        let Ok(set) = RuleSet::new(rules.clone(), None) else { return Ok(()) };
+        let limiter = Limiter::new(set, MemoryCounters::default());
+        for facts in &requests {
+            with_request(facts, |request| {
+                let (expected, end) = walked(&rules, request);
+                let decision = look(&limiter, request);
+                if end.is_some_and(|rule| rule.action == Action::Block) {
+                    assert_eq!(decision.answer, Answer::Block);
+                    assert_eq!(decision.rule_name(), end.map(|rule| &*rule.name));
+                } else {
+                    let told: Vec<(&str, Effect)> =
+                        decision.reports.iter().map(|r| (decision.rule_name_of(r), r.effect)).collect();
+                    assert_eq!(told, with_room(&rules, expected));
+                }
+                limiter.check_now(request, crate::NOW);
+            });
+        }
+    }
+
+    #[test]
+    fn the_order_of_rules_does_not_depend_on_the_order_they_were_read_in(
+        rules in rules(),
+        swaps in proptest::collection::vec((any::<Index>(), any::<Index>()), 0..60),
+    ) {
+        let mut shuffled = rules.clone();
+        for (a, b) in swaps.iter().filter(|_| !rules.is_empty()) {
+            shuffled.swap(a.index(rules.len()), b.index(rules.len()));
+        }
+        let names = |rules: Vec<Rule>| -> Option<Vec<Box<str>>> {
+            Some(RuleSet::new(rules, None).ok()?.rules().iter().map(|rule| rule.name.clone()).collect())
+        };
+        prop_assert_eq!(names(rules), names(shuffled));
+    }
+}
+
+#[test]
+fn in_one_layer_the_first_rule_applies_and_layers_apply_together() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "tier"
+        priority = 20
+        per = ["user"]
+        limits = [{ requests = 9, window = "1m" }]
+        [[rules]]
+        name = "endpoint"
+        priority = 10
+        when = { endpoints = ["/search"] }
+        per = ["user"]
+        limits = [{ requests = 2, window = "1m" }]
+        [[rules]]
+        name = "everyone"
+        per = ["global"]
+        limits = [{ requests = 5, window = "1m" }]
+        [[rules]]
+        name = "guard"
+        layer = "guard"
+        per = ["user"]
+        limits = [{ requests = 4, window = "1s" }]
+        "#,
+    );
+    assert_eq!(asked(&look(&limiter, &request("/search", "alice"))), ["endpoint", "everyone", "guard"]);
+    assert_eq!(asked(&look(&limiter, &request("/other", "alice"))), ["tier", "everyone", "guard"]);
+    assert_eq!(admitted(&limiter, &request("/search", "alice")), 2);
+    assert_eq!(admitted(&limiter, &request("/search", "bob")), 2);
+    assert_eq!(admitted(&limiter, &request("/search", "carol")), 1, "five for everyone together");
+}
+
+#[test]
+fn an_allowed_request_still_counts_for_the_rules_before_the_one_that_allows_it() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "total"
+        priority = 1
+        per = ["global"]
+        limits = [{ requests = 3, window = "1m" }]
+        [[rules]]
+        name = "friends"
+        priority = 2
+        when = { users = ["alice"] }
+        action = "allow"
+        [[rules]]
+        name = "strangers"
+        priority = 3
+        per = ["user"]
+        limits = [{ requests = 1, window = "1m" }]
+        "#,
+    );
+    assert_eq!(admitted(&limiter, &request("/", "bob")), 1);
+    assert_eq!(asked(&look(&limiter, &request("/", "alice"))), ["total"]);
+    assert_eq!(admitted(&limiter, &request("/", "alice")), 2);
+}
+
+#[test]
+fn a_blocked_request_charges_nothing() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "total"
+        priority = 1
+        per = ["global"]
+        limits = [{ requests = 1, window = "1m" }]
+        [[rules]]
+        name = "blocked"
+        priority = 2
+        when = { users = ["mallory"] }
+        action = "block"
+        "#,
+    );
+    assert!(blocks(&limiter, &request("/", "mallory")));
+    assert_eq!(admitted(&limiter, &request("/", "mallory")), 0);
+    assert_eq!(admitted(&limiter, &request("/", "alice")), 1);
+}
+
+#[test]
+fn rules_that_only_log_neither_refuse_nor_take_a_layer() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "trial"
+        priority = 1
+        per = ["user"]
+        action = "log_only"
+        limits = [{ requests = 1, window = "1m" }]
+        [[rules]]
+        name = "real"
+        priority = 2
+        per = ["user"]
+        limits = [{ requests = 3, window = "1m" }]
+        "#,
+    );
+    assert_eq!(admitted(&limiter, &request("/", "alice")), 3);
+    let refused = look(&limiter, &request("/", "alice"));
+    assert_eq!((asked(&refused), refused.rule_name()), (vec!["trial", "real"], Some("real")));
+}
+
+#[test]
+fn rules_that_only_log_never_push_out_a_rule_that_is_enforced() {
+    // Twenty of them come first and would use up what one request can be charged.
+    let mut text = String::new();
+    for number in 0..20 {
+        write!(
+            text,
+            "[[rules]]\nname = \"trial-{number}\"\npriority = 1\nper = [\"user\"]\naction = \"log_only\"\n\
+             limits = [{{ requests = 1000, window = \"1m\" }}]\n"
+        )
+        .unwrap();
+    }
+    text += "[[rules]]\nname = \"real\"\nper = [\"user\"]\nlimits = [{ requests = 3, window = \"1m\" }]\n";
+    let limiter = limiter(&text);
+    let decision = look(&limiter, &request("/", "alice"));
+    assert_eq!((decision.reports.len(), asked(&decision).contains(&"real")), (16, true));
+    assert_eq!(admitted(&limiter, &request("/", "alice")), 3);
+}
+
+#[test]
+fn a_rule_without_its_subject_leaves_the_layer_to_the_next() {
+    let limiter = limiter(
+        r#"
+        [[rules]]
+        name = "by key"
+        layer = "client"
+        priority = 1
+        per = ["api_key"]
+        limits = [{ requests = 9, window = "1m" }]
+        [[rules]]
+        name = "by user"
+        layer = "client"
+        priority = 2
+        per = ["user"]
+        limits = [{ requests = 1, window = "1m" }]
+        "#,
+    );
+    assert_eq!(asked(&look(&limiter, &request("/", "alice"))), ["by user"]);
+}
+
+#[test]
+fn t06_a_block_of_mapped_addresses_is_the_block_it_maps() {
+    let limiter = limiter(
+        "[[rules]]\nname = \"a\"\nwhen = { ips = [\"::ffff:10.0.0.0/104\", \"::ffff:192.0.2.7\"] }\naction = \"block\"",
+    );
+    let from = |ip: &str| Request { ip: Some(ip.parse().unwrap()), ..request("/", "alice") };
+    for ip in ["10.1.2.3", "::ffff:10.1.2.3", "192.0.2.7"] {
+        assert!(blocks(&limiter, &from(ip)), "{ip}");
+    }
+    for ip in ["11.1.2.3", "192.0.2.8", "::1"] {
+        assert!(!blocks(&limiter, &from(ip)), "{ip}");
+    }
+}
+
+#[test]
+fn t06_translated_addresses_are_ipv4_where_the_rules_say_so_and_nowhere_else() {
+    let rules = RuleSet::from_toml(
+        "[[rules]]\nname = \"a\"\nwhen = { ips = [\"192.0.2.0/24\"] }\nper = [\"ip\"]\nrequests_per_hour = 1",
+    );
+    let rules = rules.unwrap();
+    for nat64 in [false, true] {
+        let limiter = Limiter::new(rules.clone().with_nat64(nat64), MemoryCounters::default());
+        let admits = |ip: &str| {
+            let request = Request { ip: Some(ip.parse().unwrap()), ..request("/", "alice") };
+            limiter.check_now(&request, Timestamp::from_secs(1_000)).admits()
+        };
+        assert!(admits("192.0.2.33"));
+        assert_eq!(admits("64:ff9b::192.0.2.33"), !nat64, "one client, whichever way it came");
+        assert!(admits("64:ff9b::198.51.100.1"), "not within the rule");
+    }
+}
+
+#[test]
+fn a_rule_that_is_switched_off_is_listed_and_never_matches() {
+    let limiter = limiter("[[rules]]\nname = \"off\"\naction = \"block\"\nenabled = false");
+    let request = request("/", "alice");
+    assert!(look(&limiter, &request).admits());
+    let explanation = tollgate::counters::conformance::block_on(limiter.explain(&request, crate::NOW));
+    let rules = explanation.rules(&request);
+    assert_eq!((&*rules[0].rule.name, rules[0].matched, &*rules[0].reason), ("off", false, "switched off"));
+}
+
+#[test]
+fn ten_thousand_rules_are_told_apart() {
+    let mut text = String::new();
+    for number in 0..10_000 {
+        write!(
+            text,
+            "[[rules]]\nname = \"t{number}\"\nwhen = {{ tenants = [\"t{number}\"] }}\nper = [\"tenant\"]\n\
+             limits = [{{ requests = {}, window = \"1m\" }}]\n",
+            number % 7 + 1
+        )
+        .unwrap();
+    }
+    let limiter = limiter(&text);
+    for number in (0..10_000).step_by(331) {
+        let tenant = format!("t{number}");
+        let request = Request { tenant: id(&tenant), ..request("/", "alice") };
+        assert_eq!(asked(&look(&limiter, &request)), [tenant.as_str()]);
+        assert_eq!(admitted(&limiter, &request), number % 7 + 1);
+    }
+}
+
+#[test]
+fn rules_that_are_switched_off_take_no_room_among_the_limits_of_a_request() {
+    let rule = |name: &str, enabled: bool, action: &str| {
+        let limits =
+            (1..=8).map(|n| format!("{{ requests = 1, window = \"{n}h\" }}")).collect::<Vec<_>>().join(", ");
+        format!(
+            "[[rules]]\nname = \"{name}\"\nlayer = \"{name}\"\nper = \"user\"\nenabled = {enabled}\n\
+             action = \"{action}\"\nlimits = [{limits}]\n"
+        )
+    };
+    let enforced = rule("a", true, "reject");
+    let off = rule("off", false, "reject");
+    let both = format!("{enforced}{}{off}", rule("b", true, "reject"));
+    assert!(RuleSet::from_toml(&both).is_ok(), "16 limits, and 8 that are switched off");
+    assert!(RuleSet::from_toml(&both.replace("enabled = false", "enabled = true")).is_err());
+
+    let rules = RuleSet::from_toml(&format!("{enforced}{off}{}", rule("look", true, "log_only"))).unwrap();
+    let limiter = Limiter::new(rules, MemoryCounters::default());
+    let user = id("alice");
+    let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
+    let decision = limiter.check_now(&request, Timestamp::from_secs(1));
+    assert_eq!(decision.reports.len(), 16, "nor do they push out rules that only log");
+}
