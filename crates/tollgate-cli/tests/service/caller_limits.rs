@@ -75,7 +75,7 @@ fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
         let reason = answer.json()["error"]["details"]["reason"].clone();
-        assert_eq!(reason, "this service takes at most 10 checks at once from a caller, not 11");
+        assert_eq!(reason, "must have at most 10 checks (limit of the caller, [callers]), not 11");
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
@@ -225,7 +225,7 @@ fn t38_the_log_tells_of_a_caller_once_and_the_command_line_takes_it_for_no_decis
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
-    assert!(text.contains("you, the caller"), "{text}");
+    assert!(text.contains("the caller exceeded its own limit"), "{text}");
 }
 
 /// Sends the same request again and again on one connection, until it is told to stop or so many were answered.
