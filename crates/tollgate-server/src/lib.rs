@@ -38,7 +38,7 @@ mod app;
 // Start, background tasks, data directory, clock, logging, shutdown.
 pub mod runtime;
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
 pub use self::admin::import::check_import;
