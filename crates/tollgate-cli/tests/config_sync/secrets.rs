@@ -1,4 +1,4 @@
-//! No secret is where it need not be.
+//! Secrets stay out of files, logs and the database.
 
 use std::fs;
 use std::path::Path;
@@ -27,7 +27,7 @@ fn holds(bytes: &[u8], needle: &str) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// Sends a key through every door there is.
+/// Sends a key in every place that accepts one.
 fn use_everywhere(service: &Service, key: &str) -> String {
     let body = |endpoint: &str| format!(r#"{{"api_key":"{key}","endpoint":"{endpoint}"}}"#);
     let mut told = String::new();
@@ -45,7 +45,7 @@ fn use_everywhere(service: &Service, key: &str) -> String {
 }
 
 #[test]
-fn t27_the_secret_of_a_key_is_in_no_file_log_or_metric() {
+fn key_secret_is_in_no_file_log_or_metric() {
     let (service, store) = alone("[log]\nlevel = \"debug\"");
     let mut known = key("canarykeyaaaaaa2");
     known.item.scopes = vec!["admin".to_owned()];
@@ -64,13 +64,13 @@ fn t27_the_secret_of_a_key_is_in_no_file_log_or_metric() {
     assert!(files.iter().any(|(name, bytes)| name.contains("gate.db") && holds(bytes, known.id)));
     for (name, bytes) in &files {
         assert!(!holds(bytes, CANARY), "{name}");
-        // The secret of the service is in the settings alone.
+        // The key secret is in the settings only.
         assert!(!holds(bytes, KEY_SECRET) || name.ends_with("tollgate.toml"), "{name}");
     }
 }
 
 #[test]
-fn t27_the_secret_of_a_key_is_in_no_row_of_the_database() {
+fn key_secret_is_in_no_database_row() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let service = node(&url, "");
@@ -92,7 +92,7 @@ fn t27_the_secret_of_a_key_is_in_no_row_of_the_database() {
 }
 
 #[test]
-fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
+fn settings_and_banner_hide_secrets() {
     let service = Service::with_config(&config("postgres://u:canary-password@127.0.0.1:1/gate", ""));
     let shown = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["config", "show", "--config"])
@@ -117,7 +117,7 @@ fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
 }
 
 #[test]
-fn a_node_with_another_secret_than_the_others_says_so() {
+fn node_with_another_key_secret_is_not_ready() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let first = node(&url, "");
@@ -130,7 +130,7 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     wait_for("the difference to be told", || {
         second.get("/readyz").text.contains("auth.key_secret is not the one that").then_some(())
     });
-    // Its clients with API keys would all be refused: they are better sent to the others.
+    // It would refuse every API key, so traffic should go to other nodes.
     let ready = second.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (503, &"misconfigured".into()));
     assert_eq!(second.metric("tollgate_catalog_secret_differs"), Some(1.0));
@@ -138,7 +138,7 @@ fn a_node_with_another_secret_than_the_others_says_so() {
 }
 
 #[test]
-fn rules_that_no_other_node_would_follow_are_warned_of() {
+fn local_database_with_shared_counters_warns() {
     let redis = tollgate_testkit::RedisServer::start();
     let service = Service::with_config(&format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url()));
     assert!(service.log().contains("this node's alone"), "{}", service.log());

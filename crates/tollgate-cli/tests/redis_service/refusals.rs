@@ -1,4 +1,4 @@
-//! Redis answers, and refuses us: an operator must act, and nobody is admitted meanwhile.
+//! Redis rejects the node: nothing is admitted until an operator acts.
 
 use std::process::Command;
 
@@ -32,13 +32,13 @@ fn refused(service: &Service) -> String {
 }
 
 #[test]
-fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
+fn wrong_or_missing_password_admits_nobody() {
     let redis = protected();
     for (url, code) in [
         (format!("redis://:canary@{}", redis.address()), "WRONGPASS"),
         (format!("redis://{}", redis.address()), "NOAUTH"),
     ] {
-        // An open rule is for a store that is gone, not for one that was never ours.
+        // `open` applies to an unreachable store, not to a misconfigured one.
         let service = service(100, &format!("url = \"{url}\""), "on_store_failure = \"open\"");
         let reason = refused(&service);
         assert!(reason.contains(code), "{reason}");
@@ -49,7 +49,7 @@ fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
 }
 
 #[test]
-fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
+fn redis_password_is_in_no_output() {
     let redis = protected();
     let counters = format!("url = \"redis://{}\"\npassword = \"canary\"", redis.address());
     let service = service(100, &counters, "");
@@ -74,7 +74,7 @@ fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
 }
 
 #[test]
-fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_has_them() {
+fn login_without_permissions_admits_nobody() {
     let users = vec!["gate on >secret ~* +@connection".to_owned()];
     let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let counters = format!("url = \"redis://gate:secret@{}\"", redis.address());
@@ -85,7 +85,7 @@ fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_ha
     wait_for("the login to be taken", || (check(&service, "alice") == (200, false)).then_some(()));
     wait_until_it_is(&service, "ready");
 
-    // Taken away while it runs: the log says so once, and says when it is over.
+    // Revoked at run time: logged once, and once when restored.
     let told = |words: &str| service.log().matches(words).count();
     wait_for("the end to be told", || (told("does not refuse us any more") == 1).then_some(()));
     let before = told("no request is admitted");

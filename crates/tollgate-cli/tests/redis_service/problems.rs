@@ -1,4 +1,4 @@
-//! Redis answers, and not as it should: operators are told what it is, once, and told nothing that is not so.
+//! Redis problems are reported to operators once, with their cause.
 
 use tollgate_testkit::{RedisOptions, RedisServer};
 
@@ -6,7 +6,7 @@ use crate::harness::{Service, wait_for};
 use crate::propagation::{limit_of, set};
 use crate::{check, service};
 
-/// Without leases and remembered refusals every decision is asked of the server.
+/// Without leases and cached refusals, every decision calls the server.
 fn on(redis: &RedisServer, rule: &str) -> Service {
     let counters =
         format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false\nrefusal_cache = false", redis.url());
@@ -16,7 +16,7 @@ fn on(redis: &RedisServer, rule: &str) -> Service {
     service
 }
 
-/// What `/readyz` says: code, status, and what is wrong with the counters.
+/// The response of `/readyz`: code, status, `store_error`.
 fn status(service: &Service) -> (u16, String, String) {
     let ready = service.get("/readyz");
     let text = |name: &str| ready.json()[name].as_str().unwrap_or_default().to_owned();
@@ -28,7 +28,7 @@ fn told(service: &Service, words: &str) -> usize {
 }
 
 #[test]
-fn settings_that_lead_nowhere_admit_nobody_and_say_what_to_change() {
+fn unusable_settings_admit_nobody_and_name_the_fix() {
     let redis = RedisServer::start();
     let nodes = format!("nodes = [\"{}\"]", redis.address());
     for (counters, words) in [
@@ -47,7 +47,7 @@ fn settings_that_lead_nowhere_admit_nobody_and_say_what_to_change() {
 }
 
 #[test]
-fn a_full_redis_is_told_of_once_and_in_its_own_words() {
+fn full_redis_is_logged_once_with_its_error() {
     let redis = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
     let service = on(&redis, "");
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -56,7 +56,7 @@ fn a_full_redis_is_told_of_once_and_in_its_own_words() {
         let (code, status, reason) = status(&service);
         (code == 200 && status == "degraded" && reason.contains("OOM command not allowed")).then_some(())
     });
-    // Several probes, each of which a server that is full would answer if it did not have to write.
+    // Several probes; each must write, because a full server still answers reads.
     for number in 0..200 {
         assert_eq!(check(&service, &format!("user-{number}")), (200, true));
     }
@@ -67,7 +67,7 @@ fn a_full_redis_is_told_of_once_and_in_its_own_words() {
     let server = redis.address();
     let faults = format!("tollgate_store_faults_total{{server=\"{server}\",fault=\"OOM\"}}");
     assert!(service.metric(&faults).is_some_and(|count| count >= 5.0), "{}", service.get("/metrics").text);
-    // How full it is, is known just when it is full.
+    // Memory figures are available while the server is full.
     let room = format!("tollgate_store_memory_bytes_max{{server=\"{server}\"}}");
     wait_for("the server to say how full it is", || (service.metric(&room) == Some(1.0)).then_some(()));
     wait_for("the warning", || service.log().contains("nearly full").then_some(()));
@@ -77,12 +77,12 @@ fn a_full_redis_is_told_of_once_and_in_its_own_words() {
 }
 
 #[test]
-fn a_redis_that_became_a_replica_is_not_ready_even_if_nobody_asks() {
+fn demoted_master_is_not_ready_without_traffic() {
     let redis = RedisServer::start();
     let service = on(&redis, "");
     redis.cli(&["REPLICAOF", "127.0.0.1", "1"]);
     wait_for("the node to find out by itself", || (status(&service).1 == "degraded").then_some(()));
-    // The first few decisions are still asked of it. From then on it is left alone.
+    // The first decisions still call it, then the breaker opens.
     for _ in 0..50 {
         assert_eq!(check(&service, "alice"), (200, true));
         let (code, status, reason) = status(&service);
@@ -97,7 +97,7 @@ fn a_redis_that_became_a_replica_is_not_ready_even_if_nobody_asks() {
 }
 
 #[test]
-fn a_counter_that_cannot_be_used_is_named_to_operators() {
+fn unusable_counter_is_named() {
     let redis = RedisServer::start();
     let service = on(&redis, "");
     let key = redis.cli(&["KEYS", "rl:1*:by-user:*"]);
@@ -118,9 +118,9 @@ fn a_counter_that_cannot_be_used_is_named_to_operators() {
     });
 }
 
-/// What is done beside decisions is not what admits requests.
+/// Background calls do not decide requests.
 #[test]
-fn a_right_that_decisions_do_not_need_is_missed_without_a_false_alarm() {
+fn missing_optional_permission_raises_no_false_alarm() {
     for right in ["info", "zcard"] {
         let users = vec!["gate on >secret ~* &* +@all".to_owned()];
         let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
@@ -145,9 +145,9 @@ fn a_right_that_decisions_do_not_need_is_missed_without_a_false_alarm() {
     }
 }
 
-/// Nodes that know it go on, and follow each other; one that does not must not count clients under other names.
+/// Nodes that know the seed continue; a new one must not hash clients with another.
 #[test]
-fn a_damaged_seed_is_told_of_and_mended_by_those_who_know_it_once_it_is_deleted() {
+fn damaged_seed_is_reported_and_restored_after_deletion() {
     let redis = RedisServer::start();
     let nodes = [on(&redis, ""), on(&redis, "")];
     let seed = redis.command(&[b"GET", b"rl:{fleet}:seed"]);
@@ -184,14 +184,14 @@ fn a_damaged_seed_is_told_of_and_mended_by_those_who_know_it_once_it_is_deleted(
 }
 
 #[test]
-fn a_policy_that_throws_counters_away_is_warned_of_at_the_start() {
+fn evicting_maxmemory_policy_warns_at_start() {
     let redis = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = on(&redis, "");
     wait_for("the warning", || service.log().contains("throws counters away").then_some(()));
 }
 
 #[test]
-fn a_channel_that_may_not_be_listened_to_is_told_of_once() {
+fn denied_channel_is_logged_once() {
     let users = vec!["gate on >secret ~* resetchannels +@all".to_owned()];
     let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let service = service(5, &format!("url = \"redis://gate:secret@{}\"", redis.address()), "");

@@ -1,11 +1,11 @@
-//! What operators see of the counters on Redis.
+//! Metrics and inspection of counters on Redis.
 
 use tollgate_testkit::RedisServer;
 
 use crate::{admitted, check, service, sharing};
 
 #[test]
-fn servers_calls_and_refusals_from_memory_are_measured() {
+fn store_metrics_count_calls_and_cached_refusals() {
     let redis = RedisServer::start();
     let service = sharing(3, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(admitted(&service, "alice", 50), 3);
@@ -23,8 +23,8 @@ fn servers_calls_and_refusals_from_memory_are_measured() {
 }
 
 #[test]
-fn t71_an_open_link_to_another_machine_is_warned_of() {
-    // Nothing listens on this address, which is for documentation only; the warning is about the settings.
+fn plaintext_remote_redis_warns() {
+    // A documentation address: nothing listens there; the warning is about the settings.
     let service = service(3, "url = \"redis://192.0.2.1:6379\"", "");
     assert!(service.log().contains("plain text and without a password"), "{}", service.log());
     assert_eq!(check(&service, "alice"), (200, true));
@@ -38,7 +38,7 @@ fn service_here() -> crate::harness::Service {
 }
 
 #[test]
-fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_an_outage() {
+fn inspect_reads_redis_or_the_fallback_in_an_outage() {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1";
