@@ -189,7 +189,7 @@ async fn close(saver: Saver) -> Result<(), ServeError> {
     let outcome = saver.save_aside().await;
     let Saver { app, data_dir } = saver;
     sync::close(&app, &data_dir).await;
-    reconcile::close(&app).await;
+    reconcile::shut_down(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
@@ -213,9 +213,9 @@ fn tell_if_open(address: SocketAddr, open_checks: bool) {
 /// What keeps in touch with other nodes and with the database.
 fn spawn_background_tasks(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 6] {
     [
-        tokio::spawn(reconcile::follow(Arc::clone(app))),
-        tokio::spawn(membership::heed_resets(Arc::clone(app))),
-        tokio::spawn(membership::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(reconcile::run(Arc::clone(app))),
+        tokio::spawn(membership::apply_resets(Arc::clone(app))),
+        tokio::spawn(membership::run(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(sync::follow(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(sync::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),
