@@ -50,8 +50,15 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
 pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
     let mut versions = redis.config_version();
-    let mut member =
-        Member { app, redis, data_dir, started: Instant::now(), adopted: None, nodes: None, applied_version: 0 };
+    let mut member = Member {
+        app,
+        redis,
+        data_dir,
+        started: Instant::now(),
+        adopted: None,
+        nodes: None,
+        applied_version: 0,
+    };
     loop {
         let version = *versions.borrow_and_update();
         match member.apply_version(version).await {
@@ -163,11 +170,13 @@ impl Member {
     /// a user, the one set later wins.
     async fn restore_shared_config(&self) -> Result<(), StoreError> {
         let rules = self.app.limiter().rules();
-        let known: Vec<_> =
-            rules.overrides().iter().map(|limit| (field_of(limit), json_of(limit))).collect();
+        let known: Vec<_> = rules.overrides().iter().map(|limit| (field_of(limit), json_of(limit))).collect();
         drop(rules);
         let restored = self.redis.restore_config(&known, is_newer).await?;
-        warn!(restored, "{DATA_LOST}: counters start from zero; per-user limits were restored from this node");
+        warn!(
+            restored,
+            "{DATA_LOST}: counters start from zero; per-user limits were restored from this node"
+        );
         Ok(())
     }
 }

@@ -174,11 +174,11 @@ async fn serve_until(
         info!("ending: finishing requests in flight");
         app.start_draining();
     };
-    let surface = {
+    let service = {
         let app = Arc::clone(&app);
         move |request, peer| crate::http::answer(&app, request, peer)
     };
-    let drained = listener::run(listener, surface, &server, stats, end).await;
+    let drained = listener::run(listener, service, &server, stats, end).await;
     app.finish_batches(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(saver).await
