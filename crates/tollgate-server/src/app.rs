@@ -246,7 +246,7 @@ impl App {
 
     /// Puts other rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().follow(&rules, self.now());
+        self.metrics().apply_rules(&rules, self.now());
         self.limiter.replace_rules(rules);
     }
 

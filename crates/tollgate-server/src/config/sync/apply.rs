@@ -114,7 +114,7 @@ pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Sour
     rules.book = book;
     let set = compile(app, &mut rules, true);
     if let Some(set) = &set {
-        app.metrics().follow(set, app.now());
+        app.metrics().apply_rules(set, app.now());
     }
     app.limiter().update_rules(|current| {
         let overrides = if catalog.keeps_limits { &overrides } else { current.overrides() };
