@@ -306,7 +306,8 @@ impl RecordSink for Metrics {
             // A client in cooldown is refused whatever its limits say.
             return;
         }
-        let is_shadow_refusal = |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
+        let is_shadow_refusal =
+            |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
         for report in decision.reports.iter().filter(is_shadow_refusal) {
             let label = RuleLabel { rule: decision.rule_name_of(report).to_owned() };
             self.shadow_refusals.get_or_create(&label).inc();

@@ -34,7 +34,7 @@ async fn take_up(app: &App, data_dir: &Arc<DataDir>) {
     let reader = Arc::clone(data_dir);
     let left = tokio::task::spawn_blocking(move || reader.usage()).await.ok().flatten();
     let Some(left) = left else { return };
-    if !app.config_sync().flusher.lock().await.take_up(&left) {
+    if !app.config_sync().flusher.lock().await.load(&left) {
         warn!("what users and keys had asked before the last end cannot be read, and is dropped");
         data_dir.keep_usage(None);
     }
@@ -45,8 +45,8 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     let Ok(database) = app.config_sync().database() else { return false };
     let mut flusher = app.config_sync().flusher.lock().await;
     let arrived = flusher.flush(app.usage(), &database, |user| stored_as(app, user)).await;
-    if arrived && flusher.has_taken_up() {
-        flusher.forget_taken_up();
+    if arrived && flusher.has_loaded_file() {
+        flusher.forget_loaded_file();
         let data_dir = Arc::clone(data_dir);
         let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(None)).await;
     }
@@ -64,7 +64,7 @@ pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
     let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
     if all_arrived != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_PATIENCE, app.config_sync().flusher.lock()).await {
-            Ok(mut flusher) => flusher.left(app.usage(), |user| stored_as(app, user)),
+            Ok(mut flusher) => flusher.unsent(app.usage(), |user| stored_as(app, user)),
             Err(_) => None,
         };
         if let Some(left) = left {

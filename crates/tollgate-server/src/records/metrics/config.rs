@@ -14,7 +14,11 @@ pub(super) fn collect(app: &App, collector: &mut Collector) {
     collector.counter("auth_throttle_activations", help, auth.activations);
     let help = "Users and keys whose usage is not yet in the database";
     collector.gauge("usage_waiting", help, app.usage().waiting());
-    collector.counter("usage_dropped", "Usage entries dropped because too many were waiting", app.usage().dropped());
+    collector.counter(
+        "usage_dropped",
+        "Usage entries dropped because too many were waiting",
+        app.usage().dropped(),
+    );
 }
 
 fn collect_configuration(app: &App, collector: &mut Collector) {

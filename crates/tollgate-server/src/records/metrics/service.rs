@@ -26,7 +26,11 @@ fn collect_connections(app: &App, collector: &mut Collector) {
     let stats = app.connections();
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     collector.gauge("connections", "Open connections", stats.open());
-    collector.counter("connections_refused", "Connections refused because of a connection limit", stats.refused());
+    collector.counter(
+        "connections_refused",
+        "Connections refused because of a connection limit",
+        stats.refused(),
+    );
     let help = "Connections closed by a timeout";
     collector.counter("connections_timed_out", help, load(&stats.timed_out));
     collector.counter("accept_errors", "Failed accepts", load(&stats.accept_errors));
@@ -38,5 +42,9 @@ fn collect_settings(app: &App, collector: &mut Collector) {
     let generation = status.as_ref().map_or(1, |status| status.generation);
     collector.counter("config_generations", "Configurations applied since the start", generation);
     let help = "Whether the last configuration read is in force";
-    collector.flag("config_last_reload_success", help, status.is_none_or(|status| status.last_error.is_none()));
+    collector.flag(
+        "config_last_reload_success",
+        help,
+        status.is_none_or(|status| status.last_error.is_none()),
+    );
 }

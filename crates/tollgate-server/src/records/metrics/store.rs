@@ -17,10 +17,13 @@ pub(super) fn collect(redis: &RedisCounters, status: &ReconcileStatus, collector
     collector.gauge("store_nodes", "Nodes that share the counters", redis.nodes().get());
     let leases = redis.leases();
     collector.gauge("store_leases", "Leases held by this node", leases.held);
-    let help =
-        "Units leased to this node: the most it can admit beyond limits if Redis loses its data";
+    let help = "Units leased to this node: the most it can admit beyond limits if Redis loses its data";
     collector.gauge("store_over_admission_bound", help, leases.units);
-    collector.counter("store_charges", "Charges made by this node, from Redis or from leases", leases.charges);
+    collector.counter(
+        "store_charges",
+        "Charges made by this node, from Redis or from leases",
+        leases.charges,
+    );
     collector.counter("store_leased_charges", "Charges served from leases", leases.served);
     let help = "Redis clock minus local clock, as of the last reply";
     collector.gauge("store_clock_offset_seconds", help, redis.clock_offset_seconds());
@@ -53,19 +56,23 @@ fn collect_servers(servers: &[ServerStats], unassigned_slot_calls: u64, collecto
     let faults = servers
         .iter()
         .flat_map(|server| server.faults.iter().map(|(fault, count)| (&*server.server, *fault, *count)));
-    let unassigned = (unassigned_slot_calls > 0).then_some(("none", "unassigned_slot", unassigned_slot_calls));
+    let unassigned =
+        (unassigned_slot_calls > 0).then_some(("none", "unassigned_slot", unassigned_slot_calls));
     let faults = faults.chain(unassigned);
     collector.counters_by_fault("store_faults", help, faults);
 }
 
 /// What each server reports by INFO.
 fn collect_server_info(info: &[ServerInfo], collector: &mut Collector) {
-    let each =
-        |value: fn(&ServerInfo) -> u64| info.iter().map(move |info| (&*info.server, value(info)));
+    let each = |value: fn(&ServerInfo) -> u64| info.iter().map(move |info| (&*info.server, value(info)));
     // Counted by the server: starts from zero when it restarts, as Prometheus expects.
     let help = "Keys evicted by the server: lost counters";
     collector.counters_by_server("store_evicted_keys", help, each(|info| info.evicted_keys));
-    collector.gauges_by_server("store_memory_bytes", "Memory used by the server", each(|info| info.used_memory));
+    collector.gauges_by_server(
+        "store_memory_bytes",
+        "Memory used by the server",
+        each(|info| info.used_memory),
+    );
     let help = "maxmemory of the server, 0 for no limit";
     collector.gauges_by_server("store_memory_bytes_max", help, each(|info| info.maxmemory));
 }
