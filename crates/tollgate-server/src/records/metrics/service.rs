@@ -13,7 +13,7 @@ pub(super) fn collect(app: &App, collector: &mut Collector) {
     let help = "Decisions that used a shared overflow counter because memory was full";
     collector.counter("counter_overflows", help, counters.overflow_charges());
     let help = "Batch responses evicted before their idempotency key expired";
-    collector.counter("idempotency_evictions", help, app.idempotency.evicted());
+    collector.counter("idempotency_evictions", help, app.idempotency().evicted());
     let help = "Counter snapshots that could not be written";
     collector.counter("snapshot_failures", help, app.snapshot_failures());
     let help = "Wall clock minus the clock used for decisions";
