@@ -282,11 +282,11 @@ impl App {
     }
 
     /// Notes how it went to save the counters.
-    pub(crate) fn note_counters_saved(&self, saved: &io::Result<()>) {
+    pub(crate) fn record_counters_saved(&self, saved: &io::Result<()>) {
         if saved.is_err() {
             self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        self.persistence_status.note_counters(saved);
+        self.persistence_status.record_counters(saved);
     }
 
     /// What could not be written to the data directory.

@@ -42,7 +42,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
     let reason = ready.json()["store_error"].as_str().unwrap().to_owned();
     assert!(reason.contains(&redis.address().to_string()), "{reason}");
-    assert!(service.log().contains("serving without the counter store"), "{}", service.log());
+    assert!(service.log().contains("using the local fallback until it recovers"), "{}", service.log());
     redis.restart();
     wait_until_shared(&service, "alice");
     wait_until_it_is(&service, "ready");

@@ -76,7 +76,7 @@ fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_told() {
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
     let told = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(told.contains("the counters cannot be saved"), "{told}");
+    assert!(told.contains("cannot save the counters"), "{told}");
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
     wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
     wait_for("readiness to say so", || (service.get("/readyz").json()["status"] == "ready").then_some(()));

@@ -41,7 +41,7 @@ pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
 /// Stores the fleet's seed and starts to use the shared counters.
 fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
-        data_dir.keep_fleet_seed(seed);
+        data_dir.store_fleet_seed(seed);
     }
     redis.set_awaiting_seed(false);
 }
@@ -162,7 +162,7 @@ impl Member {
         if self.nodes.replace(nodes) != Some(nodes) {
             let data_dir = Arc::clone(&self.data_dir);
             // Disk I/O; the data directory logs a failure.
-            let _ = tokio::task::spawn_blocking(move || data_dir.keep_fleet_nodes(nodes)).await;
+            let _ = tokio::task::spawn_blocking(move || data_dir.store_fleet_nodes(nodes)).await;
         }
     }
 

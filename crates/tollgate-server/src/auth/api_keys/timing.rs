@@ -134,7 +134,7 @@ fn texts(known: &[String]) -> Vec<(bool, String)> {
 
 #[test]
 #[ignore = "measures time: by hand, optimised, on a quiet machine"]
-fn t28_how_long_a_refusal_takes_does_not_tell_whether_there_is_such_an_id() {
+fn refusal_time_does_not_reveal_known_ids() {
     // Many are in each shard of the table, and hardly one.
     let differences = [100_000, 10_000, 100].map(|count| {
         let (accounts, mut ids) = keys(count);
@@ -147,7 +147,7 @@ fn t28_how_long_a_refusal_takes_does_not_tell_whether_there_is_such_an_id() {
 }
 
 #[test]
-fn welchs_t_tells_what_differs_from_what_does_not() {
+fn welch_t_separates_different_distributions() {
     let mut random = Random(7);
     let mut moments = |shift: u32| {
         let mut moments = Moments::default();

@@ -297,7 +297,7 @@ pub(super) async fn save(app: &Arc<App>, data_dir: &Arc<DataDir>) -> bool {
         if saved.is_err() {
             catalog.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        app.persistence_status().note_configuration(&saved);
+        app.persistence_status().record_configuration(&saved);
         saved.is_ok()
     });
     saved.await.unwrap_or(false)

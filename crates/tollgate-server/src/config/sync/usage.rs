@@ -36,7 +36,7 @@ async fn take_up(app: &App, data_dir: &Arc<DataDir>) {
     let Some(left) = left else { return };
     if !app.config_sync().flusher.lock().await.load(&left) {
         warn!("what users and keys had asked before the last end cannot be read, and is dropped");
-        data_dir.keep_usage(None);
+        data_dir.store_usage(None);
     }
 }
 
@@ -48,7 +48,7 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     if arrived && flusher.has_loaded_file() {
         flusher.forget_loaded_file();
         let data_dir = Arc::clone(data_dir);
-        let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(None)).await;
+        let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(None)).await;
     }
     arrived
 }
@@ -73,7 +73,7 @@ pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
                 "the database was not told what users and keys have asked: it is kept on disk"
             );
             let data_dir = Arc::clone(data_dir);
-            let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(Some(&left))).await;
+            let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(Some(&left))).await;
         }
     }
     if app.config_sync().has_keys() {
