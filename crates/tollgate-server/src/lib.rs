@@ -18,7 +18,7 @@ mod fleet; // this node among others: membership, reconciliation after an outage
 mod records; // metrics, usage, traffic sample
 pub mod runtime; // start, background tasks, data directory, clock, logging, shutdown
 
-#[cfg(feature = "fuzzing")]
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
 pub use self::admin::import::check_import;

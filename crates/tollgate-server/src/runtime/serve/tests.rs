@@ -116,12 +116,12 @@ async fn banner_shows_addresses_and_a_new_key_once() {
         &format!("http://{address}/metrics"),
         &format!("curl -i http://{address}/v1/rate-limit/check"),
         "data/admin.key",
-        "\"default\": 100 requests per 1m, counted by client",
+        "\"default\": 100 requests per 1m, per client",
         key.trim(),
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
-    assert!(!format!("{:?}", running.ready).contains(key.trim()), "t56");
+    assert!(!format!("{:?}", running.ready).contains(key.trim()), "Debug shows the key");
     running.stop().await;
     let running = start(settings(dir.path(), None)).await;
     assert!(!banner(&running.ready).contains(key.trim()));
