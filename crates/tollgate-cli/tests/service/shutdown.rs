@@ -75,16 +75,8 @@ fn unwritable_disk_is_reported_and_checks_continue() {
     assert_eq!(service.check("a", "/x").status, 200);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
-<<<<<<< HEAD:crates/tollgate-cli/tests/service/ending.rs
-    let told = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(told.contains("cannot save the counters"), "{told}");
-||||||| 1294f5e:crates/tollgate-cli/tests/service/ending.rs
-    let told = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(told.contains("cannot save the counters"), "{told}");
-=======
     let message = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
     assert!(message.contains("cannot save the counters"), "{message}");
->>>>>>> main:crates/tollgate-cli/tests/service/shutdown.rs
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
     wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
     wait_for("readiness to say so", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
