@@ -131,7 +131,7 @@ impl Ticket<'_> {
         let Some(place) = self.store.state.lock().share(SLOT_BYTES, UNDER_WAY_MAX.into(), app.now()) else {
             return Ok(None);
         };
-        match redis.lock_idempotency_key(self.key, self.body, UNDER_WAY_MAX).await {
+        match redis.idempotency().acquire(self.key, self.body, UNDER_WAY_MAX).await {
             Ok(IdempotencyLock::Acquired) => {
                 self.claimed = Some((redis.clone(), place));
                 Ok(None)
@@ -164,14 +164,18 @@ impl Ticket<'_> {
         if claimed.is_none() && !fits {
             return;
         }
-        let told = redis.store_response(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
+        let told =
+            redis.idempotency().complete(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
         if let Err(error) = told {
             tracing::debug!(%error, "other nodes do not know the answer to a batch yet");
             let (key, body, answer) = (self.key, self.body, fits.then(|| answer.to_vec()));
             // As long as they know that it is claimed, they take it to be under way.
             if let Some((redis, _)) = claimed {
                 tokio::spawn(async move {
-                    redis.retry_store_response(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
+                    redis
+                        .idempotency()
+                        .complete_with_retries(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX)
+                        .await;
                 });
             }
         }
@@ -200,7 +204,7 @@ impl Drop for Ticket<'_> {
         // Without an answer the next may try on any node.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let key = self.key;
-            runtime.spawn(async move { redis.release_idempotency_key(key, UNDER_WAY_MAX).await });
+            runtime.spawn(async move { redis.idempotency().release(key, UNDER_WAY_MAX).await });
         }
     }
 }

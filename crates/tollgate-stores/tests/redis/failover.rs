@@ -464,7 +464,7 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
         }
         assert!(told(), "{:?}", store.warning());
         assert_eq!(store.failure(), None);
-        assert_eq!(store.refusal(), None);
+        assert_eq!(store.misconfiguration(), None);
     }
     assert!(failed > 0 && store.unassigned_slot_calls() >= failed);
     assert!(store.servers().iter().all(|link| link.connected && !link.breaker_open), "{:?}", store.servers());

@@ -367,7 +367,7 @@ fn a_password_that_was_changed_is_a_misconfiguration_after_the_next_connect() {
     assert_eq!(rig.server.cli(&["ACL", "SETUSER", "default", "resetpass", ">new"]), "OK");
     assert!(rig.server.kill_clients() > 0);
     let told = wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured));
-    assert!(told && rig.store.refusal().is_some_and(|reason| !reason.contains("right")));
+    assert!(told && rig.store.misconfiguration().is_some_and(|reason| !reason.contains("right")));
     refuses_for_good(&rig);
 }
 
@@ -736,10 +736,10 @@ fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
 fn hints_are_heard_again_when_their_connection_led_nowhere() {
     let rig = Rig::new();
     let other = rig.runtime.block_on(crate::harness::open(&exact(single(rig.server.address()))));
-    let mut announced = rig.store.change_notifications();
+    let mut announced = rig.store.fleet().change_notifications();
     let mut hears = |patience| {
         wait_until(patience, || {
-            rig.runtime.block_on(other.notify_change());
+            rig.runtime.block_on(other.fleet().notify_change());
             thread::sleep(Duration::from_millis(20));
             announced.has_changed().unwrap() && *announced.borrow_and_update() > 0
         })

@@ -35,10 +35,10 @@ fn hints_are_heard_over_a_long_way() {
         proxy.set(Fault::Latency(Duration::from_millis(700)));
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert!(wait_until(PATIENCE, || !listeners().ends_with('2')));
-        let (mut announced, started) = (store.change_notifications(), Instant::now());
+        let (mut announced, started) = (store.fleet().change_notifications(), Instant::now());
         announced.mark_unchanged();
         while !announced.has_changed().unwrap() && started.elapsed() < PATIENCE {
-            other.notify_change().await;
+            other.fleet().notify_change().await;
             sleep(Duration::from_millis(20)).await;
         }
         assert!(announced.has_changed().unwrap());

@@ -38,11 +38,11 @@ impl Node {
     /// Waits until decisions are refused for a reason with these words in it, and sees that it stays so.
     fn is_misconfigured(&self, words: &str) {
         let told = wait_until(PATIENCE, || self.charge() == Err(StoreError::Misconfigured));
-        assert!(told, "{:?} {:?} {:?}", self.charge(), self.store.refusal(), self.store.servers());
+        assert!(told, "{:?} {:?} {:?}", self.charge(), self.store.misconfiguration(), self.store.servers());
         for _ in 0..20 {
             assert_eq!(self.charge(), Err(StoreError::Misconfigured));
         }
-        let reason = self.store.refusal().or(self.store.warning()).unwrap_or_default();
+        let reason = self.store.misconfiguration().or(self.store.warning()).unwrap_or_default();
         assert!(reason.contains(words), "{reason}");
         eprintln!("{reason}");
     }
@@ -52,9 +52,9 @@ impl Node {
             wait_until(PATIENCE, || self.charge().is_ok()),
             "{:?} {:?}",
             self.charge(),
-            self.store.refusal()
+            self.store.misconfiguration()
         );
-        assert_eq!(self.store.refusal(), None);
+        assert_eq!(self.store.misconfiguration(), None);
     }
 }
 
@@ -102,7 +102,7 @@ fn sentinels_that_are_away_are_an_outage_and_those_that_know_no_such_master_are_
     }
     let node = Node::new(&settings);
     assert!((0..200).all(|_| node.charge() == Err(StoreError::Unreachable)));
-    assert_eq!(node.store.refusal(), None);
+    assert_eq!(node.store.misconfiguration(), None);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_server_of_a_cluster_that_is_asked_alone_is_a_misconfiguration_and_a_wrong_p
         assert!(told, "{:?}", node.charge());
         for _ in 0..50 {
             assert!(matches!(node.charge(), Ok(()) | Err(StoreError::Misconfigured)));
-            let reason = node.store.refusal().unwrap_or_default();
+            let reason = node.store.misconfiguration().unwrap_or_default();
             assert!(reason.contains("topology = \"cluster\""), "an answer to some does not end it: {reason}");
         }
     }
@@ -236,7 +236,7 @@ fn a_server_that_has_no_room_for_another_client_is_an_outage_with_or_without_a_p
         let node = Node::new(&RedisSettings { login, ..exact(single(server.address())) });
         let told = wait_until(PATIENCE, || {
             node.store.servers()[0]
-                .trouble
+                .error
                 .as_ref()
                 .is_some_and(|words| words.contains("max number of clients"))
         });
@@ -256,7 +256,7 @@ fn who_speaks_tls_to_a_server_that_does_not_or_plainly_to_one_that_does_gets_a_h
     {
         let node = Node::new(&settings);
         let hinted = wait_until(PATIENCE, || {
-            node.store.servers()[0].trouble.as_ref().is_some_and(|words| words.contains("speak TLS?"))
+            node.store.servers()[0].error.as_ref().is_some_and(|words| words.contains("speak TLS?"))
         });
         assert!(hinted, "{:?}", node.store.servers());
     }
@@ -284,15 +284,15 @@ fn a_right_that_the_script_lacks_is_a_refusal_of_all_decisions_and_is_named() {
         assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("-{right}")]), "OK");
         let refused = wait_until(PATIENCE, || {
             node.charge() == Err(StoreError::Misconfigured)
-                && node.store.refusal().is_some_and(|reason| reason.contains(words))
+                && node.store.misconfiguration().is_some_and(|reason| reason.contains(words))
         });
-        assert!(refused, "{right}: {:?} {:?}", node.store.refusal(), node.store.warning());
+        assert!(refused, "{right}: {:?} {:?}", node.store.misconfiguration(), node.store.warning());
         assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("+{right}")]), "OK");
         node.is_well();
     }
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetkeys", "~rl:{fleet}*"]), "OK");
     node.is_misconfigured("NOPERM");
-    assert!(node.store.refusal().is_some(), "{:?}", node.store.warning());
+    assert!(node.store.misconfiguration().is_some(), "{:?}", node.store.warning());
 }
 
 /// Other decisions need no such right: that they are made does not hide it.
@@ -315,7 +315,7 @@ fn a_server_that_knows_no_scripts_is_a_refusal_of_all_decisions() {
     let server = RedisServer::with(&["--rename-command", "EVALSHA", ""]);
     let node = Node::new(&exact(single(server.address())));
     node.is_misconfigured("EVALSHA");
-    let refusal = node.store.refusal().unwrap_or_default();
+    let refusal = node.store.misconfiguration().unwrap_or_default();
     assert!(refusal.contains("EVALSHA"), "{refusal} {:?}", node.store.warning());
 }
 
@@ -344,7 +344,7 @@ fn a_counter_that_cannot_be_used_is_named() {
         assert_eq!(charge(), Err(StoreError::Misconfigured));
         node.store.warning().is_some_and(|words| words.contains("WRONGTYPE") && words.contains(&key))
     }));
-    assert_eq!(node.store.refusal(), None, "others are not refused");
+    assert_eq!(node.store.misconfiguration(), None, "others are not refused");
     server.cli(&["DEL", &key]);
     assert!(wait_until(PATIENCE, || charge().is_ok() && node.store.warning().is_none()));
 }
@@ -376,9 +376,9 @@ fn a_server_that_cannot_write_is_left_alone_until_it_can_and_says_why() {
             assert_eq!(node.charge(), Err(StoreError::Unreachable), "{code}");
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        let ServerStats { breaker_openings, trouble, .. } = link();
+        let ServerStats { breaker_openings, error, .. } = link();
         assert_eq!(breaker_openings, turn, "{code}");
-        assert!(trouble.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {trouble:?}");
+        assert!(error.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {error:?}");
         assert!(
             link().faults.iter().any(|(fault, count)| *fault == code && *count >= 5),
             "{:?}",
@@ -415,7 +415,7 @@ fn a_full_server_of_a_cluster_is_left_alone_until_it_has_room() {
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
         assert_eq!(link().breaker_openings, before + 1);
-        assert!(link().trouble.is_some_and(|words| words.starts_with("OOM")));
+        assert!(link().error.is_some_and(|words| words.starts_with("OOM")));
         set("0");
         assert!(wait_until(PATIENCE, || !link().breaker_open), "{:?}", link());
     }

@@ -115,39 +115,39 @@ fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses(
         let store = open(&RedisSettings { timeout: Duration::from_secs(2), ..settings }).await;
         let other = open(&exact(single(server.address()))).await;
         let (kept, body) = (Duration::from_mins(10), [2; 32]);
-        assert_eq!(store.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
+        assert_eq!(store.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
         sleep(Duration::from_millis(500)).await;
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.release_idempotency_key([1; 32], kept).await }
+            async move { store.idempotency().release([1; 32], kept).await }
         });
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(other.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
+        assert_eq!(other.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
         proxy.set(Fault::None);
         let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
         while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.lock_idempotency_key([1; 32], body, kept).await;
+            theirs = other.idempotency().acquire([1; 32], body, kept).await;
         }
         assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         giving_up.await.unwrap();
 
         // Given up, but the answer is lost: whoever has claimed it since keeps it.
-        assert_eq!(store.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
+        assert_eq!(store.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         sleep(Duration::from_millis(500)).await;
         proxy.set(Fault::BlackHoleReplies);
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.release_idempotency_key([3; 32], kept).await }
+            async move { store.idempotency().release([3; 32], kept).await }
         });
         let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
         while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.lock_idempotency_key([3; 32], body, kept).await;
+            theirs = other.idempotency().acquire([3; 32], body, kept).await;
         }
         assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::None);
         giving_up.await.unwrap();
-        assert_eq!(other.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
+        assert_eq!(other.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
     });
 }
 

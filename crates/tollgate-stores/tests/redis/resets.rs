@@ -38,7 +38,7 @@ fn node(store: &RedisCounters) -> Arc<Limiter<RedisCounters>> {
                  limits = [{ requests = 100, window = \"30d\" }]";
     let rules = RuleSet::from_toml(rules).unwrap();
     let limiter = Arc::new(Limiter::with_records(rules, store.clone(), NoRecords, Seed([7; 16])));
-    let (mut resets, heeding) = (store.resets(), Arc::clone(&limiter));
+    let (mut resets, heeding) = (store.fleet().resets(), Arc::clone(&limiter));
     tokio::spawn(async move {
         while let Ok(reset) = resets.recv().await {
             heeding.discard_fallback(&reset);
@@ -113,7 +113,7 @@ fn a_node_that_cannot_listen_hears_of_resets_all_the_same() {
     runtime().block_on(async {
         let stores =
             [open(&deaf(single(server.address()))).await, open(&exact(single(server.address()))).await];
-        let mut resets = stores[0].resets();
+        let mut resets = stores[0].fleet().resets();
         for _ in 0..2 {
             let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
             stores[1].reset(&charges([&gauge], 0)).await.unwrap();
@@ -129,7 +129,7 @@ fn a_reset_is_found_whatever_the_clocks_were() {
     runtime().block_on(async {
         let store = open(&deaf(single(server.address()))).await;
         let other = open(&exact(single(server.address()))).await;
-        let mut resets = store.resets();
+        let mut resets = store.fleet().resets();
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
         let hour = Duration::from_hours(1).as_micros();
         for at in [now - hour, now + hour] {
@@ -150,7 +150,7 @@ fn a_reset_is_heeded_once_whether_by_message_or_from_the_list() {
     runtime().block_on(async {
         let stores =
             [open(&exact(single(server.address()))).await, open(&exact(single(server.address()))).await];
-        let [own, mut others] = [stores[0].resets(), stores[1].resets()];
+        let [own, mut others] = [stores[0].fleet().resets(), stores[1].fleet().resets()];
         assert!(wait_until(PATIENCE, || server
             .cli(&["PUBSUB", "NUMSUB", "rl:{fleet}:changes"])
             .ends_with('2')));

@@ -87,7 +87,7 @@ fn without_the_right_certificates_there_is_no_connection_and_no_failing_open() {
             let store = RedisCounters::open(&with_tls(&server, "localhost", tls)).unwrap();
             assert!(!store.connected(Duration::from_millis(500)).await, "{what}");
             let told = told_in_the_end(&store).await;
-            eprintln!("{what}: {told:?}, {:?}", store.refusal());
+            eprintln!("{what}: {told:?}, {:?}", store.misconfiguration());
             assert_eq!(told, StoreError::Misconfigured, "{what}");
         }
     });
@@ -244,7 +244,7 @@ fn t71_charges_of_logs_are_taken_back_with_the_rights_that_are_documented() {
 async fn exercise(settings: &RedisSettings) -> String {
     let Ok(store) = RedisCounters::open(settings) else { return "not opened".to_owned() };
     if !store.connected(Duration::from_secs(10)).await {
-        return format!("not connected: {:?}", store.refusal());
+        return format!("not connected: {:?}", store.misconfiguration());
     }
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let client = Watched::new(policy);
@@ -262,9 +262,9 @@ async fn exercise(settings: &RedisSettings) -> String {
     let penalised = store.penalized_clients(9, now()).await.map(|list| list.len());
     let reset = store.reset(&charges(&gauges, 1)).await;
     let pardoned = store.pardon(&format!("user:{}", client.name)).await;
-    let set = store.set_shared_config("a", Some("b")).await;
-    let config = store.shared_config(0).await.map(|config| config.map(|config| config.len()));
-    let unset = store.set_shared_config("a", None).await;
+    let set = store.fleet().set_shared_config("a", Some("b")).await;
+    let config = store.fleet().shared_config(0).await.map(|config| config.map(|config| config.len()));
+    let unset = store.fleet().set_shared_config("a", None).await;
     format!("{told:?} {penalised:?} {reset:?} {pardoned:?} {set:?} {config:?} {unset:?}")
 }
 
