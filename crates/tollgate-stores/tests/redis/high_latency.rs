@@ -1,4 +1,4 @@
-//! Servers that are far away: `connect_timeout` holds for every connection, and a login is a round trip of its own.
+//! Distant servers: `connect_timeout` applies to every connection, and a login takes a round trip of its own.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn far_away(topology: Topology) -> RedisSettings {
 }
 
 #[test]
-fn hints_are_heard_over_a_long_way() {
+fn messages_arrive_over_a_slow_network() {
     let options = RedisOptions { password: Some("right".to_owned()), ..RedisOptions::default() };
     let server = RedisServer::start_with(&options);
     let proxy = FaultProxy::in_front_of(server.address());
@@ -46,7 +46,7 @@ fn hints_are_heard_over_a_long_way() {
 }
 
 #[test]
-fn sentinels_are_asked_over_a_long_way() {
+fn sentinels_are_queried_over_a_slow_network() {
     let fleet = SentinelFleet::start();
     let proxies: Vec<FaultProxy> = fleet.sentinels().into_iter().map(FaultProxy::in_front_of).collect();
     for sentinel in fleet.sentinels() {
