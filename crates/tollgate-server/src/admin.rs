@@ -26,7 +26,7 @@ mod schema;
 pub(crate) mod tiers;
 mod view;
 
-use tollgate_stores::sql::{Act, Edit, Expect, Write};
+use tollgate_stores::sql::{AuditEvent, ItemEdit, ItemWrite, Precondition};
 
 pub(crate) use self::change::{ChangeQuery, DryRunAnswer};
 use crate::http::error::{ApiError, Code};
@@ -71,29 +71,31 @@ impl Call {
     }
 
     /// What it would do to set or remove the numbers of one user on one endpoint.
-    pub(crate) async fn try_limit(&self, write: Write) -> Result<Response, ApiError> {
+    pub(crate) async fn try_limit(&self, write: ItemWrite) -> Result<Response, ApiError> {
         if !self.app.config_sync().keeps_limits() {
             let message = "numbers of single users are kept on Redis here, and cannot be tried";
             return Err(ApiError::new(Code::Conflict, message));
         }
-        let edit = Edit { write, expect: Expect::Anything };
+        let edit = ItemEdit { write, precondition: Precondition::None };
         change::dry_run(self, &[edit], change::differs).await
     }
 
     /// Leaves an entry in the audit trail for what is no change of the configuration. What was done is done: without a
     /// database the log alone tells of it.
-    pub(crate) async fn note_act(&self, act: Act) {
+    pub(crate) async fn record_event(&self, event: AuditEvent) {
         let noted = match self.app.config_sync().database() {
-            Ok(database) => database.note_act(&self.caller.name, self.app.now().as_micros(), &act).await,
-            Err(_) => return self.warn_of(&act, "the database cannot be reached"),
+            Ok(database) => {
+                database.record_event(&self.caller.name, self.app.now().as_micros(), &event).await
+            }
+            Err(_) => return self.warn_of(&event, "the database cannot be reached"),
         };
         if let Err(error) = noted {
-            self.warn_of(&act, &error.to_string());
+            self.warn_of(&event, &error.to_string());
         }
     }
 
-    fn warn_of(&self, act: &Act, error: &str) {
-        let (action, subject) = (&act.action, &act.subject);
+    fn warn_of(&self, event: &AuditEvent, error: &str) {
+        let (action, subject) = (&event.action, &event.subject);
         let (request_id, by) = (self.request_id.as_str(), &*self.caller.name);
         tracing::warn!(request_id, by, action, subject = ?subject, error, "not in the audit trail");
     }

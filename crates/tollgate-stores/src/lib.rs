@@ -1,8 +1,8 @@
-//! Storage that the nodes of a fleet share.
+//! Stores that several nodes share.
 //!
-//! - [`redis::RedisCounters`]: counters on Redis or Valkey. A decision is one script call on the server, so two nodes
-//!   cannot both take the last unit.
-//! - [`sql::Database`]: configuration and its audit log in SQLite, PostgreSQL, MySQL or MariaDB. No request waits for it.
+//! - [`redis::RedisCounters`]: counters on Redis or Valkey. Each decision is one script call, so two nodes cannot both take the
+//!   last unit.
+//! - [`sql::Database`]: the configuration and its audit log in SQLite, PostgreSQL, MySQL or MariaDB. No check waits for it.
 
 pub mod redis;
 pub mod sql;

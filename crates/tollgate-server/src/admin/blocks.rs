@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
-use tollgate_stores::sql::{BlockKind, Filter, Item, ItemId, Kind, Stored};
+use tollgate_stores::sql::{BlockKind, Item, ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::Sent;
@@ -104,13 +104,13 @@ pub(crate) struct BlocksAnswer {
 )]
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: BlocksQuery = call.query()?;
-    let page = Page::of(Kind::Block, query.limit.as_deref(), query.after.as_deref())?;
+    let page = Page::of(ItemKind::Block, query.limit.as_deref(), query.after.as_deref())?;
     let now = call.app.now();
     let filter = query.filter(now)?;
-    let stored = call.database()?.list(Kind::Block, &filter, page.after.as_ref(), page.asked()).await;
+    let stored = call.database()?.list(ItemKind::Block, &filter, page.after.as_ref(), page.asked()).await;
     let (stored, next) = page.cut(stored.map_err(|error| sync::failed(&error))?, |stored| stored.item.id());
     let blocks = stored.iter().map(|stored| show(stored, now)).collect();
-    Ok(response::json(StatusCode::OK, &view::page(Kind::Block, blocks, next)))
+    Ok(response::json(StatusCode::OK, &view::page(ItemKind::Block, blocks, next)))
 }
 
 /// Refuses a client from now on.
@@ -191,7 +191,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 impl BlocksQuery {
-    fn filter(&self, now: Timestamp) -> Result<Filter, ApiError> {
+    fn filter(&self, now: Timestamp) -> Result<ItemFilter, ApiError> {
         let kind = self.kind.as_deref();
         let wrong = || {
             let names = BlockKind::ALL.map(BlockKind::as_str).join(", ");
@@ -201,7 +201,7 @@ impl BlocksQuery {
         require_text("prefix", self.prefix.as_deref())?;
         let active = change::flag("active", self.active.as_deref())?;
         let active_at_micros = active.then(|| now.as_micros());
-        Ok(Filter { prefix: self.prefix.clone(), block_kind, active_at_micros, ..Filter::default() })
+        Ok(ItemFilter { prefix: self.prefix.clone(), block_kind, active_at_micros, ..ItemFilter::default() })
     }
 }
 
@@ -213,7 +213,7 @@ fn id_of(call: &Call) -> Result<ItemId, ApiError> {
 }
 
 /// A block as its answer.
-pub(crate) fn show(stored: &Stored, now: Timestamp) -> Json {
+pub(crate) fn show(stored: &StoredItem, now: Timestamp) -> Json {
     let mut all = view::with_origin(stored);
     let until = match &stored.item {
         Item::Block(block) => block.until_micros,

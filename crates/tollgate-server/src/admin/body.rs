@@ -4,7 +4,7 @@
 //! the readers of the configuration file take. What is a rule there is a rule here.
 
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Origin, Problems, Value};
+use tollgate::config::{Document, Origin, Problems, TableReader, Value};
 
 use crate::http::error::{ApiError, Code};
 use crate::http::json::{self, Object};
@@ -82,13 +82,13 @@ impl Sent {
     /// What `read` makes of it; keys that it does not ask for are refused.
     pub(crate) fn read<T>(
         &self,
-        read: impl FnOnce(&mut Fields<'_, '_>, &Map<String, Json>) -> Option<T>,
+        read: impl FnOnce(&mut TableReader<'_, '_>, &Map<String, Json>) -> Option<T>,
     ) -> Result<T, ApiError> {
         let mut problems = Problems::default();
         let mut fields = self.document.fields(&mut problems);
         let value = read(&mut fields, &self.values);
         fields.finish();
-        problems.or(value).map_err(|problems| wrong(&problems, self.has_lines))
+        problems.into_result(value).map_err(|problems| wrong(&problems, self.has_lines))
     }
 }
 
@@ -101,7 +101,7 @@ fn wrong(problems: &Problems, has_lines: bool) -> ApiError {
     if problems.0.len() == 1 && !has_lines {
         return error;
     }
-    let one = |problem: &tollgate::wire::Problem| {
+    let one = |problem: &tollgate::config::Problem| {
         if has_lines { problem.to_string() } else { format!("{}: {}", problem.key, problem.reason) }
     };
     let mut all: Vec<String> = problems.0.iter().take(TOLD_MAX).map(one).collect();

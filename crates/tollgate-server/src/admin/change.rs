@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tokio::sync::Semaphore;
 use tollgate_stores::sql::{
-    Changed, Database, DatabaseError, Difference, Edit, Expect, Item, ItemId, Kind, Stored, Write,
+    AppliedChange, Database, DatabaseError, Item, ItemChange, ItemEdit, ItemId, ItemKind, ItemWrite,
+    Precondition, StoredItem,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -69,7 +70,7 @@ pub(crate) struct ChangeBody {
 }
 
 impl ChangeBody {
-    pub(crate) fn of(difference: &Difference) -> Self {
+    pub(crate) fn of(difference: &ItemChange) -> Self {
         let action = match (&difference.before, &difference.after) {
             (None, _) => "create",
             (Some(_), Some(_)) => "update",
@@ -110,7 +111,7 @@ pub(crate) fn flag(field: &'static str, text: Option<&str>) -> Result<bool, ApiE
 pub(crate) async fn create(call: &Call, item: Item) -> Result<Response, ApiError> {
     let item = call.to_store(item)?;
     let id = item.id();
-    let edit = Edit { write: Write::Put(item), expect: Expect::Absent };
+    let edit = ItemEdit { write: ItemWrite::Put(item), precondition: Precondition::Absent };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], exists).await;
     }
@@ -123,13 +124,13 @@ pub(crate) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
     let item = call.to_store(item)?;
     let id = item.id();
     let expect = preconditions::expected(&call.parts.headers)?;
-    let refused: Refused = if expect == Expect::Absent { is_there } else { differs };
-    let edit = Edit { write: Write::Put(item), expect };
+    let refused: Refused = if expect == Precondition::Absent { is_there } else { differs };
+    let edit = ItemEdit { write: ItemWrite::Put(item), precondition: expect };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], refused).await;
     }
     let made = make(call, &[edit], refused).await?;
-    let is_new = made.changed.differences.iter().any(|difference| difference.before.is_none());
+    let is_new = made.changed.items.iter().any(|difference| difference.before.is_none());
     answer_with(call, &id, &made, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
 
@@ -137,14 +138,14 @@ pub(crate) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
 pub(crate) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError> {
     let expect = preconditions::expected(&call.parts.headers)?;
     // Without a condition it must be there all the same; that it is not is another answer.
-    let (expect, refused): (Expect, Refused) = match expect {
-        Expect::Anything => (Expect::Present, missing),
-        Expect::Absent => {
+    let (expect, refused): (Precondition, Refused) = match expect {
+        Precondition::None => (Precondition::Present, missing),
+        Precondition::Absent => {
             return Err(ApiError::field(Code::InvalidInput, "if-none-match", "has no meaning here"));
         }
         expect => (expect, differs),
     };
-    let edit = Edit { write: Write::Delete(call.stored_as(&id)), expect };
+    let edit = ItemEdit { write: ItemWrite::Delete(call.stored_as(&id)), precondition: expect };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], refused).await;
     }
@@ -183,26 +184,26 @@ pub(crate) async fn answer_with(
 
 /// A change that was made, and when.
 pub(crate) struct Made {
-    pub(crate) changed: Changed,
+    pub(crate) changed: AppliedChange,
     at_micros: u64,
 }
 
 impl Made {
-    pub(crate) fn new(changed: Changed, at_micros: u64) -> Self {
+    pub(crate) fn new(changed: AppliedChange, at_micros: u64) -> Self {
         Made { changed, at_micros }
     }
 
     /// The item as it is now. What was just written is not looked up: a database that goes away at this moment must not make
     /// the change look as if it had not been made.
-    pub(crate) async fn stored(&self, call: &Call, id: &ItemId) -> Result<Stored, ApiError> {
-        let mut differences = self.changed.differences.iter();
-        if let Some(Difference { before, after: Some(item), .. }) =
+    pub(crate) async fn stored(&self, call: &Call, id: &ItemId) -> Result<StoredItem, ApiError> {
+        let mut differences = self.changed.items.iter();
+        if let Some(ItemChange { before, after: Some(item), .. }) =
             differences.find(|difference| difference.id == *id)
         {
             let created = before.as_ref().map(|before| (before.created_by.clone(), before.created_at_micros));
             let (created_by, created_at_micros) =
                 created.unwrap_or_else(|| (call.caller.name.to_string(), self.at_micros));
-            return Ok(Stored {
+            return Ok(StoredItem {
                 item: item.clone(),
                 version: self.changed.version,
                 created_by,
@@ -216,7 +217,7 @@ impl Made {
 }
 
 /// An answer about an item that was just written.
-pub(crate) fn answer_of(stored: &Stored, shown: &Json, status: StatusCode) -> Response {
+pub(crate) fn answer_of(stored: &StoredItem, shown: &Json, status: StatusCode) -> Response {
     let mut response = response::json(status, shown);
     let headers = response.headers_mut();
     headers.insert(header::ETAG, preconditions::tag(stored.version));
@@ -268,21 +269,21 @@ pub(crate) fn differs(id: &ItemId, found: Option<u64>) -> ApiError {
 /// An item in words, `rule "a"`.
 pub(crate) fn name(id: &ItemId) -> String {
     let kind = match id.kind() {
-        Kind::Limit => "limit",
+        ItemKind::Limit => "limit",
         kind => kind.as_str(),
     };
     format!("{kind} {:?}", id.to_string())
 }
 
 /// Makes the edits, all or none; they are in force here when it returns, as a rule.
-pub(crate) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Result<Made, ApiError> {
+pub(crate) async fn make(call: &Call, edits: &[ItemEdit], refused: Refused) -> Result<Made, ApiError> {
     let database = call.database()?;
     let mut attempt = 1;
     loop {
         // What was checked is what is written: rules go with all the others or they do not.
         let checked_at = check_rules(call, &database, edits).await?;
         match write(call, &database, edits, checked_at).await {
-            Err(DatabaseError::Overtaken { .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS => attempt += 1,
             done => return done.map_err(|error| failed(error, refused)),
         }
     }
@@ -292,30 +293,30 @@ pub(crate) async fn make(call: &Call, edits: &[Edit], refused: Refused) -> Resul
 pub(crate) async fn write(
     call: &Call,
     database: &Database,
-    edits: &[Edit],
+    edits: &[ItemEdit],
     at: Option<u64>,
 ) -> Result<Made, DatabaseError> {
     let (by, now, request_id) = (&*call.caller.name, call.app.now().as_micros(), call.request_id.as_str());
     let changed = match at {
-        Some(version) => database.change_at(version, by, now, edits).await?,
+        Some(version) => database.change_at_version(version, by, now, edits).await?,
         None => database.change(by, now, edits).await?,
     };
     // The audit trail tells every item; of a large import the log need not.
-    for difference in changed.differences.iter().take(LOGGED_MAX) {
+    for difference in changed.items.iter().take(LOGGED_MAX) {
         let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
         tracing::info!(request_id, by, kind, id = %id.escape_debug(), version, "configuration changed");
     }
-    if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
+    if let Some(more) = changed.items.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
         tracing::info!(request_id, by, more, version = changed.version, "configuration changed");
     }
-    if !changed.differences.is_empty() {
+    if !changed.items.is_empty() {
         call.app.config_sync().catch_up(&call.app, changed.version).await;
     }
     Ok(Made::new(changed, now))
 }
 
 /// What the edits would do.
-pub(crate) async fn dry_run(call: &Call, edits: &[Edit], refused: Refused) -> Result<Response, ApiError> {
+pub(crate) async fn dry_run(call: &Call, edits: &[ItemEdit], refused: Refused) -> Result<Response, ApiError> {
     let differences = plan(call, edits, refused).await?;
     let effect = effect(call, &differences).await?;
     let changes = differences.iter().map(ChangeBody::of).collect();
@@ -323,10 +324,14 @@ pub(crate) async fn dry_run(call: &Call, edits: &[Edit], refused: Refused) -> Re
 }
 
 /// Every item that the edits would change.
-pub(crate) async fn plan(call: &Call, edits: &[Edit], refused: Refused) -> Result<Vec<Difference>, ApiError> {
+pub(crate) async fn plan(
+    call: &Call,
+    edits: &[ItemEdit],
+    refused: Refused,
+) -> Result<Vec<ItemChange>, ApiError> {
     let database = call.database()?;
     check_rules(call, &database, edits).await?;
-    database.plan(edits).await.map_err(|error| failed(error, refused))
+    database.dry_run(edits).await.map_err(|error| failed(error, refused))
 }
 
 fn failed(error: DatabaseError, refused: Refused) -> ApiError {
@@ -338,9 +343,9 @@ fn failed(error: DatabaseError, refused: Refused) -> ApiError {
 
 /// Whether rules and tiers make a rule set with all the others after the edits. Nothing is written before they do. The version
 /// of the others; nothing if no rule is changed.
-async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result<Option<u64>, ApiError> {
-    let of_rules = |edit: &&Edit| matches!(kind_of(&edit.write), Kind::Rule | Kind::Tier);
-    let writes: Vec<&Write> = edits.iter().filter(of_rules).map(|edit| &edit.write).collect();
+async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Result<Option<u64>, ApiError> {
+    let of_rules = |edit: &&ItemEdit| matches!(kind_of(&edit.write), ItemKind::Rule | ItemKind::Tier);
+    let writes: Vec<&ItemWrite> = edits.iter().filter(of_rules).map(|edit| &edit.write).collect();
     if writes.is_empty() {
         return Ok(None);
     }
@@ -365,7 +370,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[Edit]) -> Result
 }
 
 /// What a file says is changed there.
-fn refuse_rules_of_the_file(call: &Call, write: &Write) -> Result<(), ApiError> {
+fn refuse_rules_of_the_file(call: &Call, write: &ItemWrite) -> Result<(), ApiError> {
     let id = id_of(write);
     let rule = match &id {
         ItemId::Tier(tier) => format!("{}{tier}", parse::TIER),
@@ -376,29 +381,29 @@ fn refuse_rules_of_the_file(call: &Call, write: &Write) -> Result<(), ApiError> 
     Err(ApiError::new(Code::Conflict, message))
 }
 
-pub(crate) fn id_of(write: &Write) -> ItemId {
+pub(crate) fn id_of(write: &ItemWrite) -> ItemId {
     match write {
-        Write::Put(item) => item.id(),
-        Write::Delete(id) => id.clone(),
+        ItemWrite::Put(item) => item.id(),
+        ItemWrite::Delete(id) => id.clone(),
     }
 }
 
-fn kind_of(write: &Write) -> Kind {
+fn kind_of(write: &ItemWrite) -> ItemKind {
     match write {
-        Write::Put(item) => item.id().kind(),
-        Write::Delete(id) => id.kind(),
+        ItemWrite::Put(item) => item.id().kind(),
+        ItemWrite::Delete(id) => id.kind(),
     }
 }
 
 /// What the changes would do to the requests of the last minutes; nothing for keys, which say who somebody is.
-pub(crate) async fn effect(call: &Call, differences: &[Difference]) -> Result<Option<Effect>, ApiError> {
-    let write = |difference: &Difference| match &difference.after {
-        Some(item) => Write::Put(item.clone()),
-        None => Write::Delete(difference.id.clone()),
+pub(crate) async fn effect(call: &Call, differences: &[ItemChange]) -> Result<Option<Effect>, ApiError> {
+    let write = |difference: &ItemChange| match &difference.after {
+        Some(item) => ItemWrite::Put(item.clone()),
+        None => ItemWrite::Delete(difference.id.clone()),
     };
-    let felt = differences.iter().filter(|difference| difference.id.kind() != Kind::Key);
-    let writes: Vec<Write> = felt.map(write).collect();
-    if writes.is_empty() && differences.iter().any(|difference| difference.id.kind() == Kind::Key) {
+    let felt = differences.iter().filter(|difference| difference.id.kind() != ItemKind::Key);
+    let writes: Vec<ItemWrite> = felt.map(write).collect();
+    if writes.is_empty() && differences.iter().any(|difference| difference.id.kind() == ItemKind::Key) {
         return Ok(None);
     }
     let failed = || ApiError::new(Code::InternalError, "the trial failed");
@@ -408,7 +413,7 @@ pub(crate) async fn effect(call: &Call, differences: &[Difference]) -> Result<Op
         let (today, changed) = app.config_sync().preview(&app, &writes)?;
         Ok(app.traffic_sample().compare(&today, &changed, app.now()))
     });
-    let effect: Result<Effect, tollgate::wire::Problems> = trial.await.map_err(|_| failed())?;
+    let effect: Result<Effect, tollgate::config::Problems> = trial.await.map_err(|_| failed())?;
     // Rules that do not go together were refused before.
     Ok(effect.ok())
 }

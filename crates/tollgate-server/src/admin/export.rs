@@ -7,7 +7,7 @@ use http::{HeaderValue, StatusCode, header};
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tokio::sync::Semaphore;
-use tollgate_stores::sql::{Database, DatabaseError, Filter, ItemId, Kind};
+use tollgate_stores::sql::{Database, DatabaseError, ItemFilter, ItemId, ItemKind};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{page, preconditions, render};
@@ -18,7 +18,8 @@ use crate::http::response;
 use crate::http::{Call, Response};
 
 /// What can be exported and imported, in the order of an export. A key could not be used: its secret is not there to be told.
-pub(crate) const KINDS: [Kind; 5] = [Kind::Rule, Kind::Tier, Kind::Quota, Kind::Block, Kind::Limit];
+pub(crate) const KINDS: [ItemKind; 5] =
+    [ItemKind::Rule, ItemKind::Tier, ItemKind::Quota, ItemKind::Block, ItemKind::Limit];
 
 /// As many items as one answer or one import has at most,
 pub(crate) const ITEMS_MAX: usize = 10_000;
@@ -121,7 +122,7 @@ impl ExportQuery {
 }
 
 /// The kinds that a query names, in the order of an export; all if it names none.
-pub(crate) fn kinds(text: Option<&str>) -> Result<Vec<Kind>, ApiError> {
+pub(crate) fn kinds(text: Option<&str>) -> Result<Vec<ItemKind>, ApiError> {
     let Some(text) = text else { return Ok(KINDS.to_vec()) };
     let names: Vec<&str> = text.split(',').map(str::trim).collect();
     let known = |name: &&str| KINDS.iter().any(|kind| render::plural(*kind) == *name);
@@ -137,14 +138,14 @@ pub(crate) fn kinds(text: Option<&str>) -> Result<Vec<Kind>, ApiError> {
 }
 
 struct Asked {
-    kinds: Vec<Kind>,
+    kinds: Vec<ItemKind>,
     limit: Option<usize>,
     after: Option<ItemId>,
 }
 
 #[derive(Default)]
 struct Gathered {
-    items: Vec<(Kind, Map<String, Json>)>,
+    items: Vec<(ItemKind, Map<String, Json>)>,
     bytes: usize,
     last: Option<ItemId>,
     /// Whether there are more.
@@ -179,13 +180,13 @@ impl Asked {
     async fn gather_kind(
         &self,
         database: &Database,
-        kind: Kind,
+        kind: ItemKind,
         gathered: &mut Gathered,
     ) -> Result<(), DatabaseError> {
         let limit = self.limit.unwrap_or(ITEMS_MAX);
         loop {
             let after = gathered.last.clone().filter(|last| last.kind() == kind);
-            let read = database.list(kind, &Filter::default(), after.as_ref(), READ_AT_ONCE).await?;
+            let read = database.list(kind, &ItemFilter::default(), after.as_ref(), READ_AT_ONCE).await?;
             let is_last = read.len() < usize::try_from(READ_AT_ONCE).unwrap_or(usize::MAX);
             for stored in &read {
                 if gathered.items.len() == limit || gathered.bytes > BYTES_MAX {
@@ -202,20 +203,21 @@ impl Asked {
 }
 
 impl Gathered {
-    fn push(&mut self, kind: Kind, id: ItemId, written: Map<String, Json>) {
+    fn push(&mut self, kind: ItemKind, id: ItemId, written: Map<String, Json>) {
         self.bytes += serde_json::to_vec(&written).map_or(0, |bytes| bytes.len());
         self.last = Some(id);
         self.items.push((kind, written));
     }
 }
 
-fn order(kind: Kind) -> usize {
+fn order(kind: ItemKind) -> usize {
     KINDS.iter().position(|known| *known == kind).unwrap_or(KINDS.len())
 }
 
 fn respond(asked: &Asked, version: u64, gathered: Gathered, is_toml: bool) -> Response {
     let next = gathered.last.filter(|_| gathered.cut).map(|last| page::cursor_of_any(&last));
-    let mut sections: Vec<(Kind, Vec<Json>)> = asked.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
+    let mut sections: Vec<(ItemKind, Vec<Json>)> =
+        asked.kinds.iter().map(|kind| (*kind, Vec::new())).collect();
     for (kind, written) in gathered.items {
         if let Some((_, items)) = sections.iter_mut().find(|(known, _)| *known == kind) {
             items.push(Json::Object(written));
@@ -226,7 +228,7 @@ fn respond(asked: &Asked, version: u64, gathered: Gathered, is_toml: bool) -> Re
     response
 }
 
-fn json(version: u64, sections: Vec<(Kind, Vec<Json>)>, next: Option<String>) -> Response {
+fn json(version: u64, sections: Vec<(ItemKind, Vec<Json>)>, next: Option<String>) -> Response {
     let mut all = Map::new();
     render::put(&mut all, "version", Some(version));
     for (kind, items) in sections {
@@ -238,7 +240,7 @@ fn json(version: u64, sections: Vec<(Kind, Vec<Json>)>, next: Option<String>) ->
 
 /// The same keys; what is not there is left out, and the version is a remark, so that rules and tiers can go into a
 /// settings file as they are.
-fn toml(version: u64, sections: Vec<(Kind, Vec<Json>)>, next: Option<String>) -> Response {
+fn toml(version: u64, sections: Vec<(ItemKind, Vec<Json>)>, next: Option<String>) -> Response {
     let mut all = Map::new();
     render::put(&mut all, "next", next);
     for (kind, items) in sections.into_iter().filter(|(_, items)| !items.is_empty()) {

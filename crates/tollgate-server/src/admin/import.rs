@@ -6,9 +6,10 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Problems};
+use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
-    Database, DatabaseError, Difference, Edit, Expect, Filter, Item, ItemId, Kind, Write,
+    Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
+    Precondition,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -116,12 +117,12 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         }
         match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
             Ok(Made { changed, .. }) => {
-                return Ok(respond(&parsed, &changed.differences, changed.version, false, None));
+                return Ok(respond(&parsed, &changed.items, changed.version, false, None));
             }
-            Err(DatabaseError::Overtaken { found }) if expected.is_some() => {
+            Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(overtaken(found, expected));
             }
-            Err(DatabaseError::Overtaken { .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS => attempt += 1,
             Err(error) => return Err(sync::failed(&error)),
         }
     }
@@ -150,12 +151,12 @@ async fn read_body(call: &Call, body: Incoming) -> Result<Sent, ApiError> {
 /// An import as it was sent, checked.
 struct Parsed {
     /// What is imported, and where anything may be removed.
-    kinds: Vec<Kind>,
+    kinds: Vec<ItemKind>,
     items: Vec<Item>,
 }
 
-fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Result<Parsed, ApiError> {
-    let has = |kind: &Kind| sent.values().contains_key(render::plural(*kind));
+fn parse(sent: &Sent, named: Option<Vec<ItemKind>>, prune: bool, call: &Call) -> Result<Parsed, ApiError> {
+    let has = |kind: &ItemKind| sent.values().contains_key(render::plural(*kind));
     let kinds = named.unwrap_or_else(|| KINDS.into_iter().filter(has).collect());
     if prune && sent.values().contains_key("next") {
         let reason = "this is a page of an export: prune would remove what is on the others";
@@ -174,15 +175,20 @@ fn parse(sent: &Sent, named: Option<Vec<Kind>>, prune: bool, call: &Call) -> Res
 }
 
 /// The items of one kind, each named once.
-fn section(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind, call: &Call) -> Vec<Item> {
+fn section(
+    fields: &mut TableReader<'_, '_>,
+    values: &Map<String, Json>,
+    kind: ItemKind,
+    call: &Call,
+) -> Vec<Item> {
     let (nothing, rules) = (Map::new(), call.app.limiter().rules());
     let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
         let item = read_one(one, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.spelling());
-        let item = item.map_err(|error| one.complain(error.field, error.to_string())).ok()?;
+        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
         note(one, &item, &mut known);
         Some(item)
     })
@@ -208,11 +214,11 @@ pub fn check_import(document: &Document) -> Result<(), Problems> {
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != parse::ANSWERED);
-    problems.or(Some(()))
+    problems.into_result(Some(()))
 }
 
 /// What an export says of itself, and what is never in one.
-fn beside_items(fields: &mut Fields<'_, '_>) {
+fn beside_items(fields: &mut TableReader<'_, '_>) {
     fields.skip("version");
     fields.skip("next");
     let _ = fields.read("keys", |_| {
@@ -220,41 +226,41 @@ fn beside_items(fields: &mut Fields<'_, '_>) {
     });
 }
 
-fn read_one(one: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Kind) -> Option<Item> {
+fn read_one(one: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
     match kind {
-        Kind::Rule => parse::rule(one, values),
-        Kind::Tier => parse::tier(one, values),
-        Kind::Quota => parse::quota(one),
-        Kind::Block => parse::block_of_many(one),
-        Kind::Limit => parse::limit(one),
-        Kind::Key => None,
+        ItemKind::Rule => parse::rule(one, values),
+        ItemKind::Tier => parse::tier(one, values),
+        ItemKind::Quota => parse::quota(one),
+        ItemKind::Block => parse::block_of_many(one),
+        ItemKind::Limit => parse::limit(one),
+        ItemKind::Key => None,
     }
 }
 
 /// Notes which item it is, and complains of one that was there before.
-fn note(one: &mut Fields<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+fn note(one: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
     let id = item.id();
     let told = id.to_string();
     let key = name_key(id.kind());
     if !known.insert(id) {
-        one.complain(key, format!("{told:?} is given twice"));
+        one.report(key, format!("{told:?} is given twice"));
     }
 }
 
 /// The field that names an item of a kind.
-const fn name_key(kind: Kind) -> &'static str {
+const fn name_key(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Rule | Kind::Tier => "name",
-        Kind::Quota | Kind::Limit => "user_id",
-        Kind::Block => "client",
-        Kind::Key => "id",
+        ItemKind::Rule | ItemKind::Tier => "name",
+        ItemKind::Quota | ItemKind::Limit => "user_id",
+        ItemKind::Block => "client",
+        ItemKind::Key => "id",
     }
 }
 
 impl Parsed {
     /// Where numbers of single users are kept on Redis, the database is not where they are read from.
     fn refuse_limits_kept_elsewhere(&self, call: &Call) -> Result<(), ApiError> {
-        let has_limits = self.items.iter().any(|item| item.id().kind() == Kind::Limit);
+        let has_limits = self.items.iter().any(|item| item.id().kind() == ItemKind::Limit);
         if has_limits && !call.app.config_sync().keeps_limits() {
             let message = "numbers of single users are kept on Redis here, not in this node's own database: \
                            set them with PUT /v1/rate-limit/config";
@@ -263,16 +269,17 @@ impl Parsed {
         Ok(())
     }
 
-    async fn edits(&self, database: &Database, prune: bool) -> Result<Vec<Edit>, ApiError> {
-        let put = |item: &Item| Edit { write: Write::Put(item.clone()), expect: Expect::Anything };
-        let mut edits: Vec<Edit> = self.items.iter().map(put).collect();
+    async fn edits(&self, database: &Database, prune: bool) -> Result<Vec<ItemEdit>, ApiError> {
+        let put =
+            |item: &Item| ItemEdit { write: ItemWrite::Put(item.clone()), precondition: Precondition::None };
+        let mut edits: Vec<ItemEdit> = self.items.iter().map(put).collect();
         if !prune {
             return Ok(edits);
         }
         let kept: HashSet<ItemId> = self.items.iter().map(Item::id).collect();
         for kind in &self.kinds {
             for id in superfluous(database, *kind, &kept, edits.len()).await? {
-                edits.push(Edit { write: Write::Delete(id), expect: Expect::Anything });
+                edits.push(ItemEdit { write: ItemWrite::Delete(id), precondition: Precondition::None });
             }
         }
         Ok(edits)
@@ -282,14 +289,14 @@ impl Parsed {
 /// What is there of a kind and not in the import.
 async fn superfluous(
     database: &Database,
-    kind: Kind,
+    kind: ItemKind,
     kept: &HashSet<ItemId>,
     already: usize,
 ) -> Result<Vec<ItemId>, ApiError> {
     const AT_ONCE: u32 = 500;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = database.list(kind, &Filter::default(), after.as_ref(), AT_ONCE).await;
+        let page = database.list(kind, &ItemFilter::default(), after.as_ref(), AT_ONCE).await;
         let page: Vec<ItemId> =
             page.map_err(|error| sync::failed(&error))?.iter().map(|stored| stored.item.id()).collect();
         let is_last = page.len() < usize::try_from(AT_ONCE).unwrap_or(usize::MAX);
@@ -311,7 +318,7 @@ async fn superfluous(
 /// What an import would do to one version of the configuration.
 struct Planned {
     version: u64,
-    differences: Vec<Difference>,
+    differences: Vec<ItemChange>,
 }
 
 async fn plan(call: &Call, parsed: &Parsed, prune: bool, expected: Option<u64>) -> Result<Planned, ApiError> {
@@ -327,16 +334,16 @@ async fn plan(call: &Call, parsed: &Parsed, prune: bool, expected: Option<u64>) 
 
 impl Planned {
     /// Exactly what was planned, on exactly what it was planned on.
-    fn edits(&self) -> Vec<Edit> {
-        let edit = |difference: &Difference| Edit {
+    fn edits(&self) -> Vec<ItemEdit> {
+        let edit = |difference: &ItemChange| ItemEdit {
             write: match &difference.after {
-                Some(item) => Write::Put(item.clone()),
-                None => Write::Delete(difference.id.clone()),
+                Some(item) => ItemWrite::Put(item.clone()),
+                None => ItemWrite::Delete(difference.id.clone()),
             },
-            expect: difference
+            precondition: difference
                 .before
                 .as_ref()
-                .map_or(Expect::Absent, |before| Expect::Version(before.version)),
+                .map_or(Precondition::Absent, |before| Precondition::Version(before.version)),
         };
         self.differences.iter().map(edit).collect()
     }
@@ -344,7 +351,7 @@ impl Planned {
 
 fn respond(
     parsed: &Parsed,
-    differences: &[Difference],
+    differences: &[ItemChange],
     version: u64,
     dry_run: bool,
     effect: Option<Effect>,

@@ -7,9 +7,10 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
-use tollgate::identity::Spelling;
+use tollgate::identity::Normalization;
 use tollgate_stores::sql::{
-    Edit, Expect, Filter, Item, ItemId, KeyItem, KeyUsage, Kind, Numbers, Stored, Write,
+    AccountLimits, Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition,
+    StoredItem,
 };
 use utoipa::{IntoParams, ToSchema};
 
@@ -148,12 +149,12 @@ pub(crate) struct KeysAnswer {
 )]
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: KeysQuery = call.query()?;
-    let page = Page::of(Kind::Key, query.limit.as_deref(), query.after.as_deref())?;
-    let filter = query.filter(call.app.now(), call.app.limiter().rules().spelling())?;
-    let stored = call.database()?.list(Kind::Key, &filter, page.after.as_ref(), page.asked()).await;
+    let page = Page::of(ItemKind::Key, query.limit.as_deref(), query.after.as_deref())?;
+    let filter = query.filter(call.app.now(), call.app.limiter().rules().normalization())?;
+    let stored = call.database()?.list(ItemKind::Key, &filter, page.after.as_ref(), page.asked()).await;
     let (stored, next) = page.cut(stored.map_err(|error| sync::failed(&error))?, |stored| stored.item.id());
     let keys = show(&call, &stored).await?;
-    Ok(response::json(StatusCode::OK, &view::page(Kind::Key, keys, next)))
+    Ok(response::json(StatusCode::OK, &view::page(ItemKind::Key, keys, next)))
 }
 
 /// Makes a key. The answer is the only one that tells it.
@@ -174,7 +175,10 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     let catalog = call.app.config_sync();
     let new = catalog.new_key()?;
     let key = facts.into_key(new.id(), catalog.key_hash(new.reveal()));
-    let edit = Edit { write: Write::Put(call.to_store(Item::Key(key))?), expect: Expect::Absent };
+    let edit = ItemEdit {
+        write: ItemWrite::Put(call.to_store(Item::Key(key))?),
+        precondition: Precondition::Absent,
+    };
     if call.is_dry_run()? {
         return change::dry_run(&call, &[edit], change::differs).await;
     }
@@ -243,7 +247,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 impl KeysQuery {
-    fn filter(&self, now: Timestamp, spelling: &Spelling) -> Result<Filter, ApiError> {
+    fn filter(&self, now: Timestamp, normalization: &Normalization) -> Result<ItemFilter, ApiError> {
         let texts = [
             ("prefix", &self.prefix),
             ("user_id", &self.user_id),
@@ -254,13 +258,13 @@ impl KeysQuery {
             require_text(field, text.as_deref())?;
         }
         let active = change::flag("active", self.active.as_deref())?;
-        Ok(Filter {
+        Ok(ItemFilter {
             prefix: self.prefix.clone(),
-            users: spellings(self.user_id.as_deref(), spelling.ids.user),
-            tenants: spellings(self.tenant.as_deref(), spelling.ids.tenant),
+            users: spellings(self.user_id.as_deref(), normalization.ids.user),
+            tenants: spellings(self.tenant.as_deref(), normalization.ids.tenant),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
-            ..Filter::default()
+            ..ItemFilter::default()
         })
     }
 }
@@ -277,7 +281,7 @@ impl KeyFacts {
             tenant: None,
             tier: None,
             scopes: Vec::new(),
-            numbers: Numbers::default(),
+            limits: AccountLimits::default(),
             expires_at_micros: None,
             revoked_at_micros: None,
             revoked_by: None,
@@ -291,7 +295,7 @@ impl KeyFacts {
             tenant: self.tenant,
             tier: self.tier,
             scopes: self.scopes,
-            numbers: self.numbers,
+            limits: self.limits,
             expires_at_micros: self.expires_at_micros,
             ..key
         }
@@ -329,18 +333,18 @@ pub(crate) async fn update(
         let stored = call.database()?.get(id).await.map_err(|error| sync::failed(&error))?;
         let found = stored.as_ref().map(|stored| stored.version);
         let is_wanted = match wanted {
-            Expect::Version(version) => found == Some(version),
-            Expect::Absent => false,
-            Expect::Present => found.is_some(),
-            Expect::Anything => true,
+            Precondition::Version(version) => found == Some(version),
+            Precondition::Absent => false,
+            Precondition::Present => found.is_some(),
+            Precondition::None => true,
         };
         if !is_wanted {
             return Err(change::differs(id, found));
         }
         let stored = stored.ok_or_else(|| change::missing(id, None))?;
         let Some(key) = view::key_of(&stored) else { return Err(change::missing(id, None)) };
-        let write = Write::Put(call.to_store(Item::Key(next(key.clone())?))?);
-        let edit = Edit { write, expect: Expect::Version(stored.version) };
+        let write = ItemWrite::Put(call.to_store(Item::Key(next(key.clone())?))?);
+        let edit = ItemEdit { write, precondition: Precondition::Version(stored.version) };
         if is_dry_run {
             return change::dry_run(call, &[edit], change::differs).await.map(Updated::Looked);
         }
@@ -369,7 +373,7 @@ pub(crate) async fn answer_with_secret(
 }
 
 /// Keys as their answers.
-pub(crate) async fn show(call: &Call, stored: &[Stored]) -> Result<Vec<Json>, ApiError> {
+pub(crate) async fn show(call: &Call, stored: &[StoredItem]) -> Result<Vec<Json>, ApiError> {
     let ids: Vec<&str> = stored.iter().filter_map(view::key_of).map(|key| &*key.id).collect();
     let usage = call.database()?.keys_usage(&ids).await.map_err(|error| sync::failed(&error))?;
     let usage: HashMap<&str, &KeyUsage> = usage.iter().map(|usage| (&*usage.id, usage)).collect();
@@ -378,7 +382,7 @@ pub(crate) async fn show(call: &Call, stored: &[Stored]) -> Result<Vec<Json>, Ap
     Ok(with_key.map(|(stored, key)| show_one(stored, key, usage.get(&*key.id).copied(), now)).collect())
 }
 
-pub(crate) fn show_one(stored: &Stored, key: &KeyItem, usage: Option<&KeyUsage>, now: Timestamp) -> Json {
+pub(crate) fn show_one(stored: &StoredItem, key: &KeyItem, usage: Option<&KeyUsage>, now: Timestamp) -> Json {
     let mut all = view::with_origin(stored);
     let expired = key.expires_at_micros.is_some_and(|end| end <= now.as_micros());
     let status = match key.revoked_at_micros {

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use tollgate_stores::sql::{ItemId, Kind};
+use tollgate_stores::sql::{ItemId, ItemKind};
 
 use crate::http::error::{ApiError, Code};
 
@@ -25,7 +25,7 @@ pub(crate) struct Page {
 
 impl Page {
     /// From `limit` and `after` of a query.
-    pub(crate) fn of(kind: Kind, limit: Option<&str>, after: Option<&str>) -> Result<Self, ApiError> {
+    pub(crate) fn of(kind: ItemKind, limit: Option<&str>, after: Option<&str>) -> Result<Self, ApiError> {
         let after = after.map(|text| read_cursor(kind, text)).transpose()?;
         Ok(Page { limit: read_limit(limit)?, after })
     }
@@ -64,7 +64,7 @@ pub(crate) fn cursor(id: &ItemId) -> String {
 }
 
 /// The item that a cursor names; there need be none.
-pub(crate) fn read_cursor(kind: Kind, text: &str) -> Result<ItemId, ApiError> {
+pub(crate) fn read_cursor(kind: ItemKind, text: &str) -> Result<ItemId, ApiError> {
     let bytes = if text.len() <= CURSOR_BYTES_MAX { decode(text) } else { None };
     let name = bytes.and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(no_cursor)?;
     if name.is_empty() || name.contains('\0') {
@@ -80,7 +80,7 @@ pub(crate) fn cursor_of_any(id: &ItemId) -> String {
 }
 
 /// The item that such a cursor names, of one of these kinds.
-pub(crate) fn read_cursor_of_any(kinds: &[Kind], text: &str) -> Result<ItemId, ApiError> {
+pub(crate) fn read_cursor_of_any(kinds: &[ItemKind], text: &str) -> Result<ItemId, ApiError> {
     let decoded = decode(text).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
     let (kind, name) = decoded.split_once('/').unwrap_or_default();
     // A name is checked as if it had come alone.
@@ -147,10 +147,10 @@ mod tests {
     fn t43_what_is_no_cursor_is_refused() {
         let long = "A".repeat(CURSOR_BYTES_MAX + 4);
         for text in ["", "=", "YQ==", "YR", "a", "!!!!", "AA", "' OR 1=1 --", "gICA", &long] {
-            assert!(read_cursor(Kind::Rule, text).is_err(), "{text}");
+            assert!(read_cursor(ItemKind::Rule, text).is_err(), "{text}");
         }
-        assert!(read_cursor(Kind::Block, &encode(b"planet:earth")).is_err());
-        assert!(read_cursor(Kind::Limit, &encode(b"[\"a\"]")).is_err());
+        assert!(read_cursor(ItemKind::Block, &encode(b"planet:earth")).is_err());
+        assert!(read_cursor(ItemKind::Limit, &encode(b"[\"a\"]")).is_err());
     }
 
     #[test]

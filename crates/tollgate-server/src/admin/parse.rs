@@ -3,14 +3,12 @@
 use std::net::IpAddr;
 
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::{AccountError, Numbers as Counted};
+use tollgate::accounts::{AccountError, AccountLimits};
+use tollgate::config::values::{integer, parse_span, text};
+use tollgate::config::{TableReader, Value, read_rule, read_tier};
 use tollgate::identity::ID_BYTES_MAX;
-use tollgate::wire::values::{integer, parse_span, text};
-use tollgate::wire::{Fields, Value, read_rule, read_tier};
 use tollgate::{Algorithm, Endpoint, Limit, LimitError, Span, Timestamp, Window};
-use tollgate_stores::sql::{
-    BlockItem, BlockKind, Item, Numbers, QuotaItem, RuleItem, TierItem, UserEndpointLimit,
-};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, QuotaItem, RuleItem, TierItem, UserEndpointLimit};
 
 use crate::auth::scope::Scope;
 
@@ -27,12 +25,12 @@ pub(crate) const ANSWERED: &str = "is told in answers and cannot be written";
 const STORED: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
 /// One rule.
-pub(crate) fn rule(fields: &mut Fields<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn rule(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
     answered(fields, &STORED);
     answered(fields, &["definition", "problem"]);
     let rule = read_rule(fields)?;
     if rule.name.starts_with(TIER) {
-        fields.complain("name", format!("must not begin with {TIER:?}: so the rules of tiers are named"));
+        fields.report("name", format!("must not begin with {TIER:?}: so the rules of tiers are named"));
     }
     no_nul(fields, "name", &rule.name);
     let mut body = sent.clone();
@@ -41,7 +39,7 @@ pub(crate) fn rule(fields: &mut Fields<'_, '_>, sent: &Map<String, Json>) -> Opt
 }
 
 /// One tier.
-pub(crate) fn tier(fields: &mut Fields<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn tier(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
     answered(fields, &STORED);
     let description = fields.read("description", prose).unwrap_or_default();
     let name = fields.read("name", id);
@@ -53,14 +51,14 @@ pub(crate) fn tier(fields: &mut Fields<'_, '_>, sent: &Map<String, Json>) -> Opt
 }
 
 /// What is known of one user.
-pub(crate) fn quota(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     answered(fields, &STORED);
     answered(fields, &["blocked", "block_reason", "blocked_until"]);
     answered(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
     let user = fields.require("user_id", id);
     let tier = fields.read("tier", id);
-    let numbers = numbers(fields, false);
-    Some(Item::Quota(QuotaItem { user: user?, tier, numbers }))
+    let limits = read_limits(fields, false);
+    Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
 }
 
 /// What is to be said of a key; the rest of it is ours to make.
@@ -71,12 +69,12 @@ pub(crate) struct KeyFacts {
     pub(crate) tenant: Option<String>,
     pub(crate) tier: Option<String>,
     pub(crate) scopes: Vec<String>,
-    pub(crate) numbers: Numbers,
+    pub(crate) limits: AccountLimits,
     pub(crate) expires_at_micros: Option<u64>,
 }
 
 /// One key. A key that is new must not be over already.
-pub(crate) fn key(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFacts> {
+pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFacts> {
     answered(fields, &STORED);
     answered(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
     answered(fields, &["last_used_at", "requests_total"]);
@@ -84,12 +82,12 @@ pub(crate) fn key(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> 
     let (user, tenant) = (fields.read("user_id", id), fields.read("tenant", id));
     let tier = fields.read("tier", id);
     let scopes = fields.items("scopes", scope).unwrap_or_default();
-    let numbers = numbers(fields, true);
+    let limits = read_limits(fields, true);
     let expires_at_micros = end(fields, "expires_at", "expires_in", now, is_new);
     let mut names: Vec<&str> = Scope::ALL.map(Scope::as_str).into();
     names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
     let scopes = names.into_iter().map(str::to_owned).collect();
-    Some(KeyFacts { name: name?, user, tenant, tier, scopes, numbers, expires_at_micros })
+    Some(KeyFacts { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {
@@ -101,13 +99,13 @@ fn scope(value: &Value) -> Result<Scope, String> {
 }
 
 /// One block. It is new, and must not be over already.
-pub(crate) fn block(fields: &mut Fields<'_, '_>, now: Timestamp) -> Option<Item> {
+pub(crate) fn block(fields: &mut TableReader<'_, '_>, now: Timestamp) -> Option<Item> {
     let until_micros = end(fields, "until", "for", now, true);
     block_until(fields, until_micros)
 }
 
 /// One block of many. It may be over by now: what was exported must be possible to import.
-pub(crate) fn block_of_many(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn block_of_many(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     // The same text would mean another instant each time it is imported.
     let _ = fields.read("for", |_| {
         Err::<(), String>(
@@ -118,7 +116,7 @@ pub(crate) fn block_of_many(fields: &mut Fields<'_, '_>) -> Option<Item> {
     block_until(fields, until_micros)
 }
 
-fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
+fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
     answered(fields, &STORED);
     answered(fields, &["active"]);
     let client = fields.require("client", client);
@@ -127,14 +125,14 @@ fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option
     // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
     if kind == BlockKind::ApiKey && !crate::auth::api_keys::is_id(&subject) {
         let reason = "must be api_key:<id>: the 16 characters between tg_ and the second _ of a key";
-        fields.complain("client", reason.to_owned());
+        fields.report("client", reason.to_owned());
         return None;
     }
     Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
 }
 
 /// Numbers of one user on one endpoint, with the names that `PUT /v1/rate-limit/config` has for them.
-pub(crate) fn limit(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     answered(fields, &["updated_at"]);
     let user = fields.require("user_id", id);
     let endpoint = fields.require("endpoint", endpoint);
@@ -145,7 +143,7 @@ pub(crate) fn limit(fields: &mut Fields<'_, '_>) -> Option<Item> {
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
     let algorithm = algorithm?;
     if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
-        fields.complain(blamed(error), error.to_string());
+        fields.report(blamed(error), error.to_string());
         return None;
     }
     Some(Item::Limit(UserEndpointLimit {
@@ -188,7 +186,7 @@ fn endpoint(value: &Value) -> Result<String, String> {
 }
 
 /// Refuses what an answer tells and nobody can write: left out in silence, it would look as if it had been done.
-fn answered(fields: &mut Fields<'_, '_>, keys: &[&'static str]) {
+fn answered(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
     for key in keys {
         let refuse = |_: &Value| Err::<(), String>(ANSWERED.to_owned());
         let _ = fields.read(key, refuse);
@@ -196,29 +194,23 @@ fn answered(fields: &mut Fields<'_, '_>, keys: &[&'static str]) {
 }
 
 /// Somebody's own numbers; nobody has one per second but a key.
-fn numbers(fields: &mut Fields<'_, '_>, with_second: bool) -> Numbers {
+fn read_limits(fields: &mut TableReader<'_, '_>, with_second: bool) -> AccountLimits {
     let number = integer(0..=u32::MAX);
     let per_second = if with_second { fields.read("requests_per_second", number.clone()) } else { None };
-    let numbers = Numbers {
+    let limits = AccountLimits {
         requests_per_second: per_second,
         requests_per_hour: fields.read("requests_per_hour", number.clone()),
         requests_per_day: fields.read("requests_per_day", number.clone()),
         burst: fields.read("burst", number),
     };
-    let counted = Counted {
-        per_second: numbers.requests_per_second,
-        per_hour: numbers.requests_per_hour,
-        per_day: numbers.requests_per_day,
-        burst: numbers.burst,
-    };
-    match counted.check() {
+    match limits.check() {
         Ok(()) => {}
-        Err(AccountError::Limit { field, reason }) => fields.complain(field, reason.to_string()),
+        Err(AccountError::Limit { field, reason }) => fields.report(field, reason.to_string()),
         // Numbers that were refused each for itself leave the burst alone, too.
         Err(_) if fields.has_problems() => {}
-        Err(error) => fields.complain("burst", error.to_string().replacen("burst ", "", 1)),
+        Err(error) => fields.report("burst", error.to_string().replacen("burst ", "", 1)),
     }
-    numbers
+    limits
 }
 
 /// An identifier: 1 to 256 bytes, none of them NUL, which not every database can keep.
@@ -239,9 +231,9 @@ fn prose(value: &Value) -> Result<String, String> {
     if text.contains('\0') { Err("must not hold a NUL character".to_owned()) } else { Ok(text) }
 }
 
-fn no_nul(fields: &mut Fields<'_, '_>, key: &'static str, text: &str) {
+fn no_nul(fields: &mut TableReader<'_, '_>, key: &'static str, text: &str) {
     if text.contains('\0') {
-        fields.complain(key, "must not hold a NUL character".to_owned());
+        fields.report(key, "must not hold a NUL character".to_owned());
     }
 }
 
@@ -275,7 +267,7 @@ fn network(written: &str) -> Result<String, String> {
             parsed.filter(|length| *length <= most).ok_or_else(wrong)?
         }
     };
-    let (address, length) = match (tollgate::identity::unmap(address), length) {
+    let (address, length) = match (IpAddr::to_canonical(&address), length) {
         (v4 @ IpAddr::V4(_), length) if address.is_ipv6() && length >= 96 => (v4, length - 96),
         _ => (address, length),
     };
@@ -299,7 +291,7 @@ fn masked(address: IpAddr, length: u8) -> IpAddr {
 
 /// When something ends: at an instant, or after a while.
 fn end(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     at: &'static str,
     after: &'static str,
     now: Timestamp,
@@ -312,7 +304,7 @@ fn end(
     });
     let span = fields.read(after, duration);
     if both {
-        fields.complain(after, format!("cannot be together with {at}"));
+        fields.report(after, format!("cannot be together with {at}"));
     }
     instant.or_else(|| span.map(|span| (now + span).as_micros()))
 }

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::CounterAdmin;
-use tollgate_stores::sql::Act;
+use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use crate::admin::ChangeQuery;
@@ -70,7 +70,7 @@ pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let _: ChangeQuery = call.query()?;
     call.refuse_dry_run()?;
     let text = call.path_param("client")?;
-    let text = call.app.limiter().rules().spelling().client(&text).into_owned();
+    let text = call.app.limiter().rules().normalization().normalize_client(&text).into_owned();
     if !call.app.counters().pardon(&text).await? {
         let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
         return Err(ApiError::new(Code::NotFound, message));
@@ -78,7 +78,7 @@ pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
     tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
-    call.note_act(Act {
+    call.record_event(AuditEvent {
         action: "pardon".into(),
         kind: "penalty".into(),
         subject: text,

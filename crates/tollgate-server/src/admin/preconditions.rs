@@ -4,18 +4,18 @@
 //! same transaction: of two people who change the same version, the second is told.
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
-use tollgate_stores::sql::Expect;
+use tollgate_stores::sql::Precondition;
 
 use crate::http::error::{ApiError, Code};
 
 /// What a write expects to find.
-pub(crate) fn expected(headers: &HeaderMap) -> Result<Expect, ApiError> {
+pub(crate) fn expected(headers: &HeaderMap) -> Result<Precondition, ApiError> {
     let (if_match, if_none_match) = (one(headers, &header::IF_MATCH)?, one(headers, &header::IF_NONE_MATCH)?);
     match (if_match, if_none_match) {
-        (None, None) => Ok(Expect::Anything),
-        (Some("*"), None) => Ok(Expect::Present),
-        (Some(tag), None) => version(tag).map(Expect::Version),
-        (None, Some("*")) => Ok(Expect::Absent),
+        (None, None) => Ok(Precondition::None),
+        (Some("*"), None) => Ok(Precondition::Present),
+        (Some(tag), None) => version(tag).map(Precondition::Version),
+        (None, Some("*")) => Ok(Precondition::Absent),
         (None, Some(_)) => {
             Err(malformed("if-none-match", "must be * for a change: it must not be there yet"))
         }
@@ -89,10 +89,10 @@ mod tests {
 
     #[test]
     fn a_tag_a_star_and_the_absence_of_both_are_read() {
-        assert_eq!(expected(&headers(&[])).unwrap(), Expect::Anything);
-        assert_eq!(expected(&headers(&[("if-match", "*")])).unwrap(), Expect::Present);
-        assert_eq!(expected(&headers(&[("if-match", " \"17\" ")])).unwrap(), Expect::Version(17));
-        assert_eq!(expected(&headers(&[("if-none-match", "*")])).unwrap(), Expect::Absent);
+        assert_eq!(expected(&headers(&[])).unwrap(), Precondition::None);
+        assert_eq!(expected(&headers(&[("if-match", "*")])).unwrap(), Precondition::Present);
+        assert_eq!(expected(&headers(&[("if-match", " \"17\" ")])).unwrap(), Precondition::Version(17));
+        assert_eq!(expected(&headers(&[("if-none-match", "*")])).unwrap(), Precondition::Absent);
     }
 
     #[test]

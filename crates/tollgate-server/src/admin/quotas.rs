@@ -6,8 +6,8 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
-use tollgate::accounts::Blocked;
-use tollgate_stores::sql::{Filter, Item, ItemId, Kind, Stored, UserUsage};
+use tollgate::accounts::BlockTarget;
+use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem, UserUsage};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::Sent;
@@ -109,14 +109,14 @@ pub(crate) struct QuotasAnswer {
 )]
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: QuotasQuery = call.query()?;
-    let page = Page::of(Kind::Quota, query.limit.as_deref(), query.after.as_deref())?;
+    let page = Page::of(ItemKind::Quota, query.limit.as_deref(), query.after.as_deref())?;
     require_text("prefix", query.prefix.as_deref())?;
     require_text("tier", query.tier.as_deref())?;
-    let filter = Filter { prefix: query.prefix, tier: query.tier, ..Filter::default() };
-    let stored = call.database()?.list(Kind::Quota, &filter, page.after.as_ref(), page.asked()).await;
+    let filter = ItemFilter { prefix: query.prefix, tier: query.tier, ..ItemFilter::default() };
+    let stored = call.database()?.list(ItemKind::Quota, &filter, page.after.as_ref(), page.asked()).await;
     let (stored, next) = page.cut(stored.map_err(|error| sync::failed(&error))?, |stored| stored.item.id());
     let quotas = show(&call, &stored).await?;
-    Ok(response::json(StatusCode::OK, &view::page(Kind::Quota, quotas, next)))
+    Ok(response::json(StatusCode::OK, &view::page(ItemKind::Quota, quotas, next)))
 }
 
 /// Adds a user that is not known yet.
@@ -194,7 +194,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 /// Users as their answers.
-pub(crate) async fn show(call: &Call, stored: &[Stored]) -> Result<Vec<Json>, ApiError> {
+pub(crate) async fn show(call: &Call, stored: &[StoredItem]) -> Result<Vec<Json>, ApiError> {
     let users: Vec<&str> = stored.iter().filter_map(user_of).collect();
     let usage = call.database()?.users_usage(&users).await.map_err(|error| sync::failed(&error))?;
     let usage: HashMap<&str, &UserUsage> = usage.iter().map(|usage| (&*usage.user, usage)).collect();
@@ -205,19 +205,19 @@ pub(crate) async fn show(call: &Call, stored: &[Stored]) -> Result<Vec<Json>, Ap
     Ok(shown.collect())
 }
 
-fn user_of(stored: &Stored) -> Option<&str> {
+fn user_of(stored: &StoredItem) -> Option<&str> {
     match &stored.item {
         Item::Quota(quota) => Some(&quota.user),
         _ => None,
     }
 }
 
-pub(crate) fn show_one(call: &Call, stored: &Stored, user: &str, usage: Option<&UserUsage>) -> Json {
+pub(crate) fn show_one(call: &Call, stored: &StoredItem, user: &str, usage: Option<&UserUsage>) -> Json {
     let now = call.app.now();
     let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
     let mut all = view::with_origin(stored);
     let rules = call.app.limiter().rules();
-    let block = rules.accounts().block(Blocked::User(user), now);
+    let block = rules.accounts().block(BlockTarget::User(user), now);
     render::put(&mut all, "blocked", Some(block.is_some()));
     render::put(&mut all, "block_reason", block.map(|block| block.reason));
     let until = block.and_then(|block| block.until).map(|until| render::instant(until.as_micros()));

@@ -3,7 +3,7 @@
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::Serialize;
-use tollgate_stores::sql::Act;
+use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
 use crate::admin::ChangeQuery;
@@ -56,8 +56,14 @@ pub(crate) async fn reload(call: Call, body: Incoming) -> Result<Response, ApiEr
     tracing::info!(request_id, by, generation, "configuration reloaded");
     let after = Some(serde_json::json!({ "generation": report.generation, "rules": report.rules }));
     let subject = "settings".to_owned();
-    call.note_act(Act { action: "reload".into(), kind: "settings".into(), subject, before: None, after })
-        .await;
+    call.record_event(AuditEvent {
+        action: "reload".into(),
+        kind: "settings".into(),
+        subject,
+        before: None,
+        after,
+    })
+    .await;
     let answer = ReloadAnswer {
         rules: call.app.limiter().rules().rules().len(),
         generation: report.generation,

@@ -2,17 +2,17 @@
 //! against.
 
 use serde_json::{Map, Value as Json, json};
-use tollgate_stores::sql::{BlockItem, Item, KeyItem, Kind, Numbers, QuotaItem, UserEndpointLimit};
+use tollgate_stores::sql::{AccountLimits, BlockItem, Item, ItemKind, KeyItem, QuotaItem, UserEndpointLimit};
 
 /// The name that a list of a kind has in paths, answers and exports.
-pub(crate) const fn plural(kind: Kind) -> &'static str {
+pub(crate) const fn plural(kind: ItemKind) -> &'static str {
     match kind {
-        Kind::Rule => "rules",
-        Kind::Tier => "tiers",
-        Kind::Quota => "quotas",
-        Kind::Key => "keys",
-        Kind::Block => "blocks",
-        Kind::Limit => "limits",
+        ItemKind::Rule => "rules",
+        ItemKind::Tier => "tiers",
+        ItemKind::Quota => "quotas",
+        ItemKind::Key => "keys",
+        ItemKind::Block => "blocks",
+        ItemKind::Limit => "limits",
     }
 }
 
@@ -42,7 +42,7 @@ fn written_quota(quota: &QuotaItem) -> Map<String, Json> {
     let mut all = Map::new();
     put(&mut all, "user_id", Some(&*quota.user));
     put(&mut all, "tier", quota.tier.as_deref());
-    put_numbers(&mut all, &quota.numbers);
+    put_limits(&mut all, &quota.limits);
     all
 }
 
@@ -54,7 +54,7 @@ fn written_key(key: &KeyItem) -> Map<String, Json> {
     put(&mut all, "tenant", key.tenant.as_deref());
     put(&mut all, "tier", key.tier.as_deref());
     put(&mut all, "scopes", Some(json!(key.scopes)));
-    put_numbers(&mut all, &key.numbers);
+    put_limits(&mut all, &key.limits);
     put(&mut all, "expires_at", key.expires_at_micros.map(instant));
     put(&mut all, "previous_until", key.previous_until_micros.map(instant));
     put(&mut all, "revoked_at", key.revoked_at_micros.map(instant));
@@ -81,11 +81,11 @@ fn written_limit(limit: &UserEndpointLimit) -> Map<String, Json> {
     all
 }
 
-fn put_numbers(all: &mut Map<String, Json>, numbers: &Numbers) {
-    put(all, "requests_per_second", numbers.requests_per_second);
-    put(all, "requests_per_hour", numbers.requests_per_hour);
-    put(all, "requests_per_day", numbers.requests_per_day);
-    put(all, "burst", numbers.burst);
+fn put_limits(all: &mut Map<String, Json>, limits: &AccountLimits) {
+    put(all, "requests_per_second", limits.requests_per_second);
+    put(all, "requests_per_hour", limits.requests_per_hour);
+    put(all, "requests_per_day", limits.requests_per_day);
+    put(all, "burst", limits.burst);
 }
 
 pub(crate) fn put(all: &mut Map<String, Json>, key: &str, value: Option<impl Into<Json>>) {

@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tollgate::Rule;
-use tollgate_stores::sql::{Filter, Item, ItemId, Kind, Stored};
+use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::Sent;
@@ -175,7 +175,7 @@ pub(crate) struct RuleWritten {
 )]
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: RulesQuery = call.query()?;
-    let page = Page::of(Kind::Rule, query.limit.as_deref(), query.after.as_deref())?;
+    let page = Page::of(ItemKind::Rule, query.limit.as_deref(), query.after.as_deref())?;
     let filter = query.filter()?;
     let mut rules = Vec::new();
     let is_asked = |source: &str| query.source.as_deref().is_none_or(|asked| asked == source);
@@ -186,7 +186,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
         rules.extend(fitting.map(|rule| configured(rule, source)));
     }
     if is_asked("database") {
-        let stored = call.database()?.list(Kind::Rule, &filter, page.after.as_ref(), page.asked()).await;
+        let stored = call.database()?.list(ItemKind::Rule, &filter, page.after.as_ref(), page.asked()).await;
         rules.extend(stored.map_err(|error| sync::failed(&error))?.iter().map(of_database));
     }
     let after = page.after.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -271,7 +271,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 impl RulesQuery {
-    fn filter(&self) -> Result<Filter, ApiError> {
+    fn filter(&self) -> Result<ItemFilter, ApiError> {
         let invalid = |field, reason: String| Err(ApiError::field(Code::InvalidInput, field, reason));
         if !matches!(self.source.as_deref(), None | Some("file" | "database" | "built-in")) {
             return invalid("source", "must be file, database or built-in".to_owned());
@@ -283,27 +283,32 @@ impl RulesQuery {
         let enabled = self.enabled.as_deref();
         let enabled = enabled.map(|text| change::flag("enabled", Some(text))).transpose()?;
         super::require_text("prefix", self.prefix.as_deref())?;
-        Ok(Filter { prefix: self.prefix.clone(), action: self.action.clone(), enabled, ..Filter::default() })
+        Ok(ItemFilter {
+            prefix: self.prefix.clone(),
+            action: self.action.clone(),
+            enabled,
+            ..ItemFilter::default()
+        })
     }
 }
 
 /// What the database does with its rules, done with one of the file.
-fn fits(rule: &Rule, filter: &Filter) -> bool {
+fn fits(rule: &Rule, filter: &ItemFilter) -> bool {
     filter.prefix.as_ref().is_none_or(|prefix| rule.name.starts_with(&**prefix))
         && filter.action.as_ref().is_none_or(|action| rule.action.as_str() == *action)
         && filter.enabled.is_none_or(|enabled| rule.enabled == enabled)
 }
 
 /// A rule of the database as its answer.
-pub(crate) fn show(stored: &Stored) -> Json {
+pub(crate) fn show(stored: &StoredItem) -> Json {
     serde_json::to_value(of_database(stored)).unwrap_or_default()
 }
 
-fn of_database(stored: &Stored) -> RuleSummary {
+fn of_database(stored: &StoredItem) -> RuleSummary {
     let Item::Rule(item) = &stored.item else { return RuleSummary::default() };
     let mut body = item.body.clone();
     body.insert("name".to_owned(), item.name.clone().into());
-    let summary = match Sent::of(body).read(|fields, _| tollgate::wire::read_rule(fields)) {
+    let summary = match Sent::of(body).read(|fields, _| tollgate::config::read_rule(fields)) {
         Ok(rule) => RuleSummary::of(&rule),
         Err(error) => {
             let problem = Some(error.message().to_owned());

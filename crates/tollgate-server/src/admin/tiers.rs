@@ -5,7 +5,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::{Map, Value as Json};
 use tollgate::{Algorithm, Rule};
-use tollgate_stores::sql::{Filter, ItemId, Kind, Stored};
+use tollgate_stores::sql::{ItemFilter, ItemId, ItemKind, StoredItem};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::Sent;
@@ -132,11 +132,11 @@ pub(crate) struct TiersAnswer {
 )]
 pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let query: TiersQuery = call.query()?;
-    let page = Page::of(Kind::Tier, query.limit.as_deref(), query.after.as_deref())?;
+    let page = Page::of(ItemKind::Tier, query.limit.as_deref(), query.after.as_deref())?;
     require_text("prefix", query.prefix.as_deref())?;
     let prefix = query.prefix.clone().unwrap_or_default();
-    let filter = Filter { prefix: query.prefix, ..Filter::default() };
-    let stored = call.database()?.list(Kind::Tier, &filter, page.after.as_ref(), page.asked()).await;
+    let filter = ItemFilter { prefix: query.prefix, ..ItemFilter::default() };
+    let stored = call.database()?.list(ItemKind::Tier, &filter, page.after.as_ref(), page.asked()).await;
     let stored = stored.map_err(|error| sync::failed(&error))?;
     let mut tiers: Vec<(String, Json)> =
         stored.iter().map(|stored| (stored.item.id().to_string(), show(stored))).collect();
@@ -147,7 +147,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     tiers.sort_by(|(a, _), (b, _)| a.cmp(b));
     let (tiers, next) = page.cut(tiers, |(name, _)| ItemId::Tier(name.clone()));
     let tiers = tiers.into_iter().map(|(_, tier)| tier).collect();
-    Ok(response::json(StatusCode::OK, &view::page(Kind::Tier, tiers, next)))
+    Ok(response::json(StatusCode::OK, &view::page(ItemKind::Tier, tiers, next)))
 }
 
 /// Adds a tier that is not there yet.
@@ -225,7 +225,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
 }
 
 /// A tier of the database as its answer.
-pub(crate) fn show(stored: &Stored) -> Json {
+pub(crate) fn show(stored: &StoredItem) -> Json {
     let mut all = view::with_origin(stored);
     render::put(&mut all, "source", Some("database"));
     all.entry("description").or_insert_with(|| "".into());

@@ -7,7 +7,7 @@ use tollgate::counters::StoreError;
 use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
-use tollgate_stores::sql::{Edit, Expect, Item, ItemId, Write};
+use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
@@ -104,7 +104,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
-    rules.spelling().check(&request).map_err(|error| too_long(&error))?;
+    rules.normalization().check_lengths(&request).map_err(|error| too_long(&error))?;
     let new = numbers_to_set(&rules, &request, limit, now).ok_or_else(missing_user)?;
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
         let message =
@@ -114,7 +114,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if call.wants_dry_run()? {
-        return call.try_limit(Write::Put(Item::Limit(limit_of(&new)))).await;
+        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
     }
     let answer = answer_of(&new);
     let being_set = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
@@ -174,7 +174,7 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = (&*found.user, &*found.endpoint);
     if call.wants_dry_run()? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        return call.try_limit(Write::Delete(id)).await;
+        return call.try_limit(ItemWrite::Delete(id)).await;
     }
     let version = keep(&call, user, endpoint, None).await?;
     call.app
@@ -213,10 +213,10 @@ async fn keep(
         return Ok(None);
     }
     let write = match numbers {
-        Some(numbers) => Write::Put(Item::Limit(limit_of(numbers))),
-        None => Write::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
+        Some(numbers) => ItemWrite::Put(Item::Limit(limit_of(numbers))),
+        None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
-    let edit = Edit { write, expect: Expect::Anything };
+    let edit = ItemEdit { write, precondition: Precondition::None };
     let changed = catalog.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
     Ok(Some(changed.map_err(|error| sync::failed(&error))?.version))
 }

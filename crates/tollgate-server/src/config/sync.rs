@@ -27,8 +27,8 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
-use tollgate::wire::Problems;
-use tollgate_stores::sql::{Database, DatabaseError, SqlSettings, Write};
+use tollgate::config::Problems;
+use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
 use self::database_rules::DatabaseRules;
@@ -212,12 +212,12 @@ impl ConfigSync {
     /// Everything that is wrong with it: fields of rules and tiers, and names that are in the file too.
     pub(crate) fn compile_with<'w>(
         &self,
-        changes: impl IntoIterator<Item = &'w Write>,
+        changes: impl IntoIterator<Item = &'w ItemWrite>,
     ) -> Result<RuleSet, Problems> {
         let rules = self.rules.lock();
         let (mut book, mut only_removes) = (rules.book.clone(), true);
         for change in changes {
-            only_removes &= matches!(change, Write::Delete(_));
+            only_removes &= matches!(change, ItemWrite::Delete(_));
             book.write(change);
         }
         match book.compile(&rules.file) {
@@ -364,16 +364,16 @@ fn no_randomness() -> ApiError {
 /// What a caller is told when the database did not do what it was asked to.
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
     match error {
-        DatabaseError::Value { field, problem } => ApiError::invalid(field.to_string(), problem.to_string()),
+        DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
         DatabaseError::Constraint { .. } => {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }
         DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
-        DatabaseError::Overtaken { .. } => ApiError::new(
+        DatabaseError::VersionConflict { .. } => ApiError::new(
             Code::ServiceUnavailable,
             "others change the configuration all the time, and nothing was changed: send it again",
         ),
-        DatabaseError::Unknown { .. } => ApiError::new(
+        DatabaseError::OutcomeUnknown { .. } => ApiError::new(
             Code::ServiceUnavailable,
             "whether the change was made is not known: look before sending it again",
         ),

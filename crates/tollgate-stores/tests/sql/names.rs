@@ -1,16 +1,16 @@
-//! Names are opaque: every byte counts, and none does anything.
+//! Names are opaque: compared byte by byte, and never interpreted as SQL.
 
 use serde_json::json;
 use tollgate_stores::sql::{
-    Act, AuditFilter, BlockKind, Changes, DatabaseError, Edit, Filter, Item, ItemId, KeyItem, KeyUsageDelta,
-    Kind, UsageBatch, UserUsageDelta, ValueProblem,
+    AuditEvent, AuditFilter, BlockKind, Changes, DatabaseError, Item, ItemEdit, ItemFilter, ItemId, ItemKind,
+    KeyItem, KeyUsageDelta, UsageBatch, UserUsageDelta, ValueError,
 };
 
 use crate::harness::{
     NOW, TestDatabase, block, change, delete, everything, key, limit, put, quota, rule, tier,
 };
 
-/// Names that some collation, some comparison or some normal form takes for one.
+/// Names that some collation, comparison or Unicode normalization treats as equal.
 const TWINS: [&str; 26] = [
     "alice",
     "Alice",
@@ -40,7 +40,7 @@ const TWINS: [&str; 26] = [
     "1.0",
 ];
 
-/// What breaks texts that are pasted together.
+/// SQL injection strings and other special characters.
 const HOSTILE: [&str; 24] = [
     "'",
     "\"",
@@ -85,15 +85,15 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
     }
     let ends = ["a", "A"].map(|end| Item::Limit(limit("alice", &format!("/{}{end}", "x".repeat(2046)), 1)));
     all.extend(ends);
-    let edits: Vec<Edit> = all.iter().cloned().map(put).collect();
+    let edits: Vec<ItemEdit> = all.iter().cloned().map(put).collect();
     assert_eq!(change(&database, &edits).await, 1);
     all.sort_by_key(Item::id);
     let (_, stored) = everything(&database).await;
-    assert_eq!(stored, all, "in the order of their bytes, on every engine");
+    assert_eq!(stored, all, "byte order on every engine");
     for user in &users {
-        let filter = Filter { tier: Some((*user).to_owned()), ..Filter::default() };
-        let page = database.list(Kind::Quota, &filter, None, 10).await.unwrap();
-        assert_eq!(page.len(), 1, "no twin is of the tier {user:?}");
+        let filter = ItemFilter { tier: Some((*user).to_owned()), ..ItemFilter::default() };
+        let page = database.list(ItemKind::Quota, &filter, None, 10).await.unwrap();
+        assert_eq!(page.len(), 1, "a similar tier matched {user:?}");
     }
 
     let absent = ItemId::Limit { user: "ALICE ".to_owned(), endpoint: "/alice".to_owned() };
@@ -101,69 +101,69 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
     let there = ItemId::Limit { user: "alice ".to_owned(), endpoint: "/alice ".to_owned() };
     assert_eq!(change(&database, &[delete(there.clone())]).await, 2);
     all.retain(|item| item.id() != there);
-    assert_eq!(everything(&database).await.1, all, "no twin went with it");
+    assert_eq!(everything(&database).await.1, all, "a similar item was deleted");
 }
 
-pub(crate) async fn names_that_cannot_be_kept_are_refused(empty: TestDatabase) {
+pub(crate) async fn unstorable_names_are_rejected(empty: TestDatabase) {
     let database = empty.migrated().await;
     let (long_user, long_endpoint) = ("é".repeat(129), "x".repeat(2049));
-    let refusals = [
-        ("root", "", "/", "user_id", ValueProblem::Empty),
-        ("root", &long_user, "/", "user_id", ValueProblem::TooLong { max: 256 }),
-        ("root", "a\0b", "/", "user_id", ValueProblem::HoldsNul),
-        ("root", "alice", "", "endpoint", ValueProblem::Empty),
-        ("root", "alice", &long_endpoint, "endpoint", ValueProblem::TooLong { max: 2048 }),
-        ("root", "alice", "/\0", "endpoint", ValueProblem::HoldsNul),
-        ("", "alice", "/", "by", ValueProblem::Empty),
-        (&long_user, "alice", "/", "by", ValueProblem::TooLong { max: 256 }),
-        ("ro\0ot", "alice", "/", "by", ValueProblem::HoldsNul),
+    let rejected = [
+        ("root", "", "/", "user_id", ValueError::Empty),
+        ("root", &long_user, "/", "user_id", ValueError::TooLong { max: 256 }),
+        ("root", "a\0b", "/", "user_id", ValueError::ContainsNul),
+        ("root", "alice", "", "endpoint", ValueError::Empty),
+        ("root", "alice", &long_endpoint, "endpoint", ValueError::TooLong { max: 2048 }),
+        ("root", "alice", "/\0", "endpoint", ValueError::ContainsNul),
+        ("", "alice", "/", "by", ValueError::Empty),
+        (&long_user, "alice", "/", "by", ValueError::TooLong { max: 256 }),
+        ("ro\0ot", "alice", "/", "by", ValueError::ContainsNul),
     ];
-    for (by, user, endpoint, field, problem) in refusals {
+    for (by, user, endpoint, field, reason) in rejected {
         let item = Item::Limit(limit(user, endpoint, 1));
         let id = item.id();
-        let refused = [
+        let results = [
             database.change(by, 1, &[put(item)]).await.map(drop),
             database.change(by, 1, &[delete(id.clone())]).await.map(drop),
         ];
-        for error in refused.map(Result::unwrap_err) {
-            assert_eq!(error.to_string(), format!("{field} {problem}"));
+        for error in results.map(Result::unwrap_err) {
+            assert_eq!(error.to_string(), format!("{field} {reason}"));
             assert!(matches!(error, DatabaseError::Value { .. }));
         }
         if field != "by" {
             database.get(&id).await.unwrap_err();
-            database.list(Kind::Limit, &Filter::default(), Some(&id), 1).await.unwrap_err();
+            database.list(ItemKind::Limit, &ItemFilter::default(), Some(&id), 1).await.unwrap_err();
         }
     }
     assert_eq!(database.version().await.unwrap(), 0);
 }
 
-pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestDatabase) {
+pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
     let database = empty.migrated().await;
     for (number, text) in (0_u8..).zip(HOSTILE) {
         let all = hostile_items(number, text);
-        let edits: Vec<Edit> = all.iter().cloned().map(put).collect();
+        let edits: Vec<ItemEdit> = all.iter().cloned().map(put).collect();
         let changed = database.change(text, NOW, &edits).await.unwrap();
-        assert_eq!(changed.differences.len(), edits.len(), "{text}");
+        assert_eq!(changed.items.len(), edits.len(), "{text}");
         for item in &all {
             let stored = database.get(&item.id()).await.unwrap().expect(text);
             assert_eq!((&stored.item, &*stored.created_by), (item, text));
         }
-        let act = Act {
+        let event = AuditEvent {
             action: text.chars().take(16).collect(),
             kind: format!("x{}", text.chars().take(15).collect::<String>()),
             subject: text.to_owned(),
             before: Some(json!(text)),
             after: Some(json!({text: text})),
         };
-        database.note_act(text, NOW, &act).await.unwrap();
+        database.record_event(text, NOW, &event).await.unwrap();
         let filter = AuditFilter {
-            kind: Some(act.kind.clone()),
+            kind: Some(event.kind.clone()),
             by: Some(text.to_owned()),
             subject: Some(text.to_owned()),
         };
-        let told = database.audit(&filter, 0, 10).await.unwrap();
-        assert_eq!(told.len(), 1, "{text}");
-        assert_eq!((&told[0].before, &told[0].after), (&act.before, &act.after));
+        let found = database.audit(&filter, 0, 10).await.unwrap();
+        assert_eq!(found.len(), 1, "{text}");
+        assert_eq!((&found[0].before, &found[0].after), (&event.before, &event.after));
         let batch = usage_of(text);
         assert!(database.add_usage(&batch).await.unwrap());
         assert!(!database.add_usage(&batch).await.unwrap());
@@ -172,44 +172,46 @@ pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestD
     }
     let (version, items) = everything(&database).await;
     assert_eq!((version, items.len()), (2 * HOSTILE.len() as u64, 6 * HOSTILE.len()));
-    let Changes::Some { items, .. } = database.changes_since(0).await.unwrap() else { panic!("some") };
+    let Changes::Changed { items, .. } = database.changes_since(0).await.unwrap() else {
+        panic!("no changes")
+    };
     assert_eq!(items.len(), 6 * HOSTILE.len());
     assert!(items.iter().all(|(_, stored)| stored.is_some()));
 
-    let edits: Vec<Edit> = items.into_iter().map(|(id, _)| delete(id)).collect();
+    let edits: Vec<ItemEdit> = items.into_iter().map(|(id, _)| delete(id)).collect();
     change(&database, &edits).await;
     assert_eq!(everything(&database).await.1, []);
 }
 
-pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDatabase) {
+pub(crate) async fn sql_injection_in_filters_and_cursors_is_inert(empty: TestDatabase) {
     let database = empty.migrated().await;
     for (number, text) in (0_u8..).zip(HOSTILE) {
-        let edits: Vec<Edit> = hostile_items(number, text).into_iter().map(put).collect();
+        let edits: Vec<ItemEdit> = hostile_items(number, text).into_iter().map(put).collect();
         change(&database, &edits).await;
     }
     for (number, text) in (0_u8..).zip(HOSTILE) {
         let given = || Some(text.to_owned());
-        let only = Filter {
+        let only = ItemFilter {
             tier: given(),
             users: given().into_iter().collect(),
             tenants: given().into_iter().collect(),
-            ..Filter::default()
+            ..ItemFilter::default()
         };
-        for (kind, name) in [(Kind::Quota, text), (Kind::Key, text), (Kind::Limit, text)] {
+        for (kind, name) in [(ItemKind::Quota, text), (ItemKind::Key, text), (ItemKind::Limit, text)] {
             let page = database.list(kind, &only, None, 10).await.unwrap();
             assert_eq!(page.len(), 1, "{kind:?} {name}");
         }
-        let no_action = Filter { action: given(), ..Filter::default() };
-        assert_eq!(database.list(Kind::Rule, &no_action, None, 10).await.unwrap(), []);
+        let no_action = ItemFilter { action: given(), ..ItemFilter::default() };
+        assert_eq!(database.list(ItemKind::Rule, &no_action, None, 10).await.unwrap(), []);
         for item in hostile_items(number, text) {
             let kind = item.id().kind();
-            let prefix = Filter { prefix: given(), ..Filter::default() };
+            let prefix = ItemFilter { prefix: given(), ..ItemFilter::default() };
             let page = database.list(kind, &prefix, None, 100).await.unwrap();
             let expected = HOSTILE.iter().filter(|other| other.starts_with(text)).count();
             assert_eq!(page.len(), expected, "{kind:?} {text}");
-            let behind = database.list(kind, &Filter::default(), Some(&item.id()), 100).await.unwrap();
+            let following = database.list(kind, &ItemFilter::default(), Some(&item.id()), 100).await.unwrap();
             assert_eq!(
-                behind.len(),
+                following.len(),
                 HOSTILE.iter().filter(|other| **other > text).count(),
                 "{kind:?} {text}"
             );
@@ -217,22 +219,22 @@ pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDa
     }
     let nul = || Some("a\0b".to_owned());
     let filters = [
-        Filter { prefix: nul(), ..Filter::default() },
-        Filter { tier: nul(), ..Filter::default() },
-        Filter { users: nul().into_iter().collect(), ..Filter::default() },
-        Filter { tenants: nul().into_iter().collect(), ..Filter::default() },
-        Filter { action: nul(), ..Filter::default() },
+        ItemFilter { prefix: nul(), ..ItemFilter::default() },
+        ItemFilter { tier: nul(), ..ItemFilter::default() },
+        ItemFilter { users: nul().into_iter().collect(), ..ItemFilter::default() },
+        ItemFilter { tenants: nul().into_iter().collect(), ..ItemFilter::default() },
+        ItemFilter { action: nul(), ..ItemFilter::default() },
     ];
     for filter in filters {
-        let error = database.list(Kind::Key, &filter, None, 1).await.unwrap_err();
-        assert!(error.to_string().ends_with("must not hold a NUL character"), "{error}");
+        let error = database.list(ItemKind::Key, &filter, None, 1).await.unwrap_err();
+        assert!(error.to_string().ends_with("must not contain a NUL character"), "{error}");
     }
     let by = AuditFilter { by: nul(), ..AuditFilter::default() };
     assert!(matches!(database.audit(&by, 0, 1).await.unwrap_err(), DatabaseError::Value { .. }));
     assert!(database.user_usage("a\0b").await.is_err());
 }
 
-/// An item of each kind, with this text wherever a text can be.
+/// An item of each kind, with this text in every text field.
 fn hostile_items(number: u8, text: &str) -> Vec<Item> {
     let words = json!({
         "when": {"tiers": [text], "descriptors": {text: [text]}}, "per": [text], "layer": text,

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use serde_json::json;
 use tollgate::{MemoryCounters, Seed};
-use tollgate_stores::sql::{Changed, Difference, Numbers};
+use tollgate_stores::sql::{AccountLimits, AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::{App, Secrets};
@@ -44,14 +44,14 @@ fn made() -> Made {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
     };
     let id = ItemId::Key(key.id.clone());
-    let differences = vec![Difference { id, before: None, after: Some(Item::Key(key)) }];
-    Made::new(Changed { version: 7, differences }, 1_800_000_000_000_000)
+    let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
+    Made::new(AppliedChange { version: 7, items: differences }, 1_800_000_000_000_000)
 }
 
 async fn json_of(answer: Response) -> Json {

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::Span;
-use tollgate::wire::values::{integer, text};
-use tollgate::wire::{Fields, Value};
+use tollgate::config::values::{integer, text};
+use tollgate::config::{TableReader, Value};
 use tollgate_stores::redis::Secret;
 use tollgate_stores::sql::{Engine, SqlSettings};
 
@@ -75,7 +75,7 @@ impl DatabaseSettings {
 }
 
 /// Reads the section; what is wrong, the fields know.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> DatabaseSettings {
+pub(super) fn read(fields: &mut TableReader<'_, '_>) -> DatabaseSettings {
     let default = DatabaseSettings::default();
     let (tenth, second, minute) =
         (Duration::from_millis(100), Duration::from_secs(1), Duration::from_mins(1));
@@ -125,7 +125,7 @@ mod tests {
     fn without_a_url_the_database_is_in_the_data_directory() {
         let settings = read("");
         assert_eq!(settings, DatabaseSettings::default());
-        assert_eq!(settings.sql(Path::new("/data")).place(), "SQLite database /data/tollgate.db");
+        assert_eq!(settings.sql(Path::new("/data")).describe(), "SQLite database /data/tollgate.db");
         assert!(settings.is_of_this_node());
     }
 
@@ -136,7 +136,7 @@ mod tests {
              statement_timeout = \"9s\"\nconnections = 7",
         );
         let sql = settings.sql(Path::new("/data"));
-        assert_eq!(sql.place(), "MySQL database gate at db.example:3306");
+        assert_eq!(sql.describe(), "MySQL database gate at db.example:3306");
         assert_eq!((sql.connections_max, sql.connect_timeout), (7, Duration::from_secs(2)));
         assert_eq!(
             (sql.statement_timeout, settings.poll_every),
@@ -149,7 +149,7 @@ mod tests {
     fn the_environment_says_it_too() {
         let variable = ("TOLLGATE_DATABASE__URL".to_owned(), "postgres://u:p@db.example/gate".to_owned());
         let settings = Settings::load(&Flags::default(), [variable].into_iter()).unwrap();
-        let place = settings.database.sql(Path::new("/data")).place();
+        let place = settings.database.sql(Path::new("/data")).describe();
         assert_eq!(place, "PostgreSQL database gate at db.example:5432");
     }
 

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate::accounts::{Accounts, Editor};
-use tollgate::identity::Spelling;
+use tollgate::accounts::{Accounts, AccountsEditor};
+use tollgate::identity::Normalization;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
-use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, Stored};
+use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
 use super::other_forms::read_as;
@@ -17,17 +17,20 @@ use super::{Rules, Source, items};
 use crate::app::App;
 
 /// Everything, at one version, for requests that are read so.
-pub(super) async fn load(database: &Database, spelling: &Spelling) -> Result<Configuration, DatabaseError> {
+pub(super) async fn load(
+    database: &Database,
+    spelling: &Normalization,
+) -> Result<Configuration, DatabaseError> {
     let mut loading = Loading {
         configuration: Configuration::default(),
-        accounts: Accounts::folded(spelling.ids).edit(),
+        accounts: Accounts::with_normalization(spelling.ids).edit(),
         limits: HashMap::new(),
     };
     let mut spelled_otherwise = Vec::new();
     let version = database
-        .load(|stored: Stored| {
+        .load(|stored: StoredItem| {
             let id = stored.item.id();
-            let read = if spelling.is_plain() { id.clone() } else { read_as(&id, spelling) };
+            let read = if spelling.is_exact() { id.clone() } else { read_as(&id, spelling) };
             if read == id {
                 loading.put(read, &stored);
             } else {
@@ -49,13 +52,13 @@ pub(super) async fn load(database: &Database, spelling: &Spelling) -> Result<Con
 /// A configuration that is being read.
 struct Loading {
     configuration: Configuration,
-    accounts: Editor,
+    accounts: AccountsEditor,
     /// Numbers of single users, by what user and endpoint are read as.
     limits: HashMap<ItemId, Override>,
 }
 
 impl Loading {
-    fn put(&mut self, read: ItemId, stored: &Stored) {
+    fn put(&mut self, read: ItemId, stored: &StoredItem) {
         match &stored.item {
             Item::Rule(_) | Item::Tier(_) => drop(self.configuration.book.put(&stored.item)),
             Item::Limit(limit) => {
@@ -84,7 +87,7 @@ impl Loading {
         if several > 0 {
             warn!(
                 several,
-                "items of the database are there in several spellings that are read as one (identity.fold): of each the one \
+                "items of the database are there in several spellings that are read as one (identity.normalize): of each the one \
                  counts that is spelled as it is read"
             );
         }
@@ -97,7 +100,7 @@ impl Loading {
     }
 }
 
-fn set_at(stored: &Stored) -> Timestamp {
+fn set_at(stored: &StoredItem) -> Timestamp {
     Timestamp::from_micros(stored.updated_at_micros)
 }
 
@@ -132,7 +135,7 @@ pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Sour
 }
 
 /// Single items take the place of what they were.
-pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<Stored>)]) {
+pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Option<StoredItem>)]) {
     let catalog = app.config_sync();
     let before = app.limiter().rules();
     let mut accounts = before.accounts().edit();
@@ -161,17 +164,17 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
 }
 
 /// What is gone and comes back is spelled as it is read.
-fn forget_spellings(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+fn forget_spellings(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     let gone: Vec<&ItemId> =
         changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
     let (rules, others) = (app.limiter().rules(), &app.config_sync().other_forms);
-    if let Some(next) = others.load().without(&gone, rules.spelling()) {
+    if let Some(next) = others.load().without(&gone, rules.normalization()) {
         others.store(Arc::new(next));
     }
 }
 
 /// Whether rules or tiers are among them.
-fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) -> bool {
+fn take_over_rules(app: &App, changed: &[(ItemId, Option<StoredItem>)]) -> bool {
     let mut rules = app.config_sync().rules.lock();
     let mut of_rules = false;
     for (id, stored) in changed {
@@ -188,7 +191,7 @@ fn take_over_rules(app: &App, changed: &[(ItemId, Option<Stored>)]) -> bool {
 }
 
 /// All at once: an import may bring thousands, and each would copy all there are.
-async fn take_over_limits(app: &App, changed: &[(ItemId, Option<Stored>)]) {
+async fn take_over_limits(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     let (mut new, mut gone) = (Vec::new(), Vec::new());
     for (id, stored) in changed {
         let ItemId::Limit { user, endpoint } = id else { continue };
@@ -241,7 +244,7 @@ pub(super) async fn compare(app: &App, database: &Database) -> Result<(), Databa
     Ok(())
 }
 
-fn numbers_of(stored: &Stored) -> Option<Override> {
+fn numbers_of(stored: &StoredItem) -> Option<Override> {
     match &stored.item {
         Item::Limit(limit) => items::override_of(limit, set_at(stored)),
         _ => None,

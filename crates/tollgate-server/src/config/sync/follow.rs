@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
-use tollgate_stores::sql::{Changes, Database, DatabaseError, Engine, Hints, ItemId, KeyCheck, Stored};
+use tollgate_stores::sql::{
+    ChangeListener, Changes, Database, DatabaseError, Engine, ItemId, KeySecretCheck, StoredItem,
+};
 use tracing::{error, info, warn};
 
 use super::apply::{compare, load, put_in_force, take_over};
@@ -34,7 +36,7 @@ const RESETS_MAX: u32 = 1_000;
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let before = Before {
         counters_saved_at: data_dir.counters_saved_at().unwrap_or_else(|| app.now().as_micros()),
-        followed: data_dir.configuration_version(&app.config_sync().sql.place()),
+        followed: data_dir.configuration_version(&app.config_sync().sql.describe()),
     };
     let mut follower = Follower {
         app,
@@ -115,7 +117,7 @@ impl Follower {
 
     /// Puts the last good configuration in force.
     async fn take_from_disk(&self, why: &'static str) {
-        let (data_dir, place) = (Arc::clone(&self.data_dir), self.app.config_sync().sql.place());
+        let (data_dir, place) = (Arc::clone(&self.data_dir), self.app.config_sync().sql.describe());
         let read = tokio::task::spawn_blocking(move || data_dir.load_configuration(&place)).await;
         let catalog = self.app.config_sync();
         if let Some(configuration) = read.ok().flatten() {
@@ -140,7 +142,7 @@ impl Follower {
         let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
         tell_if_older(version, self.before.followed);
         put_in_force(&self.app, configuration, Source::Database);
-        info!(version, users, keys, place = %catalog.sql.place(), "the configuration of the database is in force");
+        info!(version, users, keys, place = %catalog.sql.describe(), "the configuration of the database is in force");
         self.make_up_for_resets(database).await;
         catalog.database.store(Some(Arc::new(database.clone())));
         catalog.settled.send_replace(true);
@@ -154,8 +156,8 @@ impl Follower {
         if self.has_compared_secrets {
             return;
         }
-        if let Ok(check) = database.key_check(&catalog.secret.fingerprint()).await {
-            let differs = check == KeyCheck::Different;
+        if let Ok(check) = database.check_key_secret(&catalog.secret.fingerprint()).await {
+            let differs = check == KeySecretCheck::Differs;
             if differs {
                 error!("{}", super::SECRET_DIFFERS);
             }
@@ -177,10 +179,10 @@ impl Follower {
 
     /// From then on.
     async fn run(&mut self, database: Database) {
-        let mut hints = database.hints();
+        let mut listener = database.change_listener();
         let mut announcements = self.app.counters().redis().map(|redis| redis.fleet().change_notifications());
         loop {
-            self.next_occasion(&mut hints, &mut announcements).await;
+            self.next_occasion(&mut listener, &mut announcements).await;
             match self.keep_up(&database).await {
                 Ok(()) => {
                     tell_of_return(&self.app);
@@ -193,7 +195,11 @@ impl Follower {
     }
 
     /// When somebody says that something has changed, and at the latest when it is time to look.
-    async fn next_occasion(&self, hints: &mut Hints, announcements: &mut Option<watch::Receiver<u64>>) {
+    async fn next_occasion(
+        &self,
+        listener: &mut ChangeListener,
+        announcements: &mut Option<watch::Receiver<u64>>,
+    ) {
         let announced = async {
             match announcements {
                 Some(announcements) => drop(announcements.changed().await),
@@ -202,7 +208,7 @@ impl Follower {
         };
         tokio::select! {
             () = self.app.config_sync().wake.notified() => {}
-            () = hints.next() => {}
+            () = listener.changed() => {}
             () = announced => {}
             () = tokio::time::sleep(self.app.config_sync().poll_every) => {}
         }
@@ -213,15 +219,15 @@ impl Follower {
         let changes = tokio::time::timeout(ANSWER_PATIENCE, changes).await;
         match changes.map_err(|_| Outage::Silent)?? {
             _ if self.reads_otherwise() => self.read_again(database).await?,
-            Changes::Some { items, .. } if !self.can_be_told(&items) => self.read_again(database).await?,
-            Changes::None => {}
-            Changes::Some { version, items, acts } => {
+            Changes::Changed { items, .. } if !self.can_be_told(&items) => self.read_again(database).await?,
+            Changes::Unchanged => {}
+            Changes::Changed { version, items, events } => {
                 take_over(&self.app, version, &items).await;
-                for act in &acts {
+                for act in &events {
                     resets::replay(&self.app, act).await;
                 }
             }
-            Changes::TooMany => self.read_again(database).await?,
+            Changes::ReloadRequired => self.read_again(database).await?,
         }
         let compared = tokio::time::timeout(ANSWER_PATIENCE, compare(&self.app, database)).await;
         Ok(compared.map_err(|_| Outage::Silent)??)
@@ -230,21 +236,21 @@ impl Follower {
     /// Whether the accounts were made for requests that were read otherwise: settings have changed, or they are from disk.
     fn reads_otherwise(&self) -> bool {
         let rules = self.app.limiter().rules();
-        rules.accounts().folds() != rules.spelling().ids
+        rules.accounts().normalization() != rules.normalization().ids
     }
 
     /// Whether these changes alone tell what is in force after them. Where there are several spellings of one item they do not.
-    fn can_be_told(&self, changed: &[(ItemId, Option<Stored>)]) -> bool {
+    fn can_be_told(&self, changed: &[(ItemId, Option<StoredItem>)]) -> bool {
         let rules = self.app.limiter().rules();
         let others = self.app.config_sync().other_forms.load();
-        let spelling = rules.spelling();
-        spelling.is_plain() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
+        let spelling = rules.normalization();
+        spelling.is_exact() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
     }
 
     /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
     async fn read_again(&self, database: &Database) -> Result<(), Outage> {
         let followed = self.app.config_sync().version();
-        let spelling = self.app.limiter().rules().spelling().clone();
+        let spelling = self.app.limiter().rules().normalization().clone();
         let configuration = load(database, &spelling).await?;
         let version = configuration.version;
         // Asked for first: once the version is in force nobody asks for them again.
@@ -281,7 +287,7 @@ pub(super) async fn save(app: &Arc<App>, data_dir: &Arc<DataDir>) -> bool {
     let saved = tokio::task::spawn_blocking(move || {
         let catalog = app.config_sync();
         let book = catalog.rules.lock().good.clone();
-        let (version, place, rules) = (catalog.version(), catalog.sql.place(), app.limiter().rules());
+        let (version, place, rules) = (catalog.version(), catalog.sql.describe(), app.limiter().rules());
         let none = Overrides::default();
         let overrides = if catalog.keeps_limits { rules.overrides().as_ref() } else { &none };
         let saved = data_dir.save_configuration(|file| {
@@ -300,7 +306,7 @@ async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseE
     let database = Database::connect(app.config_sync().sql.clone()).await?;
     database.migrate().await?;
     app.config_sync().update_state(|state| state.is_loading = true);
-    let spelling = app.limiter().rules().spelling().clone();
+    let spelling = app.limiter().rules().normalization().clone();
     let loaded = load(&database, &spelling).await;
     app.config_sync().update_state(|state| state.is_loading = false);
     Ok((database, loaded?))

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tollgate::{Rule, RuleSet, Timestamp};
-use tollgate_stores::sql::{Item, ItemId, Write};
+use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
 use super::{ConfigSync, items};
 use crate::app::App;
@@ -32,13 +32,14 @@ impl ConfigSync {
     ///
     /// # Errors
     /// When the rules would not go together.
-    pub(crate) fn preview(&self, app: &App, writes: &[Write]) -> Result<(RuleSet, RuleSet), Problems> {
+    pub(crate) fn preview(&self, app: &App, writes: &[ItemWrite]) -> Result<(RuleSet, RuleSet), Problems> {
         let in_force = app.limiter().rules();
         let today = in_force.with_overrides(Arc::clone(in_force.overrides()));
-        let of_rules = |write: &Write| {
+        let of_rules = |write: &ItemWrite| {
             matches!(
                 write,
-                Write::Put(Item::Rule(_) | Item::Tier(_)) | Write::Delete(ItemId::Rule(_) | ItemId::Tier(_))
+                ItemWrite::Put(Item::Rule(_) | Item::Tier(_))
+                    | ItemWrite::Delete(ItemId::Rule(_) | ItemId::Tier(_))
             )
         };
         let rules = if writes.iter().any(of_rules) {
@@ -49,15 +50,15 @@ impl ConfigSync {
         let (mut overrides, mut accounts) = (Arc::clone(in_force.overrides()), in_force.accounts().edit());
         for write in writes {
             match write {
-                Write::Put(Item::Limit(limit)) => {
+                ItemWrite::Put(Item::Limit(limit)) => {
                     let new = items::override_of(limit, Timestamp::default());
                     overrides = new.map_or(overrides.clone(), |new| Arc::new(overrides.with(new)));
                 }
-                Write::Delete(ItemId::Limit { user, endpoint }) => {
+                ItemWrite::Delete(ItemId::Limit { user, endpoint }) => {
                     overrides = overrides.without(user, endpoint).map_or(overrides, Arc::new);
                 }
-                Write::Put(item) => drop(items::put(&mut accounts, item)),
-                Write::Delete(id) => drop(items::remove(&mut accounts, id)),
+                ItemWrite::Put(item) => drop(items::put(&mut accounts, item)),
+                ItemWrite::Delete(id) => drop(items::remove(&mut accounts, id)),
             }
         }
         let changed = rules.with_overrides(overrides).with_accounts(Arc::new(accounts.finish()));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tollgate::calendar::Calendar;
 use tollgate::{Algorithm, ApiKey, Endpoint, Id, Limit, Method, Request, Span, Window};
-use tollgate_stores::sql::{Act, AuditEntry, AuditFilter, Database, DatabaseError};
+use tollgate_stores::sql::{AuditEntry, AuditEvent, AuditFilter, Database, DatabaseError};
 use tracing::info;
 
 use crate::app::App;
@@ -75,7 +75,7 @@ impl LimitOverride {
 }
 
 /// The entry about the reset of a request's client.
-pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
+pub(crate) fn act_of(app: &App, request: &Request<'_>) -> AuditEvent {
     let text = |id: Option<Id<'_>>| id.map(|id| id.as_str().to_owned());
     let facts = ResetFacts {
         node: app.config_sync().node.clone(),
@@ -94,7 +94,7 @@ pub(crate) fn act_of(app: &App, request: &Request<'_>) -> Act {
     let client = request.client().map(|client| client.to_string()).unwrap_or_default();
     let subject = serde_json::to_string(&(client, request.endpoint.as_str())).unwrap_or_default();
     let after = serde_json::to_value(&facts).ok();
-    Act { action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
+    AuditEvent { action: ACTION.to_owned(), kind: KIND.to_owned(), subject, before: None, after }
 }
 
 /// Resets here what another node has reset. Shared counters are reset already.

@@ -1,6 +1,6 @@
 use serde_json::json;
 use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
-use tollgate_stores::sql::{Edit, Expect, Item, ItemId, RuleItem, Stored, UserEndpointLimit};
+use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
 
 use super::*;
 use crate::app::Secrets;
@@ -12,10 +12,10 @@ fn catalog(text: &str) -> ConfigSync {
     ConfigSync::new(&settings, KeySecret::new("0123456789abcdef0123456789abcdef"))
 }
 
-fn put(name: &str) -> Write {
+fn put(name: &str) -> ItemWrite {
     let body = json!({ "per": ["user"], "limits": [{ "requests": 4, "window": "1s" }] });
     let body = body.as_object().unwrap().clone();
-    Write::Put(Item::Rule(RuleItem { name: name.to_owned(), body }))
+    ItemWrite::Put(Item::Rule(RuleItem { name: name.to_owned(), body }))
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_file_is_not_taken_if_it_clashes_with_what_is_in_force_and_is_if_it_mends_a_
 fn of_several_rules_that_clash_with_the_file_each_can_be_removed() {
     let rule = |name: &str| format!("[[rules]]\nname = \"{name}\"\naction = \"allow\"\n");
     let catalog = catalog(&(rule("a") + &rule("b") + &rule("c")));
-    let remove = |name: &str| Write::Delete(ItemId::Rule(name.to_owned()));
+    let remove = |name: &str| ItemWrite::Delete(ItemId::Rule(name.to_owned()));
     for name in ["a", "b"] {
         catalog.rules.lock().book.write(&put(name));
         assert_eq!(catalog.file_of(name), None, "the database has it too");
@@ -114,8 +114,8 @@ fn follow_put(app: &App, version: u64, item: Item) {
     runtime.block_on(apply::take_over(app, version, &changed));
 }
 
-fn stored(version: u64, item: Item) -> Stored {
-    Stored { item, version, created_by: "test".to_owned(), created_at_micros: 0, updated_at_micros: 0 }
+fn stored(version: u64, item: Item) -> StoredItem {
+    StoredItem { item, version, created_by: "test".to_owned(), created_at_micros: 0, updated_at_micros: 0 }
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
         std::thread::scope(|threads| {
             threads.spawn(|| app.apply(&Settings::from_toml(&file).unwrap()).unwrap());
             threads.spawn(|| {
-                let Write::Put(item) = put(&format!("stored-{round}")) else { unreachable!() };
+                let ItemWrite::Put(item) = put(&format!("stored-{round}")) else { unreachable!() };
                 follow_put(&app, round.into(), item);
             });
         });
@@ -200,9 +200,9 @@ async fn numbers_that_are_put_in_force_late_do_not_stay_in_place_of_later_ones()
         app.config_sync().compare_again("alice", "/x");
     };
     for (write, expected) in
-        [(Write::Put(limit("alice", 6)), Some(6)), (Write::Delete(limit("alice", 6).id()), None)]
+        [(ItemWrite::Put(limit("alice", 6)), Some(6)), (ItemWrite::Delete(limit("alice", 6).id()), None)]
     {
-        let edit = Edit { write, expect: Expect::Anything };
+        let edit = ItemEdit { write, precondition: Precondition::None };
         database.change("test", 1, &[edit]).await.unwrap();
         late();
         assert_eq!(in_force(), Some(5));

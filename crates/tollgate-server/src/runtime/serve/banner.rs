@@ -50,7 +50,7 @@ pub fn banner(ready: &Ready) -> String {
         }
     }
     if settings.database.url.is_some() || catalog_trouble.is_some() {
-        line("database", &settings.database.sql(&settings.data_dir).place());
+        line("database", &settings.database.sql(&settings.data_dir).describe());
     }
     if let Some(trouble) = catalog_trouble {
         line("", &trouble);

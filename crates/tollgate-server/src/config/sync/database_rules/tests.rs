@@ -84,8 +84,8 @@ fn what_is_no_rule_is_told_by_its_name_and_its_field() {
 #[test]
 fn rules_and_tiers_can_be_replaced_and_removed() {
     let mut book = book(&[rule("burst", 3), tier("paid")]);
-    book.write(&Write::Put(rule("burst", 9)));
-    book.write(&Write::Delete(ItemId::Tier("paid".to_owned())));
+    book.write(&ItemWrite::Put(rule("burst", 9)));
+    book.write(&ItemWrite::Delete(ItemId::Tier("paid".to_owned())));
     let set = book.compile(&file("[[rules]]\nname = \"a\"\naction = \"allow\"")).unwrap();
     assert_eq!(names(&set), ["a", "burst"]);
     assert_eq!(book.items().count(), 1);

@@ -1,0 +1,67 @@
+//! Connections to SQLite.
+
+use std::fs::OpenOptions;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, Connection as _, SqliteConnection};
+use tokio::time::sleep;
+
+use crate::sql::error::DatabaseError;
+use crate::sql::settings::SqlSettings;
+
+/// Pause between attempts while another process holds the lock.
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
+
+pub(super) async fn connect(settings: &SqlSettings, path: &Path) -> Result<SqlitePool, DatabaseError> {
+    create_file(path).map_err(|cause| DatabaseError::File { database: settings.describe(), cause })?;
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        // A committed change survives a power failure.
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(settings.statement_timeout)
+        .foreign_keys(true)
+        .disable_statement_logging();
+    // A single connection first, for its error: the pool reports only a timeout.
+    let first = connect_when_free(&options, settings.statement_timeout).await;
+    let first = first.map_err(|cause| DatabaseError::from_connect(settings.describe(), cause))?;
+    first.close().await?;
+    let pool = SqlitePoolOptions::new()
+        .max_connections(settings.connections_max)
+        .acquire_timeout(settings.connect_timeout + settings.statement_timeout);
+    Ok(pool.connect_lazy_with(options))
+}
+
+/// Connects, and retries while another process switches the journal mode: SQLite's busy timeout does not cover that.
+async fn connect_when_free(
+    options: &SqliteConnectOptions,
+    timeout: Duration,
+) -> Result<SqliteConnection, sqlx::Error> {
+    let started = Instant::now();
+    loop {
+        match options.connect().await {
+            Err(error) if is_busy(&error) && started.elapsed() < timeout => sleep(BUSY_PAUSE).await,
+            connected => return connected,
+        }
+    }
+}
+
+fn is_busy(error: &sqlx::Error) -> bool {
+    const BUSY: u32 = 5;
+    let code = error.as_database_error().and_then(|error| error.code()?.parse::<u32>().ok());
+    // The upper bits are the extended result code.
+    code.is_some_and(|code| code & 0xff == BUSY)
+}
+
+/// Creates a missing file, readable by its owner only: it holds hashes of API keys.
+fn create_file(path: &Path) -> std::io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).map(drop)
+}
