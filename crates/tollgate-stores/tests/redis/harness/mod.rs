@@ -89,8 +89,8 @@ type Case = (&'static str, fn(&Shared));
 
 fn cases(waiting: bool) -> Vec<Case> {
     let mut cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
-    let exists = |waiting: &&str| cases.iter().any(|(name, _)| name == *waiting);
-    assert!(WAITING.iter().all(|waiting| exists(&waiting)), "a case was renamed");
+    let is_case = |waiting: &&str| cases.iter().any(|(name, _)| name == waiting);
+    assert!(WAITING.iter().all(is_case), "a case was renamed");
     cases.retain(|(name, _)| WAITING.contains(name) == waiting);
     cases
 }
