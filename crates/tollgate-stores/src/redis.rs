@@ -7,7 +7,7 @@
 //! - [`topology`]: which server holds a counter (single, sentinel, cluster, ring)
 //! - [`connection`]: batching connections, circuit breaker, errors
 //! - [`fleet`]: membership, seed, shared configuration, resets, reconciliation, idempotency locks
-//! - [`health`]: what operators are told
+//! - [`health`]: failures and warnings for operators
 
 mod connection;
 mod decide;

@@ -116,7 +116,7 @@ impl Load {
 }
 
 /// What a kill cost. Charges acknowledged since `replicated_until` may not have reached a replica.
-fn tell(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, limit: u64) -> u64 {
+fn report(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, limit: u64) -> u64 {
     let over = (seen.admissions.len() as u64).saturating_sub(limit);
     // A reply just after the kill was decided before it: a failover takes longer.
     let late = killed + Duration::from_millis(250);
@@ -146,7 +146,7 @@ fn demanding(topology: Topology) -> RedisSettings {
 const LIMIT: u32 = 8_000;
 const BEFORE_THE_KILL: u64 = 2_000;
 
-/// The replication offset of the master over time; with the replica's final offset it tells since when nothing arrived.
+/// The replication offset of the master over time; with the replica's final offset it shows since when nothing arrived.
 struct History(Vec<(Instant, u64)>);
 
 impl History {
@@ -214,7 +214,7 @@ fn survives_the_death_of_its_master<'a>(
         eprintln!("{name}: {failovers} failovers");
         return None;
     }
-    Some(tell(name, &seen, replicated_until, killed, LIMIT.into()))
+    Some(report(name, &seen, replicated_until, killed, LIMIT.into()))
 }
 
 fn under_sentinels(fleet: &SentinelFleet) -> Topology {

@@ -129,15 +129,15 @@ fn sentinel_with_old_view_is_outvoted() {
 fn cluster_server_with_old_view_is_outvoted() {
     let server = RedisServer::start();
     let proxies = [(); 3].map(|()| FaultProxy::in_front_of(server.address()));
-    let tells = |port: u16| {
+    let slot_map_naming = |port: u16| {
         let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx");
         Fault::reply_to("CLUSTER", slots)
     };
     let gone = RedisServer::start();
     gone.kill9();
-    proxies[0].set(tells(gone.port()));
-    proxies[1].set(tells(server.port()));
-    proxies[2].set(tells(server.port()));
+    proxies[0].set(slot_map_naming(gone.port()));
+    proxies[1].set(slot_map_naming(server.port()));
+    proxies[2].set(slot_map_naming(server.port()));
     let addresses = |proxies: &[FaultProxy]| proxies.iter().map(|proxy| address(proxy.address())).collect();
     for _ in 0..12 {
         Node::new(&exact(Topology::Cluster(addresses(&proxies)))).is_well();

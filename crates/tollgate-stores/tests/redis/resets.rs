@@ -97,7 +97,7 @@ fn reset_survives_reconciliation_without_pubsub() {
         count_alone(&cut_off, &["alice", "dave"], 20).await;
         proxy.set(Fault::None);
         assert!(wait_until(PATIENCE, || stores[0].servers()[0].connected));
-        // The first read after the outage is over.
+        // The first read after the outage has happened.
         let beats = server.commandstats("zadd");
         assert!(wait_until(PATIENCE, || server.commandstats("zadd") > beats + 4));
         other.reset(&request("alice")).await.unwrap();

@@ -5,7 +5,7 @@
 //! exponential backoff and jitter, and calls fail at once meanwhile. A connection without replies is avoided, probed, and
 //! replaced, because the other end may have dropped it silently.
 
-mod link;
+pub(crate) mod link;
 mod sender;
 
 use std::sync::Arc;
@@ -92,42 +92,8 @@ impl BatchingConnection {
         }
     }
 
-    pub(crate) fn is_connected(&self) -> bool {
-        self.link.is_connected()
-    }
-
-    /// Whether the last call got no reply in time.
-    pub(crate) fn is_unresponsive(&self) -> bool {
-        self.link.is_unresponsive()
-    }
-
-    /// A call that was queued at `since` got no reply in time.
-    pub(crate) fn note_no_reply(&self, since: Instant) {
-        self.link.note_no_reply(since);
-    }
-
-    /// Why the server rejects us, if only an operator can help.
-    pub(crate) fn rejection(&self) -> Option<Arc<Fault>> {
-        self.link.rejection()
-    }
-
-    /// Why the last dial failed; none after a successful one.
-    pub(crate) fn dial_error(&self) -> Option<Arc<String>> {
-        self.link.dial_error()
-    }
-
-    /// Waits for a connection, or for a rejection.
-    pub(crate) async fn connected(&self) {
-        self.link.connected().await;
-    }
-
-    /// Replaces the connection if it has been unresponsive for long.
-    pub(crate) fn redial_if_unresponsive(&self) {
-        self.link.redial_if_unresponsive();
-    }
-
-    /// Connections attempted.
-    pub(crate) fn dials(&self) -> u64 {
-        self.link.dials()
+    /// The network connection and its state.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
     }
 }

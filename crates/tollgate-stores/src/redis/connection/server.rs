@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout_at};
 
 use self::rejection::Rejections;
+use super::batching::link::Link;
 use super::batching::{BatchingConnection, CONCURRENT_DIALS_MAX, ConnectionSettings};
 use super::breaker::Breaker;
 use super::call::{Call, SendOrCancel};
@@ -126,7 +127,7 @@ impl Server {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.pool.connections.iter().any(BatchingConnection::is_connected)
+        self.pool.links().any(Link::is_connected)
     }
 
     /// Whether the breaker is open or the last call failed.
@@ -136,7 +137,7 @@ impl Server {
 
     /// Why the server rejects our connections, if only an operator can help.
     pub(crate) fn rejection(&self) -> Option<Arc<Fault>> {
-        self.pool.connections.iter().find_map(BatchingConnection::rejection)
+        self.pool.links().find_map(Link::rejection)
     }
 
     /// Why the server rejects connections, or lately rejected decisions.
@@ -162,19 +163,19 @@ impl Server {
     /// Waits for a connection, or for a rejection.
     pub(crate) async fn connected(&self) {
         if let Some(connection) = self.pool.connections.first() {
-            connection.connected().await;
+            connection.link().connected().await;
         }
     }
 
     pub(crate) fn stats(&self) -> ServerStats {
-        let Pool { connections, breaker, .. } = &*self.pool;
+        let breaker = &self.pool.breaker;
         ServerStats {
             server: self.name.clone(),
             connected: self.is_connected(),
             breaker_open: breaker.is_open(),
             breaker_openings: breaker.openings(),
             calls: self.calls.load(Ordering::Relaxed),
-            dials: connections.iter().map(BatchingConnection::dials).sum(),
+            dials: self.pool.links().map(Link::dials).sum(),
             faults: self.faults.lock().iter().map(|(label, count)| (*label, *count)).collect(),
             error: self.error(),
         }
@@ -182,7 +183,7 @@ impl Server {
 
     fn error(&self) -> Option<String> {
         if !self.is_connected() {
-            let error = self.pool.connections.iter().find_map(BatchingConnection::dial_error);
+            let error = self.pool.links().find_map(Link::dial_error);
             return Some(error.map_or_else(|| Fault::NotSent.to_string(), |error| error.to_string()));
         }
         self.pool.breaker.reason().map(|fault| fault.to_string())
@@ -229,7 +230,7 @@ impl Server {
             Ok(Ok(outcome)) => outcome,
             Ok(Err(_)) => Err(Fault::ConnectionLost),
             Err(_) => {
-                connection.note_no_reply(queued);
+                connection.link().note_no_reply(queued);
                 Err(if fate.decide() { Fault::QueueTimeout } else { Fault::NoReply })
             }
         }
@@ -237,12 +238,16 @@ impl Server {
 }
 
 impl Pool {
+    fn links(&self) -> impl Iterator<Item = &Link> {
+        self.connections.iter().map(BatchingConnection::link)
+    }
+
     /// The connection whose turn it is. Skips missing ones, because the server may accept fewer than configured, and
     /// unresponsive ones unless all are.
     fn connection(&self, turn: usize) -> Option<&BatchingConnection> {
         let in_turn = || self.connections.iter().cycle().skip(turn).take(self.connections.len());
-        let connected = || in_turn().filter(|connection| connection.is_connected());
-        connected().find(|connection| !connection.is_unresponsive()).or_else(|| connected().next())
+        let connected = || in_turn().filter(|connection| connection.link().is_connected());
+        connected().find(|connection| !connection.link().is_unresponsive()).or_else(|| connected().next())
     }
 
     /// Probes the server while its breaker is open, and each unresponsive connection.
@@ -257,10 +262,10 @@ impl Pool {
                         }
                         _ => drop(self.breaker.close(Instant::now())),
                     }
-                } else if connection.is_unresponsive() {
+                } else if connection.link().is_unresponsive() {
                     let _ = connection.send_now(&redis::cmd("PING"), self.timeout).await;
                 }
-                connection.redial_if_unresponsive();
+                connection.link().redial_if_unresponsive();
             }
         }
     }

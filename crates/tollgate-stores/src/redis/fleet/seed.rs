@@ -32,7 +32,7 @@ impl SeedAgreement {
         self.agreed.load_full().map(|seed| *seed)
     }
 
-    /// Reads the seed, or proposes our own if there is none.
+    /// Reads the seed, or proposes our own if it is missing.
     pub(super) async fn agree(&self, own: Seed) -> Result<Seed, Fault> {
         let mut seed = self.read().await;
         if seed == Ok(None) {

@@ -26,12 +26,11 @@ const REDIAL_AFTER: Duration = Duration::from_secs(1);
 const RESPONSE_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
 /// The network connection of one queue.
-pub(super) struct Link {
+pub(crate) struct Link {
     settings: ConnectionSettings,
     response_timeout: Duration,
-    /// Empty while there is none.
+    /// Empty while disconnected.
     connection: ArcSwapOption<MultiplexedConnection>,
-    /// Why the server rejects us, if only an operator can help.
     rejection: ArcSwapOption<Fault>,
     dial_error: ArcSwapOption<String>,
     /// Whether the current connection has served a call.
@@ -39,7 +38,7 @@ pub(super) struct Link {
     broken: Notify,
     connected: Notify,
     dials: AtomicU64,
-    /// Start of the current run of calls without reply, in milliseconds since `opened`; zero if there is none.
+    /// Start of the current run of calls without reply, in milliseconds since `opened`; zero if all replied.
     no_reply_since: AtomicU64,
     /// Whether a replacement is being dialed.
     redialing: AtomicBool,
@@ -47,7 +46,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(settings: ConnectionSettings) -> Self {
+    pub(crate) fn new(settings: ConnectionSettings) -> Self {
         Link {
             response_timeout: settings.timeout.max(RESPONSE_TIMEOUT_MIN),
             settings,
@@ -64,31 +63,36 @@ impl Link {
         }
     }
 
-    pub(super) fn current(&self) -> Option<Arc<MultiplexedConnection>> {
+    pub(crate) fn current(&self) -> Option<Arc<MultiplexedConnection>> {
         self.connection.load_full()
     }
 
-    pub(super) fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.connection.load().is_some()
     }
 
-    pub(super) fn is_unresponsive(&self) -> bool {
+    /// Whether the last call got no reply in time.
+    pub(crate) fn is_unresponsive(&self) -> bool {
         self.no_reply_since.load(Ordering::Relaxed) != 0
     }
 
-    pub(super) fn rejection(&self) -> Option<Arc<Fault>> {
+    /// Why the server rejects us, if only an operator can help.
+    pub(crate) fn rejection(&self) -> Option<Arc<Fault>> {
         self.rejection.load_full()
     }
 
-    pub(super) fn dial_error(&self) -> Option<Arc<String>> {
+    /// Why the last dial failed; none after a successful one.
+    pub(crate) fn dial_error(&self) -> Option<Arc<String>> {
         self.dial_error.load_full()
     }
 
-    pub(super) fn dials(&self) -> u64 {
+    /// Connections attempted.
+    pub(crate) fn dials(&self) -> u64 {
         self.dials.load(Ordering::Relaxed)
     }
 
-    pub(super) async fn connected(&self) {
+    /// Waits for a connection, or for a rejection.
+    pub(crate) async fn connected(&self) {
         loop {
             let connected = self.connected.notified();
             if self.is_connected() || self.rejection().is_some() {
@@ -99,7 +103,7 @@ impl Link {
     }
 
     /// Dials, and dials again whenever the connection breaks.
-    pub(super) async fn keep_connected(self: Arc<Self>) {
+    pub(crate) async fn keep_connected(self: Arc<Self>) {
         let mut failures = 0_u32;
         loop {
             match self.dial().await {
@@ -167,7 +171,8 @@ impl Link {
         self.dial_error.store(Some(Arc::new(message)));
     }
 
-    pub(super) fn redial_if_unresponsive(&self) {
+    /// Replaces the connection if it has been unresponsive for long.
+    pub(crate) fn redial_if_unresponsive(&self) {
         let since = Duration::from_millis(self.no_reply_since.load(Ordering::Relaxed));
         let is_suspect = !since.is_zero() && self.opened.elapsed() > since + REDIAL_AFTER;
         if is_suspect && self.is_connected() && !self.redialing.swap(true, Ordering::Relaxed) {
@@ -180,14 +185,14 @@ impl Link {
     }
 
     /// A reply arrived. A late reply on a replaced connection says nothing about the current one.
-    pub(super) fn note_reply(&self, connection: &Arc<MultiplexedConnection>) {
+    pub(crate) fn note_reply(&self, connection: &Arc<MultiplexedConnection>) {
         if self.is_unresponsive() && self.is_current(connection) {
             self.no_reply_since.store(0, Ordering::Relaxed);
         }
     }
 
     /// A batch was answered on the current connection.
-    pub(super) fn note_served(&self, connection: &Arc<MultiplexedConnection>) {
+    pub(crate) fn note_served(&self, connection: &Arc<MultiplexedConnection>) {
         if !self.served.load(Ordering::Relaxed) {
             self.served.store(true, Ordering::Relaxed);
         }
@@ -195,18 +200,18 @@ impl Link {
     }
 
     /// A call sent at this instant got no reply.
-    pub(super) fn note_no_reply(&self, since: Instant) {
+    pub(crate) fn note_no_reply(&self, since: Instant) {
         let millis = since.saturating_duration_since(self.opened).as_millis();
         let millis = u64::try_from(millis).unwrap_or(u64::MAX).max(1);
         let _ = self.no_reply_since.compare_exchange(0, millis, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    pub(super) fn is_current(&self, connection: &Arc<MultiplexedConnection>) -> bool {
+    pub(crate) fn is_current(&self, connection: &Arc<MultiplexedConnection>) -> bool {
         self.connection.load().as_ref().is_some_and(|current| Arc::ptr_eq(current, connection))
     }
 
     /// Stops using a broken connection.
-    pub(super) fn discard(&self, broken: &Arc<MultiplexedConnection>) {
+    pub(crate) fn discard(&self, broken: &Arc<MultiplexedConnection>) {
         if self.is_current(broken) {
             self.connection.store(None);
             self.broken.notify_one();
