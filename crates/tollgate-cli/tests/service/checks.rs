@@ -334,7 +334,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
     assert_eq!(
         summary,
         [
-            ("off", false, "switched off"),
+            ("off", false, "disabled"),
             ("site", true, "matches: its limits apply"),
             ("tier:gold", false, "the request has no tier"),
             ("default", true, "matches: its limits apply"),
