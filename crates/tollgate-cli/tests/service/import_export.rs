@@ -1,4 +1,4 @@
-//! Export and import: everything at once, as JSON and as TOML.
+//! Import and export of the whole configuration, as JSON and TOML.
 
 use serde_json::{Value, json};
 
@@ -175,7 +175,7 @@ fn import_for_another_version_is_refused() {
         .iter()
         .filter(|each| each["version"] == done.json()["version"])
         .collect();
-    assert_eq!(of_import.len(), 11, "one change, one entry for each item");
+    assert_eq!(of_import.len(), 11, "expected one entry per item");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Thousands of clients that hold connections for nothing, and a service that runs out of file descriptors.
+//! Thousands of slow clients, and exhaustion of file descriptors.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,18 +14,18 @@ use crate::harness::{Service, read_answer, wait_for};
 use crate::http2::{PREFACE, frame, headers};
 
 const SLOW: usize = 5_000;
-/// Each opens fewer connections than one address may have.
+/// Below the connection limit of one address.
 const ADDRESSES: usize = 10;
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long it takes until all of them are there.
+/// The time over which the connections are opened.
 const ARRIVING: Duration = Duration::from_secs(3);
 
-/// What a slow client says at once, and then again and again.
+/// What a slow client sends first, and what it repeats.
 type Manner = (Vec<u8>, Vec<u8>);
 
-/// How long a silent client is silent. A busy system may take a connection for made that the server's side dropped; only who
-/// says something learns of it.
+/// How long a silent client stays silent. The kernel may accept a connection that the server has already dropped; the
+/// client notices only when it sends.
 const SILENCE: Duration = Duration::from_secs(25);
 
 fn manners() -> [Manner; 5] {
@@ -38,25 +38,25 @@ fn manners() -> [Manner; 5] {
         (head("x: "), b"x".to_vec()),
         (head("content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"), b" ".to_vec()),
         (begun(std::slice::from_ref(&settings)), ping),
-        // A head that goes on in other frames, and never ends.
+        // A header block that continues in further frames and never ends.
         (begun(&[settings, frame(1, 0, 1, &headers("POST", "/v1/rate-limit/check"))]), frame(9, 0, 1, &[])),
     ]
 }
 
-/// This process and those it starts may have as many descriptors as the machine lets them: 5,000 sockets and some.
+/// Raises the descriptor limit of this process and its children to the maximum: 5,000 sockets are needed.
 fn allow_descriptors() {
     let own = std::process::id().to_string();
     let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
     let hard = String::from_utf8(limit.stdout).unwrap().trim().to_owned();
     let raised = Command::new("prlimit").args(["--pid", &own, &format!("--nofile={hard}:{hard}")]).status();
-    assert!(raised.unwrap().success(), "the limit of descriptors can be raised to {hard}");
+    assert!(raised.unwrap().success(), "the hard descriptor limit is only {hard}");
     let enough = hard == "unlimited" || hard.parse::<usize>().unwrap() > SLOW + 200;
     assert!(enough, "{SLOW} sockets need a higher hard limit of descriptors than {hard}");
 }
 
-/// Holds a connection until the server ends it; the manner in which it was held for too long.
+/// Holds a connection until the server closes it; returns the kind of client if that takes too long.
 async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Result<(), usize> {
-    // One after another, as slow clients come: else all of them speak, and are closed, in the same few milliseconds.
+    // Staggered like real slow clients; otherwise all are closed within the same milliseconds.
     tokio::time::sleep(ARRIVING * u32::try_from(number).unwrap() / u32::try_from(SLOW).unwrap()).await;
     let socket = TcpSocket::new_v4().unwrap();
     let last = u8::try_from(2 + number % ADDRESSES).unwrap();
@@ -80,7 +80,7 @@ async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Resu
     tokio::time::timeout(PATIENCE, ended).await.map_err(|_| number % manners().len())
 }
 
-/// Asks on new connections until told to stop: every request must be answered. How long each took.
+/// Sends requests on new connections until stopped. Each must get a response. Returns the latencies.
 fn healthy(service: &Service, stop: impl Fn(usize) -> bool) -> Vec<Duration> {
     let mut took = Vec::new();
     while !stop(took.len()) {
@@ -93,7 +93,7 @@ fn healthy(service: &Service, stop: impl Fn(usize) -> bool) -> Vec<Duration> {
     took
 }
 
-fn tell(what: &str, took: &[Duration]) {
+fn print_latency(what: &str, took: &[Duration]) {
     let at = |part: usize| took[(took.len() * part / 100).min(took.len() - 1)];
     println!("{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}", took.len(), at(50), at(99), at(100));
 }
@@ -104,10 +104,10 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
     let service = Service::with_config(
         "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
     );
-    tell("without slow sockets", &healthy(&service, |asked| asked == 2_000));
+    print_latency("without slow sockets", &healthy(&service, |count| count == 2_000));
     let over = AtomicBool::new(false);
     let (peak, ended) = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| healthy(&service, |asked| asked > 0 && over.load(Ordering::Relaxed)));
+        let asking = scope.spawn(|| healthy(&service, |count| count > 0 && over.load(Ordering::Relaxed)));
         let watching = scope.spawn(|| {
             let mut peak = 0.0_f64;
             while !over.load(Ordering::Relaxed) {
@@ -125,31 +125,31 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
             held.join_all().await
         });
         over.store(true, Ordering::Relaxed);
-        tell("with slow sockets", &asking.join().unwrap());
+        print_latency("with slow sockets", &asking.join().unwrap());
         (watching.join().unwrap(), ended)
     });
     println!("{peak} connections were open at once; {} KiB in use", service.resident_kib());
     let mut left = [0; 5];
     ended.iter().filter_map(|ended| ended.err()).for_each(|manner| left[manner] += 1);
+    assert_eq!((ended.len(), left), (SLOW, [0; 5]), "every kind of slow socket must be closed");
     assert_eq!(
-        (ended.len(), left),
-        (SLOW, [0; 5]),
-        "the server closes every slow socket, whatever its manner"
+        service.metric("tollgate_connections_refused_total"),
+        Some(0.0),
+        "all connections must be accepted"
     );
-    assert_eq!(service.metric("tollgate_connections_refused_total"), Some(0.0), "all of them were let in");
-    wait_for("the connections to be gone", || {
+    wait_for("the connections to close", || {
         (service.metric("tollgate_connections").unwrap() <= 2.0).then_some(())
     });
 }
 
-/// One request on a connection that is kept.
-fn ask(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
+/// One request on a kept-alive connection.
+fn send(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
     read_answer(stream)
 }
 
 fn accept_errors(stream: &mut TcpStream) -> u32 {
-    let text = ask(stream, "/metrics").text;
+    let text = send(stream, "/metrics").text;
     let line = text.lines().find_map(|line| line.strip_prefix("tollgate_accept_errors_total "));
     line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
@@ -158,25 +158,25 @@ fn accept_errors(stream: &mut TcpStream) -> u32 {
 fn accepting_recovers_from_descriptor_exhaustion() {
     let service = Service::with_descriptors("-n 96", "[server]\nheader_timeout = \"10m\"");
     let mut kept = service.connect();
-    assert_eq!(ask(&mut kept, "/healthz").status, 200);
-    // More than there are descriptors for: the rest wait in the queue of the listener.
+    assert_eq!(send(&mut kept, "/healthz").status, 200);
+    // More than the descriptor limit: the rest waits in the accept queue.
     let held: Vec<TcpStream> = (0..200).map(|_| service.connect()).collect();
     wait_for("descriptors to run out", || (accept_errors(&mut kept) > 0).then_some(()));
-    // The clock before the count, and after it below: whatever is counted has had its time.
+    // Read the clock before counting here, and after counting below, so that the bound holds.
     let (started, errors, spent) = (Instant::now(), accept_errors(&mut kept), service.processor_time());
-    wait_for("more attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
+    wait_for("more accept attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
     let (tried, took) = (accept_errors(&mut kept) - errors, started.elapsed());
     println!(
         "{tried} attempts in {took:?}, {:?} of a processor",
         service.processor_time().saturating_sub(spent)
     );
-    // Each failure is followed by a pause of 50 ms, which no load makes shorter.
+    // Each failed accept is followed by a pause of 50 ms, under any load.
     assert!(u128::from(tried) <= took.as_millis() / 50 + 2, "{tried} attempts in {took:?}: no pause between");
-    assert_eq!(ask(&mut kept, "/healthz").status, 200, "who is connected is served");
+    assert_eq!(send(&mut kept, "/healthz").status, 200, "open connections must be served");
     let lines = service.log().lines().filter(|line| line.contains("cannot accept connections")).count();
-    assert!(lines <= 3, "one line for an outage and not one for each attempt: {lines}");
+    assert!(lines <= 3, "expected one line per outage, not per attempt: {lines}");
     drop(held);
-    assert_eq!(service.check("a", "/x").status, 200, "and everybody once descriptors are free");
+    assert_eq!(service.check("a", "/x").status, 200, "new connections must be served again");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn descriptor_limit_is_raised_to_the_maximum() {
     let service = Service::with_descriptors("-Sn 96", "");
     let mut held: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
     for stream in &mut held {
-        assert_eq!(ask(stream, "/healthz").status, 200);
+        assert_eq!(send(stream, "/healthz").status, 200);
     }
     assert_eq!(accept_errors(&mut held[0]), 0);
 }

@@ -1,4 +1,4 @@
-//! Numbers for single users, resets, and what the service says of itself.
+//! Per-user limits, resets, overrides, and the service's own endpoints.
 
 use serde_json::json;
 
@@ -87,7 +87,11 @@ fn reset_affects_only_its_client() {
         (&json!("a"), &json!("/x"), &json!(1))
     );
     assert!(body["done_at"].as_str().unwrap().ends_with('Z'));
-    assert_eq!(service.post("/v1/rate-limit/check", free).status, 200, "although the reset named no tier");
+    assert_eq!(
+        service.post("/v1/rate-limit/check", free).status,
+        200,
+        "a reset without tier must clear it too"
+    );
     assert_eq!(service.check("b", "/x").status, 429);
 }
 
@@ -100,7 +104,11 @@ fn override_is_allowed_on_loopback() {
     assert_eq!((&first.json()["limit"], &first.json()["strategy"]), (&json!(2), &json!("fixed_window")));
     service.post("/v1/rate-limit/check", body);
     assert_eq!(service.post("/v1/rate-limit/check", body).status, 429);
-    assert_eq!(service.check("a", "/x").json()["remaining"], 99, "the rule's own counter is another");
+    assert_eq!(
+        service.check("a", "/x").json()["remaining"],
+        99,
+        "an override must not charge the rule's counter"
+    );
     let partly = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":7}"#).json();
     assert_eq!((&partly["limit"], &partly["strategy"]), (&json!(7), &json!("token_bucket")));
 }
@@ -141,7 +149,7 @@ fn rules_in_force_can_be_read() {
 
 #[test]
 fn health_readiness_metrics_and_documentation_need_no_key() {
-    // A counter that is full again is forgotten: not while this runs.
+    // The counter must not refill and be evicted during the test.
     let service = Service::with_config("default_limit = 100\ndefault_window = \"1d\"");
     assert_eq!(service.get("/healthz").json()["status"], "ok");
     assert_eq!(service.get("/readyz").json()["status"], "ready");
@@ -156,7 +164,7 @@ fn health_readiness_metrics_and_documentation_need_no_key() {
     assert_eq!(docs.status, 200);
     assert!(
         !docs.text.contains("http://") && !docs.text.contains("https://"),
-        "it needs nothing from elsewhere"
+        "the page must load nothing from other hosts"
     );
     for asset in ["/docs/docs.js", "/docs/docs.css"] {
         let answer = service.get(asset);
@@ -173,7 +181,7 @@ fn client_names_create_no_metric_series() {
     let series = || service.get("/metrics").text.lines().filter(|line| !line.starts_with('#')).count();
     service.check("a", "/x");
     service.get("/nothing");
-    series(); // the first look is counted, too
+    series(); // the first scrape is counted, too
     let before = series();
     for n in 0..200 {
         service.check(&format!("user{n}\\\"}}"), &format!("/path/{n}"));
