@@ -194,7 +194,10 @@ impl KeyLock<'_> {
                 let (redis, key, body) = (redis.clone(), self.key, self.body);
                 let response = response.map(|response| response.to_vec());
                 tokio::spawn(async move {
-                    redis.idempotency().complete_with_retries(key, body, response, RETENTION.into(), LOCK_TIMEOUT).await;
+                    redis
+                        .idempotency()
+                        .complete_with_retries(key, body, response, RETENTION.into(), LOCK_TIMEOUT)
+                        .await;
                 });
             }
         }
