@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::Override;
 use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
-use tollgate_stores::redis::RedisCounters;
+use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
@@ -29,7 +29,7 @@ const POLL_EVERY: Duration = Duration::from_secs(5);
 /// known.
 pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     let own = data_dir.fleet_seed().unwrap_or_else(Seed::random);
-    match redis.fleet_seed(own).await {
+    match redis.fleet().seed(own).await {
         Ok(seed) => {
             adopt(redis, data_dir, seed);
             seed
@@ -43,13 +43,13 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
         data_dir.store_fleet_seed(seed);
     }
-    redis.set_awaiting_seed(false);
+    redis.fleet().set_awaiting_seed(false);
 }
 
 /// Joins the fleet as soon as it is reachable, then applies per-user limits that other nodes set.
 pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
-    let mut versions = redis.config_version();
+    let mut versions = redis.fleet().config_version();
     let mut member = Member {
         app,
         redis,
@@ -73,7 +73,9 @@ pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
 
 /// Discards fallback charges of counters that another node resets.
 pub(crate) async fn apply_resets(app: Arc<App>) {
-    let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
+    let Some(mut resets) = app.limiter().counters().redis().map(|redis| redis.fleet().resets()) else {
+        return;
+    };
     loop {
         match resets.recv().await {
             Ok(reset) => app.limiter().discard_fallback(&reset),
@@ -103,7 +105,7 @@ impl Member {
         if version == self.applied_version {
             return Ok(());
         }
-        let lost = RedisCounters::data_lost_between(self.applied_version, version);
+        let lost = Fleet::data_lost_between(self.applied_version, version);
         // Where the database stores per-user limits, config sync applies them.
         if self.app.config_sync().keeps_limits() {
             if lost {
@@ -116,7 +118,7 @@ impl Member {
             self.restore_shared_config().await?;
         }
         // None if the data was lost again: the limits in force stay, and are restored with the next version.
-        if let Some(config) = self.redis.shared_config(version).await? {
+        if let Some(config) = self.redis.fleet().shared_config(version).await? {
             apply(&self.app, &config);
             self.applied_version = version;
         }
@@ -127,7 +129,7 @@ impl Member {
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
         let limiter = self.app.limiter();
         let own = limiter.seed();
-        let seed = match self.redis.fleet_seed(own).await {
+        let seed = match self.redis.fleet().seed(own).await {
             Ok(seed) => seed,
             // The stored seed is damaged. This node knows it and continues.
             Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
@@ -151,7 +153,7 @@ impl Member {
         if self.adopted.is_some() || self.started.elapsed() < REPLICATED_SEED_AFTER {
             return None;
         }
-        let seed = self.redis.replicated_seed().await?;
+        let seed = self.redis.fleet().replicated_seed().await?;
         info!("the server with the fleet's keys is unreachable: using the seed replicated on another server");
         Some(seed)
     }
@@ -172,7 +174,7 @@ impl Member {
         let rules = self.app.limiter().rules();
         let known: Vec<_> = rules.overrides().iter().map(|limit| (field_of(limit), json_of(limit))).collect();
         drop(rules);
-        let restored = self.redis.restore_config(&known, is_newer).await?;
+        let restored = self.redis.fleet().restore_config(&known, is_newer).await?;
         warn!(
             restored,
             "{DATA_LOST}: counters start from zero; per-user limits were restored from this node"
@@ -211,7 +213,7 @@ pub(crate) async fn share(
     limit: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    redis.set_shared_config(&field(user, endpoint), limit.map(json_of).as_deref()).await
+    redis.fleet().set_shared_config(&field(user, endpoint), limit.map(json_of).as_deref()).await
 }
 
 // Serializing strings and integers does not fail.

@@ -57,7 +57,7 @@ fn collect_servers(servers: &[ServerStats], unassigned_slot_calls: u64, collecto
         .iter()
         .flat_map(|server| server.faults.iter().map(|(fault, count)| (&*server.server, *fault, *count)));
     let unassigned =
-        (unassigned_slot_calls > 0).then_some(("none", "unassigned_slot", unassigned_slot_calls));
+        (unassigned_slot_calls > 0).then_some(("none", "slot_unassigned", unassigned_slot_calls));
     let faults = faults.chain(unassigned);
     collector.counters_by_fault("store_faults", help, faults);
 }
