@@ -10,7 +10,6 @@ use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
-use tollgate::record::{Record, RecordSink};
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
 use crate::auth::Authenticator;
@@ -20,32 +19,16 @@ use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::Idempotency;
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
-use crate::config::sync::{ConfigSync, FileRules};
+use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::counters::{Counters, StoreState};
 use crate::listener::ConnectionStats;
 use crate::records::metrics::Metrics;
 use crate::records::traffic_sample::TrafficSample;
 use crate::records::usage::Usage;
+use crate::records::{Records, ServiceLimiter};
 use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::DataDir;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
-
-/// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
-
-/// Where decisions are written down.
-pub(crate) struct Records {
-    pub(crate) metrics: Metrics,
-    pub(crate) usage: Usage,
-    pub(crate) traffic_sample: TrafficSample,
-}
-
-impl RecordSink for Records {
-    fn offer(&self, record: &Record<'_>) {
-        self.metrics.offer(record);
-        self.usage.offer(record);
-        self.traffic_sample.offer(record);
-    }
-}
 
 /// The secrets of a service.
 pub(crate) struct Secrets<'a> {
@@ -57,16 +40,16 @@ pub(crate) struct Secrets<'a> {
 
 /// The service: one for the life of the process.
 pub(crate) struct App {
-    limiter: ServiceLimiter,
+    limiter: Arc<ServiceLimiter>,
     clock: Clock,
-    config_sync: ConfigSync,
+    config_sync: Arc<ConfigSync>,
     auth_throttle: AuthThrottle,
     live: ArcSwap<Reloadable>,
     /// Known once the file is watched; a service without a file has nothing to reload.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
     snapshot_failures: AtomicU64,
-    persistence_status: PersistenceStatus,
+    persistence_status: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     pub(crate) idempotency: Idempotency,
@@ -116,16 +99,18 @@ impl App {
             traffic_sample: TrafficSample::default(),
         };
         Arc::new(App {
-            config_sync: ConfigSync::new(&settings, key_secret),
+            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
-            limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_fallback_bounds(settings.counters.bounds()),
+            limiter: Arc::new(
+                Limiter::with_records(settings.rules, counters, records, seed)
+                    .with_fallback_bounds(settings.counters.bounds()),
+            ),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
             snapshot_failures: AtomicU64::new(0),
-            persistence_status: PersistenceStatus::default(),
+            persistence_status: Arc::default(),
             connections,
             admin_key: admin_key.into(),
             idempotency: Idempotency::default(),
@@ -183,6 +168,17 @@ impl App {
         &self.config_sync
     }
 
+    /// The parts that config sync works with.
+    pub(crate) fn sync_parts(&self, data_dir: Arc<DataDir>) -> SyncParts {
+        SyncParts {
+            sync: Arc::clone(&self.config_sync),
+            limiter: Arc::clone(&self.limiter),
+            clock: self.clock,
+            data_dir,
+            persistence_status: Arc::clone(&self.persistence_status),
+        }
+    }
+
     /// What slows down who tries keys.
     pub(crate) fn auth_throttle(&self) -> &AuthThrottle {
         &self.auth_throttle
@@ -223,14 +219,14 @@ impl App {
     /// # Errors
     /// When the rules do not go together with those of the database; nothing has changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
-        self.config_sync.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
+        self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
             callers.take_over(before);
         }
         // Accounts are known by ids that were folded as the old settings said.
-        self.config_sync.look_again();
+        self.config_sync.poll_now();
         Ok(())
     }
 

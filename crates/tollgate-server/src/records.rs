@@ -3,3 +3,29 @@
 pub(crate) mod metrics;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
+
+use tollgate::Limiter;
+use tollgate::record::{Record, RecordSink};
+
+use self::metrics::Metrics;
+use self::traffic_sample::TrafficSample;
+use self::usage::Usage;
+use crate::counters::Counters;
+
+/// The limiter of this service.
+pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
+
+/// The sinks of decision records.
+pub(crate) struct Records {
+    pub(crate) metrics: Metrics,
+    pub(crate) usage: Usage,
+    pub(crate) traffic_sample: TrafficSample,
+}
+
+impl RecordSink for Records {
+    fn offer(&self, record: &Record<'_>) {
+        self.metrics.offer(record);
+        self.usage.offer(record);
+        self.traffic_sample.offer(record);
+    }
+}

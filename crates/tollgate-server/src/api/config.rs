@@ -12,7 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
 use crate::check::request::{endpoint, id, numbers, strategy, too_long};
-use crate::config::sync::{self, items::limit_of};
+use crate::config::override_record::OverrideRecord;
+use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -114,10 +115,10 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+        return call.try_limit(ItemWrite::Put(Item::Limit(OverrideRecord::from(&new).limit))).await;
     }
     let answer = answer_of(&new);
-    let being_set = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
+    let being_set = call.app.config_sync().begin_override(&new.user, &new.endpoint);
     let mut version = None;
     let kept = async {
         version = keep(&call, &new.user, &new.endpoint, Some(&new)).await?;
@@ -208,12 +209,12 @@ async fn keep(
     numbers: Option<&Override>,
 ) -> Result<Option<u64>, ApiError> {
     let catalog = call.app.config_sync();
-    if !catalog.keeps_limits() {
+    if !catalog.stores_overrides() {
         membership::share(&call.app, user, endpoint, numbers).await.map_err(not_shared)?;
         return Ok(None);
     }
     let write = match numbers {
-        Some(numbers) => ItemWrite::Put(Item::Limit(limit_of(numbers))),
+        Some(numbers) => ItemWrite::Put(Item::Limit(OverrideRecord::from(numbers).limit)),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
@@ -224,8 +225,8 @@ async fn keep(
 /// Has the other nodes follow what was put into the database.
 async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
-        call.app.config_sync().compare_again(user, endpoint);
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().verify_override(user, endpoint);
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
 }
 

@@ -137,7 +137,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
     let answer = ResetAnswer {
         user_id: whose.user_id.as_ref().map(|text| &*text.0),
@@ -157,7 +157,7 @@ async fn note(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiErro
     let catalog = call.app.config_sync();
     let noted = match catalog.database() {
         Ok(database) => {
-            let act = resets::act_of(&call.app, request);
+            let act = resets::audit_event(catalog, request);
             let noted = database.record_event(&call.caller.name, call.app.now().as_micros(), &act).await;
             noted.map_err(|error| sync::failed(&error))
         }
@@ -165,7 +165,7 @@ async fn note(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiErro
     };
     match noted {
         Ok(version) => Ok(Some(version)),
-        Err(error) if catalog.keeps_limits() => Err(error),
+        Err(error) if catalog.stores_overrides() => Err(error),
         Err(_) => {
             tracing::warn!("a reset is not in the audit trail: the database cannot be reached");
             Ok(None)

@@ -59,7 +59,7 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let store = call.app.counters().state();
     let store_error = store.trouble();
     let catalog = call.app.config_sync().state();
-    let catalog_error = catalog.trouble();
+    let catalog_error = catalog.problem();
     let data_dir_error = call.app.persistence_status().trouble();
     let is_fine = config_error.is_none() && catalog_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {

@@ -57,7 +57,7 @@ impl DatabaseSettings {
     }
 
     /// Whether it is a file of this machine, which no other node follows.
-    pub fn is_of_this_node(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
         written.is_none_or(|settings| settings.engine() == Engine::Sqlite)
     }
@@ -126,7 +126,7 @@ mod tests {
         let settings = read("");
         assert_eq!(settings, DatabaseSettings::default());
         assert_eq!(settings.sql(Path::new("/data")).describe(), "SQLite database /data/tollgate.db");
-        assert!(settings.is_of_this_node());
+        assert!(settings.is_local());
     }
 
     #[test]
@@ -142,7 +142,7 @@ mod tests {
             (sql.statement_timeout, settings.poll_every),
             (Duration::from_secs(9), Duration::from_millis(500))
         );
-        assert!(!settings.is_of_this_node());
+        assert!(!settings.is_local());
     }
 
     #[test]
