@@ -16,7 +16,7 @@ use super::set::RuleSet;
 use crate::accounts::{AccountOverride, BlockPosition, ResolvedRequest};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, SubjectHasher, Tenant, tag};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
 /// The most limits of rules that one request is charged. A key's own numbers, which stand in the place of one rule, have
@@ -173,9 +173,25 @@ impl RuleSet {
         Some(own).filter(|_| !is_set)
     }
 
-    /// The numbers in whose place those of a check's own stand, if any would: those of the first limit that counts the
-    /// client of the request. No counter is asked and no block of the accounts heeded, so they are the same whether or not
-    /// the client is kept out. A rule that blocks ends the walk here too.
+    /// Completes an override sent with a check from the limit in force. Returns `None` if the override is empty.
+    ///
+    /// # Errors
+    /// When the combined values are not a valid limit.
+    pub fn complete_override(
+        &self,
+        request: &Request<'_>,
+        sent: &LimitOverride,
+    ) -> Result<Option<Limit>, LimitError> {
+        if sent.is_empty() {
+            return Ok(None);
+        }
+        sent.complete(self.limit_in_force(request).as_ref()).map(Some)
+    }
+
+    /// The limit that an override sent with the request replaces: the first one that counts the request's client.
+    ///
+    /// It depends on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
+    /// blocks ends the evaluation here too.
     pub fn limit_in_force(&self, request: &Request<'_>) -> Option<Limit> {
         let request = Request { limit_override: None, ..request.clone() };
         let mut scratch = Scratch::default();
