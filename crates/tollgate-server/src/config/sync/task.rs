@@ -240,7 +240,7 @@ impl SyncTask {
             Changes::Unchanged => {}
             Changes::Changed { version, items, events } => {
                 if apply_changes(sync, limiter, clock.now(), version, &items).await {
-                    self.reload.retry_after_clash().await;
+                    self.reload.retry_after_conflict().await;
                 }
                 for event in &events {
                     self.replay_reset(event).await;
@@ -258,7 +258,7 @@ impl SyncTask {
         rules.accounts().normalization() != rules.normalization().ids
     }
 
-    /// Whether several items may apply to the same client, so that the changed ones do not tell what is in force.
+    /// Whether several items may apply to the same client, so that the changed ones alone do not determine what is in force.
     fn has_other_ids(&self, changed: &[ItemState]) -> bool {
         let rules = self.parts.limiter.rules();
         self.parts.sync.has_other_ids.load(Ordering::Relaxed)
@@ -277,7 +277,7 @@ impl SyncTask {
         info!(version, "reloaded the whole configuration");
         warn_if_older(version, Some(previous));
         put_in_force(sync, limiter, clock.now(), configuration, Source::Database);
-        self.reload.retry_after_clash().await;
+        self.reload.retry_after_conflict().await;
         for entry in resets.iter().filter(|entry| entry.version > previous && entry.version <= version) {
             self.replay_reset(entry).await;
         }
