@@ -4,22 +4,28 @@ pub(crate) mod metrics;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
 
-use tollgate::Limiter;
+use tollgate::RuleSet;
 use tollgate::record::{Record, RecordSink};
 
 use self::metrics::Metrics;
 use self::traffic_sample::TrafficSample;
 use self::usage::Usage;
-use crate::counters::Counters;
 
-/// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
-
-/// The sinks of decision records.
+/// Everything that records decisions.
 pub(crate) struct Records {
     pub(crate) metrics: Metrics,
     pub(crate) usage: Usage,
     pub(crate) traffic_sample: TrafficSample,
+}
+
+impl Records {
+    pub(crate) fn new(rules: &RuleSet) -> Self {
+        Records {
+            metrics: Metrics::new(rules),
+            usage: Usage::default(),
+            traffic_sample: TrafficSample::default(),
+        }
+    }
 }
 
 impl RecordSink for Records {

@@ -17,7 +17,7 @@ use super::snapshot::Configuration;
 use super::{ConfigSync, Source, items};
 use crate::config::normalize;
 use crate::config::override_record::OverrideRecord;
-use crate::records::ServiceLimiter;
+use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
 pub(super) type ItemState = (ItemId, Option<StoredItem>);

@@ -15,7 +15,7 @@ use super::snapshot::{self, Configuration};
 use super::{ConfigSync, SECRET_DIFFERS, Source, resets};
 use crate::config::normalize;
 use crate::config::reload::ReloadHandle;
-use crate::records::ServiceLimiter;
+use crate::counters::ServiceLimiter;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
