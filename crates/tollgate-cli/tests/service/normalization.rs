@@ -1,4 +1,4 @@
-//! Which spellings of a request's facts are one, wherever a request meets them.
+//! Normalization of identifiers, paths and methods on every surface.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,7 +18,7 @@ normalize = { user_id = "nfc+casefold", tenant = "nfc+casefold", login = "nfc+ca
 /// One user in four spellings.
 const SPELLINGS: [&str; 4] =
     ["Zo\u{eb} Stra\u{df}e", "zoe\u{308} strasse", "ZO\u{cb} STRASSE", "zo\u{eb} strasse"];
-/// As all of them are read.
+/// The normalized spelling.
 const READ: &str = SPELLINGS[3];
 
 fn escaped(text: &str) -> String {
@@ -74,9 +74,9 @@ fn normalization_applies_to_every_surface() {
     let batch: Vec<Value> = SPELLINGS.map(|name| json!({ "user_id": name, "endpoint": "/x" })).into();
     let answer = service.post("/v1/rate-limit/batch-check", &json!({ "checks": batch }).to_string()).json();
     let remaining = |item: &Value| item["remaining"].as_u64().unwrap();
-    let told: Vec<u64> = answer["results"].as_array().unwrap().iter().map(remaining).collect();
-    assert_eq!(told, [4, 3, 2, 1]);
-    assert_eq!(answer["results"][0]["user_id"], SPELLINGS[0], "as it was asked");
+    let message: Vec<u64> = answer["results"].as_array().unwrap().iter().map(remaining).collect();
+    assert_eq!(message, [4, 3, 2, 1]);
+    assert_eq!(answer["results"][0]["user_id"], SPELLINGS[0], "as it was sent");
     for name in SPELLINGS {
         let status = service.get(&format!("/v1/rate-limit/status?user_id={}&endpoint=/x", escaped(name)));
         assert_eq!(status.json()["remaining"], 1, "{}", status.text);
@@ -214,7 +214,7 @@ fn rules_match_users_in_every_spelling() {
 #[test]
 fn id_above_256_bytes_when_normalized_is_rejected() {
     let service = Service::with_config(FOLDING);
-    // Each is three bytes, and five when it is folded.
+    // Each has three bytes, and five when normalized.
     let long = "\u{1f80}".repeat(60);
     for (fact, field) in [("user_id", "user_id"), ("tenant", "tenant"), ("login", "login")] {
         let refused = check(&service, &json!({ "ip": "192.0.2.1", fact: long }));
