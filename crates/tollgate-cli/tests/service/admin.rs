@@ -491,7 +491,7 @@ fn concurrent_rule_writes_stay_consistent() {
     let others: Vec<&str> = answers.iter().map(|answer| &*answer.text).collect();
     assert_eq!((count(201), count(400) + count(503)), (3, 9), "{others:?}");
     let ready = service.get("/readyz").json();
-    assert_eq!((&ready["status"], &ready["catalog_error"]), (&json!("ready"), &Value::Null), "{ready}");
+    assert_eq!((&ready["status"], &ready["database_error"]), (&json!("ready"), &Value::Null), "{ready}");
 }
 
 #[test]

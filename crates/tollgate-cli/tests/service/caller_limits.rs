@@ -75,7 +75,7 @@ fn batch_above_the_limit_gets_no_retry_after() {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
         let reason = answer.json()["error"]["details"]["reason"].clone();
-        assert_eq!(reason, "this service takes at most 10 checks at once from a caller, not 11");
+        assert_eq!(reason, "must have at most 10 checks (limit of the caller, [callers]), not 11");
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
@@ -225,7 +225,7 @@ fn limited_caller_is_logged_once_and_cli_fails() {
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
-    assert!(text.contains("you, the caller"), "{text}");
+    assert!(text.contains("the caller exceeded its own limit"), "{text}");
 }
 
 /// Repeats a request on one connection until stopped or until enough responses arrived.

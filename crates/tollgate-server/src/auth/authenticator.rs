@@ -15,7 +15,6 @@ use super::throttle::AuthThrottle;
 use crate::config::settings::{AuthSettings, Caller as CallerSettings};
 use crate::config::sync::ConfigSync;
 use crate::counters::ServiceLimiter;
-use crate::counters::ServiceLimiter;
 use crate::http::error::{ApiError, Code};
 use crate::runtime::clock::Clock;
 
