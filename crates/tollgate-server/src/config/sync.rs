@@ -168,7 +168,7 @@ impl ConfigSync {
     /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.
     pub(crate) async fn wait_until_applied(&self, counters: &Counters, version: u64) -> bool {
         if let Some(redis) = counters.redis().cloned() {
-            tokio::spawn(async move { redis.notify_change().await });
+            tokio::spawn(async move { redis.fleet().notify_change().await });
         }
         self.poll_now();
         let mut versions = self.version.subscribe();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
-use tollgate_stores::redis::RedisCounters;
 use tollgate_stores::sql::{ChangeListener, Changes, Database, DatabaseError, Engine, KeySecretCheck};
 use tracing::{error, info, warn};
 
@@ -197,7 +196,7 @@ impl SyncTask {
     async fn run(&mut self, database: Database) {
         let mut listener = database.change_listener();
         let mut notifications =
-            self.parts.limiter.counters().redis().map(RedisCounters::change_notifications);
+            self.parts.limiter.counters().redis().map(|redis| redis.fleet().change_notifications());
         loop {
             self.wait_for_change(&mut listener, &mut notifications).await;
             match self.poll(&database).await {
