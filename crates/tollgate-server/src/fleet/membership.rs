@@ -4,15 +4,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
+use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::config::override_record::OverrideRecord;
 use crate::runtime::data_dir::DataDir;
 
 const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";
@@ -107,7 +107,7 @@ impl Member {
         }
         let lost = Fleet::data_lost_between(self.applied_version, version);
         // Where the database stores per-user limits, config sync applies them.
-        if self.app.config_sync().keeps_limits() {
+        if self.app.config_sync().stores_overrides() {
             if lost {
                 warn!("{DATA_LOST}: counters start from zero");
             }
@@ -185,14 +185,15 @@ impl Member {
 
 /// Whether our limit was set later than theirs, both as stored on Redis. One that cannot be read was set by a newer version.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at = |text| serde_json::from_str::<SharedLimit>(text).ok().map(|limit| limit.updated_at_micros);
+    let set_at =
+        |text| serde_json::from_str::<OverrideRecord>(text).ok().map(|record| record.updated_at_micros);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Applies the per-user limits that the nodes share.
 fn apply(app: &App, config: &[(String, String)]) {
     let parse = |(field, json): &(String, String)| {
-        let limit = serde_json::from_str::<SharedLimit>(json).ok().and_then(|limit| limit.parse());
+        let limit = serde_json::from_str::<OverrideRecord>(json).ok().and_then(|record| record.to_override());
         if limit.is_none() {
             warn!(field, "cannot read a per-user limit set by another node; it may run a newer version");
         }
@@ -227,40 +228,5 @@ fn field_of(limit: &Override) -> String {
 }
 
 fn json_of(limit: &Override) -> String {
-    serde_json::to_string(&SharedLimit::from(limit)).unwrap_or_default()
-}
-
-/// A limit for one user and endpoint, as stored on Redis.
-#[derive(Serialize, Deserialize)]
-struct SharedLimit {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
-}
-
-impl SharedLimit {
-    fn from(limit_of_user: &Override) -> Self {
-        let limit = &limit_of_user.limit.limit;
-        SharedLimit {
-            user: limit_of_user.user.to_string(),
-            endpoint: limit_of_user.endpoint.to_string(),
-            requests: limit.requests(),
-            window_micros: limit.window_length().as_micros(),
-            algorithm: limit.algorithm().as_str().to_owned(),
-            burst: limit.burst(),
-            updated_at_micros: limit_of_user.updated_at.as_micros(),
-        }
-    }
-
-    fn parse(&self) -> Option<Override> {
-        let window = Window::Length(Span::from_micros(self.window_micros));
-        let algorithm = Algorithm::parse(&self.algorithm)?;
-        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
-        let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
-        Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(self.updated_at_micros)))
-    }
+    serde_json::to_string(&OverrideRecord::from(limit)).unwrap_or_default()
 }

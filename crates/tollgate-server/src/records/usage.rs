@@ -257,13 +257,13 @@ mod tests {
     fn next_process_keeps_the_batch_number() {
         let usage = Usage::default();
         let mut flusher = Flusher::new("first".to_owned());
-        assert_eq!(flusher.unsent(&usage, |user| user), None);
+        assert_eq!(flusher.unsent(&usage), None);
         usage.note_user("alice", true, at(3, 4));
         usage.note_key("abc", false, at(3, 5));
-        let unsent = flusher.unsent(&usage, |user| user).unwrap();
+        let unsent = flusher.unsent(&usage).unwrap();
         let mut next = Flusher::new("second".to_owned());
         assert!(next.load(&unsent));
-        assert_eq!(next.unsent(&Usage::default(), |user| user).unwrap(), unsent);
+        assert_eq!(next.unsent(&Usage::default()).unwrap(), unsent);
         let text = String::from_utf8(unsent).unwrap();
         assert!(
             text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#),

@@ -151,20 +151,22 @@ async fn serve_until(
     app.set_reload(reload.clone());
 
     let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
-    let mut tasks =
-        Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.watch(FILE_POLL_EVERY))]);
+    let mut tasks = Tasks(vec![
+        tokio::spawn(sweep(Arc::clone(&app))),
+        tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
+    ]);
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
-    tasks.0.extend(spawn_background_tasks(&app, &data_dir));
+    tasks.0.extend(spawn_background_tasks(&app, &data_dir, &reload));
     // Clients that connect now wait in the backlog, so the first decision uses the whole configuration.
-    app.config_sync().settled(CONFIG_LOAD_TIMEOUT).await;
+    app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
     warn_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
-    let config_problem = app.config_sync().state().trouble();
+    let config_problem = app.config_sync().state().problem();
     ready(Ready { settings, address, new_admin_key, store_problem: store.trouble(), config_problem });
 
     let end = async {
@@ -186,7 +188,7 @@ async fn serve_until(
 async fn close(saver: Saver) -> Result<(), ServeError> {
     let outcome = saver.save().await;
     let Saver { app, data_dir } = saver;
-    sync::close(&app, &data_dir).await;
+    sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
     reconcile::shut_down(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
@@ -208,13 +210,17 @@ fn warn_if_open(address: SocketAddr, open_checks: bool) {
 }
 
 /// Tasks that talk to other nodes and to the database.
-fn spawn_background_tasks(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 6] {
+fn spawn_background_tasks(
+    app: &Arc<App>,
+    data_dir: &Arc<DataDir>,
+    reload: &ReloadHandle,
+) -> [JoinHandle<()>; 6] {
     [
         tokio::spawn(reconcile::run(Arc::clone(app))),
         tokio::spawn(membership::apply_resets(Arc::clone(app))),
         tokio::spawn(membership::run(Arc::clone(app), Arc::clone(data_dir))),
-        tokio::spawn(sync::follow(Arc::clone(app), Arc::clone(data_dir))),
-        tokio::spawn(sync::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
+        tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),
     ]
 }

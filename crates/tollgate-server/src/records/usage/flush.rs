@@ -46,17 +46,12 @@ impl Flusher {
     }
 
     /// Sends pending batches and new usage. Returns whether all of it was stored.
-    pub(crate) async fn flush(
-        &mut self,
-        usage: &Usage,
-        database: &Database,
-        stored_as: impl Fn(String) -> String,
-    ) -> bool {
+    pub(crate) async fn flush(&mut self, usage: &Usage, database: &Database) -> bool {
         // Older batches first. Until they are stored, new usage keeps adding up in memory.
         if !self.send(usage, database).await {
             return false;
         }
-        self.collect(usage, stored_as);
+        self.collect(usage);
         self.send(usage, database).await
     }
 
@@ -77,11 +72,8 @@ impl Flusher {
     }
 
     /// Turns the counts into batches.
-    fn collect(&mut self, usage: &Usage, stored_as: impl Fn(String) -> String) {
+    fn collect(&mut self, usage: &Usage) {
         let (mut users, mut keys) = usage.take();
-        for delta in &mut users {
-            delta.user = stored_as(std::mem::take(&mut delta.user));
-        }
         while !users.is_empty() || !keys.is_empty() {
             let users: Vec<UserUsageDelta> = users.drain(..users.len().min(BATCH_MAX)).collect();
             let keys: Vec<KeyUsageDelta> = keys.drain(..keys.len().min(BATCH_MAX - users.len())).collect();
@@ -91,8 +83,8 @@ impl Flusher {
     }
 
     /// The batches that are not stored yet, for the next process.
-    pub(crate) fn unsent(&mut self, usage: &Usage, stored_as: impl Fn(String) -> String) -> Option<Vec<u8>> {
-        self.collect(usage, stored_as);
+    pub(crate) fn unsent(&mut self, usage: &Usage) -> Option<Vec<u8>> {
+        self.collect(usage);
         let unsent: Vec<Batch> = self.pending.iter().map(Batch::from).collect();
         if unsent.is_empty() { None } else { serde_json::to_vec(&unsent).ok() }
     }
