@@ -3,5 +3,6 @@
 pub(crate) mod normalize;
 pub(crate) mod override_record;
 pub mod reload;
+pub(crate) mod rule_json;
 pub mod settings;
 pub(crate) mod sync;
