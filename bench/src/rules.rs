@@ -26,12 +26,12 @@ pub fn one_of_ten_applies() -> Result<RuleSet> {
     ] {
         write_rule(&mut text, name, when)?;
     }
-    write_rule(&mut text, "everybody", "")?;
+    write_rule(&mut text, "default", "")?;
     Ok(RuleSet::from_toml(&text)?)
 }
 
 /// A set of `count` rules, in equal parts by endpoint and tier, by tenant, by descriptor and by user, and one
-/// for everybody.
+/// that matches every request.
 pub fn many(count: usize) -> Result<RuleSet> {
     let mut text = String::new();
     for number in 0..count.saturating_sub(1) {
@@ -45,7 +45,7 @@ pub fn many(count: usize) -> Result<RuleSet> {
         };
         write_rule(&mut text, &format!("rule-{number}"), &when)?;
     }
-    write_rule(&mut text, "everybody", "")?;
+    write_rule(&mut text, "default", "")?;
     Ok(RuleSet::from_toml(&text)?)
 }
 
@@ -124,7 +124,7 @@ mod tests {
         let user = Some(Id::parse("alice").unwrap());
         let request = Request { user, ..Request::new(Endpoint::parse("/api/v1/items").unwrap()) };
         let decision = limiter.check_now(&request, Timestamp::from_secs(1));
-        assert_eq!(decision.rule_name(), Some("everybody"));
+        assert_eq!(decision.rule_name(), Some("default"));
         assert_eq!(decision.reports.len(), 1);
     }
 }

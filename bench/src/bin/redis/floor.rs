@@ -44,11 +44,11 @@ impl Floor {
 
     /// Whether a request of a client is admitted.
     pub async fn decide(&self, client: usize) -> Result<bool> {
-        let (answer, told) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*self.hash).arg(1).arg(key(client)).arg(self.limit.as_slice());
         self.jobs.send(Job { command, answer }).await?;
-        match told.await? {
+        match reply.await? {
             Value::Array(items) => Ok(items.first() == Some(&Value::Int(1))),
             other => bail!("the floor's script answered {other:?}"),
         }
