@@ -19,6 +19,7 @@ use super::export::{ITEMS_MAX, KINDS, kinds};
 use super::{parse, preconditions, render};
 use crate::api::config::ConfigBody;
 use crate::config::sync;
+use crate::config::sync::normalize::normalize_item;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::response;
 use crate::http::{Call, Response};
@@ -187,7 +188,7 @@ fn section(
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
         let item = read_one(one, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = normalize_item(item, rules.normalization());
         let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
         note(one, &item, &mut known);
         Some(item)

@@ -1,18 +1,20 @@
 //! `/v1/rate-limit/config`: numbers for one user on one endpoint.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
-use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
+use tollgate::{Id, Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
 use crate::check::request::{endpoint, id, numbers, strategy, too_long};
-use crate::config::sync::{self, items::limit_of};
+use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -114,7 +116,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+        return call.try_limit(ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
     let being_set = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
@@ -147,9 +149,8 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     if query.dry_run.is_some() {
         return Err(json::unknown("dry_run"));
     }
-    let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
-    let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
+    let found = query.find(&rules)?;
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
@@ -167,10 +168,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
-    let (user, endpoint) = query.parse()?;
-    let found = call.app.limiter().rules().overrides().get(user.as_str(), endpoint.as_str()).cloned();
-    let found = found.ok_or_else(not_found)?;
-    // By the spelling that they were set in: so they are kept.
+    let found = Arc::clone(query.find(&call.app.limiter().rules())?);
     let (user, endpoint) = (&*found.user, &*found.endpoint);
     if call.wants_dry_run()? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
@@ -187,16 +185,15 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// Numbers for the user and the endpoint of a request: under the names that they have if there are some, and else as they are
-/// read. Nothing without a user.
+/// The override to set for the user and the endpoint of a request. Nothing without a user.
 fn numbers_to_set(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
     let mut scratch = Scratch::default();
-    let read = rules.read(request, &mut scratch);
-    let new = Override::new(read.user?, &read.endpoint, limit, now);
+    let normalized = rules.normalize(request, &mut scratch);
+    let new = Override::new(normalized.user?, &normalized.endpoint, limit, now);
     let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
-    // After a loss the numbers that were set later hold, so these are later, whatever the clocks of nodes say.
+    // After a loss the override set later wins, so this one must be later, whatever the clocks of nodes say.
     let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
-    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), updated_at, ..new })
+    Some(Override { updated_at, ..new })
 }
 
 /// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,
@@ -213,7 +210,7 @@ async fn keep(
         return Ok(None);
     }
     let write = match numbers {
-        Some(numbers) => ItemWrite::Put(Item::Limit(limit_of(numbers))),
+        Some(numbers) => ItemWrite::Put(Item::Limit(numbers.into())),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
@@ -230,10 +227,13 @@ async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str)
 }
 
 impl ConfigQuery {
-    fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
+    fn find<'r>(&self, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
         let user =
             Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
-        Ok((user, endpoint(&self.endpoint)?))
+        let normalization = rules.normalization();
+        let user = normalization.ids.user.normalize(user.as_str());
+        let endpoint = normalization.normalize_endpoint(endpoint(&self.endpoint)?);
+        rules.overrides().get(&user, endpoint.as_str()).ok_or_else(not_found)
     }
 }
 
@@ -272,7 +272,7 @@ fn not_found() -> ApiError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate::Algorithm;
+    use tollgate::{Algorithm, Endpoint};
 
     use super::*;
 

@@ -12,7 +12,7 @@ mod apply;
 mod database_rules;
 mod follow;
 pub(crate) mod items;
-pub(crate) mod other_forms;
+pub(crate) mod normalize;
 mod preview;
 pub(crate) mod resets;
 pub(crate) mod snapshot;
@@ -34,7 +34,6 @@ use tracing::warn;
 use self::database_rules::DatabaseRules;
 pub(crate) use self::database_rules::FileRules;
 pub(crate) use self::follow::follow;
-use self::other_forms::OtherForms;
 pub(crate) use self::usage::{close, flush_usage};
 use crate::app::App;
 use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
@@ -63,8 +62,6 @@ pub(crate) struct ConfigSync {
     /// Whether keys are known at all: from the database, or from the last snapshot.
     has_keys: AtomicBool,
     rules: Mutex<Rules>,
-    /// What the database holds in another spelling than it is read in.
-    other_forms: ArcSwap<OtherForms>,
     state: ArcSwap<SyncState>,
     /// The version in force here.
     version: watch::Sender<u64>,
@@ -162,7 +159,6 @@ impl ConfigSync {
                 book: DatabaseRules::default(),
                 good: DatabaseRules::default(),
             }),
-            other_forms: ArcSwap::default(),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),
             settled: watch::Sender::new(false),

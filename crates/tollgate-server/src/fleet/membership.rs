@@ -5,11 +5,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
+use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
-use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::RedisCounters;
 use tracing::{info, warn};
 
@@ -176,20 +175,20 @@ impl Member {
 
 /// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    let set_at = |text| serde_json::from_str::<Override>(text).ok().map(|set| set.updated_at);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Puts the numbers that any node has set in force here.
 fn take_over(app: &App, config: &[(String, String)]) {
     let read = |(name, text): &(String, String)| {
-        let numbers = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check());
+        let numbers = serde_json::from_str::<Override>(text).ok();
         if numbers.is_none() {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
         numbers
     };
-    let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(read));
+    let next: Overrides = config.iter().filter_map(read).collect();
     if *app.limiter().rules().overrides().as_ref() != next {
         info!(count = next.len(), "numbers set for single users follow those of the fleet");
         app.limiter().update_overrides(|_| next.clone());
@@ -218,40 +217,5 @@ fn name_of(numbers: &Override) -> String {
 }
 
 fn text_of(numbers: &Override) -> String {
-    serde_json::to_string(&Numbers::of(numbers)).unwrap_or_default()
-}
-
-/// Numbers for one user on one endpoint, as nodes tell each other.
-#[derive(Serialize, Deserialize)]
-struct Numbers {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
-}
-
-impl Numbers {
-    fn of(numbers: &Override) -> Self {
-        let limit = &numbers.limit.limit;
-        Numbers {
-            user: numbers.user.to_string(),
-            endpoint: numbers.endpoint.to_string(),
-            requests: limit.requests(),
-            window_micros: limit.window_length().as_micros(),
-            algorithm: limit.algorithm().as_str().to_owned(),
-            burst: limit.burst(),
-            updated_at_micros: numbers.updated_at.as_micros(),
-        }
-    }
-
-    fn check(&self) -> Option<Override> {
-        let window = Window::Length(Span::from_micros(self.window_micros));
-        let algorithm = Algorithm::parse(&self.algorithm)?;
-        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
-        let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
-        Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(self.updated_at_micros)))
-    }
+    serde_json::to_string(numbers).unwrap_or_default()
 }

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
+use tollgate::rules::overrides::UserEndpointLimit;
 
 pub(super) mod list;
 mod row;
@@ -301,23 +302,6 @@ pub struct BlockItem {
     pub reason: String,
     /// Until when, in microseconds since 1970; for ever if nothing is said.
     pub until_micros: Option<u64>,
-}
-
-/// Numbers for one user on one endpoint, as they are stored. Whether they make a limit is for the library to say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserEndpointLimit {
-    /// The user: 1 to 256 bytes.
-    pub user: String,
-    /// The endpoint in its normal form: 1 to 2048 bytes.
-    pub endpoint: String,
-    /// Requests per window.
-    pub requests: u32,
-    /// The window in microseconds.
-    pub window_micros: u64,
-    /// The name of the algorithm.
-    pub algorithm: String,
-    /// What a bucket holds, if not `requests`.
-    pub burst: Option<u32>,
 }
 
 /// An item in the database.

@@ -1,103 +1,48 @@
 //! Puts what the database holds in force.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate::accounts::{Accounts, AccountsEditor};
+use tollgate::accounts::Accounts;
 use tollgate::identity::Normalization;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
-use super::other_forms::read_as;
+use super::database_rules::DatabaseRules;
+use super::normalize::normalize_id;
 use super::snapshot::Configuration;
 use super::{Rules, Source, items};
 use crate::app::App;
 
-/// Everything, at one version, for requests that are read so.
+/// Reads the whole configuration at one version.
 pub(super) async fn load(
     database: &Database,
-    spelling: &Normalization,
+    normalization: &Normalization,
 ) -> Result<Configuration, DatabaseError> {
-    let mut loading = Loading {
-        configuration: Configuration::default(),
-        accounts: Accounts::with_normalization(spelling.ids).edit(),
-        limits: HashMap::new(),
-    };
-    let mut spelled_otherwise = Vec::new();
+    let mut rules = DatabaseRules::default();
+    let (mut accounts, mut overrides, mut not_normalized) = (Accounts::default().edit(), Vec::new(), 0_u64);
     let version = database
         .load(|stored: StoredItem| {
             let id = stored.item.id();
-            let read = if spelling.is_exact() { id.clone() } else { read_as(&id, spelling) };
-            if read == id {
-                loading.put(read, &stored);
-            } else {
-                spelled_otherwise.push((read, stored));
+            not_normalized += u64::from(normalize_id(&id, normalization) != id);
+            match &stored.item {
+                Item::Rule(_) | Item::Tier(_) => drop(rules.put(&stored.item)),
+                Item::Limit(limit) => overrides.extend(limit.to_override(set_at(&stored))),
+                item => drop(items::put(&mut accounts, item)),
             }
         })
         .await?;
-    // Behind all that are spelled as they are read, because those count.
-    for (read, stored) in spelled_otherwise {
-        let is_known = loading.knows(&read);
-        if !is_known || matches!(read, ItemId::Block { .. }) {
-            loading.put(read.clone(), &stored);
-        }
-        loading.configuration.other_forms.note(read, stored.item.id(), is_known);
+    if not_normalized > 0 {
+        warn!(
+            items = not_normalized,
+            "stored items have ids that are not normalized (identity.normalize) and match no request: export them and \
+             import them with prune"
+        );
     }
-    Ok(loading.finish(version))
-}
-
-/// A configuration that is being read.
-struct Loading {
-    configuration: Configuration,
-    accounts: AccountsEditor,
-    /// Numbers of single users, by what user and endpoint are read as.
-    limits: HashMap<ItemId, Override>,
-}
-
-impl Loading {
-    fn put(&mut self, read: ItemId, stored: &StoredItem) {
-        match &stored.item {
-            Item::Rule(_) | Item::Tier(_) => drop(self.configuration.book.put(&stored.item)),
-            Item::Limit(limit) => {
-                if let Some(numbers) = items::override_of(limit, set_at(stored)) {
-                    self.limits.insert(read, numbers);
-                }
-            }
-            // Of two blocks of one client the longer one keeps it out.
-            Item::Block(block) if items::lasts_longer(self.accounts.accounts(), block) => {}
-            item => drop(items::put(&mut self.accounts, item)),
-        }
-    }
-
-    /// Whether there is one already that is read so.
-    fn knows(&self, read: &ItemId) -> bool {
-        match read {
-            ItemId::Quota(user) => self.accounts.accounts().user(user).is_some(),
-            ItemId::Block { kind, subject } => items::is_blocked(self.accounts.accounts(), *kind, subject),
-            read => self.limits.contains_key(read),
-        }
-    }
-
-    fn finish(self, version: u64) -> Configuration {
-        let Loading { configuration, accounts, limits } = self;
-        let several = configuration.other_forms.several();
-        if several > 0 {
-            warn!(
-                several,
-                "items of the database are there in several spellings that are read as one (identity.normalize): of each the one \
-                 counts that is spelled as it is read"
-            );
-        }
-        Configuration {
-            version,
-            accounts: accounts.finish(),
-            overrides: limits.into_values().collect(),
-            ..configuration
-        }
-    }
+    let overrides = overrides.into_iter().collect();
+    Ok(Configuration { version, book: rules, overrides, accounts: accounts.finish() })
 }
 
 fn set_at(stored: &StoredItem) -> Timestamp {
@@ -106,9 +51,8 @@ fn set_at(stored: &StoredItem) -> Timestamp {
 
 /// A whole configuration takes the place of what is in force.
 pub(super) fn put_in_force(app: &App, configuration: Configuration, source: Source) {
-    let Configuration { version, book, overrides, accounts, other_forms } = configuration;
+    let Configuration { version, book, overrides, accounts } = configuration;
     let catalog = app.config_sync();
-    catalog.other_forms.store(Arc::new(other_forms));
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut rules = catalog.rules.lock();
     rules.book = book;
@@ -151,7 +95,6 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
         let accounts = accounts.finish();
         app.limiter().update_accounts(|_| accounts.clone());
     }
-    forget_spellings(app, changed);
     if catalog.keeps_limits {
         take_over_limits(app, changed).await;
     }
@@ -161,16 +104,6 @@ pub(super) async fn take_over(app: &App, version: u64, changed: &[(ItemId, Optio
     }
     info!(version, changes = changed.len(), "changes of the configuration are in force");
     catalog.version.send_replace(version);
-}
-
-/// What is gone and comes back is spelled as it is read.
-fn forget_spellings(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
-    let gone: Vec<&ItemId> =
-        changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
-    let (rules, others) = (app.limiter().rules(), &app.config_sync().other_forms);
-    if let Some(next) = others.load().without(&gone, rules.normalization()) {
-        others.store(Arc::new(next));
-    }
 }
 
 /// Whether rules or tiers are among them.
@@ -246,7 +179,7 @@ pub(super) async fn compare(app: &App, database: &Database) -> Result<(), Databa
 
 fn numbers_of(stored: &StoredItem) -> Option<Override> {
     match &stored.item {
-        Item::Limit(limit) => items::override_of(limit, set_at(stored)),
+        Item::Limit(limit) => limit.to_override(set_at(stored)),
         _ => None,
     }
 }

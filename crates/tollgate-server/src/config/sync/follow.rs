@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
 use tollgate_stores::redis::RedisCounters;
-use tollgate_stores::sql::{
-    ChangeListener, Changes, Database, DatabaseError, Engine, ItemId, KeySecretCheck, StoredItem,
-};
+use tollgate_stores::sql::{ChangeListener, Changes, Database, DatabaseError, Engine, KeySecretCheck};
 use tracing::{error, info, warn};
 
 use super::apply::{compare, load, put_in_force, take_over};
@@ -219,8 +217,6 @@ impl Follower {
         let changes = database.changes_since(self.app.config_sync().version());
         let changes = tokio::time::timeout(ANSWER_PATIENCE, changes).await;
         match changes.map_err(|_| Outage::Silent)?? {
-            _ if self.reads_otherwise() => self.read_again(database).await?,
-            Changes::Changed { items, .. } if !self.can_be_told(&items) => self.read_again(database).await?,
             Changes::Unchanged => {}
             Changes::Changed { version, items, events } => {
                 take_over(&self.app, version, &items).await;
@@ -234,25 +230,11 @@ impl Follower {
         Ok(compared.map_err(|_| Outage::Silent)??)
     }
 
-    /// Whether the accounts were made for requests that were read otherwise: settings have changed, or they are from disk.
-    fn reads_otherwise(&self) -> bool {
-        let rules = self.app.limiter().rules();
-        rules.accounts().normalization() != rules.normalization().ids
-    }
-
-    /// Whether these changes alone tell what is in force after them. Where there are several spellings of one item they do not.
-    fn can_be_told(&self, changed: &[(ItemId, Option<StoredItem>)]) -> bool {
-        let rules = self.app.limiter().rules();
-        let others = self.app.config_sync().other_forms.load();
-        let spelling = rules.normalization();
-        spelling.is_exact() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
-    }
-
     /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
     async fn read_again(&self, database: &Database) -> Result<(), Outage> {
         let followed = self.app.config_sync().version();
-        let spelling = self.app.limiter().rules().normalization().clone();
-        let configuration = load(database, &spelling).await?;
+        let normalization = self.app.limiter().rules().normalization().clone();
+        let configuration = load(database, &normalization).await?;
         let version = configuration.version;
         // Asked for first: once the version is in force nobody asks for them again.
         let resets = resets::latest(database, RESETS_MAX).await?;
@@ -307,8 +289,8 @@ async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseE
     let database = Database::connect(app.config_sync().sql.clone()).await?;
     database.migrate().await?;
     app.config_sync().update_state(|state| state.is_loading = true);
-    let spelling = app.limiter().rules().normalization().clone();
-    let loaded = load(&database, &spelling).await;
+    let normalization = app.limiter().rules().normalization().clone();
+    let loaded = load(&database, &normalization).await;
     app.config_sync().update_state(|state| state.is_loading = false);
     Ok((database, loaded?))
 }

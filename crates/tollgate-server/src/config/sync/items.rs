@@ -2,10 +2,9 @@
 
 use std::net::IpAddr;
 
-use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, NewKey};
-use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Span, Timestamp, Window};
-use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem, UserEndpointLimit};
+use tollgate::Timestamp;
+use tollgate::accounts::{AccountsEditor, BlockTarget, NewKey};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem};
 use tracing::warn;
 
 use crate::auth::scope::{Scope, Scopes};
@@ -74,19 +73,6 @@ fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), Str
     Ok(())
 }
 
-/// Whether a block of the same client is known that lasts longer.
-pub(super) fn lasts_longer(accounts: &Accounts, than: &BlockItem) -> bool {
-    // In force at the beginning of time: in force or over, whatever the time is.
-    let known = blocked(than.kind, &than.subject).and_then(|who| accounts.block(who, Timestamp::default()));
-    let until = |until: Option<Timestamp>| until.map_or(u64::MAX, Timestamp::as_micros);
-    known.is_some_and(|known| until(known.until) > until(than.until_micros.map(Timestamp::from_micros)))
-}
-
-/// Whether there is a block of this client, in force or over.
-pub(super) fn is_blocked(accounts: &Accounts, kind: BlockKind, subject: &str) -> bool {
-    blocked(kind, subject).is_some_and(|who| accounts.block(who, Timestamp::default()).is_some())
-}
-
 fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
     Some(match kind {
         BlockKind::User => BlockTarget::User(subject),
@@ -98,26 +84,4 @@ fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
             BlockTarget::Ip(network.or_else(|| subject.parse::<IpAddr>().ok().map(Into::into))?)
         }
     })
-}
-
-/// Numbers for one user on one endpoint; nothing if they make no limit.
-pub(super) fn override_of(stored: &UserEndpointLimit, set_at: Timestamp) -> Option<Override> {
-    let window = Window::Length(Span::from_micros(stored.window_micros));
-    let algorithm = Algorithm::parse(&stored.algorithm)?;
-    let limit = Limit::with_options(algorithm, stored.requests, window, stored.burst, None).ok()?;
-    let (user, endpoint) = (Id::parse(&stored.user).ok()?, Endpoint::parse(&stored.endpoint).ok()?);
-    Some(Override::new(user, &endpoint, limit, set_at))
-}
-
-/// The same numbers, to be stored.
-pub(crate) fn limit_of(numbers: &Override) -> UserEndpointLimit {
-    let limit = &numbers.limit.limit;
-    UserEndpointLimit {
-        user: numbers.user.to_string(),
-        endpoint: numbers.endpoint.to_string(),
-        requests: limit.requests(),
-        window_micros: limit.window_length().as_micros(),
-        algorithm: limit.algorithm().as_str().to_owned(),
-        burst: limit.burst(),
-    }
 }

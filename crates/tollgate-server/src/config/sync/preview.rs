@@ -51,7 +51,7 @@ impl ConfigSync {
         for write in writes {
             match write {
                 ItemWrite::Put(Item::Limit(limit)) => {
-                    let new = items::override_of(limit, Timestamp::default());
+                    let new = limit.to_override(Timestamp::default());
                     overrides = new.map_or(overrides.clone(), |new| Arc::new(overrides.with(new)));
                 }
                 ItemWrite::Delete(ItemId::Limit { user, endpoint }) => {

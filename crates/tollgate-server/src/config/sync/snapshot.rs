@@ -8,14 +8,11 @@ use std::io::{self, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tollgate::Timestamp;
 use tollgate::accounts::Accounts;
 use tollgate::rules::overrides::{Override, Overrides};
-use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
+use tollgate_stores::sql::{Item, RuleItem, TierItem};
 
 use super::database_rules::DatabaseRules;
-use super::items;
-use super::other_forms::OtherForms;
 
 const MARK: &[u8; 8] = b"tgconf\0\x01";
 /// Rules and numbers for single users take far less.
@@ -41,7 +38,6 @@ pub(crate) struct Configuration {
     pub(super) book: DatabaseRules,
     pub(super) overrides: Overrides,
     pub(crate) accounts: Accounts,
-    pub(super) other_forms: OtherForms,
 }
 
 /// Everything but the accounts, which are many and have a form of their own.
@@ -52,7 +48,7 @@ struct Head {
     version: u64,
     rules: Vec<RuleEntry>,
     tiers: Vec<TierEntry>,
-    limits: Vec<LimitEntry>,
+    limits: Vec<Override>,
 }
 
 type Body = serde_json::Map<String, serde_json::Value>;
@@ -68,17 +64,6 @@ struct TierEntry {
     name: String,
     description: String,
     body: Body,
-}
-
-#[derive(Serialize, Deserialize)]
-struct LimitEntry {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
 }
 
 /// Writes a configuration of the database at `place`.
@@ -166,7 +151,7 @@ impl Head {
                 _ => {}
             }
         }
-        let limits = overrides.iter().map(LimitEntry::of).collect();
+        let limits = overrides.iter().cloned().collect();
         Head { place: place.to_owned(), version, rules, tiers, limits }
     }
 
@@ -178,26 +163,9 @@ impl Head {
         for TierEntry { name, description, body } in self.tiers {
             book.put(&Item::Tier(TierItem { name, description, body }));
         }
-        let overrides = self.limits.into_iter().filter_map(LimitEntry::into_override).collect();
-        let configuration =
-            Configuration { version: self.version, book, overrides, accounts, ..Configuration::default() };
+        let overrides = self.limits.into_iter().collect();
+        let configuration = Configuration { version: self.version, book, overrides, accounts };
         (self.place, configuration)
-    }
-}
-
-impl LimitEntry {
-    fn of(set: &Override) -> Self {
-        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } =
-            items::limit_of(set);
-        let updated_at_micros = set.updated_at.as_micros();
-        LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
-    }
-
-    fn into_override(self) -> Option<Override> {
-        let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } =
-            self;
-        let limit = UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst };
-        items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
     }
 }
 
@@ -205,7 +173,7 @@ impl LimitEntry {
 mod tests {
     use serde_json::json;
     use tollgate::accounts::NewKey;
-    use tollgate::{Endpoint, Id, Limit};
+    use tollgate::{Endpoint, Id, Limit, Timestamp};
 
     use super::*;
 

@@ -195,7 +195,7 @@ async fn numbers_that_are_put_in_force_late_do_not_stay_in_place_of_later_ones()
     // Ours were stored first and are put in force last.
     let late = || {
         let Item::Limit(ours) = limit("alice", 5) else { unreachable!() };
-        let ours = items::override_of(&ours, Timestamp::from_secs(1)).unwrap();
+        let ours = ours.to_override(Timestamp::from_secs(1)).unwrap();
         app.limiter().update_overrides(|now| now.with(ours.clone()));
         app.config_sync().compare_again("alice", "/x");
     };

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_stores::sql::ItemId;
 use tracing::{info, warn};
 
 use super::follow;
@@ -44,7 +43,7 @@ async fn take_up(app: &App, data_dir: &Arc<DataDir>) {
 async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     let Ok(database) = app.config_sync().database() else { return false };
     let mut flusher = app.config_sync().flusher.lock().await;
-    let arrived = flusher.flush(app.usage(), &database, |user| stored_as(app, user)).await;
+    let arrived = flusher.flush(app.usage(), &database).await;
     if arrived && flusher.has_taken_up() {
         flusher.forget_taken_up();
         let data_dir = Arc::clone(data_dir);
@@ -53,18 +52,12 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
     arrived
 }
 
-/// A user as the database knows it, where it was written before spellings were folded.
-fn stored_as(app: &App, user: String) -> String {
-    let (id, rules) = (ItemId::Quota(user), app.limiter().rules());
-    app.config_sync().stored_as(&id, rules.normalization()).to_string()
-}
-
 /// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.
 pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
     let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
     if all_arrived != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_PATIENCE, app.config_sync().flusher.lock()).await {
-            Ok(mut flusher) => flusher.left(app.usage(), |user| stored_as(app, user)),
+            Ok(mut flusher) => flusher.left(app.usage()),
             Err(_) => None,
         };
         if let Some(left) = left {

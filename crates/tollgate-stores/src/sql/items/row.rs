@@ -2,11 +2,13 @@
 
 use serde_json::{Map, Value as Json};
 
+use tollgate::rules::overrides::UserEndpointLimit;
+
 use super::rule_columns as body;
 use super::table::{Cell, Table};
 use super::{
     AccountLimits, BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem,
-    TierItem, UserEndpointLimit,
+    TierItem,
 };
 use crate::sql::engine::{Row, signed, unsigned};
 use crate::sql::error::{DatabaseError, ValueError};
