@@ -207,12 +207,12 @@ impl Draft {
     }
 
     /// The decision of a rule that blocks.
-    pub(crate) fn blocked(rule: u32) -> Self {
+    pub(crate) fn blocked_by_rule(rule: u32) -> Self {
         Draft::refused_by(Decider::Rule(rule))
     }
 
     /// The decision about somebody who is blocked.
-    pub(crate) fn barred(block: BlockPosition) -> Self {
+    pub(crate) fn blocked(block: BlockPosition) -> Self {
         Draft::refused_by(Decider::Block(block))
     }
 

@@ -130,7 +130,7 @@ pub(crate) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
         return dry_run(call, &[edit], refused).await;
     }
     let made = make(call, &[edit], refused).await?;
-    let is_new = made.changed.differences.iter().any(|difference| difference.before.is_none());
+    let is_new = made.changed.items.iter().any(|difference| difference.before.is_none());
     answer_with(call, &id, &made, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
 
@@ -196,7 +196,7 @@ impl Made {
     /// The item as it is now. What was just written is not looked up: a database that goes away at this moment must not make
     /// the change look as if it had not been made.
     pub(crate) async fn stored(&self, call: &Call, id: &ItemId) -> Result<StoredItem, ApiError> {
-        let mut differences = self.changed.differences.iter();
+        let mut differences = self.changed.items.iter();
         if let Some(ItemChange { before, after: Some(item), .. }) =
             differences.find(|difference| difference.id == *id)
         {
@@ -302,14 +302,14 @@ pub(crate) async fn write(
         None => database.change(by, now, edits).await?,
     };
     // The audit trail tells every item; of a large import the log need not.
-    for difference in changed.differences.iter().take(LOGGED_MAX) {
+    for difference in changed.items.iter().take(LOGGED_MAX) {
         let (kind, id, version) = (difference.id.kind().as_str(), difference.id.to_string(), changed.version);
         tracing::info!(request_id, by, kind, id = %id.escape_debug(), version, "configuration changed");
     }
-    if let Some(more) = changed.differences.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
+    if let Some(more) = changed.items.len().checked_sub(LOGGED_MAX).filter(|more| *more > 0) {
         tracing::info!(request_id, by, more, version = changed.version, "configuration changed");
     }
-    if !changed.differences.is_empty() {
+    if !changed.items.is_empty() {
         call.app.config_sync().catch_up(&call.app, changed.version).await;
     }
     Ok(Made::new(changed, now))

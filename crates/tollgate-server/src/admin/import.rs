@@ -118,7 +118,7 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         }
         match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
             Ok(Made { changed, .. }) => {
-                return Ok(respond(&parsed, &changed.differences, changed.version, false, None));
+                return Ok(respond(&parsed, &changed.items, changed.version, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(overtaken(found, expected));

@@ -46,7 +46,7 @@ pub(crate) fn override_limit(
     }
     let own = numbers_of(app, facts)?;
     // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
-    match (&own, app.live().gate.override_max()) {
+    match (&own, app.live().authenticator.override_max()) {
         (Some(limit), Some(most)) if limit.requests() > most => Err(too_many(limit.requests(), most)),
         _ => Ok(own),
     }

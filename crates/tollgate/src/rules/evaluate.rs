@@ -19,7 +19,7 @@ use super::set::RuleSet;
 use crate::accounts::{AccountOverride, BlockPosition, ResolvedRequest};
 use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
 use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, SubjectHasher, Tenant, tag};
-use crate::limit::Limit;
+use crate::limit::{Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
 /// The maximum number of rule limits that one request is charged. The limits of an API key have up to three windows and
@@ -153,9 +153,25 @@ impl RuleSet {
         (plan, outcomes)
     }
 
-    /// The limit that a limit sent with a check would replace: the first one that counts the client of the request.
+    /// Completes an override sent with a check from the limit in force. Returns `None` if the override is empty.
     ///
-    /// Blocks of accounts are ignored, so the result does not depend on whether the client is blocked.
+    /// # Errors
+    /// When the combined values are not a valid limit.
+    pub fn complete_override(
+        &self,
+        request: &Request<'_>,
+        sent: &LimitOverride,
+    ) -> Result<Option<Limit>, LimitError> {
+        if sent.is_empty() {
+            return Ok(None);
+        }
+        sent.complete(self.limit_in_force(request).as_ref()).map(Some)
+    }
+
+    /// The limit that an override sent with the request replaces: the first one that counts the request's client.
+    ///
+    /// It depends on the rules and the account alone, not on counters, cooldowns or blocks of the account. A rule that
+    /// blocks ends the evaluation here too.
     pub fn limit_in_force(&self, request: &Request<'_>) -> Option<Limit> {
         let request = Request { limit_override: None, ..request.clone() };
         let mut scratch = Scratch::default();

@@ -251,6 +251,14 @@ impl CurrentRules {
         Snapshot(self.0.load())
     }
 
+    /// Another handle of the same set. Cheap as long as the set is still in force: no reference count is touched.
+    pub(crate) fn load_same(&self, held: &Snapshot) -> Snapshot {
+        let current = self.0.load();
+        let same =
+            if Arc::ptr_eq(&current, &held.0) { current } else { Guard::from_inner(Arc::clone(&held.0)) };
+        Snapshot(same)
+    }
+
     /// Replaces the rule set and returns the previous one. `next` runs again if another change is concurrent.
     pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
         self.0.rcu(|current| next(current))

@@ -51,7 +51,7 @@ fn made() -> Made {
     };
     let id = ItemId::Key(key.id.clone());
     let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
-    Made::new(AppliedChange { version: 7, differences }, 1_800_000_000_000_000)
+    Made::new(AppliedChange { version: 7, items: differences }, 1_800_000_000_000_000)
 }
 
 async fn json_of(answer: Response) -> Json {
