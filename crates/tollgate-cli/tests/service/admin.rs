@@ -31,7 +31,7 @@ fn told(answer: &Answer) -> (u16, String, String, String) {
 }
 
 #[test]
-fn a_rule_is_made_read_replaced_and_removed_and_is_in_force_at_once() {
+fn rule_is_in_force_after_each_write() {
     let service = Service::unconfigured();
     let made = ask(&service, "POST", RULES, &rule("users", 2));
     assert_eq!(made.status, 201, "{}", made.text);
@@ -69,7 +69,7 @@ fn a_rule_is_made_read_replaced_and_removed_and_is_in_force_at_once() {
 }
 
 #[test]
-fn of_two_who_change_one_version_the_second_is_told() {
+fn second_write_of_one_version_is_refused() {
     let service = Service::unconfigured();
     let path = "/v1/admin/rules/r";
     let first = ask_if(&service, "PUT", path, ("if-none-match", "*"), &rule("r", 1));
@@ -91,7 +91,7 @@ fn of_two_who_change_one_version_the_second_is_told() {
 }
 
 #[test]
-fn every_mistake_in_a_rule_is_named_and_nothing_changes() {
+fn invalid_rule_names_every_error_and_changes_nothing() {
     let service = Service::unconfigured();
     let wrong = |change: Mistake<'_>| {
         let mut body = rule("r", 1);
@@ -140,7 +140,7 @@ fn every_mistake_in_a_rule_is_named_and_nothing_changes() {
 }
 
 #[test]
-fn rules_of_the_file_are_read_and_never_written() {
+fn rules_of_the_settings_file_are_read_only() {
     let service = Service::with_config(
         "[[rules]]\nname = \"site\"\npriority = 5\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1m\" }]\n\
          [[tiers]]\nname = \"gold\"\nlimit = 7\nwindow = 60\n",
@@ -182,7 +182,7 @@ fn rules_of_the_file_are_read_and_never_written() {
 }
 
 #[test]
-fn the_built_in_default_makes_way_for_one_of_the_same_name() {
+fn rule_named_default_replaces_the_built_in_one() {
     let service = Service::unconfigured();
     let made = ask(&service, "PUT", "/v1/admin/rules/default", &rule("default", 5));
     assert_eq!(made.status, 201, "{}", made.text);
@@ -190,7 +190,7 @@ fn the_built_in_default_makes_way_for_one_of_the_same_name() {
 }
 
 #[test]
-fn a_tier_a_quota_and_a_block_do_what_they_say() {
+fn tier_quota_and_block_take_effect() {
     let service = Service::unconfigured();
     let tier = ask(
         &service,
@@ -248,7 +248,7 @@ fn a_tier_a_quota_and_a_block_do_what_they_say() {
 }
 
 #[test]
-fn a_network_is_one_block_however_it_is_spelt() {
+fn blocked_network_is_normalized() {
     let service = Service::unconfigured();
     let put = ask(&service, "PUT", "/v1/admin/blocks/ip:192.0.2.7/24", &json!({"reason": "scan"}));
     assert_eq!((put.status, &put.json()["client"]), (201, &json!("ip:192.0.2.0/24")), "{}", put.text);
@@ -280,7 +280,7 @@ fn a_network_is_one_block_however_it_is_spelt() {
 }
 
 #[test]
-fn a_dry_run_tells_what_would_change_and_for_whom_and_changes_nothing() {
+fn dry_run_reports_changes_and_effect_only() {
     let service = Service::with_config("default_limit = 10\ndefault_window = 3600");
     for _ in 0..6 {
         assert_eq!(service.check("alice", "/search").status, 200);
@@ -321,7 +321,7 @@ fn a_dry_run_tells_what_would_change_and_for_whom_and_changes_nothing() {
 }
 
 #[test]
-fn every_change_and_every_act_leaves_one_entry_with_before_and_after() {
+fn every_write_has_one_audit_entry() {
     let service = Service::with_config("default_limit = 10");
     ask(&service, "POST", RULES, &rule("r", 1));
     ask(&service, "PUT", "/v1/admin/rules/r", &rule("r", 2));
@@ -371,7 +371,7 @@ fn every_change_and_every_act_leaves_one_entry_with_before_and_after() {
 }
 
 #[test]
-fn no_write_does_the_real_thing_when_a_trial_is_asked_for() {
+fn dry_run_of_any_write_changes_nothing() {
     let service = Service::with_config("default_limit = 10");
     let numbers =
         json!({"user_id": "a", "endpoint": "/x", "limit": 2, "window_seconds": 60, "strategy": "gcra"});
@@ -409,7 +409,7 @@ fn no_write_does_the_real_thing_when_a_trial_is_asked_for() {
 }
 
 #[test]
-fn a_pardon_leaves_an_entry() {
+fn pardon_has_an_audit_entry() {
     let service = Service::with_config(
         "default_limit = 1\ndefault_window = \"1h\"\n[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"",
     );
@@ -425,7 +425,7 @@ fn a_pardon_leaves_an_entry() {
 }
 
 #[test]
-fn without_its_database_the_service_says_so_and_changes_nothing() {
+fn writes_fail_while_the_database_is_unreachable() {
     let folder = tempfile::TempDir::new().unwrap();
     let url = "postgres://nobody@127.0.0.1:1/none";
     let service = Service::start(folder, None, &[("TOLLGATE_DATABASE__URL", url)]);
@@ -474,7 +474,7 @@ fn without_its_database_the_service_says_so_and_changes_nothing() {
 
 /// Sixteen limits is what one request may be charged: each of these rules would fit alone, and three fit together.
 #[test]
-fn rules_written_at_once_go_together_or_are_refused() {
+fn concurrent_rule_writes_stay_consistent() {
     let service = Service::unconfigured();
     let put = |number: u32| {
         let window = |minutes: u32| json!({ "requests": 100, "window": format!("{minutes}m") });
@@ -495,7 +495,7 @@ fn rules_written_at_once_go_together_or_are_refused() {
 }
 
 #[test]
-fn counters_are_of_one_client_and_errors_name_their_parameters() {
+fn counters_need_one_client_and_name_bad_parameters() {
     let service = Service::unconfigured();
     let wrong = |query: &str| {
         let answer = service.admin("GET", &format!("/v1/admin/counters{query}"), "");

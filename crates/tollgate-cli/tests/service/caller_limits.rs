@@ -55,7 +55,7 @@ fn passing(mut check: impl FnMut() -> Answer) -> usize {
 }
 
 #[test]
-fn t38_a_batch_counts_as_many_as_it_has_and_is_refused_whole() {
+fn batch_is_charged_per_item_or_refused_whole() {
     let service = Service::with_config(TEN);
     assert_eq!(service.post(BATCH, &batch_of(6)).status, 200);
     assert_caller_limited(&service.post(BATCH, &batch_of(5)));
@@ -69,7 +69,7 @@ fn t38_a_batch_counts_as_many_as_it_has_and_is_refused_whole() {
 }
 
 #[test]
-fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
+fn batch_above_the_limit_gets_no_retry_after() {
     let service = Service::with_config(TEN);
     for _ in 0..3 {
         let answer = service.post(BATCH, &batch_of(11));
@@ -85,7 +85,7 @@ fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
 }
 
 #[test]
-fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing() {
+fn every_request_counts_except_probes() {
     let service = Service::with_config(TEN);
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"] {
         (0..20).for_each(|_| drop(service.get(path)));
@@ -107,7 +107,7 @@ fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing(
 }
 
 #[test]
-fn t38_what_leads_nowhere_counts_for_its_address() {
+fn unrouted_requests_count_for_their_address() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     assert_eq!(service.get("/nowhere").status, 404);
     assert_eq!(service.get("/v1/rate-limit/check").status, 405);
@@ -122,7 +122,7 @@ fn t38_what_leads_nowhere_counts_for_its_address() {
 }
 
 #[test]
-fn t38_callers_are_told_apart_and_whoever_administers_is_not_limited() {
+fn callers_are_separate_and_admins_unlimited() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     assert_eq!(passing(|| service.check("a", "/x")), 10);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
@@ -141,7 +141,7 @@ fn t38_callers_are_told_apart_and_whoever_administers_is_not_limited() {
 }
 
 #[test]
-fn t38_an_api_key_counts_for_itself_and_so_does_one_that_is_bound_to_a_tenant() {
+fn each_api_key_has_its_own_caller_limit() {
     let service = Service::with_config(TEN);
     let make =
         |body: &str| service.admin("POST", "/v1/admin/keys", body).json()["key"].as_str().unwrap().to_owned();
@@ -153,7 +153,7 @@ fn t38_an_api_key_counts_for_itself_and_so_does_one_that_is_bound_to_a_tenant() 
 }
 
 #[test]
-fn t38_a_replay_counts_one_and_a_batch_that_must_wait_can_be_sent_again() {
+fn replay_counts_once_and_limited_batch_can_retry() {
     let service = Service::with_config(TEN);
     let keyed = |key: &str, count: usize| {
         service.post(BATCH, &batch_of(count).replacen('{', &format!(r#"{{"idempotency_key":"{key}","#), 1))
@@ -177,7 +177,7 @@ fn t38_a_replay_counts_one_and_a_batch_that_must_wait_can_be_sent_again() {
 }
 
 #[test]
-fn t38_the_limit_follows_the_file_and_a_reload_gives_nothing_back() {
+fn reload_changes_the_limit_and_keeps_usage() {
     let service = Service::with_config("default_limit = 1000");
     let reload = |config: &str| {
         fs::write(service.config_file(), config).unwrap();
@@ -197,7 +197,7 @@ fn t38_the_limit_follows_the_file_and_a_reload_gives_nothing_back() {
 }
 
 #[test]
-fn t38_the_environment_says_it_and_config_show_tells_it() {
+fn caller_limit_can_be_set_by_environment() {
     let folder = TempDir::new().unwrap();
     let environment = [("TOLLGATE_CALLERS__LIMIT", "3"), ("TOLLGATE_CALLERS__WINDOW", "1h")];
     let show =
@@ -210,7 +210,7 @@ fn t38_the_environment_says_it_and_config_show_tells_it() {
 }
 
 #[test]
-fn t38_the_log_tells_of_a_caller_once_and_the_command_line_takes_it_for_no_decision() {
+fn limited_caller_is_logged_once_and_cli_fails() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     (0..20).for_each(|_| drop(service.check("a", "/x")));
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
@@ -249,7 +249,7 @@ fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &Atomic
 
 /// Batches in flight all the time, many more than are decided at once, on one thread that all share.
 #[test]
-fn t38_single_checks_are_answered_between_the_checks_of_batches() {
+fn single_checks_interleave_with_batches() {
     const SENDERS: usize = 40;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");

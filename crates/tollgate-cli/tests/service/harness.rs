@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[path = "described.rs"]
-pub(crate) mod described;
+#[path = "openapi_validator.rs"]
+pub(crate) mod openapi_validator;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
@@ -133,8 +133,8 @@ impl Service {
         }
         let _ = write!(request, "content-length: {}\r\n\r\n{body}", body.len());
         let answer = self.raw(request.as_bytes());
-        let exchange = described::Exchange { method, target: path, headers, body, answer: &answer };
-        if let Err(complaint) = described::check(description(), &exchange) {
+        let exchange = openapi_validator::Exchange { method, target: path, headers, body, answer: &answer };
+        if let Err(complaint) = openapi_validator::check(description(), &exchange) {
             panic!("{method} {path} is not as it is described: {complaint}\n{body}\n{answer:#?}");
         }
         answer

@@ -166,14 +166,14 @@ fn listen(mut stream: TcpStream) -> (Option<u32>, u32) {
 const SOON: &str = "idle_timeout = \"3s\"\nbody_timeout = \"3s\"";
 
 #[test]
-fn t41_rapid_reset_ends_the_connection() {
+fn rapid_reset_closes_the_connection() {
     let cancelled =
         |turn| [get(stream(turn)), frame(RST_STREAM, 0, stream(turn), &8_u32.to_be_bytes())].concat();
     attack("rapid reset", SOON, true, cancelled);
 }
 
 #[test]
-fn t41_making_the_server_reset_streams_ends_the_connection() {
+fn induced_resets_close_the_connection() {
     let no_window = |turn| [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4])].concat();
     attack("window update of nothing", SOON, true, no_window);
     let overflow = |turn| {
@@ -191,7 +191,7 @@ fn t41_making_the_server_reset_streams_ends_the_connection() {
 }
 
 #[test]
-fn t41_a_head_that_never_ends_ends_the_connection() {
+fn endless_continuation_closes_the_connection() {
     let piece = frame(CONTINUATION, 0, 1, &[&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat());
     let endless = |turn| if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { piece.clone() };
     attack("continuation flood", SOON, true, endless);
@@ -202,7 +202,7 @@ fn t41_a_head_that_never_ends_ends_the_connection() {
 }
 
 #[test]
-fn t41_settings_and_pings_without_end_end_the_connection_in_time() {
+fn settings_and_ping_floods_close_the_connection() {
     // SETTINGS_HEADER_TABLE_SIZE, another at each turn.
     let settings = |turn: u32| {
         let value = (turn % 4096).to_be_bytes();
@@ -216,7 +216,7 @@ fn t41_settings_and_pings_without_end_end_the_connection_in_time() {
 }
 
 #[test]
-fn t41_a_small_head_that_unpacks_to_a_huge_one_ends_the_connection() {
+fn hpack_bomb_closes_the_connection() {
     // A field of 4,000 bytes goes into the table once, and is named again by one byte each time.
     let mut planted = headers("GET", "/");
     planted.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
@@ -229,13 +229,13 @@ fn t41_a_small_head_that_unpacks_to_a_huge_one_ends_the_connection() {
 }
 
 #[test]
-fn t41_data_without_a_byte_ends_the_connection() {
+fn empty_data_flood_closes_the_connection() {
     let empty = |turn| if turn == 0 { post(1) } else { frame(DATA, 0, 1, &[]) };
     attack("empty data flood", SOON, true, empty);
 }
 
 #[test]
-fn t41_an_answer_that_is_never_taken_ends_the_connection() {
+fn unread_response_closes_the_connection() {
     // SETTINGS_INITIAL_WINDOW_SIZE of nothing: the server may not send a byte of any body.
     let refusing = |turn| match turn {
         0 => frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
@@ -250,7 +250,7 @@ fn t41_an_answer_that_is_never_taken_ends_the_connection() {
 }
 
 #[test]
-fn t41_a_head_of_more_than_16_kib_is_answered_431_and_the_connection_goes_on() {
+fn header_list_above_16_kib_gets_431() {
     let service = Service::unconfigured();
     let mut stream = service.connect();
     let field = [&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat();

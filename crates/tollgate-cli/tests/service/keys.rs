@@ -22,7 +22,7 @@ fn check(service: &Service, key: &Value) -> Answer {
 }
 
 #[test]
-fn a_key_is_told_once_and_identifies_its_holder() {
+fn key_is_shown_once_and_identifies_its_owner() {
     let service = Service::unconfigured();
     let body = json!({"name": "mobile app", "user_id": "alice", "requests_per_hour": 3, "scopes": ["read", "check"],
                       "expires_in": "90d"});
@@ -66,7 +66,7 @@ fn a_key_is_told_once_and_identifies_its_holder() {
 }
 
 #[test]
-fn rotation_keeps_the_key_and_the_old_secret_until_the_overlap_ends() {
+fn rotation_keeps_the_old_secret_during_overlap() {
     let service = Service::unconfigured();
     let made = make(&service, &json!({"name": "k", "requests_per_hour": 5}));
     let path = format!("{KEYS}/{}", made["id"].as_str().unwrap());
@@ -96,7 +96,7 @@ fn rotation_keeps_the_key_and_the_old_secret_until_the_overlap_ends() {
 }
 
 #[test]
-fn a_revoked_key_is_never_good_again() {
+fn revoked_key_stays_invalid() {
     let service = Service::unconfigured();
     let made = make(&service, &json!({"name": "k", "scopes": ["admin"]}));
     let (key, path) = (made["key"].as_str().unwrap(), format!("{KEYS}/{}", made["id"].as_str().unwrap()));
@@ -117,7 +117,7 @@ fn a_revoked_key_is_never_good_again() {
 }
 
 #[test]
-fn what_is_wrong_with_a_key_is_named() {
+fn invalid_key_fields_are_named() {
     let service = Service::unconfigured();
     for (body, field) in [
         (json!({}), "name"),
@@ -140,7 +140,7 @@ fn what_is_wrong_with_a_key_is_named() {
 }
 
 #[test]
-fn keys_are_found_by_what_they_are() {
+fn keys_are_filtered_by_owner_and_state() {
     let service = Service::unconfigured();
     let a = make(&service, &json!({"name": "a", "user_id": "alice", "tenant": "acme"}));
     let b = make(&service, &json!({"name": "b", "user_id": "bob", "tier": "gold"}));
@@ -159,7 +159,7 @@ fn keys_are_found_by_what_they_are() {
 }
 
 #[test]
-fn a_key_of_a_caller_is_counted_as_used_too() {
+fn caller_keys_record_their_usage() {
     let service = Service::unconfigured();
     let made = make(&service, &json!({"name": "dashboard", "scopes": ["read"]}));
     let bearer = format!("Bearer {}", made["key"].as_str().unwrap());

@@ -20,13 +20,13 @@ fn serve(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_banner_tells_a_newcomer_what_to_do_next() {
+fn banner_shows_the_next_steps() {
     let service = Service::unconfigured();
     assert!(service.banner.contains(&format!("http://{}", service.address)), "{}", service.banner);
 }
 
 #[test]
-fn a_broken_file_is_told_whole_and_nothing_starts() {
+fn invalid_settings_prevent_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("broken.toml");
     fs::write(&file, "default_limit = -1\n[server]\nlisten = \"nowhere\"\nlisen = 1\n[[rules]]\nname = \"a\"\nper = [\"planet\"]\n")
@@ -49,7 +49,7 @@ fn a_broken_file_is_told_whole_and_nothing_starts() {
 }
 
 #[test]
-fn the_environment_overrides_the_file_and_its_mistakes_name_the_variable() {
+fn environment_overrides_the_file() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");
     fs::write(&file, "default_limit = 5").unwrap();
@@ -67,7 +67,7 @@ fn the_environment_overrides_the_file_and_its_mistakes_name_the_variable() {
 }
 
 #[test]
-fn an_admin_key_that_could_be_guessed_is_no_start() {
+fn weak_admin_key_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("admin.key");
     fs::write(&file, "short\n").unwrap();
@@ -84,7 +84,7 @@ fn an_admin_key_that_could_be_guessed_is_no_start() {
 }
 
 #[test]
-fn checks_that_are_open_to_the_network_are_warned_of() {
+fn open_checks_on_a_network_address_warn() {
     let told = "checks are open to everyone who reaches this address: set auth.open_checks = false";
     let open = Service::on_every_address("");
     assert!(open.banner.contains(told), "{}", open.banner);
@@ -114,7 +114,7 @@ fn two_processes_cannot_share_a_data_directory() {
 }
 
 #[test]
-fn t57_a_new_file_is_in_force_by_signal_by_itself_and_by_request() {
+fn changed_file_is_reloaded_by_every_trigger() {
     let service = Service::with_config("default_limit = 10");
     let limit = || service.check("a", "/x").json()["limit"].as_u64().unwrap();
     assert_eq!(limit(), 10);
@@ -131,7 +131,7 @@ fn t57_a_new_file_is_in_force_by_signal_by_itself_and_by_request() {
 }
 
 #[test]
-fn t57_a_broken_file_keeps_the_old_rules_and_says_so_everywhere() {
+fn invalid_file_keeps_the_old_rules_and_is_reported() {
     let service = Service::with_config("default_limit = 10");
     fs::write(service.config_file(), "default_limit = \"ten\"").unwrap();
     let refused = service.admin("POST", "/v1/admin/reload", "");
@@ -150,7 +150,7 @@ fn t57_a_broken_file_keeps_the_old_rules_and_says_so_everywhere() {
 }
 
 #[test]
-fn t57_every_decision_under_reloads_follows_one_file_or_the_other() {
+fn each_decision_uses_one_configuration() {
     let service = Service::with_config("default_limit = 1000000");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -179,7 +179,7 @@ fn t57_every_decision_under_reloads_follows_one_file_or_the_other() {
 }
 
 #[test]
-fn t59_a_restart_keeps_what_was_used() {
+fn restart_keeps_usage() {
     let service = Service::with_config("default_limit = 3\ndefault_window = 86400");
     for _ in 0..3 {
         service.check("a", "/x");
@@ -193,7 +193,7 @@ fn t59_a_restart_keeps_what_was_used() {
 }
 
 #[test]
-fn t60_a_damaged_snapshot_is_put_aside_and_the_service_starts() {
+fn damaged_snapshot_is_set_aside() {
     let service = Service::unconfigured();
     service.check("a", "/x");
     service.signal("-TERM");
@@ -209,7 +209,7 @@ fn t60_a_damaged_snapshot_is_put_aside_and_the_service_starts() {
 }
 
 #[test]
-fn t59_sigterm_under_load_answers_everything_that_was_sent() {
+fn sigterm_completes_requests_in_flight() {
     let service = Service::with_config("default_limit = 1000000");
     let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
     let address = service.address;

@@ -37,7 +37,7 @@ fn assert_told(service: &Service, id: &str, level: &str, fields: &Value) {
 }
 
 #[test]
-fn every_answer_is_found_by_its_id_where_debug_is_logged() {
+fn debug_log_has_the_id_of_every_response() {
     let service = logging("debug");
     let check = "/v1/rate-limit/check";
     assert_eq!(ask(&service, "fine", "POST", check, r#"{"user_id":"u","endpoint":"/x"}"#).status, 200);
@@ -53,7 +53,7 @@ fn every_answer_is_found_by_its_id_where_debug_is_logged() {
 }
 
 #[test]
-fn changes_are_told_with_their_id_and_checks_are_not() {
+fn writes_are_logged_with_request_id() {
     let service = logging("info");
     let (rules, reload, reset) = ("/v1/admin/rules", "/v1/admin/reload", "/v1/rate-limit/reset");
     let whose = r#"{"user_id":"u","endpoint":"/x"}"#;
@@ -74,7 +74,7 @@ fn changes_are_told_with_their_id_and_checks_are_not() {
     for quiet in ["check", "read", "trial", "escaped", "again"] {
         assert_eq!(lines(&service, quiet), Vec::<Value>::new());
     }
-    let made = |route: &str, status: u16| json!({"message": "change made", "method": "POST", "route": route, "status": status, "by": "admin"});
+    let made = |route: &str, status: u16| json!({"message": "change applied", "method": "POST", "route": route, "status": status, "by": "admin"});
     assert_told(&service, "create", "INFO", &made(rules, 201));
     assert_told(
         &service,
@@ -87,7 +87,7 @@ fn changes_are_told_with_their_id_and_checks_are_not() {
 }
 
 #[test]
-fn t56_no_key_is_in_a_line_at_any_level() {
+fn keys_are_logged_at_no_level() {
     let service = logging("trace");
     let made = ask(&service, "key", "POST", "/v1/admin/keys", r#"{"name":"k","scopes":["read"]}"#);
     assert_eq!(made.status, 201, "{}", made.text);

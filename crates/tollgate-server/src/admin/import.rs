@@ -137,11 +137,11 @@ fn overtaken(found: u64, expected: Option<u64>) -> ApiError {
 }
 
 async fn read_body(call: &Call, body: Incoming) -> Result<Sent, ApiError> {
-    let is_toml = call.is_of_type("application/toml");
+    let is_toml = call.has_content_type("application/toml");
     if is_toml {
         return Sent::toml(&call.body(body, IMPORT_BYTES_MAX).await?);
     }
-    if !call.is_of_type("application/json") {
+    if !call.has_content_type("application/json") {
         let message =
             "the body must be JSON or TOML: send Content-Type: application/json or application/toml";
         return Err(ApiError::new(Code::UnsupportedMediaType, message));

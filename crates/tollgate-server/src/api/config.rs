@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
-use tollgate::{Id, Limit, Request, RuleSet, Span, Timestamp, Window};
+use tollgate::{Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
-use crate::check::request::{endpoint, id, numbers, strategy, too_long};
+use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
@@ -96,13 +96,13 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     call.caller.require_unbound()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
-    let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
-    let endpoint = endpoint(&config.endpoint.0)?;
+    let user = parse_user(&config.user_id)?;
+    let endpoint = parse_endpoint(&config.endpoint)?;
     if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
         return Err(ApiError::invalid("endpoint", "must be one endpoint; patterns are for rules"));
     }
     let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
-    let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
+    let limit = parse_limit(parse_strategy(&config.strategy)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
@@ -228,11 +228,9 @@ async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str)
 
 impl ConfigQuery {
     fn find<'r>(&self, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
-        let user =
-            Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
         let normalization = rules.normalization();
-        let user = normalization.ids.user.normalize(user.as_str());
-        let endpoint = normalization.normalize_endpoint(endpoint(&self.endpoint)?);
+        let user = normalization.ids.user.normalize(parse_user(&self.user_id)?.as_str());
+        let endpoint = normalization.normalize_endpoint(parse_endpoint(&self.endpoint)?);
         rules.overrides().get(&user, endpoint.as_str()).ok_or_else(not_found)
     }
 }
@@ -272,7 +270,7 @@ fn not_found() -> ApiError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate::{Algorithm, Endpoint};
+    use tollgate::{Algorithm, Endpoint, Id};
 
     use super::*;
 

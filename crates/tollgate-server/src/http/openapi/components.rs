@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::auth::Access;
-use crate::http::routes::{Route, RouteMethod};
+use crate::http::routes::Route;
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
 const DRY_RUN: &str = "#/components/schemas/DryRunAnswer";
@@ -186,7 +186,7 @@ fn add_conditions(operation: &mut Map<String, Value>, route: &Route) {
     }
     if has_status(operation, "304") {
         conditions.push(("If-None-Match", "The version that is known: 304 if it is still that."));
-    } else if route.method == RouteMethod::Put && has_status(operation, "201") {
+    } else if route.method == http::Method::PUT && has_status(operation, "201") {
         conditions.push(("If-None-Match", "`*`: it must not be there yet."));
     }
     let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
@@ -278,17 +278,15 @@ mod tests {
 
     #[test]
     fn a_deprecated_route_is_described_as_one() {
-        let old = Route {
-            deprecated: Some(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" }),
-            ..route!(Get "/old", Access::Anyone, health::healthz)
-        };
+        let old = route!(GET "/old", Access::Anyone, health::healthz)
+            .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
         let said = json!({ "responses": { "200": { "description": "It serves" } } });
         let described = completed(&old, said.clone());
         assert_eq!(described["deprecated"], true);
         for header in ["Deprecation", "Sunset"] {
             assert!(described["responses"]["200"]["headers"][header].is_object(), "{header}");
         }
-        let current = route!(Get "/current", Access::Anyone, health::healthz);
+        let current = route!(GET "/current", Access::Anyone, health::healthz);
         let described = completed(&current, said);
         assert_eq!(described["deprecated"], Value::Null);
         assert_eq!(described["responses"]["200"]["headers"]["Sunset"], Value::Null);

@@ -54,7 +54,7 @@ fn fill(browser: &mut Browser, field: &str, text: &str) {
 }
 
 #[test]
-fn every_route_that_is_described_stands_on_the_documentation_page() {
+fn docs_page_lists_every_route() {
     let (service, mut browser) = opened();
     let description = service.get("/openapi.json").json();
     let mut described = Vec::new();
@@ -76,7 +76,7 @@ fn every_route_that_is_described_stands_on_the_documentation_page() {
 }
 
 #[test]
-fn all_that_is_said_about_a_route_stands_in_its_box() {
+fn docs_page_shows_all_details_of_a_route() {
     let (_service, mut browser) = opened();
     let reset = route("POST", "/v1/rate-limit/reset");
     browser.click(&within(&reset, "summary"));
@@ -90,7 +90,7 @@ fn all_that_is_said_about_a_route_stands_in_its_box() {
 }
 
 #[test]
-fn the_documentation_page_needs_nothing_from_elsewhere_and_its_policy_forbids_nothing_it_needs() {
+fn docs_page_loads_only_its_own_resources() {
     let (service, mut browser) = opened();
     let asked: BTreeSet<(String, String)> = browser.requests().into_iter().collect();
     let own = ["/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"];
@@ -133,7 +133,7 @@ const PALE: &str = r"(() => {
 })()";
 
 #[test]
-fn the_documentation_page_is_legible_in_light_and_in_dark() {
+fn docs_page_has_contrast_in_light_and_dark() {
     let (_service, mut browser) = opened();
     browser.evaluate(OPEN_ALL);
     let mut backgrounds = Vec::new();
@@ -160,7 +160,7 @@ const TOO_WIDE: &str = "(() => {
 })()";
 
 #[test]
-fn nothing_on_the_documentation_page_is_wider_than_the_window() {
+fn docs_page_fits_the_window() {
     let (service, mut browser) = opened();
     for (width, height, is_phone) in WINDOWS {
         browser.set_window(width, height, is_phone);
@@ -175,7 +175,7 @@ fn nothing_on_the_documentation_page_is_wider_than_the_window() {
 }
 
 #[test]
-fn a_route_can_be_tried_on_the_documentation_page() {
+fn docs_page_can_send_a_request() {
     let (service, mut browser) = opened();
     let check = route("POST", "/v1/rate-limit/check");
     browser.click(&within(&check, "summary"));
@@ -200,7 +200,7 @@ fn a_route_can_be_tried_on_the_documentation_page() {
 }
 
 #[test]
-fn a_key_that_is_typed_into_the_documentation_page_goes_to_no_other_host() {
+fn docs_page_sends_keys_to_no_other_host() {
     let (service, mut browser) = opened();
     let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
     let rules = route("GET", "/v1/admin/rules");

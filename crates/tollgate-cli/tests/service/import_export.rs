@@ -56,7 +56,7 @@ fn counts(answer: &Answer) -> [u64; 4] {
 }
 
 #[test]
-fn what_is_exported_is_imported_without_a_change_in_both_formats() {
+fn export_imports_without_changes_in_both_formats() {
     let service = Service::unconfigured();
     let first = import(&service, "", &everything());
     assert_eq!((first.status, counts(&first)), (200, [11, 0, 0, 0]), "{}", first.text);
@@ -83,7 +83,7 @@ fn what_is_exported_is_imported_without_a_change_in_both_formats() {
 }
 
 #[test]
-fn prune_removes_within_the_kinds_that_are_imported_and_nowhere_else() {
+fn prune_is_limited_to_imported_kinds() {
     let service = Service::unconfigured();
     import(&service, "", &everything());
     let none = json!({"rules": []});
@@ -104,7 +104,7 @@ fn prune_removes_within_the_kinds_that_are_imported_and_nowhere_else() {
 }
 
 #[test]
-fn an_import_is_all_or_nothing_and_names_what_is_wrong() {
+fn import_is_all_or_nothing() {
     let service = Service::with_config(
         "[[rules]]\nname = \"site\"\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1m\" }]",
     );
@@ -159,7 +159,7 @@ fn an_import_is_all_or_nothing_and_names_what_is_wrong() {
 }
 
 #[test]
-fn an_import_that_was_planned_on_another_version_is_refused() {
+fn import_for_another_version_is_refused() {
     let service = Service::unconfigured();
     let planned = import(&service, "dry_run=true", &everything());
     let tag = planned.header("etag").unwrap().to_owned();
@@ -179,7 +179,7 @@ fn an_import_that_was_planned_on_another_version_is_refused() {
 }
 
 #[test]
-fn t70_an_export_that_would_be_too_large_says_so_and_is_had_in_pages() {
+fn large_export_needs_pages() {
     let service = Service::unconfigured();
     for part in 0..3 {
         let users = (0..4_000).map(|n| json!({"user_id": format!("user{part}-{n:04}")}));

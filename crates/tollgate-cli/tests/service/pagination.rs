@@ -169,24 +169,24 @@ fn service_on(url: &str) -> Service {
 }
 
 #[test]
-fn t43_t70_lists_hold_against_hostile_filters_cursors_and_limits_on_sqlite() {
+fn hostile_list_parameters_are_handled_on_sqlite() {
     lists_hold(&Service::unconfigured());
 }
 
 #[test]
-fn t43_t70_the_same_on_postgresql() {
+fn hostile_list_parameters_are_handled_on_postgresql() {
     let server = PostgresServer::start();
     lists_hold(&service_on(&server.create_database()));
 }
 
 #[test]
-fn t43_t70_the_same_on_mariadb() {
+fn hostile_list_parameters_are_handled_on_mariadb() {
     let server = MariaDbServer::start();
     lists_hold(&service_on(&server.create_database()));
 }
 
 #[test]
-fn t70_a_page_is_never_longer_than_a_thousand() {
+fn page_has_at_most_a_thousand_items() {
     let service = Service::unconfigured();
     let quotas: Vec<Value> = (0..1_001).map(|n| json!({"user_id": format!("user{n:04}")})).collect();
     let made = service.admin("POST", "/v1/admin/import", &json!({"quotas": quotas}).to_string());

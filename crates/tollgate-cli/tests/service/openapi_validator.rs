@@ -10,10 +10,10 @@ use serde_json::Value;
 
 use super::Answer;
 
-#[path = "schema.rs"]
-pub(crate) mod schema;
+#[path = "json_schema.rs"]
+pub(crate) mod json_schema;
 
-use schema::Schemas;
+use json_schema::Schemas;
 
 /// What any server sends, and what tells browsers what not to do.
 const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [

@@ -28,7 +28,7 @@ fn routes(service: &Service) -> Vec<Route> {
 }
 
 #[test]
-fn t48_no_answer_may_be_framed_stored_or_taken_for_something_else() {
+fn every_response_has_security_headers() {
     let service = Service::unconfigured();
     let described = routes(&service);
     assert!(described.len() > 30, "{}", described.len());
@@ -86,7 +86,7 @@ impl Route {
 }
 
 #[test]
-fn t31_every_route_lets_in_whom_it_should_and_nobody_else() {
+fn every_route_requires_its_scope() {
     let service = Service::with_config("[auth]\nopen_checks = false");
     let singles = SCOPES.map(|scope| (scope, new_key(&service, &json!({"name": scope, "scopes": [scope]}))));
     let powerless = new_key(&service, &json!({"name": "powerless"}));
@@ -124,7 +124,7 @@ fn t31_every_route_lets_in_whom_it_should_and_nobody_else() {
 }
 
 #[test]
-fn t31_the_scopes_that_are_described_are_those_that_are_meant() {
+fn described_scopes_match_the_required_ones() {
     let service = Service::unconfigured();
     let routes = routes(&service);
     let scope = |method: &str, path: &str| {

@@ -33,7 +33,7 @@ fn begun(service: &Service) -> TcpStream {
 }
 
 #[test]
-fn t59_signals_in_a_burst_are_one_and_the_counters_are_saved() {
+fn signal_burst_saves_counters_once() {
     let burst = || {
         let service = Service::with_config("[server]\ndrain_timeout = \"2s\"");
         let _held = begun(&service);
@@ -48,7 +48,7 @@ fn t59_signals_in_a_burst_are_one_and_the_counters_are_saved() {
 }
 
 #[test]
-fn a_second_signal_after_a_while_ends_it_at_once() {
+fn second_signal_exits_immediately() {
     let two_signals = || {
         let mut service = Service::with_config("[server]\ndrain_timeout = \"2m\"\nbody_timeout = \"2m\"");
         let _held = begun(&service);
@@ -68,7 +68,7 @@ fn a_second_signal_after_a_while_ends_it_at_once() {
 }
 
 #[test]
-fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_told() {
+fn unwritable_disk_is_reported_and_checks_continue() {
     let service = without_a_disk();
     let failures = || service.metric("tollgate_snapshot_failures_total").unwrap();
     wait_for("a failed save", || (failures() >= 1.0).then_some(()));
@@ -83,7 +83,7 @@ fn t61_a_disk_that_cannot_be_written_stops_no_decision_and_is_told() {
 }
 
 #[test]
-fn t61_an_end_that_loses_the_counters_says_so_and_is_no_success() {
+fn shutdown_that_loses_counters_fails() {
     let service = without_a_disk();
     service.check("a", "/x");
     service.signal("-TERM");
@@ -97,7 +97,7 @@ fn t61_an_end_that_loses_the_counters_says_so_and_is_no_success() {
 }
 
 #[test]
-fn t61_an_end_that_loses_the_last_counters_alone_says_that() {
+fn shutdown_with_an_older_snapshot_reports_it() {
     let folder = TempDir::new().unwrap();
     let service = Service::start(folder, None, &[]);
     service.check("a", "/x");

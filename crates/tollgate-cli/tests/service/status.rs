@@ -12,7 +12,7 @@ fn told(body: &Value) -> (u64, u64) {
 }
 
 #[test]
-fn a_status_an_explanation_and_a_check_of_cost_zero_agree() {
+fn status_explain_and_cost_zero_check_agree() {
     for strategy in [
         "token_bucket",
         "gcra",
@@ -50,7 +50,7 @@ fn a_status_an_explanation_and_a_check_of_cost_zero_agree() {
 }
 
 #[test]
-fn an_explanation_tells_the_counters_of_a_client_in_cooldown() {
+fn explain_shows_counters_during_cooldown() {
     let service = Service::with_config(
         r#"
         [progressive_penalties]
@@ -86,7 +86,7 @@ fn an_explanation_tells_the_counters_of_a_client_in_cooldown() {
 }
 
 #[test]
-fn a_status_says_why_nothing_passes_and_until_when() {
+fn status_shows_reason_and_end_of_a_refusal() {
     let service = Service::with_config(
         r#"
         [progressive_penalties]
@@ -124,7 +124,7 @@ fn a_status_says_why_nothing_passes_and_until_when() {
 }
 
 #[test]
-fn a_status_tells_the_end_of_a_cooldown_and_not_that_of_the_limit_behind_it() {
+fn status_shows_the_end_of_the_cooldown() {
     let service = Service::with_config(
         r#"
         [progressive_penalties]
@@ -150,7 +150,7 @@ fn a_status_tells_the_end_of_a_cooldown_and_not_that_of_the_limit_behind_it() {
 }
 
 #[test]
-fn a_status_measures_what_is_used_by_what_can_be_taken_at_once() {
+fn status_usage_is_relative_to_the_burst() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -178,7 +178,7 @@ fn a_status_measures_what_is_used_by_what_can_be_taken_at_once() {
 }
 
 #[test]
-fn a_status_takes_descriptors_and_refuses_what_it_does_not_know() {
+fn status_accepts_descriptors_and_rejects_unknown() {
     let service = Service::with_config(
         "[[rules]]\nname = \"by-device\"\nper = [\"user\", \"descriptor:device id\"]\n\
          limits = [{ requests = 3, window = \"1h\" }]",
@@ -211,7 +211,7 @@ fn a_status_takes_descriptors_and_refuses_what_it_does_not_know() {
 const OWN: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
 
 #[test]
-fn a_strategy_means_the_same_in_a_status_as_in_a_check() {
+fn strategy_works_alike_in_status_and_check() {
     let service = Service::with_config("default_limit = 100\ndefault_window = \"30d\"");
     let own = r#"{"user_id":"a","endpoint":"/x","strategy":"fixed_window"}"#;
     assert_eq!(service.post("/v1/rate-limit/check", own).json()["remaining"], 99);
@@ -229,7 +229,7 @@ fn a_strategy_means_the_same_in_a_status_as_in_a_check() {
 }
 
 #[test]
-fn a_reset_that_names_a_checks_own_numbers_clears_their_counter() {
+fn reset_with_override_clears_its_counter() {
     let service = Service::unconfigured();
     let check = |body: &str| service.post("/v1/rate-limit/check", body).status;
     let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
@@ -258,7 +258,7 @@ fn wait_until_the_day_is_not_ending() {
 }
 
 #[test]
-fn a_reset_says_the_plan_whose_rule_completes_a_checks_own_numbers() {
+fn reset_tier_selects_the_completing_rule() {
     let service = Service::with_config(
         "default_limit = 5\ndefault_window = 60\n[[tiers]]\nname = \"gold\"\nlimit = 9\nwindow = 3600",
     );
@@ -271,12 +271,12 @@ fn a_reset_says_the_plan_whose_rule_completes_a_checks_own_numbers() {
     assert_eq!(reset(own)["counters"], 1);
     assert_eq!(check(), 200);
     let place = ["--user", "a", "--endpoint", "/x", "--tier", "gold", "--limit", "1"];
-    let said = crate::commands::run(&service, &[&["reset"], &place[..]].concat());
+    let said = crate::cli::run(&service, &[&["reset"], &place[..]].concat());
     assert_eq!(String::from_utf8_lossy(&said.stdout), "reset a on /x: 1 counter\n");
 }
 
 #[test]
-fn a_reset_takes_the_fields_that_are_described_and_no_cost() {
+fn reset_rejects_cost() {
     let service = Service::unconfigured();
     let fields = description()["components"]["schemas"]["ResetBody"]["properties"].as_object().unwrap();
     let mut body = json!({"user_id": "a", "endpoint": "/x"});
@@ -303,7 +303,7 @@ fn a_reset_takes_the_fields_that_are_described_and_no_cost() {
 }
 
 #[test]
-fn own_numbers_on_a_rule_by_the_calendar_count_its_days() {
+fn override_of_a_calendar_rule_keeps_its_window() {
     wait_until_the_day_is_not_ending();
     let service = Service::with_config(
         "[[rules]]\nname = \"daily\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\nlimits = [{ requests = 9, window = \"day\" }]",
@@ -320,7 +320,7 @@ fn own_numbers_on_a_rule_by_the_calendar_count_its_days() {
 }
 
 #[test]
-fn own_numbers_of_a_client_that_is_kept_out_or_blocked_are_completed_as_before() {
+fn override_is_completed_during_cooldown_and_block() {
     let service = Service::with_config(
         r#"
         [progressive_penalties]
@@ -359,7 +359,7 @@ fn own_numbers_of_a_client_that_is_kept_out_or_blocked_are_completed_as_before()
 }
 
 #[test]
-fn numbers_set_for_a_user_are_reset_beside_those_of_a_check() {
+fn reset_clears_user_limit_and_override() {
     let service = Service::unconfigured();
     let set =
         r#"{"user_id":"a","endpoint":"/x","limit":5,"window_seconds":2592000,"strategy":"fixed_window"}"#;

@@ -44,7 +44,7 @@ fn user(name: &str) -> Value {
 }
 
 #[test]
-fn t11_identifiers_are_byte_exact_unless_they_are_folded() {
+fn ids_are_byte_exact_unless_normalized() {
     let exact = Service::with_config("default_limit = 5\ndefault_window = \"1h\"");
     assert_eq!(SPELLINGS.map(|name| left(&exact, &user(name))), [4, 4, 4, 4]);
     let folding = Service::with_config(&format!(
@@ -69,7 +69,7 @@ fn t11_identifiers_are_byte_exact_unless_they_are_folded() {
 }
 
 #[test]
-fn t11_every_surface_that_asks_means_one_client() {
+fn normalization_applies_to_every_surface() {
     let service = Service::with_config(FOLDING);
     let batch: Vec<Value> = SPELLINGS.map(|name| json!({ "user_id": name, "endpoint": "/x" })).into();
     let answer = service.post("/v1/rate-limit/batch-check", &json!({ "checks": batch }).to_string()).json();
@@ -100,7 +100,7 @@ fn t11_every_surface_that_asks_means_one_client() {
 }
 
 #[test]
-fn t11_numbers_of_one_user_are_set_found_and_removed_in_every_spelling() {
+fn user_limits_match_in_every_spelling() {
     let service = Service::with_config(FOLDING);
     let numbers = |name: &str, limit: u32| {
         json!({ "user_id": name, "endpoint": "/x", "limit": limit, "window_seconds": 3600, "strategy": "token_bucket" })
@@ -120,7 +120,7 @@ fn t11_numbers_of_one_user_are_set_found_and_removed_in_every_spelling() {
 }
 
 #[test]
-fn t11_quotas_blocks_and_keys_are_of_one_client_in_every_spelling() {
+fn quotas_blocks_and_keys_match_in_every_spelling() {
     let service = Service::with_config(FOLDING);
     let quota = |name: &str| format!("/v1/admin/quotas/{}", escaped(name));
     let made = service.admin("PUT", &quota(SPELLINGS[0]), r#"{"requests_per_hour":7}"#);
@@ -161,7 +161,7 @@ fn t11_quotas_blocks_and_keys_are_of_one_client_in_every_spelling() {
 }
 
 #[test]
-fn t11_an_import_names_one_user_once() {
+fn import_rejects_one_user_in_two_spellings() {
     let service = Service::with_config(FOLDING);
     let two = json!({ "quotas": [
         { "user_id": SPELLINGS[0], "requests_per_hour": 7 }, { "user_id": SPELLINGS[1], "requests_per_hour": 8 },
@@ -181,7 +181,7 @@ fn t11_an_import_names_one_user_once() {
 }
 
 #[test]
-fn t11_penalties_are_of_one_client_and_pardoned_in_any_spelling() {
+fn penalties_are_pardoned_in_any_spelling() {
     let service = Service::with_config(&format!(
         "{FOLDING}[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"\n"
     ));
@@ -198,7 +198,7 @@ fn t11_penalties_are_of_one_client_and_pardoned_in_any_spelling() {
 }
 
 #[test]
-fn t11_rules_of_file_and_database_mean_their_users_in_every_spelling() {
+fn rules_match_users_in_every_spelling() {
     let config = format!("{FOLDING}[[exemptions]]\ntype = \"user_id\"\nvalue = \"{}\"\n", SPELLINGS[2]);
     let service = Service::with_config(&config);
     assert!(SPELLINGS.iter().all(|name| check(&service, &user(name)).json()["limit"].is_null()), "exempt");
@@ -212,7 +212,7 @@ fn t11_rules_of_file_and_database_mean_their_users_in_every_spelling() {
 }
 
 #[test]
-fn t11_an_id_that_grows_past_256_bytes_by_folding_is_refused_by_its_name() {
+fn id_above_256_bytes_when_normalized_is_rejected() {
     let service = Service::with_config(FOLDING);
     // Each is three bytes, and five when it is folded.
     let long = "\u{1f80}".repeat(60);
@@ -238,7 +238,7 @@ fn t11_an_id_that_grows_past_256_bytes_by_folding_is_refused_by_its_name() {
 }
 
 #[test]
-fn t11_a_caller_that_is_bound_to_a_tenant_names_it_in_any_spelling() {
+fn bound_tenant_matches_in_any_spelling() {
     let service = Service::with_config(FOLDING);
     let body = json!({ "name": "gateway", "tenant": "Acme", "scopes": ["check"] }).to_string();
     let made = service.admin("POST", "/v1/admin/keys", &body).json();
@@ -264,7 +264,7 @@ fn stored_items_are_normalized_when_imported_again() {
 }
 
 #[test]
-fn t14_paths_are_case_sensitive_unless_their_case_is_ignored() {
+fn paths_are_case_sensitive_by_default() {
     let rules = "default_limit = 5\ndefault_window = \"1h\"\n[[rules]]\nname = \"search\"\npriority = 1\nlayer = \"x\"\n\
                  when = { endpoints = [\"/API/Search/*\"] }\nper = [\"user\", \"endpoint\"]\nrequests_per_hour = 2\n";
     let exact = Service::with_config(rules);
@@ -293,7 +293,7 @@ fn t14_paths_are_case_sensitive_unless_their_case_is_ignored() {
 }
 
 #[test]
-fn t15_head_counts_as_get_unless_it_counts_as_itself() {
+fn head_counts_as_get_by_default() {
     let rules = "[[rules]]\nname = \"get\"\nwhen = { methods = [\"GET\"] }\nper = [\"user\", \"method\"]\nrequests_per_hour = 5\n\
                  [[rules]]\nname = \"head\"\nwhen = { methods = [\"HEAD\"] }\nper = [\"user\", \"method\"]\nrequests_per_hour = 9\n";
     let with = |service: &Service, method: &str| {
@@ -316,7 +316,7 @@ fn t15_head_counts_as_get_unless_it_counts_as_itself() {
 }
 
 #[test]
-fn t11_t14_t15_the_settings_are_shown_as_they_can_be_written() {
+fn config_show_prints_normalization_settings() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");
     let written = "[identity]\nfold = { user_id = \"nfc\", descriptors = { \"e mail\" = \"casefold\" } }\nhead = \"separate\"\n";

@@ -99,7 +99,7 @@ fn tell(what: &str, took: &[Duration]) {
 }
 
 #[test]
-fn t40_five_thousand_slow_sockets_are_closed_while_every_healthy_request_is_answered() {
+fn healthy_requests_pass_beside_5000_slow_sockets() {
     allow_descriptors();
     let service = Service::with_config(
         "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
@@ -155,7 +155,7 @@ fn accept_errors(stream: &mut TcpStream) -> u32 {
 }
 
 #[test]
-fn t40_running_out_of_descriptors_neither_spins_nor_ends_the_accepting() {
+fn accepting_recovers_from_descriptor_exhaustion() {
     let service = Service::with_descriptors("-n 96", "[server]\nheader_timeout = \"10m\"");
     let mut kept = service.connect();
     assert_eq!(ask(&mut kept, "/healthz").status, 200);
@@ -180,7 +180,7 @@ fn t40_running_out_of_descriptors_neither_spins_nor_ends_the_accepting() {
 }
 
 #[test]
-fn t40_the_service_takes_all_the_descriptors_that_it_may_have() {
+fn descriptor_limit_is_raised_to_the_maximum() {
     allow_descriptors();
     let service = Service::with_descriptors("-Sn 96", "");
     let mut held: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();

@@ -12,7 +12,7 @@ fn head_of(bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_head_of_64_kib_is_read_and_a_larger_one_is_answered_431() {
+fn request_head_above_64_kib_gets_431() {
     let service = Service::unconfigured();
     assert_eq!(service.raw(&head_of(64 * 1024)).status, 200);
     // Buffers are rounded up: where exactly the bound is, between these two, is not promised.
@@ -26,7 +26,7 @@ fn a_head_of_64_kib_is_read_and_a_larger_one_is_answered_431() {
 }
 
 #[test]
-fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
+fn more_than_a_hundred_header_fields_get_431() {
     let service = Service::unconfigured();
     let with =
         |fields: usize| format!("GET /healthz HTTP/1.1\r\nhost: t\r\n{}\r\n", "x: y\r\n".repeat(fields - 1));
@@ -35,7 +35,7 @@ fn a_hundred_header_fields_are_read_and_one_more_is_answered_431() {
 }
 
 #[test]
-fn what_is_no_request_is_answered_400_and_not_by_silence() {
+fn invalid_request_line_gets_400() {
     let service = Service::unconfigured();
     for bytes in ["GET\r\n\r\n", "GET /a b c HTTP/1.1\r\n\r\n", "GET / HTTP/1.1\r\nno colon\r\n\r\n"] {
         assert_eq!(service.raw(bytes.as_bytes()).status, 400, "{bytes:?}");
@@ -43,7 +43,7 @@ fn what_is_no_request_is_answered_400_and_not_by_silence() {
 }
 
 #[test]
-fn an_answer_does_not_wait_for_the_rest_of_the_next_request() {
+fn response_does_not_wait_for_the_next_request() {
     let service = Service::unconfigured();
     let mut stream = service.connect();
     stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: a\r\n\r\nGET /readyz HT").unwrap();
@@ -53,7 +53,7 @@ fn an_answer_does_not_wait_for_the_rest_of_the_next_request() {
 }
 
 #[test]
-fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending() {
+fn oversized_body_gets_413_while_sending() {
     let service = Service::unconfigured();
     let body = "x".repeat(700 * 1024);
     for _ in 0..20 {
@@ -62,7 +62,7 @@ fn a_body_that_is_too_large_is_answered_413_though_the_client_is_still_sending()
 }
 
 #[test]
-fn a_body_that_is_declared_too_large_is_refused_before_it_is_asked_for() {
+fn oversized_content_length_gets_no_100_continue() {
     let service = Service::unconfigured();
     for expect in ["expect: 100-continue\r\n", ""] {
         let mut stream = service.connect();
@@ -75,7 +75,7 @@ fn a_body_that_is_declared_too_large_is_refused_before_it_is_asked_for() {
 }
 
 #[test]
-fn a_client_that_is_answered_while_it_sends_is_not_cut_off_by_a_reset() {
+fn early_response_is_not_lost_to_a_reset() {
     let service = Service::unconfigured();
     let body = format!(
         "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{}",
@@ -95,7 +95,7 @@ fn a_client_that_is_answered_while_it_sends_is_not_cut_off_by_a_reset() {
 }
 
 #[test]
-fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
+fn endless_sender_is_disconnected() {
     let service = Service::unconfigured();
     let mut endless = service.connect();
     let chunk = vec![b'x'; 64 * 1024];
@@ -114,7 +114,7 @@ fn t40_who_never_stops_sending_after_the_last_answer_is_cut_off() {
 }
 
 #[test]
-fn a_request_names_its_host_once() {
+fn request_needs_exactly_one_host() {
     let service = Service::unconfigured();
     let status = |head: &str| {
         let answer = service.raw(format!("GET /healthz {head}\r\n\r\n").as_bytes());
@@ -137,7 +137,7 @@ fn a_request_names_its_host_once() {
 }
 
 #[test]
-fn a_body_that_says_it_is_compressed_is_not_read_as_if_it_were_not() {
+fn compressed_bodies_are_rejected() {
     let service = Service::unconfigured();
     let body = r#"{"user_id":"a","endpoint":"/x"}"#;
     let check = |coding: &str| {
@@ -153,7 +153,7 @@ fn a_body_that_says_it_is_compressed_is_not_read_as_if_it_were_not() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused_and_not_ignored() {
+fn unsupported_expectations_are_rejected() {
     let service = Service::with_config("default_limit = 5");
     let reload = |query: &str, body: &str| service.admin("POST", &format!("/v1/admin/reload{query}"), body);
     assert_eq!(reload("", "").status, 200);
@@ -172,7 +172,7 @@ fn what_is_not_understood_is_refused_and_not_ignored() {
 }
 
 #[test]
-fn the_documentation_is_found_with_a_slash_behind_it_too() {
+fn docs_page_accepts_a_trailing_slash() {
     let service = Service::unconfigured();
     let moved = service.get("/docs/");
     assert_eq!((moved.status, moved.header("location")), (303, Some("/docs")));

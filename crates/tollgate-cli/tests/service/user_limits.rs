@@ -27,7 +27,7 @@ fn metrics_are_openmetrics_text() {
 }
 
 #[test]
-fn numbers_for_a_user_and_endpoint_apply_there_and_nowhere_else() {
+fn user_limit_applies_to_its_endpoint_only() {
     let service = Service::unconfigured();
     let body = r#"{"user_id":"a","endpoint":"/api/v1/users/","limit":2,"window_seconds":60,"strategy":"sliding_window"}"#;
     let set = service.admin("PUT", CONFIG, body);
@@ -56,7 +56,7 @@ fn numbers_for_a_user_and_endpoint_apply_there_and_nowhere_else() {
 }
 
 #[test]
-fn consumption_carries_over_when_numbers_change() {
+fn usage_carries_over_when_limits_change() {
     let service = Service::with_config("default_limit = 100\ndefault_window = 86400");
     for _ in 0..60 {
         service.check("a", "/api/v1/users");
@@ -71,7 +71,7 @@ fn consumption_carries_over_when_numbers_change() {
 }
 
 #[test]
-fn a_reset_gives_a_client_everything_back_and_no_one_else() {
+fn reset_affects_only_its_client() {
     let service = Service::with_config(
         "default_limit = 1\n[[tiers]]\nname = \"free\"\nlimit = 1\nwindow = 60\n[[rules]]\nname = \"all\"\nper = [\"global\"]\nlimits = [{ requests = 100, window = 60 }]",
     );
@@ -92,7 +92,7 @@ fn a_reset_gives_a_client_everything_back_and_no_one_else() {
 }
 
 #[test]
-fn a_check_may_bring_its_own_numbers_on_a_loopback_address() {
+fn override_is_allowed_on_loopback() {
     let service = Service::unconfigured();
     let body =
         r#"{"user_id":"a","endpoint":"/x","limit":2,"window_seconds":2592000,"strategy":"fixed_window"}"#;
@@ -106,7 +106,7 @@ fn a_check_may_bring_its_own_numbers_on_a_loopback_address() {
 }
 
 #[test]
-fn a_check_that_brings_some_numbers_takes_the_rest_from_its_own_rule() {
+fn partial_override_is_completed_by_the_rule() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -129,7 +129,7 @@ fn a_check_that_brings_some_numbers_takes_the_rest_from_its_own_rule() {
 }
 
 #[test]
-fn the_rules_in_force_can_be_read() {
+fn rules_in_force_can_be_read() {
     let service = Service::unconfigured();
     let rules = service.admin("GET", "/v1/admin/rules", "").json();
     assert_eq!(rules["rules"][0]["name"], "default");
@@ -168,7 +168,7 @@ fn health_readiness_metrics_and_documentation_need_no_key() {
 }
 
 #[test]
-fn t68_a_million_names_would_make_no_new_series() {
+fn client_names_create_no_metric_series() {
     let service = Service::unconfigured();
     let series = || service.get("/metrics").text.lines().filter(|line| !line.starts_with('#')).count();
     service.check("a", "/x");
@@ -183,7 +183,7 @@ fn t68_a_million_names_would_make_no_new_series() {
 }
 
 #[test]
-fn numbers_for_a_user_replace_the_rule_that_counts_users_and_no_other() {
+fn user_limit_replaces_only_the_user_rule() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -206,7 +206,7 @@ fn numbers_for_a_user_replace_the_rule_that_counts_users_and_no_other() {
 }
 
 #[test]
-fn numbers_for_a_user_apply_where_no_rule_does() {
+fn user_limit_applies_without_a_rule() {
     let service = Service::with_config(
         "[[rules]]\nname = \"t\"\nper = [\"tenant\"]\nlimits = [{ requests = 9, window = 60 }]",
     );
@@ -216,7 +216,7 @@ fn numbers_for_a_user_apply_where_no_rule_does() {
 }
 
 #[test]
-fn new_windows_and_strategies_are_no_second_allowance() {
+fn changed_window_or_strategy_keeps_usage() {
     let service = Service::unconfigured();
     service.admin("PUT", CONFIG, &numbers(3).replace("60", "3600"));
     for _ in 0..3 {
@@ -227,7 +227,7 @@ fn new_windows_and_strategies_are_no_second_allowance() {
 }
 
 #[test]
-fn numbers_are_for_one_endpoint_and_patterns_are_refused() {
+fn user_limit_rejects_endpoint_patterns() {
     let service = Service::unconfigured();
     for pattern in ["/a/*", "*", "/a/{id}"] {
         let body = numbers(1).replace("/api/v1/users", pattern);
@@ -236,7 +236,7 @@ fn numbers_are_for_one_endpoint_and_patterns_are_refused() {
 }
 
 #[test]
-fn a_reset_names_the_rules_it_could_not_reach() {
+fn reset_lists_rules_it_could_not_reset() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -264,7 +264,7 @@ fn a_reset_names_the_rules_it_could_not_reach() {
 }
 
 #[test]
-fn t68_rules_that_come_and_go_leave_few_series() {
+fn deleted_rules_leave_few_metric_series() {
     let service = Service::unconfigured();
     let series = || {
         let text = service.get("/metrics").text;

@@ -18,7 +18,7 @@ fn said(output: &Output) -> (i32, String) {
 }
 
 #[test]
-fn check_exits_with_0_for_admitted_1_for_refused_and_2_for_an_error() {
+fn check_exit_codes_match_the_decision() {
     let service = Service::with_config("default_limit = 1");
     let check = ["check", "--user", "alice", "--endpoint", "/a b"];
     let (code, text) = said(&run(&service, &check));
@@ -30,7 +30,7 @@ fn check_exits_with_0_for_admitted_1_for_refused_and_2_for_an_error() {
 }
 
 #[test]
-fn every_command_prints_the_servers_json_when_asked() {
+fn json_flag_prints_the_server_response() {
     // Nothing comes back while commands are slow to start.
     let service = Service::with_config("default_limit = 100\ndefault_window = \"1d\"");
     let place = ["--user", "a/b c%", "--endpoint", "/x/y", "--json"];
@@ -47,7 +47,7 @@ fn every_command_prints_the_servers_json_when_asked() {
 }
 
 #[test]
-fn explain_reads_like_a_table() {
+fn explain_prints_a_table() {
     let service =
         Service::with_config("default_limit = 5\n[[tiers]]\nname = \"gold\"\nlimit = 9\nwindow = 60");
     let (code, text) = said(&run(&service, &["explain", "--user", "a", "--endpoint", "/x"]));
@@ -58,7 +58,7 @@ fn explain_reads_like_a_table() {
 }
 
 #[test]
-fn status_and_reset_take_the_facts_of_a_check_and_times_are_not_too_long() {
+fn status_and_reset_accept_the_flags_of_check() {
     let service = Service::with_config("default_limit = 5\ndefault_window = \"1h\"");
     let facts = ["--ip", "10.0.0.1", "--endpoint", "/x"];
     let ask = |command: &[&str]| said(&run(&service, &[command, &facts].concat())).1;
@@ -82,14 +82,14 @@ fn status_and_reset_take_the_facts_of_a_check_and_times_are_not_too_long() {
 }
 
 #[test]
-fn settings_are_shown_with_secrets_masked() {
+fn config_show_masks_secrets() {
     let service = Service::unconfigured();
     let (code, text) = said(&run(&service, &["config", "show"]));
     assert!(code == 0 && text.contains("[server]") && text.contains("[[rules]]"), "{text}");
 }
 
 #[test]
-fn inspect_names_what_was_not_said_and_no_rules_for_others() {
+fn inspect_lists_skipped_rules_of_the_client_only() {
     let rule = |name: &str, per: &str| {
         format!(
             "[[rules]]\nname = \"{name}\"\nper = [{per}]\nlimits = [{{ requests = 5, window = \"1h\" }}]\n"
@@ -123,7 +123,7 @@ fn inspect_names_what_was_not_said_and_no_rules_for_others() {
 }
 
 #[test]
-fn inspect_tells_the_live_counters_of_a_client_in_words() {
+fn inspect_prints_live_counters() {
     let service = Service::with_config(
         "[progressive_penalties]\nenabled = true\nviolation_threshold = 1\nbase_cooldown = \"1h\"\n\
          [[rules]]\nname = \"per-user\"\nper = [\"user\"]\nlimits = [{ requests = 2, window = \"30d\" }]\n\

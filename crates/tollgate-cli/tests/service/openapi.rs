@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::harness::described::{schema::Schemas, template};
+use crate::harness::openapi_validator::{json_schema::Schemas, template};
 use crate::harness::{Service, description};
 
 /// Every operation that is described.
@@ -120,7 +120,7 @@ const CONFIG: &str = "default_limit = 100\n[server]\nheaders = [\"x-ratelimit\",
                       [[tiers]]\nname = \"silver\"\nlimit = 4294967295\nwindow = 60\n";
 
 #[test]
-fn every_route_answers_as_it_is_described() {
+fn every_route_responds_as_described() {
     let service = Service::with_config(CONFIG);
     let mut asked = BTreeSet::new();
     for (method, target, body, status) in REQUESTS {
@@ -173,7 +173,7 @@ fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
 }
 
 #[test]
-fn an_item_that_is_known_already_is_described_as_such() {
+fn existing_item_responds_as_described() {
     let service = Service::unconfigured();
     let key = service.admin("POST", "/v1/admin/keys", r#"{"name":"n"}"#).json();
     let key = format!("/v1/admin/keys/{}", key["id"].as_str().unwrap());
@@ -199,7 +199,7 @@ fn an_item_that_is_known_already_is_described_as_such() {
 }
 
 #[test]
-fn whatever_a_route_refuses_is_described() {
+fn every_error_is_described() {
     let service = Service::unconfigured();
     let bearer = format!("Bearer {}", service.admin_key());
     let large = format!("\"{}\"", "x".repeat(9 << 20));
@@ -262,7 +262,7 @@ fn is_a_request(path: &str, verb: &str, body: &Value) {
 }
 
 #[test]
-fn requests_that_the_documentation_shows_are_as_described() {
+fn documented_requests_match_the_description() {
     let mut shown = 0;
     for (_, code) in blocks_of_code() {
         for command in code.replace("\\\n", " ").lines().filter(|line| line.contains("curl ")) {
@@ -277,7 +277,7 @@ fn requests_that_the_documentation_shows_are_as_described() {
 }
 
 #[test]
-fn answers_that_the_documentation_shows_are_as_described() {
+fn documented_responses_match_the_description() {
     let schemas = description()["components"]["schemas"].as_object().unwrap();
     let mut shown = 0;
     let blocks = blocks_of_code().into_iter().filter(|(language, _)| language == "json");
@@ -291,7 +291,7 @@ fn answers_that_the_documentation_shows_are_as_described() {
 }
 
 #[test]
-fn rules_and_tiers_that_the_documentation_shows_are_as_described() {
+fn documented_rules_match_the_description() {
     let mut shown = 0;
     let tables = blocks_of_code().into_iter().filter(|(language, _)| language == "toml");
     for table in tables.filter_map(|(_, code)| code.parse::<toml::Table>().ok()) {
@@ -316,7 +316,7 @@ fn with_names_quoted(script: &str) -> String {
 }
 
 #[test]
-fn requests_that_the_page_offers_are_as_described() {
+fn example_requests_match_the_description() {
     let script = text_of("crates/tollgate-server/src/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
     // As JSON: names in quotes, no comma at the end.
@@ -332,7 +332,7 @@ fn requests_that_the_page_offers_are_as_described() {
 }
 
 #[test]
-fn what_is_not_as_described_is_noticed() {
+fn mismatches_are_detected() {
     let api = json!({ "components": { "schemas": {
         "Text": { "type": "string", "maxLength": 2 },
         "Open": { "type": "object", "properties": { "a": { "$ref": "#/components/schemas/Text" } }, "required": ["a"] },
