@@ -1,4 +1,4 @@
-//! Every route against every kind of caller, from what the router says of itself.
+//! Every route against every kind of caller, generated from the description.
 
 use serde_json::{Value, json};
 
@@ -6,14 +6,14 @@ use crate::harness::{Answer, Service};
 
 const SCOPES: [&str; 6] = ["check", "read", "config", "reset", "override", "admin"];
 
-/// One route, and the scope that it asks for if it asks for one.
+/// A route and the scope that it requires, if any.
 struct Route {
     method: String,
     path: String,
     scope: Option<String>,
 }
 
-/// Every route that is described; that every route is described is a test of its own.
+/// Every described route; another test shows that all routes are described.
 fn routes(service: &Service) -> Vec<Route> {
     let description = service.get("/openapi.json").json();
     let mut routes = Vec::new();
@@ -40,11 +40,11 @@ fn every_response_has_security_headers() {
     for route in described.into_iter().chain(others) {
         for key in [None, Some(&*admin), Some("wrong")] {
             let answer = route.ask(&service, key);
-            let told = format!("{} {} {key:?}: {}", route.method, route.path, answer.status);
+            let message = format!("{} {} {key:?}: {}", route.method, route.path, answer.status);
             let policy = answer.header("content-security-policy").unwrap_or_default();
-            assert!(policy.contains("frame-ancestors 'none'"), "{told}: {policy:?}");
-            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{told}");
-            assert_eq!(answer.header("cache-control"), Some("no-store"), "{told}");
+            assert!(policy.contains("frame-ancestors 'none'"), "{message}: {policy:?}");
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{message}");
+            assert_eq!(answer.header("cache-control"), Some("no-store"), "{message}");
         }
     }
 }
@@ -72,7 +72,7 @@ impl Route {
 
     fn is_let_in(&self, service: &Service, key: Option<&str>, who: &str) {
         let answer = self.ask(service, key);
-        // Whatever is wrong with an empty body, it is not who sent it.
+        // An empty body may be invalid, but the caller is authorized.
         let served = answer.status > 0 && answer.status < 500 && ![401, 403, 429].contains(&answer.status);
         assert!(served, "{who}: {} {}: {} {}", self.method, self.path, answer.status, answer.text);
     }
@@ -112,7 +112,7 @@ fn every_route_requires_its_scope() {
                 route.is_refused(&service, Some(key), given, forbidden);
             }
         }
-        // Numbers and counters of a user are the user's in every organisation.
+        // Limits and counters of a user are the same for every tenant.
         let of_users = ["/v1/rate-limit/config", "/v1/rate-limit/reset"];
         let is_for_all = route.path.starts_with("/v1/admin/") || of_users.contains(&&*route.path);
         if is_for_all {

@@ -1,10 +1,10 @@
-//! What people configure while the service runs: rules, tiers, quotas, blocks.
+//! Rules, tiers, quotas and blocks of a running service.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Service};
 
-/// What is done to a rule that was right.
+/// Changes that make a valid rule invalid.
 type Mistake<'a> = &'a dyn Fn(&mut Value);
 
 const RULES: &str = "/v1/admin/rules";
@@ -25,7 +25,7 @@ fn ask_if(service: &Service, method: &str, path: &str, condition: (&str, &str), 
 }
 
 /// Status, code, field and message of an error.
-fn told(answer: &Answer) -> (u16, String, String, String) {
+fn message(answer: &Answer) -> (u16, String, String, String) {
     let (status, code, field) = answer.error();
     (status, code, field, answer.json()["error"]["message"].as_str().unwrap().to_owned())
 }
@@ -79,8 +79,8 @@ fn second_write_of_one_version_is_refused() {
     let second = ask_if(&service, "PUT", path, ("if-match", &tag), &rule("r", 2));
     assert_eq!(second.status, 200, "{}", second.text);
     let late = ask_if(&service, "PUT", path, ("if-match", &tag), &rule("r", 3));
-    assert_eq!(told(&late).1, "PRECONDITION_FAILED");
-    assert!(told(&late).3.contains("version"), "{}", late.text);
+    assert_eq!(message(&late).1, "PRECONDITION_FAILED");
+    assert!(message(&late).3.contains("version"), "{}", late.text);
     assert_eq!(ask_if(&service, "DELETE", path, ("if-match", &tag), &Value::Null).error().0, 412);
     assert_eq!(service.admin("GET", path, "").json()["limits"][0]["requests"], 2);
     assert_eq!(ask_if(&service, "PUT", path, ("if-match", "17"), &rule("r", 3)).error().2, "if-match");
@@ -97,7 +97,7 @@ fn invalid_rule_names_every_error_and_changes_nothing() {
         let mut body = rule("r", 1);
         change(&mut body);
         let answer = ask(&service, "POST", RULES, &body);
-        let (status, code, field, message) = told(&answer);
+        let (status, code, field, message) = message(&answer);
         assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{body}: {message}");
         (field, message)
     };
@@ -163,7 +163,7 @@ fn rules_of_the_settings_file_are_read_only() {
         ("PUT", "/v1/admin/tiers/gold", &tier),
         ("DELETE", "/v1/admin/tiers/gold", &Value::Null),
     ] {
-        let (status, code, _, message) = told(&ask(&service, method, path, body));
+        let (status, code, _, message) = message(&ask(&service, method, path, body));
         assert_eq!((status, &*code), (409, "CONFLICT"), "{method} {path}");
         assert!(message.contains("tollgate.toml"), "{message}");
     }
@@ -174,7 +174,7 @@ fn rules_of_the_settings_file_are_read_only() {
         let answer = ask(&service, "POST", RULES, &body);
         if answer.status != 201 {
             assert_eq!(answer.error().0, 400);
-            assert!(told(&answer).3.contains("limits"), "{}", answer.text);
+            assert!(message(&answer).3.contains("limits"), "{}", answer.text);
             return;
         }
     }
@@ -472,7 +472,7 @@ fn writes_fail_while_the_database_is_unreachable() {
     assert_eq!(service.check("a", "/x").status, 200);
 }
 
-/// Sixteen limits is what one request may be charged: each of these rules would fit alone, and three fit together.
+/// A request may be charged sixteen limits: each of these rules fits alone, and three fit together.
 #[test]
 fn concurrent_rule_writes_stay_consistent() {
     let service = Service::unconfigured();
@@ -491,7 +491,7 @@ fn concurrent_rule_writes_stay_consistent() {
     let others: Vec<&str> = answers.iter().map(|answer| &*answer.text).collect();
     assert_eq!((count(201), count(400) + count(503)), (3, 9), "{others:?}");
     let ready = service.get("/readyz").json();
-    assert_eq!((&ready["status"], &ready["catalog_error"]), (&json!("ready"), &Value::Null), "{ready}");
+    assert_eq!((&ready["status"], &ready["database_error"]), (&json!("ready"), &Value::Null), "{ready}");
 }
 
 #[test]

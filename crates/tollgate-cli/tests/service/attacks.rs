@@ -1,4 +1,4 @@
-//! What attackers send.
+//! Hostile requests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

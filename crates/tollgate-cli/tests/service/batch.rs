@@ -87,7 +87,7 @@ fn body_budget_bounds_announced_bodies() {
         let mut one_more = announced(1 << 20);
         one_more.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let answer = read_answer(&mut one_more);
-        // It may be let in before those that came before it, and must not leave its room to the next.
+        // It may be admitted before earlier requests, and must not leave its budget to the next.
         waiting.push(one_more);
         (answer.status == 503).then_some(answer)
     });

@@ -1,4 +1,4 @@
-//! What callers of the service itself may ask, and that no batch of one keeps the others waiting.
+//! Limits of callers, and fairness between batches and single checks.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::harness::{Answer, Service, read_answer, wait_for};
 
 const BATCH: &str = "/v1/rate-limit/batch-check";
-/// Ten in an hour: none comes back while a test runs.
+/// Ten per hour: nothing is restored while a test runs.
 const TEN: &str = "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
 /// The keys are `checker-key` and `reader-key`.
 const KEYS: &str = r#"
@@ -31,25 +31,25 @@ fn batch_of(count: usize) -> String {
     format!(r#"{{"checks":[{}]}}"#, vec![CHECK; count].join(","))
 }
 
-/// What the client has left, told to somebody whom the limit does not concern.
+/// The remaining requests of the client, read by a caller without a limit.
 fn left_for_the_client(service: &Service) -> u64 {
     let status = service.admin("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x", "");
     status.json()["remaining"].as_u64().unwrap()
 }
 
-/// An answer that nobody can take for the refusal of a client.
+/// Asserts a response that cannot be mistaken for the refusal of a client.
 #[track_caller]
 fn assert_caller_limited(answer: &Answer) {
     assert_eq!((answer.status, &*answer.error().1), (429, "CALLER_LIMITED"), "{}", answer.text);
     assert!(answer.json().get("allowed").is_none() && answer.json().get("decision").is_none());
-    let told = |name: &str| name.contains("ratelimit");
-    assert!(!answer.headers.iter().any(|(name, _)| told(name)), "{:?}", answer.headers);
+    let message = |name: &str| name.contains("ratelimit");
+    assert!(!answer.headers.iter().any(|(name, _)| message(name)), "{:?}", answer.headers);
     let exact = answer.json()["error"]["details"]["retry_after_us"].as_u64().unwrap();
     let rounded: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!(exact > 0 && rounded == exact.div_ceil(1_000_000), "{exact} {rounded}");
 }
 
-/// How many checks pass until one does not.
+/// How many checks pass before one is refused.
 fn passing(mut check: impl FnMut() -> Answer) -> usize {
     (0..100).take_while(|_| check().status == 200).count()
 }
@@ -75,7 +75,7 @@ fn batch_above_the_limit_gets_no_retry_after() {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
         let reason = answer.json()["error"]["details"]["reason"].clone();
-        assert_eq!(reason, "this service takes at most 10 checks at once from a caller, not 11");
+        assert_eq!(reason, "must have at most 10 checks (limit of the caller, [callers]), not 11");
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
@@ -216,19 +216,19 @@ fn limited_caller_is_logged_once_and_cli_fails() {
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
     (0..20).for_each(|_| drop(checker()));
     let log = service.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
-    assert_eq!(told.len(), 2, "{log}");
-    assert!(told[0].contains("ip:127.0.0.1") && told[1].contains("\"checker\""), "{told:#?}");
+    let message: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
+    assert_eq!(message.len(), 2, "{log}");
+    assert!(message[0].contains("ip:127.0.0.1") && message[1].contains("\"checker\""), "{message:#?}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["check", "--user", "a", "--endpoint", "/x"]);
     command.env("TOLLGATE_URL", format!("http://{}", service.address)).env("TOLLGATE_KEY", "checker-key");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
-    assert!(text.contains("you, the caller"), "{text}");
+    assert!(text.contains("the caller exceeded its own limit"), "{text}");
 }
 
-/// Sends the same request again and again on one connection, until it is told to stop or so many were answered.
+/// Repeats a request on one connection until stopped or until enough responses arrived.
 fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &AtomicBool) -> Vec<Duration> {
     let mut stream = service.connect();
     let request = format!(
@@ -247,7 +247,7 @@ fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &Atomic
     waits
 }
 
-/// Batches in flight all the time, many more than are decided at once, on one thread that all share.
+/// Keeps many more batches in flight than are decided at once, on one thread.
 #[test]
 fn single_checks_interleave_with_batches() {
     const SENDERS: usize = 40;
@@ -273,8 +273,8 @@ fn single_checks_interleave_with_batches() {
         beside
     });
     assert_eq!((alone.len(), beside.len()), (200, 200), "every one was answered");
-    // How long anything takes is a matter of the machine, and only told. But whoever stands behind batches sees as many go by:
-    // some 25 for each check when batches did not give way, and one in four checks since.
+    // Latency depends on the machine and is only printed. The number of batches completed per check does not:
+    // about 25 if batches do not yield, and one in four checks if they do.
     let batches = batches.load(Ordering::Relaxed);
     assert!(batches < beside.len() * 10, "{batches} batches went by");
     println!("checks alone: median {:?}, p99 {:?}", alone[100], alone[198]);

@@ -1,4 +1,4 @@
-//! Checks, statuses and explanations.
+//! Checks, status and explain.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ fn default_limit_is_a_hundred_per_minute() {
     assert!(body.get("retry_after").is_none());
     let endpoints = ["/other", "/api/v1/users"].into_iter().cycle().take(10_000);
     let admitted = 1 + endpoints.take_while(|endpoint| admits(&service, endpoint)).count();
-    // One comes back every 0.6 s: a slow machine is admitted so many more.
+    // One request is restored every 0.6 s, so a slow machine is admitted more.
     let come_back = usize::try_from(started.elapsed().as_millis() / 600).unwrap();
     assert!((100..=100 + come_back).contains(&admitted), "{admitted}, {come_back} came back");
     assert_eq!(service.check("user_456", "/api/v1/users").status, 200, "another client");
@@ -102,8 +102,8 @@ fn cooldown_reports_one_limit_and_lists_all() {
     let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
     assert_eq!((&check.json()["reason"], policies(&check)), (&json!("cooldown"), first));
     assert!(check.header("ratelimit").unwrap().starts_with("\"u/30d\";r=0;t="));
-    for (key, told) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
-        assert_eq!((&check.json()[key], &explained[key]), (&told, &told), "{key}");
+    for (key, message) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
+        assert_eq!((&check.json()[key], &explained[key]), (&message, &message), "{key}");
     }
     let limits = explained["rules"][0]["limits"].as_array().unwrap();
     let left: Vec<u64> = limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect();
@@ -324,7 +324,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
     assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
     assert!(body["next_allowed_at_us"].is_u64());
     let rules = body["rules"].as_array().unwrap();
-    let told: Vec<(&str, bool, &str)> = rules
+    let message: Vec<(&str, bool, &str)> = rules
         .iter()
         .map(|rule| {
             let text = |key: &str| rule[key].as_str().unwrap();
@@ -332,9 +332,9 @@ fn explain_lists_every_rule_and_charges_nothing() {
         })
         .collect();
     assert_eq!(
-        told,
+        message,
         [
-            ("off", false, "switched off"),
+            ("off", false, "disabled"),
             ("site", true, "matches: its limits apply"),
             ("tier:gold", false, "the request has no tier"),
             ("default", true, "matches: its limits apply"),

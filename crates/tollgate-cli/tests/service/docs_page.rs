@@ -1,4 +1,4 @@
-//! The documentation page, in a real browser.
+//! The documentation page in a browser.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 use crate::browser::Browser;
 use crate::harness::Service;
 
-/// A window on a desk, and one of a common phone.
+/// Window sizes of a desktop and a phone.
 const WINDOWS: [(u32, u32, bool); 2] = [(1280, 800, false), (390, 844, true)];
 
 const OPEN_ALL: &str = "document.querySelectorAll('details').forEach((box) => { box.open = true; })";
 
-/// The page as soon as it is drawn.
+/// The page, once rendered.
 fn opened() -> (Service, Browser) {
     let service = Service::unconfigured();
     let mut browser = Browser::start();
@@ -27,7 +27,7 @@ fn open(browser: &mut Browser, service: &Service) {
         .wait_for("document.readyState === 'complete' && document.querySelector('#routes details') !== null");
 }
 
-/// The box of a route, as an expression.
+/// A JavaScript expression for the box of a route.
 fn route(verb: &str, path: &str) -> String {
     format!(
         "[...document.querySelectorAll('details')].find((box) =>
@@ -39,14 +39,14 @@ fn within(route: &str, selector: &str) -> String {
     format!("{route}.querySelector('{selector}')")
 }
 
-/// Sends what stands in the form of a route, and reads what the page shows of the answer.
+/// Sends the form of a route and returns the response that the page shows.
 fn sent(browser: &mut Browser, route: &str) -> String {
     browser.evaluate(&format!("{}.textContent = ''", within(route, "pre")));
     browser.click(&within(route, "button"));
     browser.wait_for(&format!("{}.innerText", within(route, "pre"))).as_str().unwrap().to_owned()
 }
 
-/// Replaces what stands in a field, as somebody would who marks it all and types.
+/// Replaces the contents of a field by selecting and typing.
 fn fill(browser: &mut Browser, field: &str, text: &str) {
     browser.click(field);
     browser.evaluate(&format!("{field}.select()"));
@@ -82,7 +82,7 @@ fn docs_page_shows_all_details_of_a_route() {
     browser.click(&within(&reset, "summary"));
     let text = browser.wait_for(&format!("{reset}.open && {reset}.innerText"));
     let text = text.as_str().unwrap();
-    // It was cut off in the middle of a sentence, and stood in the place of the summary.
+    // The description must be complete and must not replace the summary.
     assert!(text.contains("method and descriptors where rules count by them."), "{text}");
     for part in ["Body", "user_id?", "string or null", "Answers", "400", "Answer 200", "Try it"] {
         assert!(text.contains(part), "{part}: {text}");
@@ -92,16 +92,16 @@ fn docs_page_shows_all_details_of_a_route() {
 #[test]
 fn docs_page_loads_only_its_own_resources() {
     let (service, mut browser) = opened();
-    let asked: BTreeSet<(String, String)> = browser.requests().into_iter().collect();
+    let requested: BTreeSet<(String, String)> = browser.requests().into_iter().collect();
     let own = ["/docs", "/docs/docs.css", "/docs/docs.js", "/openapi.json"];
     let own = own.map(|path| (format!("http://{}{path}", service.address), "200".to_owned()));
-    assert_eq!(asked, BTreeSet::from(own));
+    assert_eq!(requested, BTreeSet::from(own));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let styled = "getComputedStyle(document.querySelector('details')).borderTopStyle";
     assert_eq!(browser.evaluate(styled), "solid", "the style sheet is in force");
 }
 
-/// The contrast of every text with what is behind it, where it is less than WCAG 2.2 asks for (AA: 4.5 to 1).
+/// Texts whose contrast is below WCAG 2.2 AA (4.5 to 1).
 const PALE: &str = r"(() => {
     const parse = (colour) => colour.match(/[\d.]+/g).map(Number);
     const luminance = (colour) => {
@@ -143,14 +143,14 @@ fn docs_page_has_contrast_in_light_and_dark() {
         let found = browser.evaluate(PALE);
         assert!(found["looked_at"].as_u64() > Some(500), "{found}");
         assert_eq!(found["pale"], json!([]), "{scheme}");
-        // Else the browser draws scroll bars and fields as if the page were light.
+        // Without it, the browser draws scroll bars and fields for a light page.
         let drawn = "getComputedStyle(document.documentElement).colorScheme";
         assert_eq!(browser.evaluate(drawn), "light dark");
     }
     assert_ne!(backgrounds[0], backgrounds[1]);
 }
 
-/// What reaches past the right edge of the window and cannot be scrolled to within a box of its own.
+/// Elements beyond the right edge of the window that are not inside a scrollable box.
 const TOO_WIDE: &str = "(() => {
     const scrolls = (element) => element && (getComputedStyle(element).overflowX !== 'visible' || scrolls(element.parentElement));
     const wide = [...document.body.querySelectorAll('*')].filter((element) =>
@@ -211,7 +211,7 @@ fn docs_page_sends_keys_to_no_other_host() {
     let answer = sent(&mut browser, &rules);
     assert!(answer.contains("Failed to fetch"), "{answer}");
     stranger.set_nonblocking(true).unwrap();
-    assert!(stranger.accept().is_err(), "nobody has come");
+    assert!(stranger.accept().is_err(), "a connection arrived");
     let complaints = browser.complaints();
     assert!(complaints.iter().any(|text| text.contains("connect-src 'self'")), "{complaints:?}");
 }

@@ -1,4 +1,4 @@
-//! Bad input: a clear error that names the field and the reason, and nothing changed.
+//! Invalid input: the error names field and reason, and nothing changes.
 
 use std::io::Write;
 use std::time::Duration;

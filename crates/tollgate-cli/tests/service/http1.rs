@@ -1,11 +1,11 @@
-//! Heads of requests at the bounds of what is read, and beyond.
+//! HTTP/1.1 requests at and beyond the size limits.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
 
 use crate::harness::{Service, read_answer, read_some, wait_for};
 
-/// A head of exactly so many bytes.
+/// A request head of exactly this many bytes.
 fn head_of(bytes: usize) -> Vec<u8> {
     let (before, after) = ("GET /healthz HTTP/1.1\r\nhost: a\r\nx: ", "\r\n\r\n");
     format!("{before}{}{after}", "x".repeat(bytes - before.len() - after.len())).into_bytes()
@@ -15,7 +15,7 @@ fn head_of(bytes: usize) -> Vec<u8> {
 fn request_head_above_64_kib_gets_431() {
     let service = Service::unconfigured();
     assert_eq!(service.raw(&head_of(64 * 1024)).status, 200);
-    // Buffers are rounded up: where exactly the bound is, between these two, is not promised.
+    // Buffers are rounded up, so the exact limit between these two sizes is not specified.
     for bytes in [160 * 1024, 200 * 1024, 900 * 1024] {
         for _ in 0..20 {
             let answer = service.raw(&head_of(bytes));
@@ -68,7 +68,7 @@ fn oversized_content_length_gets_no_100_continue() {
         let mut stream = service.connect();
         let head = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n";
         write!(stream, "{head}{expect}content-length: 5000000\r\n\r\n").unwrap();
-        // The first answer there is: no "100 Continue", and no waiting for the body.
+        // The first response must not be "100 Continue", and must not wait for the body.
         let answer = read_answer(&mut stream);
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), String::new()));
     }
@@ -104,7 +104,7 @@ fn endless_sender_is_disconnected() {
         sent += chunk.len();
         assert!(sent < 64 * 1024 * 1024, "{sent} bytes were taken");
     }
-    // And who has been answered, and neither sends nor goes, is not waited for.
+    // A client that got its response and neither sends nor closes is disconnected too.
     let mut silent = service.connect();
     silent.write_all(&head_of(200 * 1024)).unwrap();
     assert_eq!(read_answer(&mut silent).status, 431);

@@ -1,4 +1,4 @@
-//! Export and import: everything at once, as JSON and as TOML.
+//! Import and export of the whole configuration, as JSON and TOML.
 
 use serde_json::{Value, json};
 

@@ -1,6 +1,6 @@
-//! The part of JSON Schema that the description uses.
+//! The subset of JSON Schema that the description uses.
 //!
-//! A keyword that is not known is a mistake: a constraint that nobody looks at is none.
+//! An unknown keyword is an error, because a constraint that is not checked is useless.
 
 use std::collections::BTreeSet;
 
@@ -9,24 +9,24 @@ use serde_json::{Map, Value};
 /// The schemas of a description.
 pub(crate) struct Schemas<'a> {
     api: &'a Value,
-    /// Whether a field that is not described is a mistake, though JSON Schema would let it pass.
+    /// Whether undescribed fields are errors, although JSON Schema permits them.
     is_closed: bool,
 }
 
 type Checked = Result<(), String>;
 
 impl<'a> Schemas<'a> {
-    /// For answers: everything in them must be described.
+    /// For responses: everything must be described.
     pub(crate) fn closed(api: &'a Value) -> Self {
         Schemas { api, is_closed: true }
     }
 
-    /// For requests, which may hold more than is described wherever the schema does not forbid it.
+    /// For requests, which may have undescribed fields unless the schema forbids them.
     pub(crate) fn open(api: &'a Value) -> Self {
         Schemas { api, is_closed: false }
     }
 
-    /// What a reference stands for, or the thing itself.
+    /// The target of a reference, or the schema itself.
     pub(crate) fn resolved(&self, schema: &'a Value) -> &'a Value {
         match schema["$ref"].as_str() {
             None => schema,
@@ -37,7 +37,7 @@ impl<'a> Schemas<'a> {
         }
     }
 
-    /// Whether the value is what the schema says.
+    /// Validates a value against a schema.
     pub(crate) fn check(&self, schema: &Value, value: &Value) -> Checked {
         self.check_at(schema, value, "")
     }
@@ -54,7 +54,7 @@ impl<'a> Schemas<'a> {
         undescribed.map_or(Ok(()), |field| Err(format!("{at}.{field} is not described")))
     }
 
-    /// Gathers the fields that are described for this value; whether any others are allowed, too.
+    /// Collects the described fields of this value; returns whether others are allowed.
     fn gather(&self, schema: &Value, value: &Value, known: &mut BTreeSet<String>) -> bool {
         let schema = self.reference(schema).unwrap_or(schema);
         let described = schema["properties"].as_object();
@@ -79,15 +79,15 @@ impl<'a> Schemas<'a> {
         let Some(keywords) = schema.as_object() else {
             return if *schema == true { Ok(()) } else { Err(format!("{at}: {schema} is no schema")) };
         };
-        for (keyword, said) in keywords {
+        for (keyword, constraint) in keywords {
             let checked = match &**keyword {
                 "$ref" => self.check_part(self.reference(schema).unwrap(), value, at),
                 "description" | "default" | "example" | "examples" | "title" | "deprecated" => Ok(()),
-                "allOf" | "oneOf" | "anyOf" => self.check_parts(keyword, said, value, at),
+                "allOf" | "oneOf" | "anyOf" => self.check_parts(keyword, constraint, value, at),
                 "properties" | "additionalProperties" | "propertyNames" | "required" | "items" => {
                     self.check_inside(keyword, schema, value, at)
                 }
-                _ => check_alone(keyword, said, value),
+                _ => check_alone(keyword, constraint, value),
             };
             checked.map_err(|error| if error.starts_with('.') { error } else { format!("{at}: {error}") })?;
         }
@@ -107,7 +107,7 @@ impl<'a> Schemas<'a> {
         if is_right { Ok(()) } else { Err(format!("{fitting} of {keyword} fit: {}", errors.join("; or "))) }
     }
 
-    /// What is said of the fields of an object or of the items of a list.
+    /// Validates the fields of an object or the items of a list.
     fn check_inside(&self, keyword: &str, schema: &Value, value: &Value, at: &str) -> Checked {
         if let (Some(items), "items") = (value.as_array(), keyword) {
             let mut items = items.iter().enumerate();
@@ -152,26 +152,28 @@ impl<'a> Schemas<'a> {
     }
 }
 
-/// A keyword that is about the value itself.
-fn check_alone(keyword: &str, said: &Value, value: &Value) -> Checked {
+/// Validates a keyword that constrains the value itself.
+fn check_alone(keyword: &str, constraint: &Value, value: &Value) -> Checked {
     let number = value.as_f64();
     let chars = value.as_str().map(|text| text.chars().count());
     let items = value.as_array().map(Vec::len);
-    let at_least = |count: Option<usize>| count.is_none_or(|count| count as u64 >= said.as_u64().unwrap());
-    let at_most = |count: Option<usize>| count.is_none_or(|count| count as u64 <= said.as_u64().unwrap());
+    let at_least =
+        |count: Option<usize>| count.is_none_or(|count| count as u64 >= constraint.as_u64().unwrap());
+    let at_most =
+        |count: Option<usize>| count.is_none_or(|count| count as u64 <= constraint.as_u64().unwrap());
     let is_right = match keyword {
-        "type" => match said {
+        "type" => match constraint {
             Value::Array(kinds) => kinds.iter().any(|kind| is_of(kind, value)),
             kind => is_of(kind, value),
         },
-        "enum" => said.as_array().unwrap().contains(value),
-        "minimum" => number.is_none_or(|number| number >= said.as_f64().unwrap()),
-        "maximum" => number.is_none_or(|number| number <= said.as_f64().unwrap()),
+        "enum" => constraint.as_array().unwrap().contains(value),
+        "minimum" => number.is_none_or(|number| number >= constraint.as_f64().unwrap()),
+        "maximum" => number.is_none_or(|number| number <= constraint.as_f64().unwrap()),
         "minLength" => at_least(chars),
         "maxLength" => at_most(chars),
         "minItems" => at_least(items),
         "maxItems" => at_most(items),
-        "format" => match said.as_str().unwrap() {
+        "format" => match constraint.as_str().unwrap() {
             "int32" => value.as_i64().is_none_or(|number| i32::try_from(number).is_ok()),
             "int64" => !value.is_u64() || value.as_i64().is_some(),
             "double" => true,
@@ -179,7 +181,7 @@ fn check_alone(keyword: &str, said: &Value, value: &Value) -> Checked {
         },
         keyword => return Err(format!("the keyword {keyword} is not known here")),
     };
-    if is_right { Ok(()) } else { Err(format!("{value} against {keyword} {said}")) }
+    if is_right { Ok(()) } else { Err(format!("{value} against {keyword} {constraint}")) }
 }
 
 fn is_of(kind: &Value, value: &Value) -> bool {

@@ -1,4 +1,4 @@
-//! API keys: made, shown once, used, rotated, revoked.
+//! API keys: creation, use, rotation and revocation.
 
 use serde_json::{Value, json};
 

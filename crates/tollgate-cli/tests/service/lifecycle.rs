@@ -1,4 +1,4 @@
-//! Starting, reloading, draining, stopping.
+//! Start, reload, drain and stop.
 
 use std::fs;
 use std::io::Write;
@@ -33,16 +33,16 @@ fn invalid_settings_prevent_the_start() {
         .unwrap();
     let output = serve(&["--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     for part in [
         "broken.toml:1: default_limit: ",
         ":3: server.listen: ",
         ":4: server.lisen: ",
         ":7: rules[0].per[0]: ",
     ] {
-        assert!(told.contains(part), "{part} is not in: {told}");
+        assert!(message.contains(part), "{part} is not in: {message}");
     }
-    assert!(told.contains("did you mean listen?"), "{told}");
+    assert!(message.contains("did you mean listen?"), "{message}");
     let missing = serve(&["--config", "/nowhere/tollgate.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("/nowhere/tollgate.toml"));
@@ -62,8 +62,8 @@ fn environment_overrides_the_file() {
         .output()
         .unwrap();
     assert_eq!(wrong.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(told.contains("TOLLGATE_SERVER__CONNECTIONS_MAX"), "{told}");
+    let message = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(message.contains("TOLLGATE_SERVER__CONNECTIONS_MAX"), "{message}");
 }
 
 #[test]
@@ -77,28 +77,28 @@ fn weak_admin_key_prevents_the_start() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     for part in [file.to_str().unwrap(), "too short", "22 or more", "remove the file"] {
-        assert!(told.contains(part), "{part} is not in: {told}");
+        assert!(message.contains(part), "{part} is not in: {message}");
     }
 }
 
 #[test]
 fn open_checks_on_a_network_address_warn() {
-    let told = "checks are open to everyone who reaches this address: set auth.open_checks = false";
+    let message = "checks are open to everyone who reaches this address: set auth.open_checks = false";
     let open = Service::on_every_address("");
-    assert!(open.banner.contains(told), "{}", open.banner);
+    assert!(open.banner.contains(message), "{}", open.banner);
     assert!(open.banner.contains("serving on 0.0.0.0:"), "{}", open.banner);
     let warned =
-        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(told));
+        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(message));
     assert!(warned(&open), "{}", open.log());
     let closed = Service::on_every_address("[auth]\nopen_checks = false");
-    assert!(!closed.banner.contains(told) && !warned(&closed), "{}{}", closed.banner, closed.log());
+    assert!(!closed.banner.contains(message) && !warned(&closed), "{}{}", closed.banner, closed.log());
     fs::write(closed.config_file(), "[auth]\nopen_checks = true").unwrap();
     assert_eq!(closed.admin("POST", "/v1/admin/reload", "").status, 200);
     assert!(warned(&closed), "a reload has opened it: {}", closed.log());
     let local = Service::unconfigured();
-    assert!(!local.banner.contains(told) && !warned(&local), "{}{}", local.banner, local.log());
+    assert!(!local.banner.contains(message) && !warned(&local), "{}{}", local.banner, local.log());
 }
 
 #[test]

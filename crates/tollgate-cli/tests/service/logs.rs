@@ -1,4 +1,4 @@
-//! What the log tells of single requests: whoever has a request id finds it there.
+//! Log lines of single requests, found by request id.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -11,21 +11,21 @@ fn logging(level: &str) -> Service {
     Service::start(TempDir::new().unwrap(), None, &[("TOLLGATE_LOG__LEVEL", level)])
 }
 
-/// Sends a request under an id of its own.
+/// Sends a request with its own request id.
 fn ask(service: &Service, id: &str, method: &str, path: &str, body: &str) -> Answer {
     let bearer = format!("Bearer {}", service.admin_key());
     let headers = [("content-type", "application/json"), ("authorization", &bearer), ("x-request-id", id)];
     service.send(method, path, &headers, body)
 }
 
-/// Every line of the log with this id.
+/// All log lines with this request id.
 fn lines(service: &Service, id: &str) -> Vec<Value> {
     let lines =
         service.log().lines().map(|line| serde_json::from_str::<Value>(line).unwrap()).collect::<Vec<_>>();
     lines.into_iter().filter(|line| line["request_id"] == id).collect()
 }
 
-/// A line with this id is of this level and has these fields.
+/// Asserts that a line with this id has this level and these fields.
 #[track_caller]
 fn assert_told(service: &Service, id: &str, level: &str, fields: &Value) {
     let lines = lines(service, id);
@@ -43,8 +43,8 @@ fn debug_log_has_the_id_of_every_response() {
     assert_eq!(ask(&service, "fine", "POST", check, r#"{"user_id":"u","endpoint":"/x"}"#).status, 200);
     assert_told(&service, "fine", "DEBUG", &json!({"method": "POST", "route": check, "status": 200}));
     assert_eq!(ask(&service, "wrong", "POST", check, r#"{"user_id":7}"#).status, 400);
-    let told = json!({"route": check, "status": 400, "code": "INVALID_INPUT"});
-    assert_told(&service, "wrong", "DEBUG", &told);
+    let message = json!({"route": check, "status": 400, "code": "INVALID_INPUT"});
+    assert_told(&service, "wrong", "DEBUG", &message);
     assert_eq!(ask(&service, "nowhere", "GET", "/nowhere/secret-in-a-path", "").status, 404);
     assert_told(&service, "nowhere", "DEBUG", &json!({"route": "other", "status": 404, "code": "NOT_FOUND"}));
     let own = service.check("u", "/x").header("x-request-id").unwrap().to_owned();
@@ -60,7 +60,7 @@ fn writes_are_logged_with_request_id() {
     ask(&service, "check", "POST", "/v1/rate-limit/check", whose);
     ask(&service, "read", "GET", rules, "");
     assert_eq!(ask(&service, "trial", "POST", &format!("{rules}?dry_run=true"), RULE).status, 200);
-    // Not by the harness, which holds values against the description as they are written.
+    // Not sent by the harness, which would validate the values.
     let (key, length) = (service.admin_key(), RULE.len());
     let head = format!("POST {rules}?dry_run=%74rue HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n");
     let fields = "x-request-id: escaped\r\ncontent-type: application/json\r\n";

@@ -1,5 +1,5 @@
-//! What `/openapi.json` says is so. The harness holds every answer of every test against it; here are those that no other
-//! test asks for, and the examples of the documentation.
+//! Tests of `/openapi.json`. The harness validates the responses of all tests against it; here are the routes that no
+//! other test calls, and the examples of the documentation.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::openapi_validator::{json_schema::Schemas, template};
 use crate::harness::{Service, description};
 
-/// Every operation that is described.
+/// Every described operation.
 fn operations() -> BTreeSet<(String, String)> {
     let mut all = BTreeSet::new();
     for (path, operations) in description()["paths"].as_object().unwrap() {
@@ -38,7 +38,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
     "blocks":[{"client":"ip:192.0.2.0/24"}],
     "limits":[{"user_id":"l","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}]}"#;
 
-/// One request for every operation, in an order in which each is served.
+/// One request for every operation, in an order in which each succeeds.
 const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
     ("POST", "/v1/rate-limit/check", FACTS, 429),
@@ -115,27 +115,27 @@ const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("GET", "/v1/admin/nothing", "", 404),
 ];
 
-/// A tier in the file, and as many families of headers as go together.
+/// A tier in the settings file, and all header profiles that can be combined.
 const CONFIG: &str = "default_limit = 100\n[server]\nheaders = [\"x-ratelimit\", \"draft-10\"]\n\
                       [[tiers]]\nname = \"silver\"\nlimit = 4294967295\nwindow = 60\n";
 
 #[test]
 fn every_route_responds_as_described() {
     let service = Service::with_config(CONFIG);
-    let mut asked = BTreeSet::new();
+    let mut requested = BTreeSet::new();
     for (method, target, body, status) in REQUESTS {
         let answer = service.admin(method, target, body);
         assert_eq!(answer.status, status, "{method} {target}: {}", answer.text);
         let path = template(description(), target.split('?').next().unwrap());
-        asked.extend(path.map(|path| (method.to_owned(), path.to_owned())));
+        requested.extend(path.map(|path| (method.to_owned(), path.to_owned())));
     }
-    asked.extend(life_of_a_key(&service));
+    requested.extend(life_of_a_key(&service));
     let described = operations();
-    let missing: Vec<_> = described.difference(&asked).collect();
-    assert!(missing.is_empty(), "nobody asked for {missing:?}");
+    let missing: Vec<_> = described.difference(&requested).collect();
+    assert!(missing.is_empty(), "no request for {missing:?}");
 }
 
-/// A key from its making to its end: its id is not known before.
+/// The life cycle of a key: its id is only known after creation.
 fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
     let body = r#"{"name":"n","scopes":["check"],"requests_per_second":5,"expires_in":"1d"}"#;
     let made = service.admin("POST", "/v1/admin/keys", body);
@@ -150,7 +150,7 @@ fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
     for target in ["/v1/rate-limit/status?endpoint=/&api_key=", "/v1/admin/counters?api_key="] {
         assert_eq!(service.admin("GET", &format!("{target}{wrong}"), "").status, 403, "{target}");
     }
-    let mut asked = vec![("POST".to_owned(), "/v1/admin/keys".to_owned())];
+    let mut requested = vec![("POST".to_owned(), "/v1/admin/keys".to_owned())];
     for (method, end, body, status) in [
         ("GET", "", "", 200),
         ("PUT", "?dry_run=true", r#"{"name":"o"}"#, 200),
@@ -167,9 +167,9 @@ fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
         let answer = service.admin(method, &format!("{path}{end}"), body);
         assert_eq!(answer.status, status, "{method} {end}: {}", answer.text);
         let end = end.split('?').next().unwrap();
-        asked.push((method.to_owned(), format!("/v1/admin/keys/{{id}}{end}")));
+        requested.push((method.to_owned(), format!("/v1/admin/keys/{{id}}{end}")));
     }
-    asked
+    requested
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn every_error_is_described() {
     }
     for (method, path) in operations() {
         let path = path.replace("{client}", "user:nobody").replace(['{', '}'], "");
-        // One after another, until no key is looked at any more.
+        // Sequentially, until the auth throttle refuses to look at keys.
         for attempt in 0..2 {
             let key = format!("Bearer {method}{path}{attempt}");
             refused.insert(service.send(&method, &path, &[("authorization", &key)], "").status);
@@ -233,13 +233,13 @@ fn every_error_is_described() {
     assert!(all.iter().all(|status| refused.contains(status)), "{refused:?}");
 }
 
-/// The text of a file of the repository.
+/// The text of a file in the repository.
 fn text_of(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The blocks of code in the documentation: their language, and what is in them.
+/// The code blocks of the documentation: language and text.
 fn blocks_of_code() -> Vec<(String, String)> {
     let docs = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")).unwrap();
     let names = docs.map(|file| format!("docs/{}", file.unwrap().file_name().to_str().unwrap()));
@@ -281,7 +281,7 @@ fn documented_responses_match_the_description() {
     let schemas = description()["components"]["schemas"].as_object().unwrap();
     let mut shown = 0;
     let blocks = blocks_of_code().into_iter().filter(|(language, _)| language == "json");
-    // What is shortened cannot be read, and is not looked at.
+    // Abbreviated examples cannot be parsed and are skipped.
     for answer in blocks.filter_map(|(_, code)| serde_json::from_str::<Value>(&code).ok()) {
         let fits = |schema: &Value| Schemas::closed(description()).check(schema, &answer).is_ok();
         assert!(schemas.values().any(fits), "nothing is answered like this: {answer}");
@@ -319,7 +319,7 @@ fn with_names_quoted(script: &str) -> String {
 fn example_requests_match_the_description() {
     let script = text_of("crates/tollgate-server/src/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
-    // As JSON: names in quotes, no comma at the end.
+    // As JSON: quoted names, no trailing comma.
     let parts = examples.split('"').enumerate();
     let text: String = parts
         .map(|(n, part)| if n % 2 == 0 { with_names_quoted(part) } else { format!("\"{part}\"") })
@@ -348,7 +348,7 @@ fn mismatches_are_detected() {
     assert!(!closed("Open", json!({ "a": "long" })));
     assert!(!closed("Open", json!({ "a": 1 })));
     assert!(!closed("Open", json!({})));
-    assert!(!closed("Open", json!({ "a": "x", "b": 1 })), "nobody described b");
+    assert!(!closed("Open", json!({ "a": "x", "b": 1 })), "b is not described");
     assert!(check(Schemas::open(&api), "Open", json!({ "a": "x", "b": 1 })));
     assert!(closed("Map", json!({ "a": 1, "b": 2 })));
     assert!(!closed("Map", json!({ "a": 0 })));
@@ -356,5 +356,5 @@ fn mismatches_are_detected() {
     assert!(closed("Either", json!([true])));
     assert!(!closed("Either", json!([1])));
     assert!(!closed("Either", json!({ "a": "x", "b": 1 })));
-    assert!(!closed("Odd", json!("x")), "a keyword that nobody looks at");
+    assert!(!closed("Odd", json!("x")), "an unknown keyword");
 }

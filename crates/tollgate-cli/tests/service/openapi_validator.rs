@@ -1,8 +1,8 @@
-//! Holds every exchange with the service against its own description, `/openapi.json`.
+//! Validates every exchange with the service against `/openapi.json`.
 //!
-//! The harness calls it for each request that it sends, so each end-to-end test checks the description beside what it is
-//! about. Answers are held to it strictly: a status, a header or a field that is not described is a mistake. Of requests only
-//! those that were served must be as described, for tests send all kinds of things.
+//! The harness calls it for each request, so every end-to-end test also checks the description. Responses are validated
+//! strictly: an undescribed status, header or field is an error. Requests are validated only if they were accepted,
+//! because tests send invalid ones on purpose.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ pub(crate) mod json_schema;
 
 use json_schema::Schemas;
 
-/// What any server sends, and what tells browsers what not to do.
+/// Transport and security headers, which are not described per route.
 const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [
     "cache-control",
     "connection",
@@ -27,12 +27,12 @@ const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [
     "transfer-encoding",
     "x-content-type-options",
 ];
-/// Pages for people, which are not described.
+/// HTML pages, which are not described.
 const PAGES: [&str; 5] = ["/", "/docs", "/docs/", "/docs/docs.js", "/docs/docs.css"];
-/// Answers to what is no request yet; they have no id.
+/// Responses to bytes that are not a request; they have no request id.
 const BEFORE_ANYTHING_IS_KNOWN: [u16; 4] = [0, 400, 414, 431];
 
-/// A request as it was sent, and its answer.
+/// A request and its response.
 pub(crate) struct Exchange<'a> {
     pub(crate) method: &'a str,
     pub(crate) target: &'a str,
@@ -41,7 +41,7 @@ pub(crate) struct Exchange<'a> {
     pub(crate) answer: &'a Answer,
 }
 
-/// What of an exchange is not as it is described.
+/// Checks one exchange and returns the first mismatch.
 pub(crate) fn check(api: &Value, exchange: &Exchange<'_>) -> Result<(), String> {
     let (path, _) = exchange.path_and_query();
     let answer = exchange.answer;
@@ -54,7 +54,7 @@ pub(crate) fn check(api: &Value, exchange: &Exchange<'_>) -> Result<(), String> 
     let operation = template(api, path).map(|template| &api["paths"][template][verb]);
     let Some(operation) = operation.filter(|operation| operation.is_object()) else {
         return match answer.status {
-            // The last, of a caller that asks too much.
+            // 429 for a limited caller.
             404 | 405 | 429 => {
                 let envelope = serde_json::json!({ "$ref": "#/components/schemas/ErrorEnvelope" });
                 exchange.holds_to(&Schemas::closed(api), &envelope)
@@ -70,12 +70,12 @@ pub(crate) fn check(api: &Value, exchange: &Exchange<'_>) -> Result<(), String> 
     Ok(())
 }
 
-/// The path in the description that a path of a request is of. A variable at its end is all that is left.
+/// The described path that a request path belongs to. A variable at the end matches the rest.
 pub(crate) fn template<'a>(api: &'a Value, path: &str) -> Option<&'a str> {
     let path = path.strip_prefix("/api").filter(|rest| rest.starts_with("/v1/")).unwrap_or(path);
     let templates = api["paths"].as_object().unwrap().keys().map(String::as_str);
     let fitting = templates.filter(|template| fits(template, path));
-    // Of several the one that says most in words.
+    // The path with the most literal characters wins.
     fitting.max_by_key(|template| template.split('/').filter(|part| !part.starts_with('{')).count())
 }
 
@@ -161,13 +161,13 @@ impl Exchange<'_> {
         }
         let mut kinds = self.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("content-type"));
         let kind = kinds.next().map_or("", |(_, kind)| kind.split(';').next().unwrap().trim()).to_lowercase();
-        // What a route does not ask for it does not look at.
+        // A route without a body ignores one.
         let Some(content) = described["content"].as_object() else { return Ok(()) };
         let described = content.get(&kind).ok_or_else(|| format!("a body of {kind:?} was taken"))?;
         if kind != "application/json" {
             return Ok(());
         }
-        // A batch is served whatever is in it: each check in it has an answer of its own.
+        // A batch is accepted whatever its items are; each item has its own result.
         if self.answer.text.contains("\"error\":") {
             return Ok(());
         }
@@ -187,7 +187,7 @@ impl Exchange<'_> {
             .collect();
         for (name, value) in &pairs {
             let mut described = of_query().filter(|parameter| is_named(parameter, name));
-            // What a route takes no parameters for it does not look at.
+            // A route without parameters ignores them.
             let Some(parameter) = described.next() else {
                 return if of_query().count() == 0 { Ok(()) } else { Err(format!("{name} was taken")) };
             };
@@ -201,7 +201,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Whether a parameter is described by this one, whose name may end in a variable (`descriptor.{name}`).
+/// Whether this parameter describes a name; it may end in a variable (`descriptor.{name}`).
 fn is_named(parameter: &Value, name: &str) -> bool {
     let described = parameter["name"].as_str().unwrap();
     match described.split_once('{') {
@@ -210,7 +210,7 @@ fn is_named(parameter: &Value, name: &str) -> bool {
     }
 }
 
-/// A text as the value that its schema asks for, if it can be read as one.
+/// A text as the type that its schema asks for, if it parses.
 fn read(text: &str, schema: &Value) -> Value {
     let kinds = schema["type"].to_string();
     let read = serde_json::from_str(text).unwrap_or(Value::Null);

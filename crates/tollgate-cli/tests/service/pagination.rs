@@ -1,4 +1,4 @@
-//! Lists: pages, filters, and what strangers write into them.
+//! Lists: pages, filters and hostile parameters.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use tollgate_testkit::{MariaDbServer, PostgresServer};
 
 use crate::harness::{Service, wait_for};
 
-/// Names that have meant something to some database, some shell or some parser.
+/// Names that are special to some database, shell or parser.
 const NAMES: [&str; 12] = [
     "alice",
     "' OR '1'='1",
@@ -25,7 +25,7 @@ const NAMES: [&str; 12] = [
     "a/b c&d=e#f",
 ];
 
-/// What is sent in place of a cursor, a number or a name.
+/// Values sent instead of a cursor, a number or a name.
 const HOSTILE: [&str; 16] = [
     "' OR 1=1 --",
     "1; DROP TABLE user_quotas",
@@ -79,7 +79,7 @@ fn filled(service: &Service) {
     }
 }
 
-/// Every item of a list, page by page; each page is as long as it may be.
+/// All items of a list, page by page; every page but the last must be full.
 fn walked(service: &Service, kind: &str, limit: usize, query: &str) -> Vec<Value> {
     let (mut all, mut after) = (Vec::new(), String::new());
     loop {
@@ -95,7 +95,7 @@ fn walked(service: &Service, kind: &str, limit: usize, query: &str) -> Vec<Value
                 after = format!("&after={next}");
             }
         }
-        assert!(all.len() < 1_000, "it goes on for ever");
+        assert!(all.len() < 1_000, "the list does not end");
     }
 }
 
@@ -139,7 +139,7 @@ fn lists_hold(service: &Service) {
     }
 }
 
-/// Whatever is in a query, the answer is a page or names the field.
+/// Whatever the query contains, the response is a page or an error that names the field.
 fn hostile_queries_are_answered(service: &Service) {
     for (kind, fields) in LISTS {
         for field in fields.iter().chain(&["limit", "after"]) {
@@ -161,7 +161,7 @@ fn hostile_queries_are_answered(service: &Service) {
     }
 }
 
-/// The same with this database.
+/// Runs all checks with this database.
 fn service_on(url: &str) -> Service {
     let service = Service::start(TempDir::new().unwrap(), None, &[("TOLLGATE_DATABASE__URL", url)]);
     wait_for("the database", || (service.admin("GET", "/v1/admin/tiers", "").status == 200).then_some(()));

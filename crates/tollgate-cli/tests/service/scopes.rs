@@ -1,4 +1,4 @@
-//! Who may do what: keys and scopes.
+//! Keys and scopes.
 
 use crate::harness::Service;
 
@@ -31,7 +31,7 @@ fn service() -> Service {
 const CHECK: &str = r#"{"user_id":"a","endpoint":"/x"}"#;
 const NUMBERS: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
 
-/// Every route that needs a scope, and which.
+/// Every route that requires a scope, and the scope.
 const ROUTES: [(&str, &str, &str, &str); 13] = [
     ("POST", "/v1/rate-limit/check", CHECK, "check"),
     ("POST", "/v1/rate-limit/batch-check", r#"{"checks":[]}"#, "check"),
@@ -79,7 +79,7 @@ fn override_is_bounded_for_every_caller() {
         service.admin("POST", "/v1/rate-limit/check", &body)
     };
     assert_eq!(check(r#""limit":100"#).json()["limit"], 100);
-    // A shorter window for the rule's own 500 would be more than 100 as well.
+    // With a shorter window, the rule's own limit of 500 would exceed 100 as well.
     for numbers in [r#""limit":101"#, r#""window_seconds":1"#, r#""limit":4294967295,"window_seconds":3600"#]
     {
         let answer = check(numbers);

@@ -1,4 +1,4 @@
-//! The end of the process, and a disk that cannot be written.
+//! Shutdown, and disks that cannot be written.
 
 use std::fs;
 use std::io::Write;
@@ -9,12 +9,12 @@ use tempfile::TempDir;
 
 use crate::harness::{Service, wait_for};
 
-/// Nothing can be written where a folder is in the way; root may write anywhere else.
+/// A directory in place of the file prevents writing, even for root.
 fn put_in_the_way(folder: &TempDir) {
     fs::create_dir_all(folder.path().join("data/counters.snap.tmp/in-the-way")).unwrap();
 }
 
-/// A service that saves every second, and cannot.
+/// A service that saves every second and fails to.
 fn without_a_disk() -> Service {
     let folder = TempDir::new().unwrap();
     put_in_the_way(&folder);
@@ -23,11 +23,11 @@ fn without_a_disk() -> Service {
     Service::start(folder, Some(&file), &[])
 }
 
-/// A request that has begun and does not go on: as long as it may, the end waits for it.
+/// An incomplete request that delays the shutdown.
 fn begun(service: &Service) -> TcpStream {
     let mut stream = service.connect();
     stream.write_all(b"POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{").unwrap();
-    // An answer on another connection: the first has been accepted.
+    // A response on another connection shows that the first was accepted.
     service.check("a", "/x");
     stream
 }
@@ -39,7 +39,7 @@ fn signal_burst_saves_counters_once() {
         let _held = begun(&service);
         let started = Instant::now();
         service.signal_in_a_burst("-TERM");
-        // Signals that a busy machine spread over half a second are no burst.
+        // On a busy machine the signals may take half a second and are not a burst.
         (started.elapsed() < Duration::from_millis(300)).then(|| service.ended())
     };
     let (status, folder) = (0..20).find_map(|_| burst()).expect("a burst on this machine");
@@ -55,7 +55,7 @@ fn second_signal_exits_immediately() {
         service.signal("-TERM");
         std::thread::sleep(Duration::from_millis(700));
         service.signal("-TERM");
-        // A process that stood still between them has heard of one.
+        // A process that was paused between them sees only one signal.
         let at_once = (0..1_000).any(|_| {
             std::thread::sleep(Duration::from_millis(10));
             service.has_ended()
@@ -75,8 +75,8 @@ fn unwritable_disk_is_reported_and_checks_continue() {
     assert_eq!(service.check("a", "/x").status, 200);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
-    let told = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(told.contains("the counters cannot be saved"), "{told}");
+    let message = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
+    assert!(message.contains("the counters cannot be saved"), "{message}");
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
     wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
     wait_for("readiness to say so", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
@@ -90,9 +90,9 @@ fn shutdown_that_loses_counters_fails() {
     let (status, folder) = service.ended();
     assert_eq!(status.code(), Some(2));
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
-    let told = log.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{log}"));
+    let message = log.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{log}"));
     for part in ["counters.snap", "all of them are lost"] {
-        assert!(told.contains(part), "{part} is not in: {told}");
+        assert!(message.contains(part), "{part} is not in: {message}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Thousands of clients that hold connections for nothing, and a service that runs out of file descriptors.
+//! Thousands of slow clients, and exhaustion of file descriptors.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,18 +14,18 @@ use crate::harness::{Service, read_answer, wait_for};
 use crate::http2::{PREFACE, frame, headers};
 
 const SLOW: usize = 5_000;
-/// Each opens fewer connections than one address may have.
+/// Below the connection limit of one address.
 const ADDRESSES: usize = 10;
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// How long it takes until all of them are there.
+/// The time over which the connections are opened.
 const ARRIVING: Duration = Duration::from_secs(3);
 
-/// What a slow client says at once, and then again and again.
+/// What a slow client sends first, and what it repeats.
 type Manner = (Vec<u8>, Vec<u8>);
 
-/// How long a silent client is silent. A busy system may take a connection for made that the server's side dropped; only who
-/// says something learns of it.
+/// How long a silent client stays silent. The kernel may accept a connection that the server has already dropped; the
+/// client notices only when it sends.
 const SILENCE: Duration = Duration::from_secs(25);
 
 fn manners() -> [Manner; 5] {
@@ -38,12 +38,12 @@ fn manners() -> [Manner; 5] {
         (head("x: "), b"x".to_vec()),
         (head("content-type: application/json\r\ncontent-length: 1000\r\n\r\n{"), b" ".to_vec()),
         (begun(std::slice::from_ref(&settings)), ping),
-        // A head that goes on in other frames, and never ends.
+        // A header block that continues in further frames and never ends.
         (begun(&[settings, frame(1, 0, 1, &headers("POST", "/v1/rate-limit/check"))]), frame(9, 0, 1, &[])),
     ]
 }
 
-/// This process and those it starts may have as many descriptors as the machine lets them: 5,000 sockets and some.
+/// Raises the descriptor limit of this process and its children to the maximum: 5,000 sockets are needed.
 fn allow_descriptors() {
     let own = std::process::id().to_string();
     let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
@@ -54,9 +54,9 @@ fn allow_descriptors() {
     assert!(enough, "{SLOW} sockets need a higher hard limit of descriptors than {hard}");
 }
 
-/// Holds a connection until the server ends it; the manner in which it was held for too long.
+/// Holds a connection until the server closes it; returns the kind of client if that takes too long.
 async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Result<(), usize> {
-    // One after another, as slow clients come: else all of them speak, and are closed, in the same few milliseconds.
+    // Staggered like real slow clients; otherwise all are closed within the same milliseconds.
     tokio::time::sleep(ARRIVING * u32::try_from(number).unwrap() / u32::try_from(SLOW).unwrap()).await;
     let socket = TcpSocket::new_v4().unwrap();
     let last = u8::try_from(2 + number % ADDRESSES).unwrap();
@@ -80,7 +80,7 @@ async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Resu
     tokio::time::timeout(PATIENCE, ended).await.map_err(|_| number % manners().len())
 }
 
-/// Asks on new connections until told to stop: every request must be answered. How long each took.
+/// Sends requests on new connections until stopped. Each must get a response. Returns the latencies.
 fn healthy(service: &Service, stop: impl Fn(usize) -> bool) -> Vec<Duration> {
     let mut took = Vec::new();
     while !stop(took.len()) {
@@ -104,10 +104,10 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
     let service = Service::with_config(
         "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
     );
-    tell("without slow sockets", &healthy(&service, |asked| asked == 2_000));
+    tell("without slow sockets", &healthy(&service, |count| count == 2_000));
     let over = AtomicBool::new(false);
     let (peak, ended) = std::thread::scope(|scope| {
-        let asking = scope.spawn(|| healthy(&service, |asked| asked > 0 && over.load(Ordering::Relaxed)));
+        let asking = scope.spawn(|| healthy(&service, |count| count > 0 && over.load(Ordering::Relaxed)));
         let watching = scope.spawn(|| {
             let mut peak = 0.0_f64;
             while !over.load(Ordering::Relaxed) {
@@ -142,7 +142,7 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
     });
 }
 
-/// One request on a connection that is kept.
+/// One request on a kept-alive connection.
 fn ask(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
     read_answer(stream)
@@ -159,10 +159,10 @@ fn accepting_recovers_from_descriptor_exhaustion() {
     let service = Service::with_descriptors("-n 96", "[server]\nheader_timeout = \"10m\"");
     let mut kept = service.connect();
     assert_eq!(ask(&mut kept, "/healthz").status, 200);
-    // More than there are descriptors for: the rest wait in the queue of the listener.
+    // More than the descriptor limit: the rest waits in the accept queue.
     let held: Vec<TcpStream> = (0..200).map(|_| service.connect()).collect();
     wait_for("descriptors to run out", || (accept_errors(&mut kept) > 0).then_some(()));
-    // The clock before the count, and after it below: whatever is counted has had its time.
+    // Read the clock before counting here, and after counting below, so that the bound holds.
     let (started, errors, spent) = (Instant::now(), accept_errors(&mut kept), service.processor_time());
     wait_for("more attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
     let (tried, took) = (accept_errors(&mut kept) - errors, started.elapsed());
@@ -170,7 +170,7 @@ fn accepting_recovers_from_descriptor_exhaustion() {
         "{tried} attempts in {took:?}, {:?} of a processor",
         service.processor_time().saturating_sub(spent)
     );
-    // Each failure is followed by a pause of 50 ms, which no load makes shorter.
+    // Each failed accept is followed by a pause of 50 ms, under any load.
     assert!(u128::from(tried) <= took.as_millis() / 50 + 2, "{tried} attempts in {took:?}: no pause between");
     assert_eq!(ask(&mut kept, "/healthz").status, 200, "who is connected is served");
     let lines = service.log().lines().filter(|line| line.contains("cannot accept connections")).count();

@@ -1,4 +1,4 @@
-//! The ways to look without charging, which tell of one moment: statuses, explanations, checks of cost 0.
+//! Requests that charge nothing (status, explain, checks of cost 0), and resets of overrides.
 
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{Service, description};
 
-/// What remains, and when all of it is back, by the server's clock.
-fn told(body: &Value) -> (u64, u64) {
+/// The remaining requests and the reset time.
+fn message(body: &Value) -> (u64, u64) {
     (body["remaining"].as_u64().unwrap(), body["reset_at"].as_u64().unwrap())
 }
 
@@ -29,15 +29,15 @@ fn status_explain_and_cost_zero_check_agree() {
             let started = Instant::now();
             let look =
                 service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":0}"#).json();
-            let (left, reset_at) = told(&look);
+            let (left, reset_at) = message(&look);
             assert_eq!(left, 5 - used, "{strategy}");
             let explained =
                 service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
             let status = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x").json();
             for body in [&explained, &explained["rules"][0]["limits"][0], &status] {
-                let (also_left, also_reset_at) = told(body);
+                let (also_left, also_reset_at) = message(body);
                 assert_eq!(also_left, left, "{strategy}, {used} used: {body}");
-                // They were asked one after another: of a full counter the moment itself is told.
+                // The requests follow each other; a full counter reports the current time.
                 let apart = started.elapsed().as_secs() + 2;
                 assert!(
                     also_reset_at.abs_diff(reset_at) <= apart,
@@ -75,7 +75,7 @@ fn explain_shows_counters_during_cooldown() {
     let body = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
     assert_eq!((&body["allowed"], &body["reason"]), (&json!(false), &json!("cooldown")), "{body}");
     let until = body["cooldown_until"].as_u64().unwrap();
-    assert_eq!(until, body["reset_at"].as_u64().unwrap(), "what the client is told");
+    assert_eq!(until, body["reset_at"].as_u64().unwrap(), "reset_at in the response");
     let [slow, wide] = [0, 1].map(|rule| &body["rules"][rule]);
     let (slow_limit, wide_limit) = (&slow["limits"][0], &wide["limits"][0]);
     assert!(slow_limit["reset_at"].as_u64().unwrap() < until - 40, "{body}");
@@ -143,7 +143,7 @@ fn status_shows_the_end_of_the_cooldown() {
     for (cost, reason) in [(1, "cooldown"), (9, "cost_exceeds_limit")] {
         let body = service.get(&format!("/v1/rate-limit/status?user_id=a&endpoint=/x&cost={cost}")).json();
         assert_eq!(body["reason"], reason, "{body}");
-        // They are asked one after another, and told in whole seconds.
+        // The requests follow each other, and times are in whole seconds.
         assert!(body["cooldown_until"].as_u64().unwrap().abs_diff(until) <= 1, "{until} and {body}");
         assert!(body["reset_at"].as_u64().unwrap() > until + 86_400, "{body}");
     }
@@ -234,7 +234,7 @@ fn reset_with_override_clears_its_counter() {
     let check = |body: &str| service.post("/v1/rate-limit/check", body).status;
     let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
     assert_eq!((check(OWN), check(OWN)), (200, 429));
-    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "which window is not said");
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "which window is not output");
     assert_eq!(check(OWN), 429);
     assert_eq!(reset(r#"{"user_id":"b","endpoint":"/x","window_seconds":3600}"#)["counters"], 0, "another's");
     assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","window_seconds":3600}"#)["counters"], 1);
@@ -250,7 +250,7 @@ fn reset_with_override_clears_its_counter() {
     assert_eq!((wrong.status, wrong.error().2.as_str()), (400, "window_seconds"));
 }
 
-/// What is counted just before midnight is none of the day that comes.
+/// Usage just before midnight does not count for the next day.
 fn wait_until_the_day_is_not_ending() {
     while UNIX_EPOCH.elapsed().unwrap().as_secs() % 86_400 > 86_400 - 60 {
         std::thread::sleep(Duration::from_secs(1));
@@ -271,8 +271,8 @@ fn reset_tier_selects_the_completing_rule() {
     assert_eq!(reset(own)["counters"], 1);
     assert_eq!(check(), 200);
     let place = ["--user", "a", "--endpoint", "/x", "--tier", "gold", "--limit", "1"];
-    let said = crate::cli::run(&service, &[&["reset"], &place[..]].concat());
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "reset a on /x: 1 counter\n");
+    let output = crate::cli::run(&service, &[&["reset"], &place[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "reset a on /x: 1 counter\n");
 }
 
 #[test]

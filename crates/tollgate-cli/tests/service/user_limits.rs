@@ -1,4 +1,4 @@
-//! Numbers for single users, resets, and what the service says of itself.
+//! Per-user limits, resets, overrides, and the service's own endpoints.
 
 use serde_json::json;
 
@@ -141,7 +141,7 @@ fn rules_in_force_can_be_read() {
 
 #[test]
 fn health_readiness_metrics_and_documentation_need_no_key() {
-    // A counter that is full again is forgotten: not while this runs.
+    // The counter must not refill and be evicted during the test.
     let service = Service::with_config("default_limit = 100\ndefault_window = \"1d\"");
     assert_eq!(service.get("/healthz").json()["status"], "ok");
     assert_eq!(service.get("/readyz").json()["status"], "ready");
@@ -173,7 +173,7 @@ fn client_names_create_no_metric_series() {
     let series = || service.get("/metrics").text.lines().filter(|line| !line.starts_with('#')).count();
     service.check("a", "/x");
     service.get("/nothing");
-    series(); // the first look is counted, too
+    series(); // the first scrape is counted, too
     let before = series();
     for n in 0..200 {
         service.check(&format!("user{n}\\\"}}"), &format!("/path/{n}"));

@@ -71,7 +71,7 @@ fn extension_of(old: &Limit, new: &Limit) -> Option<RetentionExtension> {
         return None;
     }
     // A limit of zero never drains a bucket: its counter is kept for one window, in case the limit is raised again.
-    let drain = Span::from_micros(new.ticks_to_pay(new.debt_units_max()) * new.tick().micros());
+    let drain = Span::from_micros(new.ticks_to_refill(new.debt_units_max()) * new.tick().micros());
     let longest = drain.max(new.window_length());
     Some(RetentionExtension { counter: None, times: old.requests(), of: new.requests().max(1), longest })
 }

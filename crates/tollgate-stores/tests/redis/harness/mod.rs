@@ -79,9 +79,9 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
 /// Cases that let time pass, which on a real clock takes seconds.
 const WAITING: [&str; 4] = [
     "burst_returns_after_idle_window",
-    "waiting_as_long_as_told_is_enough",
-    "cooldown_refuses_whatever_the_limits_say",
-    "refusal_that_starts_a_cooldown_says_how_long",
+    "waiting_for_retry_after_is_enough",
+    "cooldown_refuses_whatever_the_limits_admit",
+    "refusal_that_starts_a_cooldown_reports_it",
 ];
 
 /// A case of the conformance suite and its name.
