@@ -183,7 +183,7 @@ impl ConfigSync {
     /// Has this node and the others follow what was just changed; waits a moment until it is in force here. Whether it is.
     pub(crate) async fn catch_up(&self, app: &App, version: u64) -> bool {
         if let Some(redis) = app.counters().redis().cloned() {
-            tokio::spawn(async move { redis.notify_change().await });
+            tokio::spawn(async move { redis.fleet().notify_change().await });
         }
         self.wake.notify_one();
         let mut versions = self.version.subscribe();

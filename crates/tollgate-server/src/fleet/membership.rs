@@ -9,7 +9,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::{Override, Overrides};
-use tollgate_stores::redis::RedisCounters;
+use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
@@ -30,7 +30,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// decided by the shared counters.
 pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     let own = data_dir.fleet_seed().unwrap_or_else(Seed::random);
-    match redis.fleet_seed(own).await {
+    match redis.fleet().seed(own).await {
         Ok(seed) => {
             adopt(redis, data_dir, seed);
             seed
@@ -44,13 +44,13 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
         data_dir.keep_fleet_seed(seed);
     }
-    redis.set_awaiting_seed(false);
+    redis.fleet().set_awaiting_seed(false);
 }
 
 /// Joins the fleet as soon as it can be reached, and then follows what is set on other nodes.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
-    let mut versions = redis.config_version();
+    let mut versions = redis.fleet().config_version();
     let mut member =
         Member { app, redis, data_dir, started: Instant::now(), adopted: None, nodes: None, followed: 0 };
     loop {
@@ -67,7 +67,9 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
 
 /// Drops what this node counted in an outage of counters that another one resets.
 pub(crate) async fn heed_resets(app: Arc<App>) {
-    let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
+    let Some(mut resets) = app.limiter().counters().redis().map(|redis| redis.fleet().resets()) else {
+        return;
+    };
     loop {
         match resets.recv().await {
             Ok(reset) => app.limiter().discard_fallback(&reset),
@@ -97,7 +99,7 @@ impl Member {
         if version == self.followed {
             return Ok(());
         }
-        let lost = RedisCounters::data_lost_between(self.followed, version);
+        let lost = Fleet::data_lost_between(self.followed, version);
         // Where the database is their home, the catalog follows the numbers.
         if self.app.config_sync().keeps_limits() {
             if lost {
@@ -110,7 +112,7 @@ impl Member {
             self.tell_again().await?;
         }
         // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
-        if let Some(config) = self.redis.shared_config(version).await? {
+        if let Some(config) = self.redis.fleet().shared_config(version).await? {
             take_over(&self.app, &config);
             self.followed = version;
         }
@@ -121,7 +123,7 @@ impl Member {
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
         let limiter = self.app.limiter();
         let own = limiter.seed();
-        let seed = match self.redis.fleet_seed(own).await {
+        let seed = match self.redis.fleet().seed(own).await {
             Ok(seed) => seed,
             // It is damaged, which says nothing of what else the nodes share: this one knows it, and goes on.
             Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
@@ -145,7 +147,7 @@ impl Member {
         if self.adopted.is_some() || self.started.elapsed() < NAMES_FIRST {
             return None;
         }
-        let seed = self.redis.replicated_seed().await?;
+        let seed = self.redis.fleet().replicated_seed().await?;
         info!("the server with the fleet's names is away: this node goes by a copy on another one");
         Some(seed)
     }
@@ -167,7 +169,7 @@ impl Member {
         let known: Vec<_> =
             rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
         drop(rules);
-        let told = self.redis.restore_config(&known, is_newer).await?;
+        let told = self.redis.fleet().restore_config(&known, is_newer).await?;
         warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
         Ok(())
     }
@@ -203,7 +205,7 @@ pub(crate) async fn share(
     numbers: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    redis.set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
+    redis.fleet().set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
 }
 
 // Texts and numbers always can be written.

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tollgate::rules::overrides::Overrides;
-use tollgate_stores::redis::RedisCounters;
 use tollgate_stores::sql::{ChangeListener, Changes, Database, DatabaseError, Engine, KeySecretCheck};
 use tracing::{error, info, warn};
 
@@ -179,7 +178,7 @@ impl Follower {
     /// From then on.
     async fn run(&mut self, database: Database) {
         let mut listener = database.change_listener();
-        let mut announcements = self.app.counters().redis().map(RedisCounters::change_notifications);
+        let mut announcements = self.app.counters().redis().map(|redis| redis.fleet().change_notifications());
         loop {
             self.next_occasion(&mut listener, &mut announcements).await;
             match self.keep_up(&database).await {

@@ -1,4 +1,4 @@
-//! The list of clients on record, when there are very many.
+//! The penalty list with very many clients.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tollgate_testkit::{RedisServer, wait_until};
 use crate::harness::limits::{Gauge, Watched, charges};
 use crate::harness::{exact, now, open, runtime, single};
 
-/// Commits a violation: the client is kept out, and on the list.
+/// Commits a violation: the client is in cooldown and on the list.
 async fn violate(store: &RedisCounters, client: &Watched) {
     let gauge = Gauge::a_day(Algorithm::FixedWindow, 1);
     let ask = || Charges { penalty: Some(client.penalty(u32::MAX)), ..charges([&gauge], 1) };
@@ -22,14 +22,14 @@ async fn violate(store: &RedisCounters, client: &Watched) {
     assert!(in_cooldown.is_some());
 }
 
-/// Puts so many others on the list, each with a violation later than any before.
+/// Adds this many others to the list, each with a later violation.
 fn crowd(server: &RedisServer, list: &str, count: usize) {
     let script = "for n = 1, ARGV[1] do redis.call('ZADD', KEYS[1], '9' .. string.format('%015d', n), \
                   string.rep('a', 26) .. ':user:' .. n) end return 'OK'";
     assert_eq!(server.cli(&["EVAL", script, "1", list, &count.to_string()]), "OK");
 }
 
-/// The name of the list, once there is one: a request does not wait for it.
+/// The key of the list, once it exists: it is written in the background.
 fn list_of(server: &RedisServer) -> String {
     let keys = || server.cli(&["KEYS", "*penalised*"]);
     assert!(wait_until(Duration::from_secs(10), || !keys().is_empty()));
@@ -37,7 +37,7 @@ fn list_of(server: &RedisServer) -> String {
 }
 
 #[test]
-fn of_very_many_clients_on_record_some_are_told_and_each_can_be_pardoned() {
+fn long_penalty_list_is_bounded_and_pardonable() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -48,15 +48,11 @@ fn of_very_many_clients_on_record_some_are_told_and_each_can_be_pardoned() {
         assert_eq!(store.penalized_clients(10, now()).await.unwrap().len(), 1);
         crowd(&server, &list, 60_000);
         assert_eq!(
-            store.penalized_clients(10, now()).await.map(|told| told.len()),
+            store.penalized_clients(10, now()).await.map(|result| result.len()),
             Ok(0),
-            "the latest ten thousand have no record, and nobody looks further"
+            "the latest ten thousand have no record, and the search ends there"
         );
-        assert_eq!(
-            store.pardon(&format!("user:{}", first.name)).await,
-            Ok(true),
-            "whoever is on it is found"
-        );
+        assert_eq!(store.pardon(&format!("user:{}", first.name)).await, Ok(true), "listed clients are found");
 
         crowd(&server, &list, 100_500);
         violate(&store, &newest).await;

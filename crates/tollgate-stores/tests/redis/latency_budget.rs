@@ -1,4 +1,4 @@
-//! A decision has one budget, however much follows from it: on a slow link it takes one answer's time and not several.
+//! A decision takes one round trip on a slow network, whatever follows from it.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +11,8 @@ use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 use crate::harness::limits::{Gauge, Watched, charges};
 use crate::harness::{address, exact, now, open, runtime, single};
 
-/// How late every answer is. Two of them after each other are twice as late on any machine; that one is less than that is
-/// true of a busy one now and then, and once is enough.
+/// The delay of every reply. Two round trips take twice as long on any machine. That one takes less may fail on a busy
+/// machine, so one success is enough.
 const LATE: Duration = Duration::from_millis(300);
 const ATTEMPTS: usize = 20;
 
@@ -25,12 +25,12 @@ async fn refused(store: &RedisCounters, charges: &Charges<'_>) -> Duration {
 }
 
 async fn remaining(store: &RedisCounters, gauge: &Gauge) -> u32 {
-    let told = store.charge_all(&charges([gauge], 0), now()).await;
-    told.map_or(0, |verdicts| verdicts.verdicts[0].remaining)
+    let result = store.charge_all(&charges([gauge], 0), now()).await;
+    result.map_or(0, |verdicts| verdicts.verdicts[0].remaining)
 }
 
 #[test]
-fn a_violation_is_listed_without_the_request_waiting_for_it() {
+fn request_does_not_wait_for_the_penalty_list() {
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
@@ -53,7 +53,7 @@ fn a_violation_is_listed_without_the_request_waiting_for_it() {
 }
 
 #[test]
-fn a_charge_is_taken_back_and_the_request_waits_for_it_only_within_its_budget() {
+fn refund_wait_is_within_the_timeout() {
     let servers: Vec<RedisServer> = (0..2).map(|_| RedisServer::start()).collect();
     let proxies: Vec<FaultProxy> =
         servers.iter().map(|server| FaultProxy::in_front_of(server.address())).collect();
@@ -68,7 +68,7 @@ fn a_charge_is_taken_back_and_the_request_waits_for_it_only_within_its_budget() 
             let (wide, narrow) =
                 (Gauge::a_day(Algorithm::FixedWindow, 10), Gauge::a_day(Algorithm::FixedWindow, 1));
             if store.charge_all(&charges([&narrow], 1), now()).await.is_err() {
-                continue; // since the last attempt, in which something else was under way, and came first
+                continue; // another call of the last attempt came first
             }
             let before = store.refunds();
             set(&Fault::Latency(LATE));
@@ -76,7 +76,7 @@ fn a_charge_is_taken_back_and_the_request_waits_for_it_only_within_its_budget() 
             let Ok(verdicts) = store.charge_all(&both, now()).await else { continue };
             let waited = started.elapsed();
             assert!(!verdicts.admitted(&both));
-            // Half of the pairs are on one server, which has nothing to take back.
+            // Half of the pairs are on one server, which refunds nothing.
             if store.refunds() > before {
                 took.push(waited);
                 set(&Fault::None);
@@ -93,7 +93,7 @@ fn a_charge_is_taken_back_and_the_request_waits_for_it_only_within_its_budget() 
 }
 
 #[test]
-fn what_is_brought_in_with_a_request_costs_it_no_second_wait_and_counts_beside_it() {
+fn reconciling_with_a_request_adds_no_wait() {
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {

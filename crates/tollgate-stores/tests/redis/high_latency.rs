@@ -1,4 +1,4 @@
-//! Servers that are far away: `connect_timeout` holds for every connection, and a login is a round trip of its own.
+//! Distant servers: `connect_timeout` applies to every connection, and a login takes a round trip of its own.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn far_away(topology: Topology) -> RedisSettings {
 }
 
 #[test]
-fn hints_are_heard_over_a_long_way() {
+fn messages_arrive_over_a_slow_network() {
     let options = RedisOptions { password: Some("right".to_owned()), ..RedisOptions::default() };
     let server = RedisServer::start_with(&options);
     let proxy = FaultProxy::in_front_of(server.address());
@@ -35,10 +35,10 @@ fn hints_are_heard_over_a_long_way() {
         proxy.set(Fault::Latency(Duration::from_millis(700)));
         server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         assert!(wait_until(PATIENCE, || !listeners().ends_with('2')));
-        let (mut announced, started) = (store.change_notifications(), Instant::now());
+        let (mut announced, started) = (store.fleet().change_notifications(), Instant::now());
         announced.mark_unchanged();
         while !announced.has_changed().unwrap() && started.elapsed() < PATIENCE {
-            other.notify_change().await;
+            other.fleet().notify_change().await;
             sleep(Duration::from_millis(20)).await;
         }
         assert!(announced.has_changed().unwrap());
@@ -46,7 +46,7 @@ fn hints_are_heard_over_a_long_way() {
 }
 
 #[test]
-fn sentinels_are_asked_over_a_long_way() {
+fn sentinels_are_queried_over_a_slow_network() {
     let fleet = SentinelFleet::start();
     let proxies: Vec<FaultProxy> = fleet.sentinels().into_iter().map(FaultProxy::in_front_of).collect();
     for sentinel in fleet.sentinels() {

@@ -1,4 +1,4 @@
-//! Counters of one limit share hashes on the server, and none knows of the others.
+//! Counters of one limit share hashes on the server and are independent of each other.
 
 use futures_util::future::join_all;
 use tollgate::counters::{Charges, CounterAdmin, StoreError};
@@ -15,7 +15,7 @@ fn neighbour(gauge: &Gauge, subject: u128) -> Gauge {
     Gauge { subject: Subject(subject), ..gauge.clone() }
 }
 
-/// One whose counter is in the same hash: the first 15 bits of the subject say which.
+/// A client whose counter is in the same hash: the first 15 bits of the subject select it.
 fn roommate(gauge: &Gauge) -> Gauge {
     let own = unique() >> 15;
     neighbour(gauge, gauge.subject.0 >> 113 << 113 | own)
@@ -37,7 +37,7 @@ fn number(server: &RedisServer, command: &[&str]) -> i64 {
     server.cli(command).parse().unwrap()
 }
 
-/// The hash of a gauge whose rule nobody else has.
+/// The hash of a gauge with a unique rule.
 fn key_of(server: &RedisServer, gauge: &Gauge) -> String {
     let keys = server.cli(&["KEYS", &format!("rl:1*:{}:*", gauge.rule)]);
     assert_eq!(keys.lines().count(), 1, "{keys}");
@@ -50,7 +50,7 @@ fn only_key(server: &RedisServer) -> String {
     keys
 }
 
-/// All that share a hash.
+/// All gauges that share a hash.
 const SHARED: [Algorithm; 5] = [
     Algorithm::TokenBucket,
     Algorithm::Gcra,
@@ -60,7 +60,7 @@ const SHARED: [Algorithm; 5] = [
 ];
 
 #[test]
-fn counters_in_one_hash_are_counted_and_reset_each_for_itself() {
+fn counters_of_one_hash_are_independent() {
     for algorithm in SHARED {
         let server = RedisServer::start();
         runtime().block_on(async {
@@ -78,15 +78,15 @@ fn counters_in_one_hash_are_counted_and_reset_each_for_itself() {
     }
 }
 
-/// Of two that are written by one call, whichever is written last: the one that is needed longer decides.
+/// Of two counters written by one call, in either order, the one that lasts longer decides.
 #[test]
-fn a_hash_outlives_each_of_its_counters() {
+fn hash_outlives_its_counters() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
         let heavy = Gauge::a_day(Algorithm::TokenBucket, 1_000);
         let light = roommate(&heavy);
-        remaining(&store, &[&heavy], 900).await; // a counter of 21 hours and a half
+        remaining(&store, &[&heavy], 900).await; // lasts 21.5 hours
         let key = only_key(&server);
         let needed = i64::try_from(heavy.limit.window_length().as_secs_ceil()).unwrap() * 9 / 10;
         let left = || number(&server, &["TTL", &key]);
@@ -95,7 +95,7 @@ fn a_hash_outlives_each_of_its_counters() {
         assert!(left() >= needed - 60, "{}", left());
         assert!(left() <= needed * 5 / 4 + 60, "{}", left());
 
-        // Two newcomers by one call, whichever is written first.
+        // Two new counters by one call, in either order.
         for light_first in [false, true] {
             server.flush_all();
             let (heavy, light) = (roommate(&heavy), roommate(&light));
@@ -108,7 +108,7 @@ fn a_hash_outlives_each_of_its_counters() {
     });
 }
 
-/// Makes every counter in a hash one that was over a second ago.
+/// Expires every counter in a hash a second ago.
 fn age(server: &RedisServer, key: &str) {
     let age = "local over = struct.pack('>I5', redis.call('TIME')[1] - 1)
         for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -118,19 +118,19 @@ fn age(server: &RedisServer, key: &str) {
     assert!(number(server, &["EVAL", age, "1", key]) > 0);
 }
 
-/// A counter that is used up is needed for longer than when it was new.
+/// A used-up counter lasts longer than a new one.
 #[test]
-fn a_hash_outlives_a_counter_that_comes_to_say_more() {
+fn hash_outlives_a_counter_that_lasts_longer() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
         for algorithm in SHARED {
             let gauge = Gauge::a_day(algorithm, 1_000);
-            // A window of a day ends at midnight, and a counter of it with that.
+            // A window of a day ends at midnight, and so does its counter.
             for (cost, again) in [(1, false), (900, true)] {
                 let charges = charges([&gauge], cost);
-                let told = store.charge_all_timed(&charges, now()).await.unwrap().0.verdicts[0];
-                let needed = i64::try_from(told.reset_after.as_secs_ceil()).unwrap();
+                let result = store.charge_all_timed(&charges, now()).await.unwrap().0.verdicts[0];
+                let needed = i64::try_from(result.reset_after.as_secs_ceil()).unwrap();
                 let left = number(&server, &["TTL", &key_of(&server, &gauge)]);
                 assert!(left >= needed - 60, "{algorithm}, again: {again}: {left} of {needed}");
             }
@@ -138,9 +138,9 @@ fn a_hash_outlives_a_counter_that_comes_to_say_more() {
     });
 }
 
-/// A hash would otherwise be as large for ever as on the day on which it was largest.
+/// Otherwise a hash would never shrink.
 #[test]
-fn counters_that_are_over_go_though_nobody_new_comes() {
+fn expired_counters_are_removed_without_new_clients() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -156,12 +156,12 @@ fn counters_that_are_over_go_though_nobody_new_comes() {
             }
             age(&server, &key);
         }
-        panic!("those that are over stay");
+        panic!("expired counters stay");
     });
 }
 
 #[test]
-fn t17_a_full_server_makes_room_of_counters_that_are_over() {
+fn full_server_removes_expired_counters() {
     let server = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -171,31 +171,31 @@ fn t17_a_full_server_makes_room_of_counters_that_are_over() {
             all_once(&store, &(0..300).map(|_| roommate(&first)).collect::<Vec<_>>()).await;
             let full = charges([&first], 1);
             let charge =
-                async || store.charge_all_timed(&full, now()).await.map(|told| told.0.admitted(&full));
+                async || store.charge_all_timed(&full, now()).await.map(|result| result.0.admitted(&full));
             let full = (server.memory_used() / 2).to_string();
             assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", &full]), "OK");
             assert_eq!(charge().await, Err(StoreError::Unreachable), "{algorithm}");
-            // Ageing them is a write like any other.
+            // Changing the expiry is a write, too.
             assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
             age(&server, &only_key(&server));
             assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", &full]), "OK");
             // The breaker may be open for a moment.
-            let mut told = charge().await;
+            let mut result = charge().await;
             for _ in 0..500 {
-                if told.is_ok() {
+                if result.is_ok() {
                     break;
                 }
                 tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-                told = charge().await;
+                result = charge().await;
             }
-            assert_eq!(told, Ok(true), "{algorithm}");
+            assert_eq!(result, Ok(true), "{algorithm}");
             assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "0"]), "OK");
         }
     });
 }
 
 #[test]
-fn counters_that_are_over_make_room_for_newcomers() {
+fn expired_counters_make_room_for_new_ones() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -206,7 +206,7 @@ fn counters_that_are_over_make_room_for_newcomers() {
         age(&server, &key);
         let mut come = 0;
         while number(&server, &["HLEN", &key]) > come + 50 {
-            assert!(come < 50_000, "those that are over stay");
+            assert!(come < 50_000, "expired counters stay");
             all_once(&store, &crowd()).await;
             come += 500;
         }
@@ -215,7 +215,7 @@ fn counters_that_are_over_make_room_for_newcomers() {
 }
 
 #[test]
-fn a_hash_that_nobody_writes_to_ends() {
+fn unused_hash_expires() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -225,9 +225,9 @@ fn a_hash_that_nobody_writes_to_ends() {
     assert!((0..=32).contains(&left), "{left}");
 }
 
-/// What a client may do is no matter of chance: a counter that is over is none, whether it was tidied away or not.
+/// An expired counter counts as absent, whether or not it was removed.
 #[test]
-fn a_counter_that_is_over_is_none_whatever_the_numbers_are_by_now() {
+fn expired_counter_is_absent_after_limit_change() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -245,7 +245,7 @@ fn a_counter_that_is_over_is_none_whatever_the_numbers_are_by_now() {
 }
 
 #[test]
-fn a_bucket_takes_no_more_than_120_bytes_of_the_server() {
+fn bucket_takes_at_most_120_bytes() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;

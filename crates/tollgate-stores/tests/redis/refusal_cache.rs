@@ -1,4 +1,4 @@
-//! What is answered from memory is what the server would say.
+//! A cached refusal is what the server would reply.
 
 use tokio::runtime::Runtime;
 use tollgate::Span;
@@ -11,7 +11,7 @@ use tollgate_testkit::RedisServer;
 use crate::harness::limits::{Gauge, Watched, charges, limit};
 use crate::harness::{now, open, patient, runtime, single};
 
-/// Waits that are told a little later are shorter by that.
+/// Waits reported a little later are shorter by that.
 const DRIFT: Span = Span::from_secs(5);
 
 struct Node {
@@ -31,7 +31,7 @@ impl Node {
         self.runtime.block_on(self.store.charge_all_timed(charges, now())).unwrap().0
     }
 
-    /// An answer from memory. What is remembered lasts for a second: on a slow machine it has to be asked for again.
+    /// A verdict from the cache. An entry lives for a second: on a slow machine it has to be fetched again.
     #[track_caller]
     fn ask_memory(&self, charges: &Charges<'_>) -> Verdicts {
         for _ in 0..50 {
@@ -41,7 +41,7 @@ impl Node {
                 return verdicts;
             }
         }
-        panic!("the server was asked each time");
+        panic!("never served from the cache");
     }
 }
 
@@ -53,14 +53,14 @@ fn waits(verdicts: &Verdicts) -> Vec<Option<Span>> {
     verdicts.verdicts.iter().map(|verdict| wait(verdict.outcome)).collect()
 }
 
-/// Both say the same of every limit.
+/// Both report the same for every limit.
 #[track_caller]
-fn assert_same(remembered: &Verdicts, told: &Verdicts) {
+fn assert_same(remembered: &Verdicts, result: &Verdicts) {
     let remaining =
         |verdicts: &Verdicts| verdicts.verdicts.iter().map(|verdict| verdict.remaining).collect::<Vec<_>>();
-    assert_eq!(remaining(remembered), remaining(told));
-    for (later, earlier) in waits(remembered).into_iter().zip(waits(told)) {
-        assert_eq!(later.is_some(), earlier.is_some(), "{remembered:?} {told:?}");
+    assert_eq!(remaining(remembered), remaining(result));
+    for (later, earlier) in waits(remembered).into_iter().zip(waits(result)) {
+        assert_eq!(later.is_some(), earlier.is_some(), "{remembered:?} {result:?}");
         let (later, earlier) = (later.unwrap_or(Span::ZERO), earlier.unwrap_or(Span::ZERO));
         assert!(later <= earlier && later + DRIFT >= earlier, "{later:?} {earlier:?}");
     }
@@ -71,7 +71,7 @@ fn an_hour(requests: u32) -> Gauge {
 }
 
 #[test]
-fn a_remembered_refusal_tells_of_every_limit_what_the_server_told() {
+fn cached_refusal_reports_every_limit() {
     let node = Node::new();
     let (quick, slow, open) =
         (an_hour(300), Gauge::a_day(Algorithm::TokenBucket, 300), Gauge::a_day(Algorithm::FixedWindow, 900));
@@ -80,26 +80,26 @@ fn a_remembered_refusal_tells_of_every_limit_what_the_server_told() {
     assert!(waits(&node.ask(&charges([&quick, &slow, &open, &shadow], 300))).iter().all(Option::is_none));
     for cost in [40, 80, 300] {
         let question = charges([&quick, &slow, &open, &shadow], cost);
-        let told = node.ask(&question);
-        assert!(waits(&told)[1] > waits(&told)[0]);
-        assert_same(&node.ask_memory(&question), &told);
+        let result = node.ask(&question);
+        assert!(waits(&result)[1] > waits(&result)[0]);
+        assert_same(&node.ask_memory(&question), &result);
     }
 }
 
 #[test]
-fn what_the_server_was_not_asked_about_is_asked() {
+fn other_charges_miss_the_cache() {
     let node = Node::new();
     let (everybody, one) = (an_hour(30), Gauge::a_day(Algorithm::TokenBucket, 30));
     node.ask(&charges([&everybody], 30));
     node.ask(&charges([&one], 30));
-    let told = node.ask(&charges([&everybody], 10));
-    assert_same(&node.ask_memory(&charges([&everybody], 10)), &told);
+    let result = node.ask(&charges([&everybody], 10));
+    assert_same(&node.ask_memory(&charges([&everybody], 10)), &result);
     let both = waits(&node.ask(&charges([&everybody, &one], 10)));
     assert!(both[1].unwrap() > both[0].unwrap() + Span::from_secs(3_600), "{both:?}");
 }
 
 #[test]
-fn a_client_that_is_kept_out_is_told_of_its_limits_whatever_it_asks_for() {
+fn client_in_cooldown_gets_verdicts_of_its_limits() {
     let node = Node::new();
     let (watched, quick, slow) = (
         Watched::kept_out_for(Span::from_secs(600)),
@@ -110,18 +110,18 @@ fn a_client_that_is_kept_out_is_told_of_its_limits_whatever_it_asks_for() {
         |cost| Charges { penalty: Some(watched.penalty(u32::MAX)), ..charges([&quick, &slow], cost) };
     node.ask(&question(300));
     for cost in [60, 0, 90, 200] {
-        let told = node.ask(&question(cost));
+        let result = node.ask(&question(cost));
         if cost > 0 {
-            assert!(waits(&told)[1].unwrap() > Span::from_secs(10_000), "{told:?}");
+            assert!(waits(&result)[1].unwrap() > Span::from_secs(10_000), "{result:?}");
         }
         let remembered = node.ask_memory(&question(cost));
-        assert_same(&remembered, &told);
-        assert!(remembered.in_cooldown && remembered.cooldown.unwrap() + DRIFT >= told.cooldown.unwrap());
+        assert_same(&remembered, &result);
+        assert!(remembered.in_cooldown && remembered.cooldown.unwrap() + DRIFT >= result.cooldown.unwrap());
     }
 }
 
 #[test]
-fn what_was_reset_or_charged_is_asked_for_again() {
+fn reset_or_charge_invalidates_the_cache() {
     let node = Node::new();
     let (small, large) =
         (Gauge::a_day(Algorithm::FixedWindow, 10), Gauge::a_day(Algorithm::FixedWindow, 900));

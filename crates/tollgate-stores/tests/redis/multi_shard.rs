@@ -1,4 +1,4 @@
-//! Decisions whose counters are in several places: charged everywhere, or afterwards nowhere.
+//! Decisions that span shards: charged on all of them, or refunded.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use tollgate_testkit::{Fault, FaultProxy, RedisCluster, RedisServer};
 use crate::harness::limits::{Gauge, Watched, charges, limit};
 use crate::harness::{address, exact, now, open, runtime, single};
 
-/// Three servers on a ring, and their settings.
+/// A ring of three servers and its settings.
 fn ring() -> (RedisSettings, Vec<RedisServer>) {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let addresses = servers.iter().map(|server| address(server.address())).collect();
@@ -23,7 +23,7 @@ fn ring() -> (RedisSettings, Vec<RedisServer>) {
     (exact(topology), servers)
 }
 
-/// A cluster of three masters, and its settings.
+/// A cluster of three masters and its settings.
 fn cluster() -> (RedisSettings, RedisCluster) {
     let cluster = RedisCluster::start();
     let seeds = cluster.addresses().into_iter().map(address).collect();
@@ -38,7 +38,7 @@ async fn remaining(store: &RedisCounters, gauge: &Gauge) -> u32 {
     store.charge_all_timed(&charges([gauge], 0), now()).await.unwrap().0.verdicts[0].remaining
 }
 
-/// What is left, once it is so much: what is taken back arrives after the answer.
+/// Waits until this much is left: refunds arrive after the reply.
 async fn settles_at(store: &RedisCounters, gauge: &Gauge, expected: u32) -> u32 {
     let started = Instant::now();
     loop {
@@ -50,7 +50,7 @@ async fn settles_at(store: &RedisCounters, gauge: &Gauge, expected: u32) -> u32 
     }
 }
 
-/// Random clients, so that two of three pairs are apart.
+/// Random clients: two of three pairs span shards.
 const PAIRS: usize = 12;
 
 async fn refusal_in_one_place_leaves_nothing_charged_in_another(settings: &RedisSettings) {
@@ -72,13 +72,13 @@ async fn refusal_in_one_place_leaves_nothing_charged_in_another(settings: &Redis
 }
 
 #[test]
-fn a_refusal_in_one_place_of_a_ring_leaves_nothing_charged_in_another() {
+fn refusal_on_one_ring_shard_charges_no_other() {
     let (settings, _servers) = ring();
     runtime().block_on(refusal_in_one_place_leaves_nothing_charged_in_another(&settings));
 }
 
 #[test]
-fn a_refusal_in_one_slot_of_a_cluster_leaves_nothing_charged_in_another() {
+fn refusal_in_one_cluster_slot_charges_no_other() {
     let (settings, _cluster) = cluster();
     runtime().block_on(async {
         refusal_in_one_place_leaves_nothing_charged_in_another(&settings).await;
@@ -86,8 +86,8 @@ fn a_refusal_in_one_slot_of_a_cluster_leaves_nothing_charged_in_another() {
     });
 }
 
-/// While a charge that will be taken back is there, others may be refused for it: never more, sometimes less. When all
-/// is quiet again, exactly what was admitted is gone from each limit, and the rest can be had.
+/// A charge that will be refunded may cause other refusals: never more is admitted, sometimes less. At the end
+/// exactly what was admitted is charged to each limit, and the rest is available.
 async fn parallel_decisions_take_as_much_of_each_limit(settings: &RedisSettings) {
     let nodes = [open(settings).await, open(settings).await, open(settings).await];
     for algorithm in Algorithm::ALL {
@@ -112,13 +112,13 @@ async fn parallel_decisions_take_as_much_of_each_limit(settings: &RedisSettings)
 }
 
 #[test]
-fn parallel_decisions_over_a_ring_take_as_much_of_each_limit_and_never_too_much() {
+fn parallel_ring_decisions_never_exceed_a_limit() {
     let (settings, _servers) = ring();
     runtime().block_on(parallel_decisions_take_as_much_of_each_limit(&settings));
 }
 
 #[test]
-fn a_client_that_is_kept_out_is_charged_nowhere() {
+fn client_in_cooldown_is_charged_on_no_shard() {
     let (settings, _servers) = ring();
     runtime().block_on(async {
         let store = open(&settings).await;
@@ -137,7 +137,7 @@ fn a_client_that_is_kept_out_is_charged_nowhere() {
                     store.charge_all_timed(&ask([&free, &shadow, &used_up]), now()).await.unwrap().0;
                 assert!(in_cooldown.cooldown.is_some() && in_cooldown.in_cooldown, "{in_cooldown:?}");
                 let admits: Vec<bool> = in_cooldown.verdicts.iter().map(Verdict::admits).collect();
-                assert_eq!(admits, [true, true, false], "what it has to wait for is told all the same");
+                assert_eq!(admits, [true, true, false], "the verdicts are reported nevertheless");
                 let left = [settles_at(&store, &free, 8).await, settles_at(&store, &shadow, 8).await];
                 assert_eq!(left, [8, 8], "{algorithm}");
                 assert_eq!(store.penalized_clients(usize::MAX, now()).await.map(|list| list.len()), Ok(1));
@@ -147,19 +147,19 @@ fn a_client_that_is_kept_out_is_charged_nowhere() {
     });
 }
 
-/// What a bucket is given back late, when time has paid it back already, would be given back at the cost of what others
-/// took since.
+/// Refunding a bucket after time has paid the charge back would free what other requests
+/// have taken since.
 #[test]
-fn a_bucket_that_was_empty_meanwhile_takes_nothing_back() {
+fn emptied_bucket_is_not_refunded() {
     a_late_refund_gives_nothing_beyond_the_limit(10, Span::from_millis(400), 10);
 }
 
 #[test]
-fn a_bucket_takes_no_more_back_than_is_still_owed() {
+fn bucket_refund_is_at_most_its_debt() {
     a_late_refund_gives_nothing_beyond_the_limit(1_000, Span::from_secs(10), 400);
 }
 
-/// A decision charges a bucket, and another place refuses late. Others have taken all of the bucket meanwhile.
+/// A decision charges a bucket, and another shard refuses late. Other requests have emptied the bucket meanwhile.
 fn a_late_refund_gives_nothing_beyond_the_limit(requests: u32, window: Span, cost: u32) {
     let (near, far) = (RedisServer::start(), RedisServer::start());
     let proxy = FaultProxy::in_front_of(far.address());
@@ -167,7 +167,7 @@ fn a_late_refund_gives_nothing_beyond_the_limit(requests: u32, window: Span, cos
     runtime().block_on(async {
         let both = open(&exact(Topology::Modulo(servers))).await;
         let one = open(&exact(single(near.address()))).await;
-        // One that is on the near server, and one that is on the other and used up.
+        // One on the near server, and one on the other that is used up.
         let on = async |gauge: &Gauge, server: &RedisServer| {
             assert!(admits(&both, &charges([gauge], 1)).await);
             server.cli(&["DBSIZE"]) != "0"
@@ -211,7 +211,7 @@ fn a_late_refund_gives_nothing_beyond_the_limit(requests: u32, window: Span, cos
 }
 
 #[test]
-fn who_is_refused_in_one_place_is_refused_though_another_gives_no_answer() {
+fn refusal_stands_when_another_shard_is_down() {
     let (settings, servers) = ring();
     runtime().block_on(async {
         let store = open(&settings).await;
@@ -234,7 +234,7 @@ fn who_is_refused_in_one_place_is_refused_though_another_gives_no_answer() {
     });
 }
 
-/// Whether charges are admitted; nothing if that cannot be said.
+/// Whether charges are admitted; none on error.
 async fn asked(store: &RedisCounters, gauges: &[&Gauge]) -> Option<bool> {
     let charges = charges(gauges.iter().copied(), 1);
     Some(store.charge_all_timed(&charges, now()).await.ok()?.0.admitted(&charges))

@@ -1,4 +1,4 @@
-//! What nodes remember of shared counters, and what they leave to each other.
+//! Membership, idempotency locks, and what nodes remember of shared counters.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,7 +24,7 @@ fn without_leases(topology: Topology) -> RedisSettings {
 }
 
 #[test]
-fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
+fn refusals_are_cached_per_cost() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&without_leases(single(server.address()))).await;
@@ -40,7 +40,7 @@ fn refusals_of_several_costs_are_each_asked_for_once_a_second() {
 }
 
 #[test]
-fn a_node_that_says_to_live_longer_than_it_can_is_none() {
+fn registration_in_the_future_is_not_a_node() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -52,9 +52,9 @@ fn a_node_that_says_to_live_longer_than_it_can_is_none() {
     });
 }
 
-/// Each of them is asked about itself every few seconds, and takes its time not to answer.
+/// Each server is polled every few seconds and does not reply.
 #[test]
-fn servers_that_say_nothing_do_not_keep_a_node_from_saying_that_it_is_there() {
+fn silent_servers_do_not_delay_heartbeats() {
     let servers: Vec<RedisServer> = (0..11).map(|_| RedisServer::start()).collect();
     let addresses = servers.iter().map(|server| address(server.address())).collect();
     runtime().block_on(async {
@@ -78,7 +78,7 @@ fn servers_that_say_nothing_do_not_keep_a_node_from_saying_that_it_is_there() {
 }
 
 #[test]
-fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
+fn reset_failing_on_one_server_applies_on_others() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let addresses = servers.iter().map(|server| address(server.address())).collect();
     runtime().block_on(async {
@@ -107,7 +107,7 @@ fn a_reset_that_fails_on_one_server_is_in_force_on_the_others() {
 }
 
 #[test]
-fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses() {
+fn idempotency_lock_release_is_retried() {
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
@@ -115,44 +115,44 @@ fn a_claim_that_could_not_be_given_up_at_once_is_given_up_soon_and_nobody_elses(
         let store = open(&RedisSettings { timeout: Duration::from_secs(2), ..settings }).await;
         let other = open(&exact(single(server.address()))).await;
         let (kept, body) = (Duration::from_mins(10), [2; 32]);
-        assert_eq!(store.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
+        assert_eq!(store.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
         sleep(Duration::from_millis(500)).await;
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.release_idempotency_key([1; 32], kept).await }
+            async move { store.idempotency().release([1; 32], kept).await }
         });
         sleep(Duration::from_secs(1)).await;
-        assert_eq!(other.lock_idempotency_key([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
+        assert_eq!(other.idempotency().acquire([1; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
         proxy.set(Fault::None);
         let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
         while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.lock_idempotency_key([1; 32], body, kept).await;
+            theirs = other.idempotency().acquire([1; 32], body, kept).await;
         }
         assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         giving_up.await.unwrap();
 
-        // Given up, but the answer is lost: whoever has claimed it since keeps it.
-        assert_eq!(store.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
+        // Released, but the reply is lost: a node that has acquired the lock since keeps it.
+        assert_eq!(store.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::Acquired));
         sleep(Duration::from_millis(500)).await;
         proxy.set(Fault::BlackHoleReplies);
         let giving_up = tokio::spawn({
             let store = store.clone();
-            async move { store.release_idempotency_key([3; 32], kept).await }
+            async move { store.idempotency().release([3; 32], kept).await }
         });
         let (started, mut theirs) = (Instant::now(), Ok(IdempotencyLock::InProgress));
         while theirs == Ok(IdempotencyLock::InProgress) && started.elapsed() < PATIENCE {
-            theirs = other.lock_idempotency_key([3; 32], body, kept).await;
+            theirs = other.idempotency().acquire([3; 32], body, kept).await;
         }
         assert_eq!(theirs, Ok(IdempotencyLock::Acquired));
         proxy.set(Fault::None);
         giving_up.await.unwrap();
-        assert_eq!(other.lock_idempotency_key([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
+        assert_eq!(other.idempotency().acquire([3; 32], body, kept).await, Ok(IdempotencyLock::InProgress));
     });
 }
 
 #[test]
-fn leases_are_given_back_side_by_side() {
+fn leases_are_returned_concurrently() {
     const LEASES: usize = 60;
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
@@ -167,7 +167,7 @@ fn leases_are_given_back_side_by_side() {
         }
         let held = store.leases().held;
         assert!(held > LEASES / 2, "{held}");
-        // One after another they would take longer than a node that closes waits for.
+        // One after another they would take longer than a closing node waits.
         proxy.set(Fault::Latency(Duration::from_millis(250)));
         store.close().await;
         assert_eq!(store.leases().units, 0);

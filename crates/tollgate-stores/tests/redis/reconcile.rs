@@ -1,4 +1,4 @@
-//! What was counted elsewhere is added whatever the limits say, by every algorithm.
+//! Reconciliation adds what the fallback counted, whatever the limits say, for every algorithm.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ fn charges(limit: &Limit, cost: u32) -> Charges<'_> {
 }
 
 #[test]
-fn what_is_carried_counts_beyond_the_limit_too() {
+fn reconciled_charges_count_beyond_the_limit() {
     let shared = Shared::single();
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, Window::Length(Span::from_secs(3_600_000))).unwrap();
@@ -47,7 +47,7 @@ fn what_is_carried_counts_beyond_the_limit_too() {
 }
 
 #[test]
-fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
+fn reconciled_charges_are_not_repeated() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let addresses = servers.iter().map(|server| address(server.address())).collect();
     let topology = Topology::Ring { servers: addresses, virtual_nodes: VIRTUAL_NODES_DEFAULT };
@@ -69,9 +69,9 @@ fn what_one_server_has_added_is_not_brought_again_because_another_is_away() {
     });
 }
 
-/// It has most likely arrived: brought again and again it would count as often.
+/// It has most likely arrived; repeated, it would count again each time.
 #[test]
-fn what_may_have_been_added_is_not_brought_again() {
+fn possibly_added_charges_are_not_repeated() {
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
@@ -83,7 +83,7 @@ fn what_may_have_been_added_is_not_brought_again() {
             seen.verdicts[0].remaining
         };
         assert_eq!(look().await, 100, "and the server has the script");
-        // As long as it hears of resets it brings what a request comes for without another look at their list.
+        // While subscribed, a request reconciles without reading the reset log.
         let listens = || server.cli(&["PUBSUB", "NUMSUB", "rl:{fleet}:changes"]).ends_with('2');
         assert!(wait_until(Duration::from_secs(20), listens));
         let looks = server.commandstats("zrange");
@@ -94,7 +94,7 @@ fn what_may_have_been_added_is_not_brought_again() {
         assert!(held.charges.is_empty(), "{held:?}");
         assert_eq!(look().await, 70);
 
-        // What certainly was not is.
+        // Charges that were certainly not added are repeated.
         proxy.set(Fault::Drop);
         let reached = |held: &Charges<'_>| store.is_reachable(held);
         let mut held = limits::charges([&gauge], 20);
@@ -108,11 +108,11 @@ fn what_may_have_been_added_is_not_brought_again() {
     });
 }
 
-/// Behind calls that a server that stands still does not answer it never leaves.
+/// Queued behind calls to a frozen server, the charges are never sent.
 #[test]
-fn what_did_not_even_leave_is_brought_again() {
+fn unsent_charges_are_repeated() {
     let server = RedisServer::start();
-    // Less than the calls ahead are waited for, which is half a second.
+    // Less than the response timeout of the calls ahead, half a second.
     let settings = RedisSettings { timeout: Duration::from_millis(300), ..exact(single(server.address())) };
     runtime().block_on(async {
         let (store, direct) = (open(&settings).await, open(&exact(single(server.address()))).await);
@@ -122,7 +122,7 @@ fn what_did_not_even_leave_is_brought_again() {
             assert!(wait_until(Duration::from_secs(20), || store.is_reachable(&look)));
             server.freeze();
             let started = Instant::now();
-            // Two batches are under way at most.
+            // At most two batches are in flight.
             let ahead = [(); 2].map(|()| {
                 let (store, other) = (store.clone(), Gauge::a_day(Algorithm::FixedWindow, 9));
                 tokio::spawn(
@@ -130,14 +130,14 @@ fn what_did_not_even_leave_is_brought_again() {
                 )
             });
             sleep(Duration::from_millis(50)).await;
-            let brought = store.reconcile_and_charge(&mut held, &look, now()).await;
+            let reconciled = store.reconcile_and_charge(&mut held, &look, now()).await;
             let in_time = started.elapsed() < Duration::from_millis(450);
             server.thaw();
             for call in ahead {
                 call.await.unwrap();
             }
             if in_time {
-                assert!(brought.is_err() && held.charges.len() == 1, "{brought:?}, {held:?}");
+                assert!(reconciled.is_err() && held.charges.len() == 1, "{reconciled:?}, {held:?}");
                 assert_eq!(direct.charge_all(&look, now()).await.unwrap().verdicts[0].remaining, 100);
             }
             in_time
@@ -147,12 +147,12 @@ fn what_did_not_even_leave_is_brought_again() {
                 return;
             }
         }
-        panic!("the machine stood still each time");
+        panic!("the machine stalled each time");
     });
 }
 
 #[test]
-fn what_a_server_refuses_to_do_is_brought_when_it_does_it() {
+fn rejected_charges_are_repeated_later() {
     let users = vec!["node on >node ~rl:* &* +@all".to_owned()];
     let server = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let login = Login { user: Some("node".to_owned()), password: Some(Secret("node".to_owned())) };
@@ -171,7 +171,7 @@ fn what_a_server_refuses_to_do_is_brought_when_it_does_it() {
 }
 
 #[test]
-fn a_key_that_is_no_counter_keeps_no_other_from_being_brought() {
+fn unusable_counter_blocks_no_other() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
