@@ -1,19 +1,25 @@
-//! Items and ids of admin calls, normalized by the rule set in force.
+//! Identifiers of items, normalized as `[identity]` says.
 
 use tollgate_stores::sql::{Item, ItemId};
 
-use crate::config::sync::normalize::{normalize_id, normalize_item};
+use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::Call;
 use crate::http::error::ApiError;
 
+impl From<NormalizedTooLong> for ApiError {
+    fn from(error: NormalizedTooLong) -> Self {
+        ApiError::invalid(error.field, error.to_string())
+    }
+}
+
 impl Call {
-    /// The id as it is stored.
+    /// The normalized id of an item.
     pub(crate) fn normalize_id(&self, id: &ItemId) -> ItemId {
-        normalize_id(id, self.app.limiter().rules().normalization())
+        normalize::item_id(id, self.app.limiter().rules().normalization())
     }
 
-    /// The item as it is stored.
+    /// An item with its ids normalized.
     pub(crate) fn normalize_item(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(normalize_item(item, self.app.limiter().rules().normalization())?)
+        Ok(normalize::item(item, self.app.limiter().rules().normalization())?)
     }
 }

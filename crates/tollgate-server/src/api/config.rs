@@ -121,7 +121,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
         return call.try_limit(ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
-    let pending = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
+    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
     let mut version = None;
     let stored = async {
         version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
@@ -207,7 +207,7 @@ async fn store_override(
     new: Option<&Override>,
 ) -> Result<Option<u64>, ApiError> {
     let config_sync = call.app.config_sync();
-    if !config_sync.keeps_limits() {
+    if !config_sync.stores_overrides() {
         membership::share(&call.app, user, endpoint, new).await.map_err(not_shared)?;
         return Ok(None);
     }
@@ -224,8 +224,8 @@ async fn store_override(
 /// Applies what was written to the database on this node.
 async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
-        call.app.config_sync().compare_again(user, endpoint);
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().verify_override(user, endpoint);
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
 }
 

@@ -101,7 +101,7 @@ impl Member {
         }
         let lost = Fleet::data_lost_between(self.followed, version);
         // Where the database is their home, the catalog follows the numbers.
-        if self.app.config_sync().keeps_limits() {
+        if self.app.config_sync().stores_overrides() {
             if lost {
                 warn!("{LOST}: counters start afresh");
             }

@@ -1,15 +1,15 @@
-//! Items of the database as the library takes them.
+//! Puts quotas, API keys and blocks of the database into the accounts of the rule set.
 
 use std::net::IpAddr;
 
 use tollgate::Timestamp;
-use tollgate::accounts::{AccountsEditor, BlockTarget, NewKey};
+use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, NewKey};
 use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem};
 use tracing::warn;
 
 use crate::auth::scope::{Scope, Scopes};
 
-/// Puts what an item says about users, keys and blocks into the accounts; whether it says anything about them.
+/// Adds or replaces a quota, key or block. Returns false for other items.
 pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
     let put = match item {
         Item::Quota(quota) => put_quota(accounts, quota),
@@ -18,21 +18,21 @@ pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
         Item::Rule(_) | Item::Tier(_) | Item::Limit(_) => return false,
     };
     if let Err(reason) = put {
-        // The door lets in nothing like it: somebody wrote to the tables.
-        warn!(item = %item.id(), reason, "what the database holds cannot be used, and is left out");
+        // The API rejects such items, so something else wrote to the table.
+        warn!(item = %item.id(), reason, "ignoring an invalid item of the database");
         remove(accounts, &item.id());
     }
     true
 }
 
-/// Takes an item out of the accounts; whether it could be in them.
+/// Removes a quota, key or block. Returns false for ids of other items.
 pub(super) fn remove(accounts: &mut AccountsEditor, id: &ItemId) -> bool {
     match id {
         ItemId::Quota(user) => accounts.remove_user(user),
         ItemId::Key(id) => accounts.remove_key(id),
         ItemId::Block { kind, subject } => {
-            if let Some(who) = blocked(*kind, subject) {
-                accounts.remove_block(who);
+            if let Some(blocked) = blocked(*kind, subject) {
+                accounts.remove_block(blocked);
             }
         }
         ItemId::Rule(_) | ItemId::Tier(_) | ItemId::Limit { .. } => return false,
@@ -62,15 +62,25 @@ fn put_key(accounts: &mut AccountsEditor, key: &KeyItem) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// A scope of a later version is none here.
+/// Scopes of newer versions are ignored.
 fn scopes(names: &[String]) -> Scopes {
     names.iter().filter_map(|name| Scope::parse(name)).collect()
 }
 
 fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), String> {
-    let who = blocked(block.kind, &block.subject).ok_or("it is no address")?;
-    accounts.put_block(who, &block.reason, block.until_micros.map(Timestamp::from_micros));
+    let blocked = blocked(block.kind, &block.subject).ok_or("not an IP address or network")?;
+    accounts.put_block(blocked, &block.reason, block.until_micros.map(Timestamp::from_micros));
     Ok(())
+}
+
+/// Whether the accounts have a block of the same client that lasts longer.
+pub(super) fn has_longer_block(accounts: &Accounts, block: &BlockItem) -> bool {
+    // At the beginning of time every block is in force, including expired ones.
+    let existing =
+        blocked(block.kind, &block.subject).and_then(|blocked| accounts.block(blocked, Timestamp::default()));
+    let until = |until: Option<Timestamp>| until.map_or(u64::MAX, Timestamp::as_micros);
+    existing
+        .is_some_and(|existing| until(existing.until) > until(block.until_micros.map(Timestamp::from_micros)))
 }
 
 fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
