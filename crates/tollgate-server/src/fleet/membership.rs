@@ -5,15 +5,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
+use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::config::override_record::OverrideRecord;
 use crate::runtime::data_dir::DataDir;
 
 /// What is told of a store whose version is of another life.
@@ -102,7 +102,7 @@ impl Member {
         }
         let lost = Fleet::data_lost_between(self.followed, version);
         // Where the database is their home, the catalog follows the numbers.
-        if self.app.config_sync().keeps_limits() {
+        if self.app.config_sync().stores_overrides() {
             if lost {
                 warn!("{LOST}: counters start afresh");
             }
@@ -178,14 +178,16 @@ impl Member {
 
 /// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    let set_at =
+        |text| serde_json::from_str::<OverrideRecord>(text).ok().map(|record| record.updated_at_micros);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Puts the numbers that any node has set in force here.
 fn take_over(app: &App, config: &[(String, String)]) {
     let read = |(name, text): &(String, String)| {
-        let numbers = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check());
+        let numbers =
+            serde_json::from_str::<OverrideRecord>(text).ok().and_then(|record| record.to_override());
         if numbers.is_none() {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
@@ -220,40 +222,5 @@ fn name_of(numbers: &Override) -> String {
 }
 
 fn text_of(numbers: &Override) -> String {
-    serde_json::to_string(&Numbers::of(numbers)).unwrap_or_default()
-}
-
-/// Numbers for one user on one endpoint, as nodes tell each other.
-#[derive(Serialize, Deserialize)]
-struct Numbers {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
-}
-
-impl Numbers {
-    fn of(numbers: &Override) -> Self {
-        let limit = &numbers.limit.limit;
-        Numbers {
-            user: numbers.user.to_string(),
-            endpoint: numbers.endpoint.to_string(),
-            requests: limit.requests(),
-            window_micros: limit.window_length().as_micros(),
-            algorithm: limit.algorithm().as_str().to_owned(),
-            burst: limit.burst(),
-            updated_at_micros: numbers.updated_at.as_micros(),
-        }
-    }
-
-    fn check(&self) -> Option<Override> {
-        let window = Window::Length(Span::from_micros(self.window_micros));
-        let algorithm = Algorithm::parse(&self.algorithm)?;
-        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
-        let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
-        Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(self.updated_at_micros)))
-    }
+    serde_json::to_string(&OverrideRecord::from(numbers)).unwrap_or_default()
 }
