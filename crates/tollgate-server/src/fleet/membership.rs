@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast::error::RecvError;
 use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
-use tollgate::rules::overrides::Override;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::config::override_record::OverrideRecord;
 use crate::runtime::data_dir::DataDir;
 
 const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";
@@ -185,21 +184,20 @@ impl Member {
 
 /// Whether our limit was set later than theirs, both as stored on Redis. One that cannot be read was set by a newer version.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at =
-        |text| serde_json::from_str::<OverrideRecord>(text).ok().map(|record| record.updated_at_micros);
+    let set_at = |text| serde_json::from_str::<Override>(text).ok().map(|set| set.updated_at);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Applies the per-user limits that the nodes share.
 fn apply(app: &App, config: &[(String, String)]) {
     let parse = |(field, json): &(String, String)| {
-        let limit = serde_json::from_str::<OverrideRecord>(json).ok().and_then(|record| record.to_override());
+        let limit = serde_json::from_str::<Override>(json).ok();
         if limit.is_none() {
             warn!(field, "cannot read a per-user limit set by another node; it may run a newer version");
         }
         limit
     };
-    let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(parse));
+    let next: Overrides = config.iter().filter_map(parse).collect();
     if *app.limiter().rules().overrides().as_ref() != next {
         info!(count = next.len(), "applied per-user limits of the fleet");
         app.limiter().update_overrides(|_| next.clone());
@@ -228,5 +226,5 @@ fn field_of(limit: &Override) -> String {
 }
 
 fn json_of(limit: &Override) -> String {
-    serde_json::to_string(&OverrideRecord::from(limit)).unwrap_or_default()
+    serde_json::to_string(limit).unwrap_or_default()
 }
