@@ -58,7 +58,11 @@ fn writes_need_a_key_even_if_checks_do_not() {
         let status = service.send(method, path, &json, body).status;
         assert_eq!(status != 401, open, "{method} {path} answered {status}");
     }
-    assert_eq!(service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status, 401, "a wrong key is no key");
+    assert_eq!(
+        service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status,
+        401,
+        "a wrong key must be refused"
+    );
 }
 
 #[test]

@@ -310,7 +310,7 @@ pub(crate) async fn write(
         tracing::info!(request_id, by, more, version = changed.version, "configuration changed");
     }
     if !changed.items.is_empty() {
-        call.app.config_sync().catch_up(&call.app, changed.version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), changed.version).await;
     }
     Ok(Made::new(changed, now))
 }
@@ -355,7 +355,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
     }
     // They must go with the rules of now, not with those of the last time this node looked.
     let version = database.version().await.map_err(|error| sync::failed(&error))?;
-    if catalog.version() < version && !catalog.catch_up(&call.app, version).await {
+    if catalog.version() < version && !catalog.wait_until_applied(call.app.counters(), version).await {
         let message =
             "this node has not read the latest configuration yet; nothing was changed: send it again";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
@@ -376,7 +376,7 @@ fn refuse_rules_of_the_file(call: &Call, write: &ItemWrite) -> Result<(), ApiErr
         ItemId::Tier(tier) => format!("{}{tier}", parse::TIER),
         id => id.to_string(),
     };
-    let Some(file) = call.app.config_sync().file_of(&rule) else { return Ok(()) };
+    let Some(file) = call.app.config_sync().rules().file_of(&rule) else { return Ok(()) };
     let message = format!("the {} is in {file}, and can be changed there alone", name(&id));
     Err(ApiError::new(Code::Conflict, message))
 }
@@ -410,7 +410,7 @@ pub(crate) async fn effect(call: &Call, differences: &[ItemChange]) -> Result<Op
     let _one = TRIALS.acquire().await.map_err(|_| failed())?;
     let app = std::sync::Arc::clone(&call.app);
     let trial = tokio::task::spawn_blocking(move || {
-        let (today, changed) = app.config_sync().preview(&app, &writes)?;
+        let (today, changed) = sync::preview(app.config_sync(), &app.limiter().rules(), &writes)?;
         Ok(app.traffic_sample().compare(&today, &changed, app.now()))
     });
     let effect: Result<Effect, tollgate::config::Problems> = trial.await.map_err(|_| failed())?;

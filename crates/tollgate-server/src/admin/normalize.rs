@@ -1,20 +1,27 @@
-//! Items in the spelling that they are stored in, whichever they were asked for in.
+//! Identifiers of items, normalized as `[identity]` says.
 
 use tollgate::identity::NormalForm;
 use tollgate_stores::sql::{Item, ItemId};
 
+use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::Call;
 use crate::http::error::ApiError;
 
+impl From<NormalizedTooLong> for ApiError {
+    fn from(error: NormalizedTooLong) -> Self {
+        ApiError::invalid(error.field, error.to_string())
+    }
+}
+
 impl Call {
-    /// The id under which the database holds what is meant.
+    /// The normalized id of an item.
     pub(crate) fn stored_as(&self, id: &ItemId) -> ItemId {
-        self.app.config_sync().stored_as(id, self.app.limiter().rules().normalization())
+        normalize::item_id(id, self.app.limiter().rules().normalization())
     }
 
-    /// An item as it is to be stored.
+    /// An item with its ids normalized.
     pub(crate) fn to_store(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(self.app.config_sync().to_store(item, self.app.limiter().rules().normalization())?)
+        Ok(normalize::item(item, self.app.limiter().rules().normalization())?)
     }
 }
 

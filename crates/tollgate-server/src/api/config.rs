@@ -12,7 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
 use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::sync::{self, items::limit_of};
+use crate::config::override_record::OverrideRecord;
+use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -116,10 +117,10 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+        return call.try_limit(ItemWrite::Put(Item::Limit(OverrideRecord::from(&new).limit))).await;
     }
     let answer = answer_of(&new);
-    let pending = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
+    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
     let mut version = None;
     let stored = async {
         version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
@@ -210,12 +211,12 @@ async fn store_override(
     new: Option<&Override>,
 ) -> Result<Option<u64>, ApiError> {
     let config_sync = call.app.config_sync();
-    if !config_sync.keeps_limits() {
+    if !config_sync.stores_overrides() {
         membership::share(&call.app, user, endpoint, new).await.map_err(not_shared)?;
         return Ok(None);
     }
     let write = match new {
-        Some(new) => ItemWrite::Put(Item::Limit(limit_of(new))),
+        Some(new) => ItemWrite::Put(Item::Limit(OverrideRecord::from(new).limit)),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
@@ -227,8 +228,8 @@ async fn store_override(
 /// Applies what was written to the database on this node.
 async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
-        call.app.config_sync().compare_again(user, endpoint);
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().verify_override(user, endpoint);
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
 }
 
