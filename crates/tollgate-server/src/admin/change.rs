@@ -109,7 +109,7 @@ pub(crate) fn flag(field: &'static str, text: Option<&str>) -> Result<bool, ApiE
 
 /// Adds an item that must not be there yet.
 pub(crate) async fn create(call: &Call, item: Item) -> Result<Response, ApiError> {
-    let item = call.to_store(item)?;
+    let item = call.normalize_item(item)?;
     let id = item.id();
     let edit = ItemEdit { write: ItemWrite::Put(item), precondition: Precondition::Absent };
     if call.is_dry_run()? {
@@ -121,7 +121,7 @@ pub(crate) async fn create(call: &Call, item: Item) -> Result<Response, ApiError
 
 /// Adds an item or replaces it.
 pub(crate) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
-    let item = call.to_store(item)?;
+    let item = call.normalize_item(item)?;
     let id = item.id();
     let expect = preconditions::expected(&call.parts.headers)?;
     let refused: Refused = if expect == Precondition::Absent { is_there } else { differs };
@@ -145,7 +145,7 @@ pub(crate) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
         }
         expect => (expect, differs),
     };
-    let edit = ItemEdit { write: ItemWrite::Delete(call.stored_as(&id)), precondition: expect };
+    let edit = ItemEdit { write: ItemWrite::Delete(call.normalize_id(&id)), precondition: expect };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], refused).await;
     }
@@ -155,7 +155,7 @@ pub(crate) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
 
 /// One item, or 304 if whoever asks has it already.
 pub(crate) async fn read(call: &Call, id: &ItemId) -> Result<Response, ApiError> {
-    let id = &call.stored_as(id);
+    let id = &call.normalize_id(id);
     let stored = call.database()?.get(id).await.map_err(|error| sync::failed(&error))?;
     let stored = stored.ok_or_else(|| missing(id, None))?;
     let version = stored.version;

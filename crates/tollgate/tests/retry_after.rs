@@ -1,4 +1,4 @@
-//! A client that waits exactly as long as `Retry-After` says is never refused.
+//! A client that waits exactly `Retry-After` is admitted.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use tollgate::headers::{Field, HeaderProfile, for_each};
@@ -8,7 +8,7 @@ use tollgate::{
 
 const RETRIES: u32 = 10_000;
 
-/// A small generator of its own, so that a failure is the same on every machine.
+/// A deterministic generator, so that failures are reproducible.
 struct Numbers(u64);
 
 impl Numbers {
@@ -45,7 +45,7 @@ fn retry_after(decision: &Decision) -> Option<u64> {
 }
 
 #[test]
-fn a_client_that_waits_as_told_is_refused_in_none_of_ten_thousand_retries() {
+fn waiting_for_retry_after_is_always_enough() {
     let mut numbers = Numbers(0x7011_6a7e);
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
@@ -66,7 +66,7 @@ fn a_client_that_waits_as_told_is_refused_in_none_of_ten_thousand_retries() {
 }
 
 #[test]
-fn a_client_that_comes_one_tick_early_is_refused() {
+fn retry_one_tick_early_is_refused() {
     let mut numbers = Numbers(0x0bed_1e47);
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };

@@ -1,4 +1,4 @@
-//! A limit is lowered: what was used stays used, however often the table is tidied and the process restarted.
+//! Consumption survives sweeps and restarts after a limit was lowered.
 
 use super::*;
 use tollgate::rules::overrides::Override;
@@ -6,7 +6,7 @@ use tollgate::rules::overrides::Override;
 const MINUTE: Span = Span::from_secs(60);
 const HOUR: Span = Span::from_secs(3_600);
 
-/// `requests` per hour for each user, and whatever else.
+/// `requests` per hour and user, and more rules.
 fn rules(requests: u32, more: &str) -> RuleSet {
     let text = format!(
         "[[rules]]\nname = \"hourly\"\nper = \"user\"\nlimits = [{{ requests = {requests}, window = \"1h\" }}]\n{more}"
@@ -14,7 +14,7 @@ fn rules(requests: u32, more: &str) -> RuleSet {
     RuleSet::from_toml(&text).unwrap()
 }
 
-fn ask(limiter: &Limiter<MemoryCounters>, user: &str, now: Timestamp) -> Option<Span> {
+fn check(limiter: &Limiter<MemoryCounters>, user: &str, now: Timestamp) -> Option<Span> {
     let user = Some(Id::parse(user).unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
     let decision = limiter.check_now(&request, now);
@@ -22,23 +22,23 @@ fn ask(limiter: &Limiter<MemoryCounters>, user: &str, now: Timestamp) -> Option<
     decision.retry_after()
 }
 
-/// A limiter at which alice has just used twenty of 3600 an hour: as good as new in twenty seconds.
+/// A limiter at which alice has just used 20 of 3600 per hour, which are restored in twenty seconds.
 fn used() -> Limiter<MemoryCounters> {
     let limiter = Limiter::new(rules(3_600, ""), MemoryCounters::default());
-    (0..20).for_each(|_| assert_eq!(ask(&limiter, "alice", NOW), None));
+    (0..20).for_each(|_| assert_eq!(check(&limiter, "alice", NOW), None));
     limiter
 }
 
-/// That alice is told to wait as long as a client whose counter nobody touched, and that it is true.
+/// Asserts that alice waits as long as if nothing had been swept.
 fn assert_waits(limiter: &Limiter<MemoryCounters>, now: Timestamp) {
-    let wait = ask(limiter, "alice", now).expect("admitted though its limit is used up");
-    assert_eq!(now + wait, NOW + Span::from_secs(1_800), "2 an hour: one is back after half of it");
-    assert!(ask(limiter, "alice", now + wait - Span::from_micros(1)).is_some());
-    assert_eq!(ask(limiter, "alice", now + wait), None);
+    let wait = check(limiter, "alice", now).expect("refused");
+    assert_eq!(now + wait, NOW + Span::from_secs(1_800), "2 per hour: one is restored after half an hour");
+    assert!(check(limiter, "alice", now + wait - Span::from_micros(1)).is_some());
+    assert_eq!(check(limiter, "alice", now + wait), None);
 }
 
 #[test]
-fn what_was_used_of_a_limit_that_is_lowered_outlives_a_sweep() {
+fn consumption_of_a_lowered_limit_survives_a_sweep() {
     let limiter = used();
     limiter.replace_rules(rules(2, ""));
     limiter.counters().sweep(NOW + MINUTE);
@@ -46,7 +46,7 @@ fn what_was_used_of_a_limit_that_is_lowered_outlives_a_sweep() {
 }
 
 #[test]
-fn what_was_used_of_a_limit_that_is_lowered_outlives_a_restart() {
+fn consumption_of_a_lowered_limit_survives_a_restart() {
     let limiter = used();
     limiter.replace_rules(rules(2, ""));
     let mut saved = Vec::new();
@@ -59,16 +59,16 @@ fn what_was_used_of_a_limit_that_is_lowered_outlives_a_restart() {
 }
 
 #[test]
-fn what_was_used_of_a_limit_that_is_lowered_is_over_in_the_time_of_the_new_one() {
+fn retention_of_a_lowered_limit_is_bounded() {
     let limiter = used();
     limiter.replace_rules(rules(2, ""));
-    // Instants at which counters are restored are remembered rounded up.
+    // Retention is stored rounded up.
     limiter.counters().sweep(NOW + HOUR + MINUTE + MINUTE);
     assert_eq!(limiter.counters().len(), 0);
 }
 
 #[test]
-fn a_limit_that_goes_up_and_down_keeps_nothing_for_longer_than_it_takes() {
+fn repeated_changes_do_not_extend_retention_further() {
     let limiter = used();
     for _ in 0..50 {
         limiter.replace_rules(rules(2, ""));
@@ -79,7 +79,7 @@ fn a_limit_that_goes_up_and_down_keeps_nothing_for_longer_than_it_takes() {
 }
 
 #[test]
-fn a_change_that_lowers_nothing_keeps_nothing() {
+fn unchanged_or_raised_limits_extend_no_retention() {
     let other = "[[rules]]\nname = \"other\"\nper = \"ip\"\nlimits = [{ requests = 1, window = \"1h\" }]\n";
     for changed in [rules(3_600, other), rules(7_200, "")] {
         let limiter = used();
@@ -91,18 +91,18 @@ fn a_change_that_lowers_nothing_keeps_nothing() {
 }
 
 #[test]
-fn numbers_of_a_single_user_that_are_lowered_keep_what_that_user_has_used() {
-    let numbers = |requests| {
+fn lowered_override_keeps_the_users_consumption() {
+    let lowered = |requests| {
         let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/x").unwrap());
         Override::new(user, &endpoint, limit(Algorithm::TokenBucket, requests, HOUR), NOW)
     };
     let limiter = Limiter::new(rules(3_600, ""), MemoryCounters::default());
-    limiter.update_overrides(|all| all.with(numbers(3_600)));
+    limiter.update_overrides(|all| all.with(lowered(3_600)));
     for user in ["alice", "bob"] {
-        (0..20).for_each(|_| assert_eq!(ask(&limiter, user, NOW), None));
+        (0..20).for_each(|_| assert_eq!(check(&limiter, user, NOW), None));
     }
-    limiter.update_overrides(|all| all.with(numbers(2)));
+    limiter.update_overrides(|all| all.with(lowered(2)));
     limiter.counters().sweep(NOW + MINUTE);
-    assert_eq!(limiter.counters().len(), 1, "nobody else's");
+    assert_eq!(limiter.counters().len(), 1, "only that user's");
     assert_waits(&limiter, NOW + MINUTE);
 }
