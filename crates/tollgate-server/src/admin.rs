@@ -20,7 +20,6 @@ mod preconditions;
 pub(crate) mod quotas;
 pub(crate) mod reload;
 mod render;
-mod rule_json;
 pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;

@@ -2,5 +2,6 @@
 
 pub(crate) mod normalize;
 pub mod reload;
+pub(crate) mod rule_json;
 pub mod settings;
 pub(crate) mod sync;

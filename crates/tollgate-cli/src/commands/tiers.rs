@@ -93,7 +93,7 @@ struct Put {
     /// Window, such as 60s or 1h
     #[arg(long, value_name = "SPAN", value_parser = parse_duration, requires = "limit")]
     window: Option<String>,
-    /// Requests at once, if different from the limit
+    /// Burst size, if different from the limit
     #[arg(long, value_name = "N", requires = "limits")]
     #[serde(skip)]
     burst: Option<u32>,
@@ -117,7 +117,7 @@ struct Put {
     description: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
-    put: PutArgs,
+    options: PutArgs,
 }
 
 const COLUMNS: Columns = Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], row };
@@ -134,7 +134,7 @@ pub(crate) fn run(tiers: &Tiers, client: &Client, output: &Output) -> Result<Exi
                     ItemFile { name: name.clone().unwrap_or_default(), body: body(put), version: None }
                 }
             };
-            items.put_item(&item, &put.put)
+            items.put_item(&item, &put.options)
         }
         Command::Delete { tier, delete } => items.delete(&tier.name, delete),
     }

@@ -58,7 +58,7 @@ pub(super) struct Put {
     /// File with one [[rules]] entry, or its JSON; - reads standard input
     pub(super) file: PathBuf,
     #[command(flatten)]
-    pub(super) put: PutArgs,
+    pub(super) options: PutArgs,
 }
 
 const COLUMNS: Columns =

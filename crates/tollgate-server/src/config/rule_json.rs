@@ -1,15 +1,13 @@
-//! A rule that was compiled, as it could have been written: with the keys of `[[rules]]`, without what is the default.
+//! A compiled rule as JSON with the keys of `[[rules]]`, without default values.
 
 use serde_json::{Map, Value as Json, json};
 use tollgate::calendar::CalendarUnit;
 use tollgate::rules::{Action, Matcher, OnStoreFailure, Response};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
-use super::render::put;
-
 const PRIORITY_DEFAULT: u32 = 100;
 
-/// A rule as it could have been written. It reads as the same rule again.
+/// A rule with the keys of `[[rules]]`. Parsed again, it is the same rule.
 pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     let mut all = Map::new();
     let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
@@ -38,7 +36,7 @@ fn put_limits(all: &mut Map<String, Json>, rule: &Rule) {
     put(all, "limits", Some(Json::Array(limits.collect())));
 }
 
-/// A limit as it could have been written.
+/// A limit with the keys of `limits`.
 pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
     let mut all = Map::new();
     put(&mut all, "requests", Some(limit.requests()));
@@ -52,7 +50,7 @@ pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
             };
             put(&mut all, "window", Some(unit));
             put(&mut all, "anchor", anchor);
-            // It prints its zone behind an @.
+            // Calendar windows print as `month@Europe/Berlin`.
             let printed = calendar.to_string();
             put(&mut all, "time_zone", printed.split_once('@').map(|(_, zone)| zone));
         }
@@ -101,29 +99,38 @@ fn response(response: &Response) -> Map<String, Json> {
     all
 }
 
+fn put(all: &mut Map<String, Json>, key: &str, value: Option<impl Into<Json>>) {
+    if let Some(value) = value {
+        all.insert(key.to_owned(), value.into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tollgate::RuleSet;
-    use tollgate::config::read_rule;
+    use tollgate::config::{Document, Origin, Problems, Value, read_rule};
 
-    use super::super::body::Sent;
     use super::*;
 
     #[test]
-    fn a_rule_written_again_is_the_same_rule() {
+    fn definition_parses_as_the_same_rule() {
         let text = include_str!("../../../tollgate/tests/good_rules/everything.toml");
         let set = RuleSet::from_toml(text).unwrap();
         assert!(set.rules().len() > 5);
         for rule in set.rules() {
-            let written = definition(rule);
-            // Short forms have names that no rule of a file may have, and are read as rules all the same.
-            let again = Sent::of(written.clone()).read(|fields, _| read_rule(fields));
-            let again = again.unwrap_or_else(|error| panic!("{written:?}: {}", error.message()));
-            // What counts nothing counts by nothing in particular.
+            let definition = definition(rule);
+            let value: Value = serde_json::from_value(Json::Object(definition.clone())).unwrap();
+            let document = Document::from_value(value, Origin::Named("test".to_owned())).unwrap();
+            let mut problems = Problems::default();
+            let mut fields = document.fields(&mut problems);
+            let again = read_rule(&mut fields);
+            fields.finish();
+            let again = problems.into_result(again).unwrap_or_else(|error| panic!("{definition:?}: {error}"));
+            // Rules without limits have no `per`.
             let (per, layer) =
                 if rule.action.limits() { (&rule.per, &rule.layer) } else { (&again.per, &again.layer) };
             let rule = Rule { per: per.clone(), layer: layer.clone(), ..rule.clone() };
-            assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{written:?}");
+            assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{definition:?}");
         }
     }
 }
