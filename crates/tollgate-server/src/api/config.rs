@@ -13,7 +13,7 @@ use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::{ChangeQuery, DryRunAnswer};
-use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
+use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};

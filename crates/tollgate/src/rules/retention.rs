@@ -37,10 +37,11 @@ pub fn retention_extension<'a>(
     let slower = |new: &RuleLimit| extension_of(old.get(&new.counter)?, &new.limit);
     after.into_iter().filter_map(slower).reduce(|one, other| {
         let steeper = |a: &RetentionExtension, b: &RetentionExtension| {
-            u64::from(a.times) * u64::from(b.of) >= u64::from(b.times) * u64::from(a.of)
+            u64::from(a.numerator) * u64::from(b.denominator)
+                >= u64::from(b.numerator) * u64::from(a.denominator)
         };
-        let longest = one.longest.max(other.longest);
-        RetentionExtension { longest, ..if steeper(&one, &other) { one } else { other } }
+        let max = one.max.max(other.max);
+        RetentionExtension { max, ..if steeper(&one, &other) { one } else { other } }
     })
 }
 
@@ -72,6 +73,7 @@ fn extension_of(old: &Limit, new: &Limit) -> Option<RetentionExtension> {
     }
     // A limit of zero never drains a bucket: its counter is kept for one window, in case the limit is raised again.
     let drain = Span::from_micros(new.ticks_to_refill(new.debt_units_max()) * new.tick().micros());
-    let longest = drain.max(new.window_length());
-    Some(RetentionExtension { counter: None, times: old.requests(), of: new.requests().max(1), longest })
+    let max = drain.max(new.window_length());
+    let (numerator, denominator) = (old.requests(), new.requests().max(1));
+    Some(RetentionExtension { counter: None, numerator, denominator, max })
 }

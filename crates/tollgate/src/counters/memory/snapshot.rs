@@ -1,8 +1,7 @@
-//! Counters to disk and back, so that a restart does not refill everyone's bucket.
+//! Snapshots of the counters, so that a restart does not restore every limit.
 //!
-//! The format is a header, the seed of the subject hashes, three lists, and a checksum over all of it. Shards are
-//! copied one at a time: a save stops nobody for longer than copying a 256th of the table takes. A file that is
-//! torn, foreign or of another version is refused whole.
+//! The format is a header, the seed of the subject hashes, three lists per shard, and a checksum. Shards are locked and
+//! copied one at a time. A file that is truncated, corrupt or of another version is rejected as a whole.
 
 use std::io::{self, Read, Write};
 
@@ -19,14 +18,14 @@ use crate::sync::lock;
 use crate::time::Timestamp;
 
 const MAGIC: [u8; 8] = *b"tollgat2";
-/// No list is longer: a length beyond it is damage, not data.
+/// A list with a greater length is corrupt.
 const LENGTH_MAX: u64 = 1 << 32;
 
 impl MemoryCounters {
-    /// Writes everything that still holds consumption at `now`.
+    /// Writes all counters, logs and penalty records that are not restored or expired at `now`.
     ///
     /// # Errors
-    /// When writing fails; what was written by then is not a snapshot.
+    /// When writing fails. The output is then not a valid snapshot.
     pub fn save(&self, seed: Seed, now: Timestamp, to: impl Write) -> io::Result<()> {
         let mut out = Checksummed::new(to);
         out.write_all(&MAGIC)?;
@@ -35,7 +34,7 @@ impl MemoryCounters {
             let bytes = {
                 let shard = lock(&shard.0);
                 let mut bytes = Vec::with_capacity(shard.counters.len() * 32 + 64);
-                put_cells(&mut bytes, shard.counters.iter().filter(|entry| entry.restored_at() > now));
+                put_counters(&mut bytes, shard.counters.iter().filter(|entry| entry.restored_at() > now));
                 put_logs(&mut bytes, shard.logs.iter().filter(|entry| entry.restored_at > now));
                 put_penalties(&mut bytes, shard.penalties.iter().filter(|entry| entry.expires_at > now));
                 bytes
@@ -45,11 +44,11 @@ impl MemoryCounters {
         out.finish()
     }
 
-    /// Reads a snapshot into this table and returns the seed its subjects were hashed with. The table must be
-    /// empty and not in use yet.
+    /// Reads a snapshot into this table and returns the seed of its subject hashes. The table must be empty and not in use
+    /// yet.
     ///
     /// # Errors
-    /// When the snapshot cannot be read whole; the table is then to be thrown away.
+    /// When the snapshot is invalid. The table must then be discarded.
     pub fn restore(&self, from: impl Read) -> Result<Seed, SnapshotError> {
         let mut input = Checksummed::new(from);
         if input.array()? != MAGIC {
@@ -57,9 +56,9 @@ impl MemoryCounters {
         }
         let seed = Seed(input.array()?);
         for shard in &self.shards {
-            // Into the shard it was saved from: the key of an overflow counter does not tell which.
+            // Into the shard it was saved from, which the key of an overflow counter does not determine.
             let shard = &mut *lock(&shard.0);
-            restore_cells(shard, &mut input)?;
+            restore_counters(shard, &mut input)?;
             restore_logs(shard, &mut input)?;
             restore_penalties(shard, &mut input)?;
         }
@@ -68,7 +67,7 @@ impl MemoryCounters {
     }
 }
 
-fn restore_cells(shard: &mut Shard, input: &mut Checksummed<impl Read>) -> Result<(), SnapshotError> {
+fn restore_counters(shard: &mut Shard, input: &mut Checksummed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..length(input)? {
         let entry = Entry::from_words([input.word()?, input.word()?, input.word()?, input.word()?]);
         shard.insert_counter(entry);
@@ -124,7 +123,7 @@ fn put(bytes: &mut Vec<u8>, words: impl IntoIterator<Item = u64>) {
     }
 }
 
-/// A list: its length, then its items, counted as they are written.
+/// Writes a list: its length, then its items.
 fn put_list<T>(bytes: &mut Vec<u8>, items: impl Iterator<Item = T>, mut item: impl FnMut(&mut Vec<u8>, T)) {
     let start = bytes.len();
     put(bytes, [0]);
@@ -136,8 +135,8 @@ fn put_list<T>(bytes: &mut Vec<u8>, items: impl Iterator<Item = T>, mut item: im
     bytes[start..start + 8].copy_from_slice(&count.to_le_bytes());
 }
 
-fn put_cells<'a>(bytes: &mut Vec<u8>, cells: impl Iterator<Item = &'a Entry>) {
-    put_list(bytes, cells, |bytes, entry| put(bytes, entry.to_words()));
+fn put_counters<'a>(bytes: &mut Vec<u8>, counters: impl Iterator<Item = &'a Entry>) {
+    put_list(bytes, counters, |bytes, entry| put(bytes, entry.to_words()));
 }
 
 fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
