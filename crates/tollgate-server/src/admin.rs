@@ -20,7 +20,6 @@ mod preconditions;
 pub(crate) mod quotas;
 pub(crate) mod reload;
 mod render;
-mod rule_json;
 pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;
@@ -72,7 +71,7 @@ impl Call {
 
     /// What it would do to set or remove the numbers of one user on one endpoint.
     pub(crate) async fn try_limit(&self, write: ItemWrite) -> Result<Response, ApiError> {
-        if !self.app.config_sync().keeps_limits() {
+        if !self.app.config_sync().stores_overrides() {
             let message = "numbers of single users are kept on Redis here, and cannot be tried";
             return Err(ApiError::new(Code::Conflict, message));
         }

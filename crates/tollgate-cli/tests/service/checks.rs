@@ -102,12 +102,12 @@ fn cooldown_reports_one_limit_and_lists_all() {
     let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
     assert_eq!((&check.json()["reason"], policies(&check)), (&json!("cooldown"), first));
     assert!(check.header("ratelimit").unwrap().starts_with("\"u/30d\";r=0;t="));
-    for (key, message) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
-        assert_eq!((&check.json()[key], &explained[key]), (&message, &message), "{key}");
+    for (key, expected) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
+        assert_eq!((&check.json()[key], &explained[key]), (&expected, &expected), "{key}");
     }
     let limits = explained["rules"][0]["limits"].as_array().unwrap();
     let left: Vec<u64> = limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect();
-    assert_eq!(left, [46, 0], "as the counters stand");
+    assert_eq!(left, [46, 0], "must match the counters");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
     assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
     assert!(body["next_allowed_at_us"].is_u64());
     let rules = body["rules"].as_array().unwrap();
-    let message: Vec<(&str, bool, &str)> = rules
+    let summary: Vec<(&str, bool, &str)> = rules
         .iter()
         .map(|rule| {
             let text = |key: &str| rule[key].as_str().unwrap();
@@ -332,7 +332,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
         })
         .collect();
     assert_eq!(
-        message,
+        summary,
         [
             ("off", false, "disabled"),
             ("site", true, "matches: its limits apply"),
@@ -373,10 +373,10 @@ fn shared_limits_cause_no_penalty() {
     );
     service.check("bad", "/shared");
     assert_eq!(service.check("innocent", "/shared").status, 429);
-    assert_eq!(service.check("innocent", "/own").status, 200, "it was not its own doing");
+    assert_eq!(service.check("innocent", "/own").status, 200, "a shared limit must not penalize");
     assert_eq!(service.check("innocent", "/own").status, 429);
     assert_eq!(service.check("innocent", "/shared").json()["reason"], "cooldown");
-    assert_eq!(service.check("innocent", "/free").status, 200, "a rule that only logs refuses nothing");
+    assert_eq!(service.check("innocent", "/free").status, 200, "a log_only rule must refuse nothing");
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn docs_page_loads_only_its_own_resources() {
     assert_eq!(requested, BTreeSet::from(own));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let styled = "getComputedStyle(document.querySelector('details')).borderTopStyle";
-    assert_eq!(browser.evaluate(styled), "solid", "the style sheet is in force");
+    assert_eq!(browser.evaluate(styled), "solid", "the style sheet must be applied");
 }
 
 /// Texts whose contrast is below WCAG 2.2 AA (4.5 to 1).

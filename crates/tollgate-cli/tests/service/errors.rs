@@ -181,7 +181,7 @@ fn invalid_numbers_are_rejected_in_every_field() {
 }
 
 #[test]
-fn unknown_fields_are_rejected_only_by_writes() {
+fn checks_ignore_unknown_fields_and_writes_reject_them() {
     let service = Service::unconfigured();
     assert_eq!(service.post(CHECK, r#"{"user_id":"a","endpoint":"/x","tomorrow":1}"#).status, 200);
     let config =

@@ -129,14 +129,14 @@ fn every_route_responds_as_described() {
         let path = template(description(), target.split('?').next().unwrap());
         requested.extend(path.map(|path| (method.to_owned(), path.to_owned())));
     }
-    requested.extend(life_of_a_key(&service));
+    requested.extend(key_life_cycle(&service));
     let described = operations();
     let missing: Vec<_> = described.difference(&requested).collect();
     assert!(missing.is_empty(), "no request for {missing:?}");
 }
 
 /// The life cycle of a key: its id is only known after creation.
-fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
+fn key_life_cycle(service: &Service) -> Vec<(String, String)> {
     let body = r#"{"name":"n","scopes":["check"],"requests_per_second":5,"expires_in":"1d"}"#;
     let made = service.admin("POST", "/v1/admin/keys", body);
     assert_eq!(made.status, 201, "{}", made.text);
@@ -273,7 +273,7 @@ fn documented_requests_match_the_description() {
             shown += 1;
         }
     }
-    assert!(shown >= 2, "curl is shown in README.md and in docs/api.md");
+    assert!(shown >= 2, "README.md and docs/api.md must contain curl examples");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn documented_responses_match_the_description() {
     // Abbreviated examples cannot be parsed and are skipped.
     for answer in blocks.filter_map(|(_, code)| serde_json::from_str::<Value>(&code).ok()) {
         let fits = |schema: &Value| Schemas::closed(description()).check(schema, &answer).is_ok();
-        assert!(schemas.values().any(fits), "nothing is answered like this: {answer}");
+        assert!(schemas.values().any(fits), "no route responds like this: {answer}");
         shown += 1;
     }
     assert!(shown >= 3, "a decision, counters and an error");

@@ -58,7 +58,11 @@ fn writes_need_a_key_even_if_checks_do_not() {
         let status = service.send(method, path, &json, body).status;
         assert_eq!(status != 401, open, "{method} {path} answered {status}");
     }
-    assert_eq!(service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status, 401, "a wrong key is no key");
+    assert_eq!(
+        service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status,
+        401,
+        "a wrong key must be refused"
+    );
 }
 
 #[test]
@@ -98,7 +102,7 @@ fn override_without_key_is_unauthorized() {
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
     assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
     let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("need a key with the scope override"), "{message}");
+    assert!(message.contains("require a key with scope override"), "{message}");
 }
 
 #[test]

@@ -87,7 +87,11 @@ fn reset_affects_only_its_client() {
         (&json!("a"), &json!("/x"), &json!(1))
     );
     assert!(body["done_at"].as_str().unwrap().ends_with('Z'));
-    assert_eq!(service.post("/v1/rate-limit/check", free).status, 200, "although the reset named no tier");
+    assert_eq!(
+        service.post("/v1/rate-limit/check", free).status,
+        200,
+        "a reset without tier must clear it too"
+    );
     assert_eq!(service.check("b", "/x").status, 429);
 }
 
@@ -100,7 +104,11 @@ fn override_is_allowed_on_loopback() {
     assert_eq!((&first.json()["limit"], &first.json()["strategy"]), (&json!(2), &json!("fixed_window")));
     service.post("/v1/rate-limit/check", body);
     assert_eq!(service.post("/v1/rate-limit/check", body).status, 429);
-    assert_eq!(service.check("a", "/x").json()["remaining"], 99, "the rule's own counter is another");
+    assert_eq!(
+        service.check("a", "/x").json()["remaining"],
+        99,
+        "an override must not charge the rule's counter"
+    );
     let partly = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":7}"#).json();
     assert_eq!((&partly["limit"], &partly["strategy"]), (&json!(7), &json!("token_bucket")));
 }
@@ -156,7 +164,7 @@ fn health_readiness_metrics_and_documentation_need_no_key() {
     assert_eq!(docs.status, 200);
     assert!(
         !docs.text.contains("http://") && !docs.text.contains("https://"),
-        "it needs nothing from elsewhere"
+        "the page must load nothing from other hosts"
     );
     for asset in ["/docs/docs.js", "/docs/docs.css"] {
         let answer = service.get(asset);

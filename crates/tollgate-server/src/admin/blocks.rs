@@ -166,7 +166,7 @@ pub(crate) async fn put(call: Call, body: Incoming) -> Result<Response, ApiError
     let item = Sent::json(&body)?.named_if_absent("client", &id.to_string());
     let item = item.read(|fields, _| parse::block(fields, now))?;
     // An address has several spellings, and so may a name: what they stand for is compared.
-    if call.stored_as(&item.id()) != call.stored_as(&id) {
+    if call.normalize_id(&item.id()) != call.normalize_id(&id) {
         return Err(ApiError::field(Code::InvalidInput, "client", "is not what the path says"));
     }
     change::put(&call, item).await

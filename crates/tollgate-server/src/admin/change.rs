@@ -109,7 +109,7 @@ pub(crate) fn flag(field: &'static str, text: Option<&str>) -> Result<bool, ApiE
 
 /// Adds an item that must not be there yet.
 pub(crate) async fn create(call: &Call, item: Item) -> Result<Response, ApiError> {
-    let item = call.to_store(item)?;
+    let item = call.normalize_item(item)?;
     let id = item.id();
     let edit = ItemEdit { write: ItemWrite::Put(item), precondition: Precondition::Absent };
     if call.is_dry_run()? {
@@ -121,7 +121,7 @@ pub(crate) async fn create(call: &Call, item: Item) -> Result<Response, ApiError
 
 /// Adds an item or replaces it.
 pub(crate) async fn put(call: &Call, item: Item) -> Result<Response, ApiError> {
-    let item = call.to_store(item)?;
+    let item = call.normalize_item(item)?;
     let id = item.id();
     let expect = preconditions::expected(&call.parts.headers)?;
     let refused: Refused = if expect == Precondition::Absent { is_there } else { differs };
@@ -145,7 +145,7 @@ pub(crate) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
         }
         expect => (expect, differs),
     };
-    let edit = ItemEdit { write: ItemWrite::Delete(call.stored_as(&id)), precondition: expect };
+    let edit = ItemEdit { write: ItemWrite::Delete(call.normalize_id(&id)), precondition: expect };
     if call.is_dry_run()? {
         return dry_run(call, &[edit], refused).await;
     }
@@ -155,7 +155,7 @@ pub(crate) async fn delete(call: &Call, id: ItemId) -> Result<Response, ApiError
 
 /// One item, or 304 if whoever asks has it already.
 pub(crate) async fn read(call: &Call, id: &ItemId) -> Result<Response, ApiError> {
-    let id = &call.stored_as(id);
+    let id = &call.normalize_id(id);
     let stored = call.database()?.get(id).await.map_err(|error| sync::failed(&error))?;
     let stored = stored.ok_or_else(|| missing(id, None))?;
     let version = stored.version;
@@ -310,7 +310,7 @@ pub(crate) async fn write(
         tracing::info!(request_id, by, more, version = changed.version, "configuration changed");
     }
     if !changed.items.is_empty() {
-        call.app.config_sync().catch_up(&call.app, changed.version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), changed.version).await;
     }
     Ok(Made::new(changed, now))
 }
@@ -355,7 +355,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
     }
     // They must go with the rules of now, not with those of the last time this node looked.
     let version = database.version().await.map_err(|error| sync::failed(&error))?;
-    if catalog.version() < version && !catalog.catch_up(&call.app, version).await {
+    if catalog.version() < version && !catalog.wait_until_applied(call.app.counters(), version).await {
         let message =
             "this node has not read the latest configuration yet; nothing was changed: send it again";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
@@ -376,7 +376,7 @@ fn refuse_rules_of_the_file(call: &Call, write: &ItemWrite) -> Result<(), ApiErr
         ItemId::Tier(tier) => format!("{}{tier}", parse::TIER),
         id => id.to_string(),
     };
-    let Some(file) = call.app.config_sync().file_of(&rule) else { return Ok(()) };
+    let Some(file) = call.app.config_sync().rules().file_of(&rule) else { return Ok(()) };
     let message = format!("the {} is in {file}, and can be changed there alone", name(&id));
     Err(ApiError::new(Code::Conflict, message))
 }
@@ -410,7 +410,7 @@ pub(crate) async fn effect(call: &Call, differences: &[ItemChange]) -> Result<Op
     let _one = TRIALS.acquire().await.map_err(|_| failed())?;
     let app = std::sync::Arc::clone(&call.app);
     let trial = tokio::task::spawn_blocking(move || {
-        let (today, changed) = app.config_sync().preview(&app, &writes)?;
+        let (today, changed) = sync::preview(app.config_sync(), &app.limiter().rules(), &writes)?;
         Ok(app.traffic_sample().compare(&today, &changed, app.now()))
     });
     let effect: Result<Effect, tollgate::config::Problems> = trial.await.map_err(|_| failed())?;

@@ -18,7 +18,7 @@ use super::change::{self, ChangeBody, Made};
 use super::export::{ITEMS_MAX, KINDS, kinds};
 use super::{parse, preconditions, render};
 use crate::api::config::ConfigBody;
-use crate::config::sync;
+use crate::config::{normalize, sync};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::response;
 use crate::http::{Call, Response};
@@ -187,7 +187,7 @@ fn section(
     fields.list_of_tables(render::plural(kind), |one| {
         let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
         let item = read_one(one, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = normalize::item(item, rules.normalization());
         let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
         note(one, &item, &mut known);
         Some(item)
@@ -261,7 +261,7 @@ impl Parsed {
     /// Where numbers of single users are kept on Redis, the database is not where they are read from.
     fn refuse_limits_kept_elsewhere(&self, call: &Call) -> Result<(), ApiError> {
         let has_limits = self.items.iter().any(|item| item.id().kind() == ItemKind::Limit);
-        if has_limits && !call.app.config_sync().keeps_limits() {
+        if has_limits && !call.app.config_sync().stores_overrides() {
             let message = "numbers of single users are kept on Redis here, not in this node's own database: \
                            set them with PUT /v1/rate-limit/config";
             return Err(ApiError::new(Code::Conflict, message));

@@ -16,7 +16,6 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::body::Sent;
 use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX, Made};
-use super::normalize::spellings;
 use super::page::Page;
 use super::parse::KeyFacts;
 use super::{parse, preconditions, render, require_text, view};
@@ -176,7 +175,7 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     let new = catalog.new_key()?;
     let key = facts.into_key(new.id(), catalog.key_hash(new.reveal()));
     let edit = ItemEdit {
-        write: ItemWrite::Put(call.to_store(Item::Key(key))?),
+        write: ItemWrite::Put(call.normalize_item(Item::Key(key))?),
         precondition: Precondition::Absent,
     };
     if call.is_dry_run()? {
@@ -260,8 +259,12 @@ impl KeysQuery {
         let active = change::flag("active", self.active.as_deref())?;
         Ok(ItemFilter {
             prefix: self.prefix.clone(),
-            users: spellings(self.user_id.as_deref(), normalization.ids.user),
-            tenants: spellings(self.tenant.as_deref(), normalization.ids.tenant),
+            users: self.user_id.iter().map(|id| normalization.ids.user.normalize(id).into_owned()).collect(),
+            tenants: self
+                .tenant
+                .iter()
+                .map(|id| normalization.ids.tenant.normalize(id).into_owned())
+                .collect(),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
             ..ItemFilter::default()
@@ -343,7 +346,7 @@ pub(crate) async fn update(
         }
         let stored = stored.ok_or_else(|| change::missing(id, None))?;
         let Some(key) = view::key_of(&stored) else { return Err(change::missing(id, None)) };
-        let write = ItemWrite::Put(call.to_store(Item::Key(next(key.clone())?))?);
+        let write = ItemWrite::Put(call.normalize_item(Item::Key(next(key.clone())?))?);
         let edit = ItemEdit { write, precondition: Precondition::Version(stored.version) };
         if is_dry_run {
             return change::dry_run(call, &[edit], change::differs).await.map(Updated::Looked);

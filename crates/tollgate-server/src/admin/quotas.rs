@@ -170,7 +170,7 @@ pub(crate) async fn put(call: Call, body: Incoming) -> Result<Response, ApiError
     let sent = Sent::json(&body)?.named_if_absent("user_id", &id.to_string());
     let item = sent.read(|fields, _| parse::quota(fields))?;
     // A user may have several spellings: what they stand for is compared.
-    if call.stored_as(&item.id()) != call.stored_as(&id) {
+    if call.normalize_id(&item.id()) != call.normalize_id(&id) {
         return Err(ApiError::field(Code::InvalidInput, "user_id", "is not what the path says"));
     }
     change::put(&call, item).await

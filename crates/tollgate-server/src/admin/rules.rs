@@ -11,10 +11,10 @@ use utoipa::{IntoParams, ToSchema};
 use super::body::Sent;
 use super::change::{self, ITEM_BYTES_MAX};
 use super::page::Page;
-use super::rule_json::definition;
 use super::schema::{ConditionsWritten, Length, LimitWritten, OneOrMore, ResponseWritten};
 use super::{parse, render};
 use crate::admin::change::{ChangeQuery, DryRunAnswer};
+use crate::config::rule_json::definition;
 use crate::config::sync;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::response;
@@ -179,9 +179,9 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let filter = query.filter()?;
     let mut rules = Vec::new();
     let is_asked = |source: &str| query.source.as_deref().is_none_or(|asked| asked == source);
-    let source = call.app.config_sync().file_source();
+    let source = call.app.config_sync().rules().file_source();
     if is_asked(source) {
-        let of_file = call.app.config_sync().file_rules();
+        let of_file = call.app.config_sync().rules().file_rules();
         let fitting = of_file.iter().filter(|rule| fits(rule, &filter));
         rules.extend(fitting.map(|rule| configured(rule, source)));
     }
@@ -226,8 +226,8 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
 )]
 pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     let name = call.path_param("name")?;
-    if let Some(rule) = call.app.config_sync().file_rules().iter().find(|rule| *rule.name == *name) {
-        let source = call.app.config_sync().file_source();
+    if let Some(rule) = call.app.config_sync().rules().file_rules().iter().find(|rule| *rule.name == *name) {
+        let source = call.app.config_sync().rules().file_source();
         return Ok(response::json(StatusCode::OK, &configured(rule, source)));
     }
     change::read(&call, &ItemId::Rule(name)).await

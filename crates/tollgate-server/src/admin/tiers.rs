@@ -13,7 +13,8 @@ use super::change::{self, ChangeQuery, DryRunAnswer, ITEM_BYTES_MAX};
 use super::page::Page;
 use super::parse::TIER;
 use super::schema::{Length, LimitWritten};
-use super::{parse, render, require_text, rule_json, view};
+use super::{parse, render, require_text, view};
+use crate::config::rule_json;
 use crate::config::sync;
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::response;
@@ -141,7 +142,7 @@ pub(crate) async fn list(call: Call) -> Result<Response, ApiError> {
     let mut tiers: Vec<(String, Json)> =
         stored.iter().map(|stored| (stored.item.id().to_string(), show(stored))).collect();
     let after = page.after.as_ref().map(ToString::to_string).unwrap_or_default();
-    let of_file = call.app.config_sync().file_rules();
+    let of_file = call.app.config_sync().rules().file_rules();
     let of_file = of_file.iter().filter_map(|rule| Some((tier_of(rule)?.to_owned(), show_rule(rule))));
     tiers.extend(of_file.filter(|(name, _)| name.starts_with(&prefix) && *name > after));
     tiers.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -180,7 +181,7 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
 )]
 pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     let name = call.path_param("name")?;
-    let of_file = call.app.config_sync().file_rules();
+    let of_file = call.app.config_sync().rules().file_rules();
     if let Some(rule) = of_file.iter().find(|rule| tier_of(rule) == Some(&name)) {
         return Ok(response::json(StatusCode::OK, &show_rule(rule)));
     }
