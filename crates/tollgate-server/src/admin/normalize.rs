@@ -1,27 +1,16 @@
-//! Items in the spelling that they are stored in, whichever they were asked for in.
+//! Identifiers of items, normalized as `[identity]` says.
 
-use tollgate::identity::Fold;
 use tollgate_stores::sql::{Item, ItemId};
 
 use crate::http::Call;
 use crate::http::error::ApiError;
 
-impl Call {
-    /// The id under which the database holds what is meant.
-    pub(crate) fn stored_as(&self, id: &ItemId) -> ItemId {
-        self.app.config_sync().stored_as(id, self.app.limiter().rules().spelling())
-    }
-
-    /// An item as it is to be stored.
-    pub(crate) fn to_store(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(self.app.config_sync().to_store(item, self.app.limiter().rules().spelling())?)
-    }
+/// The id under which the database holds an item.
+pub(crate) fn id(call: &Call, id: &ItemId) -> ItemId {
+    call.app.config_sync().stored_as(id, call.app.limiter().rules().spelling())
 }
 
-/// An id as it is asked for, which is how older keys may have it, and as it is read.
-pub(crate) fn spellings(id: Option<&str>, fold: Fold) -> Vec<String> {
-    let Some(id) = id else { return Vec::new() };
-    let mut all = vec![id.to_owned(), fold.apply(id).into_owned()];
-    all.dedup();
-    all
+/// An item with its identifiers normalized.
+pub(crate) fn item(call: &Call, item: Item) -> Result<Item, ApiError> {
+    Ok(call.app.config_sync().to_store(item, call.app.limiter().rules().spelling())?)
 }

@@ -1,15 +1,15 @@
-//! A rule that was compiled, as it could have been written: with the keys of `[[rules]]`, without what is the default.
+//! A compiled rule as JSON with the keys of `[[rules]]`, without default values.
 
 use serde_json::{Map, Value as Json, json};
 use tollgate::calendar::CalendarUnit;
 use tollgate::rules::{Action, Matcher, OnStoreFailure, Response};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
-use super::render::put;
+use super::view::put;
 
 const PRIORITY_DEFAULT: u32 = 100;
 
-/// A rule as it could have been written. It reads as the same rule again.
+/// Parsed again, it is the same rule.
 pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     let mut all = Map::new();
     let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
@@ -38,7 +38,7 @@ fn put_limits(all: &mut Map<String, Json>, rule: &Rule) {
     put(all, "limits", Some(Json::Array(limits.collect())));
 }
 
-/// A limit as it could have been written.
+/// A limit with the keys of `limits`.
 pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
     let mut all = Map::new();
     put(&mut all, "requests", Some(limit.requests()));
@@ -52,7 +52,7 @@ pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
             };
             put(&mut all, "window", Some(unit));
             put(&mut all, "anchor", anchor);
-            // It prints its zone behind an @.
+            // Calendar windows print as `month@Europe/Berlin`.
             let printed = calendar.to_string();
             put(&mut all, "time_zone", printed.split_once('@').map(|(_, zone)| zone));
         }
@@ -74,18 +74,18 @@ fn weekday(day: jiff::civil::Weekday) -> &'static str {
     }
 }
 
-fn conditions(when: &Matcher) -> Map<String, Json> {
+pub(crate) fn conditions(when: &Matcher) -> Map<String, Json> {
     let mut all = Map::new();
-    let mut some = |key: &str, values: Vec<String>| {
+    let mut put_list = |key: &str, values: Vec<String>| {
         put(&mut all, key, Some(json!(values)).filter(|_| !values.is_empty()));
     };
     let texts = |values: &[Box<str>]| values.iter().map(ToString::to_string).collect::<Vec<String>>();
-    some("tiers", texts(&when.tiers));
-    some("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
-    some("methods", when.methods.iter().map(ToString::to_string).collect());
-    some("ips", when.ips.iter().map(ToString::to_string).collect());
-    some("users", texts(&when.users));
-    some("tenants", texts(&when.tenants));
+    put_list("tiers", texts(&when.tiers));
+    put_list("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
+    put_list("methods", when.methods.iter().map(ToString::to_string).collect());
+    put_list("ips", when.ips.iter().map(ToString::to_string).collect());
+    put_list("users", texts(&when.users));
+    put_list("tenants", texts(&when.tenants));
     let descriptors = when.descriptors.iter().map(|(name, values)| (name.to_string(), json!(texts(values))));
     let descriptors: Map<String, Json> = descriptors.collect();
     put(&mut all, "descriptors", Some(descriptors).filter(|descriptors| !descriptors.is_empty()));
@@ -106,20 +106,19 @@ mod tests {
     use tollgate::RuleSet;
     use tollgate::wire::read_rule;
 
-    use super::super::body::Sent;
+    use super::super::body::RequestBody;
     use super::*;
 
     #[test]
-    fn a_rule_written_again_is_the_same_rule() {
+    fn definition_parses_as_the_same_rule() {
         let text = include_str!("../../../tollgate/tests/good_rules/everything.toml");
         let set = RuleSet::from_toml(text).unwrap();
         assert!(set.rules().len() > 5);
         for rule in set.rules() {
             let written = definition(rule);
-            // Short forms have names that no rule of a file may have, and are read as rules all the same.
-            let again = Sent::of(written.clone()).read(|fields, _| read_rule(fields));
+            let again = RequestBody::new(written.clone()).parse(|fields, _| read_rule(fields));
             let again = again.unwrap_or_else(|error| panic!("{written:?}: {}", error.message()));
-            // What counts nothing counts by nothing in particular.
+            // `per` and `layer` of a rule without limits are not written.
             let (per, layer) =
                 if rule.action.limits() { (&rule.per, &rule.layer) } else { (&again.per, &again.layer) };
             let rule = Rule { per: per.clone(), layer: layer.clone(), ..rule.clone() };

@@ -10,7 +10,7 @@ use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::admin::{ChangeQuery, DryRunAnswer};
+use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::request::{endpoint, id, numbers, strategy, too_long};
 use crate::config::sync::{self, items::limit_of};
 use crate::fleet::membership;
@@ -113,8 +113,8 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
-    if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+    if dry_run::is_requested(&call)? {
+        return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
     }
     let answer = answer_of(&new);
     let being_set = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
@@ -157,7 +157,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 #[utoipa::path(
     delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
-        (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
+        (status = 200, description = "With dry_run: what would change", body = DryRunResponse),
         (status = 204, description = "Removed"),
         (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
         (status = 409, description = "They cannot be tried here: they are kept on Redis", body = ErrorEnvelope<'_>),
@@ -172,9 +172,9 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let found = found.ok_or_else(not_found)?;
     // By the spelling that they were set in: so they are kept.
     let (user, endpoint) = (&*found.user, &*found.endpoint);
-    if call.wants_dry_run()? {
+    if dry_run::is_requested(&call)? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        return call.try_limit(ItemWrite::Delete(id)).await;
+        return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
     let version = keep(&call, user, endpoint, None).await?;
     call.app

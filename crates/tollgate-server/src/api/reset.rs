@@ -8,6 +8,7 @@ use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
 use super::check::numbers_of;
+use crate::admin::dry_run;
 use crate::check::request::CheckBody;
 use crate::config::sync::{self, resets};
 use crate::http::error::{ApiError, ErrorEnvelope};
@@ -120,7 +121,7 @@ pub(crate) struct ResetAnswer<'a> {
 )]
 pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
-    call.refuse_dry_run()?;
+    dry_run::reject(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let whose: CheckBody<'_> = json::parse::<ResetBody<'_>>(&body)?.into();
     let keys = call.app.key_ring_by_id(call.app.now());

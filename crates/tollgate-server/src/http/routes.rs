@@ -9,7 +9,12 @@ use http::Method;
 use hyper::body::Incoming;
 
 use super::{Call, Response, health};
-use crate::admin::{self, counters, penalties, reload};
+use crate::admin::blocks::Blocks;
+use crate::admin::keys::Keys;
+use crate::admin::quotas::Quotas;
+use crate::admin::rules::Rules;
+use crate::admin::tiers::Tiers;
+use crate::admin::{self, counters, crud, penalties, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -122,33 +127,33 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(Put "/v1/rate-limit/config", CONFIG, config::write, body),
     route!(Delete "/v1/rate-limit/config", CONFIG, config::delete),
     route!(Post "/v1/rate-limit/reset", Access::Keyed(Scope::Reset), reset::reset, body),
-    route!(Get "/v1/admin/rules", READ, admin::rules::list),
-    route!(Post "/v1/admin/rules", ADMIN, admin::rules::create, body),
-    route!(Get "/v1/admin/rules/{name}", READ, admin::rules::read),
-    route!(Put "/v1/admin/rules/{name}", ADMIN, admin::rules::put, body),
-    route!(Delete "/v1/admin/rules/{name}", ADMIN, admin::rules::delete),
-    route!(Get "/v1/admin/tiers", READ, admin::tiers::list),
-    route!(Post "/v1/admin/tiers", ADMIN, admin::tiers::create, body),
-    route!(Get "/v1/admin/tiers/{name}", READ, admin::tiers::read),
-    route!(Put "/v1/admin/tiers/{name}", ADMIN, admin::tiers::put, body),
-    route!(Delete "/v1/admin/tiers/{name}", ADMIN, admin::tiers::delete),
-    route!(Get "/v1/admin/quotas", READ, admin::quotas::list),
-    route!(Post "/v1/admin/quotas", CONFIG, admin::quotas::create, body),
-    route!(Get "/v1/admin/quotas/{user_id}", READ, admin::quotas::read),
-    route!(Put "/v1/admin/quotas/{user_id}", CONFIG, admin::quotas::put, body),
-    route!(Delete "/v1/admin/quotas/{user_id}", CONFIG, admin::quotas::delete),
-    route!(Get "/v1/admin/keys", ADMIN, admin::keys::list),
+    route!(Get "/v1/admin/rules", READ, crud::list::<Rules>),
+    route!(Post "/v1/admin/rules", ADMIN, crud::create::<Rules>, body),
+    route!(Get "/v1/admin/rules/{name}", READ, crud::read::<Rules>),
+    route!(Put "/v1/admin/rules/{name}", ADMIN, crud::put::<Rules>, body),
+    route!(Delete "/v1/admin/rules/{name}", ADMIN, crud::delete::<Rules>),
+    route!(Get "/v1/admin/tiers", READ, crud::list::<Tiers>),
+    route!(Post "/v1/admin/tiers", ADMIN, crud::create::<Tiers>, body),
+    route!(Get "/v1/admin/tiers/{name}", READ, crud::read::<Tiers>),
+    route!(Put "/v1/admin/tiers/{name}", ADMIN, crud::put::<Tiers>, body),
+    route!(Delete "/v1/admin/tiers/{name}", ADMIN, crud::delete::<Tiers>),
+    route!(Get "/v1/admin/quotas", READ, crud::list::<Quotas>),
+    route!(Post "/v1/admin/quotas", CONFIG, crud::create::<Quotas>, body),
+    route!(Get "/v1/admin/quotas/{user_id}", READ, crud::read::<Quotas>),
+    route!(Put "/v1/admin/quotas/{user_id}", CONFIG, crud::put::<Quotas>, body),
+    route!(Delete "/v1/admin/quotas/{user_id}", CONFIG, crud::delete::<Quotas>),
+    route!(Get "/v1/admin/keys", ADMIN, crud::list::<Keys>),
     route!(Post "/v1/admin/keys", ADMIN, admin::keys::create, body),
-    route!(Get "/v1/admin/keys/{id}", ADMIN, admin::keys::read),
+    route!(Get "/v1/admin/keys/{id}", ADMIN, crud::read::<Keys>),
     route!(Put "/v1/admin/keys/{id}", ADMIN, admin::keys::put, body),
-    route!(Delete "/v1/admin/keys/{id}", ADMIN, admin::keys::delete),
+    route!(Delete "/v1/admin/keys/{id}", ADMIN, crud::delete::<Keys>),
     route!(Post "/v1/admin/keys/{id}/rotate", ADMIN, admin::key_rotation::rotate, body),
     route!(Post "/v1/admin/keys/{id}/revoke", ADMIN, admin::key_rotation::revoke),
-    route!(Get "/v1/admin/blocks", READ, admin::blocks::list),
-    route!(Post "/v1/admin/blocks", CONFIG, admin::blocks::create, body),
-    route!(Get "/v1/admin/blocks/{*client}", READ, admin::blocks::read),
-    route!(Put "/v1/admin/blocks/{*client}", CONFIG, admin::blocks::put, body),
-    route!(Delete "/v1/admin/blocks/{*client}", CONFIG, admin::blocks::delete),
+    route!(Get "/v1/admin/blocks", READ, crud::list::<Blocks>),
+    route!(Post "/v1/admin/blocks", CONFIG, crud::create::<Blocks>, body),
+    route!(Get "/v1/admin/blocks/{*client}", READ, crud::read::<Blocks>),
+    route!(Put "/v1/admin/blocks/{*client}", CONFIG, crud::put::<Blocks>, body),
+    route!(Delete "/v1/admin/blocks/{*client}", CONFIG, crud::delete::<Blocks>),
     route!(Get "/v1/admin/audit", ADMIN, admin::audit::audit),
     route!(Get "/v1/admin/actions", ADMIN, admin::audit::actions),
     route!(Get "/v1/admin/export", ADMIN, admin::export::export),

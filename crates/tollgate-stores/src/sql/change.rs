@@ -102,7 +102,8 @@ impl ItemEdit {
 }
 
 impl Precondition {
-    fn is_met(self, found: Option<u64>) -> bool {
+    /// Whether an item at this version, or an absent one, meets it.
+    pub fn is_met(self, found: Option<u64>) -> bool {
         match self {
             Precondition::None => true,
             Precondition::Absent => found.is_none(),

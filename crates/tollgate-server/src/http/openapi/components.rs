@@ -9,7 +9,7 @@ use crate::auth::Access;
 use crate::http::routes::{Route, RouteMethod};
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
-const DRY_RUN: &str = "#/components/schemas/DryRunAnswer";
+const DRY_RUN: &str = "#/components/schemas/DryRunResponse";
 /// Bodies that say who a limited client is.
 const CLIENTS: [&str; 2] = ["#/components/schemas/CheckBody", "#/components/schemas/ResetBody"];
 /// The bodies of answers that carry what a limit says in their headers.
