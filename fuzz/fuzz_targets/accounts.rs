@@ -5,7 +5,7 @@ use std::hash::Hasher;
 
 use libfuzzer_sys::fuzz_target;
 use siphasher::sip::SipHasher13;
-use tollgate::accounts::{Blocked, NewKey, Numbers};
+use tollgate::accounts::{BlockTarget, NewKey, AccountLimits};
 use tollgate::{Accounts, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -31,10 +31,10 @@ fn is_usable(accounts: Accounts) {
         Err(error) => panic!("what was written cannot be read: {error}"),
     }
     let mut editor = accounts.edit();
-    let numbers = Numbers { per_hour: Some(3), ..Numbers::default() };
-    assert!(editor.put_user("alice", Some("free"), numbers).is_ok());
+    let limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };
+    assert!(editor.put_user("alice", Some("free"), limits).is_ok());
     assert!(editor.put_key(&NewKey { user: Some("alice"), ..NewKey::new("k", [7; 32]) }).is_ok());
-    editor.put_block(Blocked::Login("alice"), "abuse", None);
+    editor.put_block(BlockTarget::Login("alice"), "abuse", None);
     let accounts = editor.finish();
     assert!(accounts.key("k").is_some_and(|key| key.user() == Some("alice")));
     let (Ok(rules), Ok(endpoint)) = (RuleSet::from_toml(""), Endpoint::parse("/")) else { return };

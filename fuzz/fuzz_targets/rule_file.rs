@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tollgate::counters::conformance::block_on;
-use tollgate::wire::{Origin, Problems};
+use tollgate::config::{Origin, Problems};
 use tollgate::{ApiKey, Endpoint, Id, Limiter, MemoryCounters, Method, Request, RuleSet, Timestamp};
 
 fuzz_target!(|text: &str| {

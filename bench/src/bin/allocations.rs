@@ -5,7 +5,7 @@
 use allocation_counter::measure;
 use anyhow::{Result, ensure};
 use tollgate::Limiter;
-use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Spelling};
+use tollgate::identity::{DescriptorNormalization, NormalForm, IdNormalization, HeadCounting, Normalization};
 use tollgate_bench::contenders::{Check, Clock, Contender, Governor, Store, counters};
 use tollgate_bench::report::Table;
 use tollgate_bench::rules::{Question, many};
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     for (name, allocations) in [
         ("tollgate store", allocations_of::<Store>()?),
         ("tollgate check", allocations_of::<Check>()?),
-        ("tollgate check, 10,000 rules", allocations_with(Spelling::PLAIN)?),
+        ("tollgate check, 10,000 rules", allocations_with(Normalization::EXACT)?),
         ("the same, every spelling folded", allocations_with(folding())?),
     ] {
         table.row([name.to_owned(), allocations.to_string()]);
@@ -35,20 +35,20 @@ fn allocations_of<C: Contender>() -> Result<f64> {
     per_check(|| Ok(contender.check(&key)))
 }
 
-fn allocations_with(spelling: Spelling) -> Result<f64> {
-    let limiter = Limiter::new(many(10_000)?.with_spelling(spelling), counters(1));
+fn allocations_with(spelling: Normalization) -> Result<f64> {
+    let limiter = Limiter::new(many(10_000)?.with_normalization(spelling), counters(1));
     let (clock, question) = (Clock::new(), Question::new(1, 10_000));
     per_check(|| question.ask(|request| limiter.check_now(request, clock.now()).admits()))
 }
 
 /// What is asked for is folded already, as nearly everything is.
-fn folding() -> Spelling {
-    let fold = Fold::NfcCasefold;
-    Spelling {
-        ids: Folds { user: fold, tenant: fold, login: fold },
-        descriptors: DescriptorFolds::All(fold),
+fn folding() -> Normalization {
+    let fold = NormalForm::NfcCasefold;
+    Normalization {
+        ids: IdNormalization { user: fold, tenant: fold, login: fold },
+        descriptors: DescriptorNormalization::All(fold),
         ignore_path_case: true,
-        head: Head::Own,
+        head: HeadCounting::Separate,
     }
 }
 

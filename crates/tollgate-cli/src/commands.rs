@@ -44,7 +44,7 @@ pub(crate) struct Facts {
     cost: Option<u32>,
     #[command(flatten)]
     #[serde(flatten)]
-    numbers: OwnNumbers,
+    numbers: CompiledLimits,
 }
 
 /// What says whose counters are meant, and which: the flags of `reset`, and as they are, the body that is sent.
@@ -59,7 +59,7 @@ pub(crate) struct Counters {
     tier: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
-    numbers: OwnNumbers,
+    numbers: CompiledLimits,
 }
 
 /// Who asks for what.
@@ -101,7 +101,7 @@ pub(crate) struct Whose {
 
 /// Numbers of a check's own.
 #[derive(Args, Serialize)]
-struct OwnNumbers {
+struct CompiledLimits {
     /// A limit for such checks alone, in place of the rule's
     #[arg(long, value_name = "N", help_heading = "Overrides")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use tollgate::wire::{Document, Problems, Value, values};
+use tollgate::config::{Document, Problems, Value, values};
 
 use crate::args::Global;
 use crate::client::{Client, ClientError, TlsFiles};
@@ -132,13 +132,13 @@ fn parse(text: &str) -> Result<Written, Problems> {
         },
     };
     if written.key.is_some() && written.key_file.is_some() {
-        fields.complain("key_file", "has no meaning beside key: remove one of them".to_owned());
+        fields.report("key_file", "has no meaning beside key: remove one of them".to_owned());
     }
     if written.tls.certificate.is_none() && written.tls.certificate_key.is_some() {
-        fields.complain("cert_key_file", "has no meaning without cert_file".to_owned());
+        fields.report("cert_key_file", "has no meaning without cert_file".to_owned());
     }
     fields.finish();
-    problems.or(Some(written))
+    problems.into_result(Some(written))
 }
 
 fn key_of(written: &Written, path: &Path) -> Result<Option<Secret>, Failure> {

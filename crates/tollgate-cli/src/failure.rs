@@ -3,7 +3,7 @@
 use std::io;
 
 use serde_json::json;
-use tollgate::wire::{Origin, Problem, Problems};
+use tollgate::config::{Origin, Problem, Problems};
 use tollgate_server::config::settings::SettingsError;
 use tollgate_server::runtime::serve::ServeError;
 use tollgate_stores::sql::DatabaseError;

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 use serde_json::Value;
-use tollgate::wire::values::parse_span;
+use tollgate::config::values::parse_span;
 
 /// When something ends. It is sent as it was written: the server's clock decides.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -284,8 +284,9 @@ expect = { allowed = false }
 request = { method = "HEAD" }
 expect = { allowed = true }
 "#;
-    let folding =
-        format!("[identity]\nfold.user_id = \"casefold\"\nignore_path_case = true\nhead = \"own\"\n{rules}");
+    let folding = format!(
+        "[identity]\nfold.user_id = \"casefold\"\nignore_path_case = true\nhead = \"separate\"\n{rules}"
+    );
     let wrong = folding.replace("casefold", "lower");
     let files = Files::new(&[
         ("exact.toml", rules),
@@ -296,7 +297,7 @@ expect = { allowed = true }
     let test = |rules: &str| run(&["rules", "test", &files.path(rules), &files.path("tests.toml")]);
     assert_eq!((test("exact.toml").code, test("folding.toml").code), (1, 0));
     let refused = test("wrong.toml");
-    let told = format!("{}:2: identity.fold.user_id: \"lower\" is not one of", files.path("wrong.toml"));
+    let told = format!("{}:2: identity.normalize.user_id: \"lower\" is not one of", files.path("wrong.toml"));
     assert!(refused.code == 2 && refused.stderr.contains(&told), "{}", refused.stderr);
     let linted = run(&["rules", "lint", &files.path("wrong.toml")]);
     assert!(

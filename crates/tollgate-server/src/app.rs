@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::Semaphore;
+use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::record::{Record, RecordSink};
-use tollgate::wire::Problems;
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
-use crate::auth::Authenticator;
 use crate::auth::api_keys::{KeyRing, KeySecret};
 use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::throttle::AuthThrottle;
+use crate::auth::{AuthParts, Authenticator};
 use crate::check::idempotency::Idempotency;
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
@@ -81,7 +81,7 @@ pub(crate) struct App {
 
 /// What a reload can change.
 pub(crate) struct Reloadable {
-    pub(crate) gate: Authenticator,
+    pub(crate) authenticator: Authenticator,
     pub(crate) profiles: Vec<HeaderProfile>,
     /// What callers may ask; nothing if that is not limited.
     pub(crate) callers: Option<CallerLimiter>,
@@ -90,7 +90,7 @@ pub(crate) struct Reloadable {
 impl Reloadable {
     fn new(settings: &Settings, admin_key: &str, before: Option<&Reloadable>) -> Self {
         Reloadable {
-            gate: Authenticator::new(&settings.auth, admin_key),
+            authenticator: Authenticator::new(&settings.auth, admin_key),
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
         }
@@ -188,6 +188,16 @@ impl App {
         &self.auth_throttle
     }
 
+    /// What authentication uses.
+    pub(crate) fn auth_parts(&self) -> AuthParts<'_> {
+        AuthParts {
+            clock: &self.clock,
+            throttle: &self.auth_throttle,
+            limiter: &self.limiter,
+            config_sync: &self.config_sync,
+        }
+    }
+
     /// The keys as of now, if this text may be one of them.
     pub(crate) fn key_ring(&self, text: Option<&str>, now: Timestamp) -> KeyRing<'_> {
         let is_ours = text.and_then(crate::auth::api_keys::id_of).is_some() && self.config_sync.has_keys();
@@ -227,7 +237,7 @@ impl App {
         let live = Reloadable::new(settings, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
-            callers.take_over(before);
+            callers.extend_retention(before);
         }
         // Accounts are known by ids that were folded as the old settings said.
         self.config_sync.look_again();
@@ -292,7 +302,7 @@ impl App {
 
     /// Whether checks may bring their own numbers without a key: they are open to everyone on a loopback address.
     pub(crate) fn open_on_loopback(&self) -> bool {
-        self.listen.ip().is_loopback() && self.live().gate.open_checks()
+        self.listen.ip().is_loopback() && self.live().authenticator.open_checks()
     }
 
     /// Everything that is measured, as of now.

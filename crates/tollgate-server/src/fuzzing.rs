@@ -1,7 +1,7 @@
 //! The doors of the service, for fuzzers: what a stranger's bytes meet first.
 
 use tollgate::Timestamp;
-use tollgate::identity::{DescriptorFolds, Fold, Folds, Head, Spelling};
+use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 
 use crate::auth::Caller;
 use crate::auth::api_keys::KeyRing;
@@ -18,12 +18,12 @@ pub fn check_body(body: &[u8]) -> bool {
 }
 
 /// Every fold there is: what it makes of hostile text is looked at too.
-fn folding() -> Spelling {
-    let fold = Fold::NfcCasefold;
-    Spelling {
-        ids: Folds { user: fold, tenant: fold, login: fold },
-        descriptors: DescriptorFolds::All(fold),
+fn folding() -> Normalization {
+    let fold = NormalForm::NfcCasefold;
+    Normalization {
+        ids: IdNormalization { user: fold, tenant: fold, login: fold },
+        descriptors: DescriptorNormalization::All(fold),
         ignore_path_case: true,
-        head: Head::Own,
+        head: HeadCounting::Separate,
     }
 }

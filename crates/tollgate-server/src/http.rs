@@ -111,7 +111,7 @@ fn is_dry_run(parts: &Parts) -> bool {
 /// The caller, if the route is for it and it has not asked too much already.
 fn admit(app: &App, route: &Route, headers: &HeaderMap, peer: IpAddr) -> Result<Caller, ApiError> {
     let live = app.live();
-    let caller = live.gate.admit(headers, route.access, peer, app)?;
+    let caller = live.authenticator.authorize(headers, route.access, peer, app.auth_parts())?;
     if route.path.starts_with("/v1/admin/") {
         caller.require_unbound()?;
     }

@@ -1,10 +1,8 @@
-//! What many nodes share: counters, and what people configure.
+//! Stores that several nodes share.
 //!
-//! [`redis::RedisCounters`] keeps them on Redis or Valkey and decides there, in one script call, so that two nodes
-//! cannot both take the last unit.
-//!
-//! [`sql::Database`] keeps the configuration, and who changed it, in SQLite, PostgreSQL, MySQL or
-//! MariaDB. No request waits for it.
+//! - [`redis::RedisCounters`]: counters on Redis or Valkey. Each decision is one script call, so two nodes cannot both take the
+//!   last unit.
+//! - [`sql::Database`]: the configuration and its audit log in SQLite, PostgreSQL, MySQL or MariaDB. No check waits for it.
 
 pub mod redis;
 pub mod sql;

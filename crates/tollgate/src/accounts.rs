@@ -2,17 +2,17 @@
 //!
 //! A million of each must fit beside everything else and must not slow a check down, so users are kept as hashes of
 //! their ids (nobody asks for their names here), keys as bytes, and what many have in common once. All of it is
-//! immutable. The next generation is made by an [`Editor`], which copies the thousandth parts that it changes and
+//! immutable. The next generation is made by an [`AccountsEditor`], which copies the thousandth parts that it changes and
 //! shares the rest.
 //!
 //! The hashes are keyed, by a key of their own that is saved with them: whoever makes up ids finds nobody and cannot
 //! make a look-up slow.
 
 mod blocks;
-mod disk;
 mod editor;
+mod file;
 mod keys;
-mod numbers;
+mod limits;
 mod pool;
 mod resolve;
 mod shards;
@@ -21,20 +21,20 @@ mod table;
 use std::fmt;
 use std::sync::Arc;
 
-pub(crate) use self::blocks::BlockAt;
+pub(crate) use self::blocks::BlockPosition;
 use self::blocks::Blocks;
-pub use self::blocks::{Block, BlockKind, Blocked};
-pub use self::disk::AccountsError;
-pub use self::editor::{Editor, NewKey};
-use self::keys::{Fields, KeyShard};
-pub use self::numbers::Numbers;
-pub(crate) use self::numbers::OwnNumbers;
+pub use self::blocks::{Block, BlockKind, BlockTarget};
+pub use self::editor::{AccountsEditor, NewKey};
+pub use self::file::AccountsFileError;
+use self::keys::{KeyRecord, KeyShard};
+pub use self::limits::AccountLimits;
+pub(crate) use self::limits::CompiledLimits;
 use self::pool::{Pool, PoolId};
-pub(crate) use self::resolve::Own;
-pub use self::resolve::Resolved;
+pub(crate) use self::resolve::AccountOverride;
+pub use self::resolve::ResolvedRequest;
 use self::shards::Shards;
 use self::table::Table;
-use crate::identity::{Folds, IdError, Seed, SubjectHasher, tag};
+use crate::identity::{IdError, IdNormalization, Seed, SubjectHasher, tag};
 use crate::limit::LimitError;
 use crate::time::Timestamp;
 
@@ -44,14 +44,14 @@ pub struct Accounts {
     /// The key of the hashes.
     seed: Seed,
     /// Which spellings of ids are one here: hashes cannot be folded afterwards.
-    folds: Folds,
+    normalization: IdNormalization,
     users: Shards<Table<UserRecord>>,
     keys: Shards<KeyShard>,
     blocks: Blocks,
     tiers: Arc<Pool<Box<str>>>,
     /// The numbers of users and those of keys, apart because their counters have different names.
-    quotas: Arc<Pool<OwnNumbers>>,
-    key_numbers: Arc<Pool<OwnNumbers>>,
+    quotas: Arc<Pool<CompiledLimits>>,
+    key_limits: Arc<Pool<CompiledLimits>>,
 }
 
 /// Why something cannot be kept. Nothing was changed.
@@ -85,20 +85,20 @@ pub enum AccountError {
 #[derive(Copy, Clone)]
 struct UserRecord {
     tier: Option<PoolId>,
-    numbers: Option<PoolId>,
+    limits: Option<PoolId>,
 }
 
 impl Default for Accounts {
     fn default() -> Self {
         Accounts {
             seed: Seed::random(),
-            folds: Folds::default(),
+            normalization: IdNormalization::default(),
             users: Shards::default(),
             keys: Shards::default(),
             blocks: Blocks::default(),
             tiers: Arc::default(),
             quotas: Arc::default(),
-            key_numbers: Arc::default(),
+            key_limits: Arc::default(),
         }
     }
 }
@@ -106,13 +106,13 @@ impl Default for Accounts {
 impl Accounts {
     /// Accounts of nobody yet, whose ids are folded. They keep to it whatever the rules beside them do, until others are made
     /// in their place: nobody is forgotten when rules begin to fold.
-    pub fn folded(folds: Folds) -> Self {
-        Accounts { folds, ..Accounts::default() }
+    pub fn with_normalization(normalization: IdNormalization) -> Self {
+        Accounts { normalization, ..Accounts::default() }
     }
 
     /// Which spellings of ids are one.
-    pub fn folds(&self) -> Folds {
-        self.folds
+    pub fn normalization(&self) -> IdNormalization {
+        self.normalization
     }
 
     /// Whether nothing is known of anybody.
@@ -147,7 +147,7 @@ impl Accounts {
     /// The key with this id, or else some other in its place, and whether it is the one: to look at a key that is there and at
     /// one that is not takes the same steps and as much memory, so that the time tells nothing. Which other one it is does not
     /// change as long as the keys do not; if there is none at all, it is one that nobody has.
-    pub fn key_or_other(&self, id: &str) -> (Key<'_>, bool) {
+    pub fn key_or_decoy(&self, id: &str) -> (Key<'_>, bool) {
         let hash = hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes());
         let (fields, is_it) = KeyShard::get_or_other(self.keys.of(hash), hash, id);
         (Key { accounts: self, fields }, is_it)
@@ -159,7 +159,7 @@ impl Accounts {
     }
 
     fn hash_of_user(&self, id: &str) -> u128 {
-        hash_of(self.seed, tag::USER, self.folds.user.apply(id).as_bytes())
+        hash_of(self.seed, tag::USER, self.normalization.user.normalize(id).as_bytes())
     }
 
     fn user_by_hash(&self, hash: u128) -> Option<User<'_>> {
@@ -167,18 +167,18 @@ impl Accounts {
     }
 
     /// The block of one that is in force at `now`; of an address or a network, the one set for exactly that.
-    pub fn block(&self, who: Blocked<'_>, now: Timestamp) -> Option<Block<'_>> {
-        self.blocks.exactly(who.hash(self.seed, self.folds), now)
+    pub fn block(&self, who: BlockTarget<'_>, now: Timestamp) -> Option<Block<'_>> {
+        self.blocks.exactly(who.hash(self.seed, self.normalization), now)
     }
 
-    pub(crate) fn block_at(&self, at: BlockAt) -> Option<Block<'_>> {
+    pub(crate) fn block_at(&self, at: BlockPosition) -> Option<Block<'_>> {
         self.blocks.at(at)
     }
 
     /// Begins the next generation.
     #[must_use]
-    pub fn edit(&self) -> Editor {
-        Editor::new(self.clone())
+    pub fn edit(&self) -> AccountsEditor {
+        AccountsEditor::new(self.clone())
     }
 
     /// The memory that it takes, in bytes. Shared with other generations as it is, nothing is counted twice only if they
@@ -188,8 +188,8 @@ impl Accounts {
             + self.keys.heap_bytes()
             + self.blocks.heap_bytes()
             + self.tiers.heap_bytes(|tier| tier.len())
-            + self.quotas.heap_bytes(OwnNumbers::heap_bytes)
-            + self.key_numbers.heap_bytes(OwnNumbers::heap_bytes)
+            + self.quotas.heap_bytes(CompiledLimits::heap_bytes)
+            + self.key_limits.heap_bytes(CompiledLimits::heap_bytes)
     }
 
     fn tier(&self, id: Option<PoolId>) -> Option<&str> {
@@ -225,18 +225,18 @@ impl<'a> User<'a> {
     }
 
     /// Numbers of the user's own; all absent if it has none.
-    pub fn numbers(&self) -> Numbers {
-        self.own_numbers().map_or_else(Numbers::default, |own| own.numbers)
+    pub fn limits(&self) -> AccountLimits {
+        self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
     }
 
-    pub(crate) fn own_numbers(&self) -> Option<&'a OwnNumbers> {
-        self.accounts.quotas.get(self.record.numbers?)
+    pub(crate) fn compiled_limits(&self) -> Option<&'a CompiledLimits> {
+        self.accounts.quotas.get(self.record.limits?)
     }
 }
 
 impl fmt::Debug for User<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "User(tier: {:?}, {:?})", self.tier(), self.numbers())
+        write!(f, "User(tier: {:?}, {:?})", self.tier(), self.limits())
     }
 }
 
@@ -244,7 +244,7 @@ impl fmt::Debug for User<'_> {
 #[derive(Copy, Clone)]
 pub struct Key<'a> {
     accounts: &'a Accounts,
-    fields: Fields<'a>,
+    fields: KeyRecord<'a>,
 }
 
 impl<'a> Key<'a> {
@@ -284,12 +284,12 @@ impl<'a> Key<'a> {
     }
 
     /// Numbers of the key's own; all absent if it has none.
-    pub fn numbers(&self) -> Numbers {
-        self.own_numbers().map_or_else(Numbers::default, |own| own.numbers)
+    pub fn limits(&self) -> AccountLimits {
+        self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
     }
 
-    pub(crate) fn own_numbers(&self) -> Option<&'a OwnNumbers> {
-        self.accounts.key_numbers.get(self.fields.numbers?)
+    pub(crate) fn compiled_limits(&self) -> Option<&'a CompiledLimits> {
+        self.accounts.key_limits.get(self.fields.limits?)
     }
 
     /// From then on it is good no more.

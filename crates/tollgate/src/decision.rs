@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use crate::accounts::{Block, BlockAt};
+use crate::accounts::{Block, BlockPosition};
 use crate::algorithms::{Outcome, Verdict};
 use crate::counters::{Charge, Effect, StoreError, Verdicts};
 use crate::identity::Client;
 use crate::limit::Algorithm;
-use crate::rules::{End, OnStoreFailure, Plan, Rule, Snapshot, namespace};
+use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
 /// What was decided about one request, and why.
@@ -132,12 +132,12 @@ enum Decider {
     /// The rule at this position of the set.
     Rule(u32),
     /// A block in the accounts.
-    Block(BlockAt),
+    Block(BlockPosition),
 }
 
 impl Draft {
     /// The decision that the verdicts add up to.
-    pub(crate) fn from_verdicts(plan: &Plan<'_>, verdicts: &Verdicts) -> Self {
+    pub(crate) fn from_verdicts(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
         if let Some(left) = verdicts.cooldown.filter(|_| verdicts.in_cooldown) {
@@ -151,7 +151,7 @@ impl Draft {
             *wait = cooldown.max(*wait);
         }
         let decided_by = match plan.end {
-            End::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
+            EvaluationEnd::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
         Draft {
@@ -168,7 +168,7 @@ impl Draft {
     /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
     /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
     /// client's own. All are told of: a cooldown changes nothing about which limits a client has.
-    fn cooling_down(plan: &Plan<'_>, looked: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
+    fn cooling_down(plan: &ChargePlan<'_>, looked: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
         let own = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
                 && plan.charges.penalty.is_some_and(|penalty| penalty.is_violation(*position))
@@ -207,12 +207,12 @@ impl Draft {
     }
 
     /// The decision of a rule that blocks.
-    pub(crate) fn blocked(rule: u32) -> Self {
+    pub(crate) fn blocked_by_rule(rule: u32) -> Self {
         Draft::refused_by(Decider::Rule(rule))
     }
 
     /// The decision about somebody who is blocked.
-    pub(crate) fn barred(block: BlockAt) -> Self {
+    pub(crate) fn blocked(block: BlockPosition) -> Self {
         Draft::refused_by(Decider::Block(block))
     }
 
@@ -275,7 +275,7 @@ impl Draft {
 }
 
 /// The rule that refuses everything when counters fail with `error`, if one of the plan's does.
-pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
+pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
     let closed = |(charge, source): &(&Charge<'_>, &u32)| {
         let rule = rules.get(**source as usize);
         // A misconfigured store never opens the gate: an operator must act.
@@ -286,7 +286,7 @@ pub(crate) fn closed_rule(plan: &Plan<'_>, rules: &[Rule], error: &StoreError) -
     plan.charges.charges.iter().zip(&plan.sources).find(closed).map(|(_, source)| *source)
 }
 
-fn reports(plan: &Plan<'_>, verdicts: &Verdicts) -> SmallVec<[LimitReport; 2]> {
+fn reports(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> SmallVec<[LimitReport; 2]> {
     let judged = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
     judged.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
 }
@@ -402,7 +402,7 @@ impl Decision {
         let counts = |report: &&LimitReport| {
             let rule = self.rules.rules().get(report.rule as usize);
             report.effect == Effect::Enforce
-                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.counts(client)))
+                && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
         };
         self.reports.iter().find(counts)
     }

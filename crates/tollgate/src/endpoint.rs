@@ -19,12 +19,12 @@
 //! control characters, malformed escapes, escapes that are not UTF-8 (an overlong `%C0%AE` is a dot to some),
 //! dots encoded twice.
 
-mod without_case;
+mod casefold;
 
 use std::borrow::Cow;
 use std::fmt;
 
-pub(crate) use self::without_case::without_case;
+pub(crate) use self::casefold::casefold;
 
 /// The longest endpoint, in bytes, as it was sent and in its normal form.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 2048;
@@ -34,7 +34,7 @@ const LENGTH_MAX: usize = ENDPOINT_BYTES_MAX;
 ///
 /// The normal form starts with `/`, has neither empty nor dot segments nor a trailing slash, and is ASCII:
 /// all that may not stand in a path is percent-encoded in upper case. It is case-sensitive: see
-/// [`Endpoint::without_case`]. An endpoint need not come from a URL: the plain name `search` is `/search`. Text that is normal already is borrowed, not
+/// [`Endpoint::casefold`]. An endpoint need not come from a URL: the plain name `search` is `/search`. Text that is normal already is borrowed, not
 /// copied.
 ///
 /// ```
@@ -119,13 +119,13 @@ impl<'a> Endpoint<'a> {
     ///
     /// ```
     /// use tollgate::Endpoint;
-    /// let endpoint = Endpoint::parse("/API/Caf%C3%89/%2F")?.without_case();
+    /// let endpoint = Endpoint::parse("/API/Caf%C3%89/%2F")?.casefold();
     /// assert_eq!(endpoint.as_str(), "/api/caf%C3%A9/%2F");
     /// # Ok::<(), tollgate::endpoint::EndpointError>(())
     /// ```
     #[must_use]
-    pub fn without_case(self) -> Self {
-        match without_case(&self.0) {
+    pub fn casefold(self) -> Self {
+        match casefold(&self.0) {
             Some(folded) => Endpoint(Cow::Owned(folded)),
             None => self,
         }

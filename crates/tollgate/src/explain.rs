@@ -2,12 +2,12 @@
 
 use smallvec::SmallVec;
 
-use crate::accounts::{BlockKind, Resolved};
+use crate::accounts::{BlockKind, ResolvedRequest};
 use crate::algorithms::Outcome;
 use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::identity::{Request, Scratch};
-use crate::rules::{Rule, Step};
+use crate::rules::{Rule, RuleOutcome};
 use crate::time::{Span, Timestamp};
 
 /// A decision with the whole walk behind it. Nothing was charged for it.
@@ -15,7 +15,7 @@ use crate::time::{Span, Timestamp};
 pub struct Explanation {
     /// What the request would be told now.
     pub decision: Decision,
-    steps: Vec<Step>,
+    steps: Vec<RuleOutcome>,
     /// What the limits of a client that is kept out say, though none of them decides.
     behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
 }
@@ -36,7 +36,7 @@ pub struct RuleExplanation<'a> {
 impl Explanation {
     pub(crate) fn new(
         decision: Decision,
-        steps: Vec<Step>,
+        steps: Vec<RuleOutcome>,
         behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
     ) -> Self {
         Explanation { decision, steps, behind_cooldown }
@@ -73,7 +73,11 @@ impl Explanation {
     }
 
     /// The request with what is known of its key and its user.
-    pub fn resolved<'a>(&'a self, request: &'a Request<'a>, scratch: &'a mut Scratch<'a>) -> Resolved<'a> {
+    pub fn resolved<'a>(
+        &'a self,
+        request: &'a Request<'a>,
+        scratch: &'a mut Scratch<'a>,
+    ) -> ResolvedRequest<'a> {
         self.decision.rules().resolve(request, scratch)
     }
 
@@ -96,10 +100,14 @@ impl Explanation {
             rule,
             matched: matches!(
                 step,
-                Step::Collected | Step::Allowed | Step::Blocked | Step::LayerTaken | Step::TooMany
+                RuleOutcome::Collected
+                    | RuleOutcome::Allowed
+                    | RuleOutcome::Blocked
+                    | RuleOutcome::LayerTaken
+                    | RuleOutcome::TooMany
             ),
             reason: match step {
-                Step::Collected if self.behind_cooldown.is_some() => {
+                RuleOutcome::Collected if self.behind_cooldown.is_some() => {
                     "matches, but the client is in cooldown: its limits are not charged until that ends"
                         .to_owned()
                 }
@@ -111,22 +119,26 @@ impl Explanation {
     }
 }
 
-fn reason(rule: &Rule, step: Step, request: &Request<'_>, barred: Option<BlockKind>) -> String {
+fn reason(rule: &Rule, step: RuleOutcome, request: &Request<'_>, barred: Option<BlockKind>) -> String {
     match step {
-        Step::NotReached if let Some(kind) = barred => {
+        RuleOutcome::NotReached if let Some(kind) = barred => {
             format!("not reached: the {} is blocked", kind.as_str())
         }
-        Step::Collected => "matches: its limits apply".to_owned(),
-        Step::Allowed => "matches: admits and ends the walk".to_owned(),
-        Step::Blocked => "matches: refuses and ends the walk".to_owned(),
-        Step::Disabled => "switched off".to_owned(),
-        Step::LayerTaken => format!("matches, but an earlier rule has the layer {:?}", &*rule.layer),
-        Step::NotReached => "not reached: an earlier rule ended the walk".to_owned(),
-        Step::TooMany => "matches, but the request already has as many limits as one can have".to_owned(),
-        Step::Mismatch => {
+        RuleOutcome::Collected => "matches: its limits apply".to_owned(),
+        RuleOutcome::Allowed => "matches: admits and ends the walk".to_owned(),
+        RuleOutcome::Blocked => "matches: refuses and ends the walk".to_owned(),
+        RuleOutcome::Disabled => "switched off".to_owned(),
+        RuleOutcome::LayerTaken => format!("matches, but an earlier rule has the layer {:?}", &*rule.layer),
+        RuleOutcome::NotReached => "not reached: an earlier rule ended the walk".to_owned(),
+        RuleOutcome::TooMany => {
+            "matches, but the request already has as many limits as one can have".to_owned()
+        }
+        RuleOutcome::Mismatch => {
             let mismatch = rule.when.mismatch(request);
             mismatch.map_or_else(|| "does not match".to_owned(), |mismatch| mismatch.to_string())
         }
-        Step::NoSubject(position) => format!("counts by {}, which the request lacks", rule.per[position]),
+        RuleOutcome::NoSubject(position) => {
+            format!("counts by {}, which the request lacks", rule.per[position])
+        }
     }
 }

@@ -2,21 +2,23 @@
 
 mod address;
 mod client;
-mod fold;
+mod normal_form;
+mod normalization;
 mod siphash;
-mod spelling;
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 
-pub(crate) use self::address::unmap_net;
-pub use self::address::{counted_ip, unmap, untranslate};
+pub(crate) use self::address::canonical_net;
+pub use self::address::{counted_ip, nat64_to_ipv4};
 pub use self::client::{ApiKey, Client};
-pub use self::fold::Fold;
-pub(crate) use self::fold::fold_path_character;
+pub use self::normal_form::NormalForm;
+pub(crate) use self::normal_form::casefold_path_char;
+pub use self::normalization::{
+    DescriptorNormalization, HeadCounting, IdNormalization, Normalization, NormalizationError, Scratch,
+};
 use self::siphash::SipHasher;
-pub use self::spelling::{DescriptorFolds, Folds, Head, Scratch, Spelling, SpellingError};
 use crate::endpoint::Endpoint;
 use crate::limit::Limit;
 use crate::method::Method;
@@ -24,7 +26,7 @@ use crate::method::Method;
 /// The longest identifier, in bytes.
 pub const ID_BYTES_MAX: usize = 256;
 
-/// An identifier as the caller spelled it: opaque, 1 to 256 bytes. Byte-exact, unless a [`Spelling`] says otherwise.
+/// An identifier as the caller spelled it: opaque, 1 to 256 bytes. Byte-exact, unless a [`Normalization`] says otherwise.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id<'a>(&'a str);
 
@@ -109,7 +111,7 @@ impl<'a> Request<'a> {
         (self.user.map(Client::User))
             .or(self.api_key.map(Client::ApiKey))
             .or(self.login.map(Client::Login))
-            .or(self.ip.map(|ip| Client::Ip(unmap(ip))))
+            .or(self.ip.map(|ip| Client::Ip(ip.to_canonical())))
             .or(self.tenant.map(Client::Tenant))
     }
 
@@ -164,7 +166,7 @@ impl Dimension {
     }
 
     /// Whether what it counts is this client, and nobody else.
-    pub fn counts(&self, client: Client<'_>) -> bool {
+    pub fn is_id_of(&self, client: Client<'_>) -> bool {
         matches!(
             (self, client),
             (Dimension::Client, _)
@@ -177,7 +179,7 @@ impl Dimension {
     }
 
     /// Whether it tells one client from another.
-    pub fn names_client(&self) -> bool {
+    pub fn identifies_client(&self) -> bool {
         matches!(
             self,
             Dimension::Client | Dimension::Ip | Dimension::User | Dimension::ApiKey | Dimension::Login
@@ -453,7 +455,7 @@ mod tests {
             ("2002:c000:221::", "2002:c000:221::"),
             ("192.0.2.33", "192.0.2.33"),
         ] {
-            assert_eq!(untranslate(ip.parse().unwrap()), meant.parse::<IpAddr>().unwrap(), "{ip}");
+            assert_eq!(nat64_to_ipv4(ip.parse().unwrap()), meant.parse::<IpAddr>().unwrap(), "{ip}");
         }
     }
 

@@ -7,7 +7,7 @@ use crate::counters::fallback::share;
 use crate::counters::{Charge, Charges, Verdicts};
 use crate::identity::Dimension;
 use crate::limit::Limit;
-use crate::rules::Unsaid;
+use crate::rules::MissingDimension;
 use crate::time::{Span, Timestamp};
 
 /// Which endpoints an inspection is about.
@@ -70,8 +70,8 @@ impl InspectedCounter {
 }
 
 impl Inspection {
-    pub(crate) fn new(skipped: &[Unsaid<'_>], now: Timestamp) -> Self {
-        let owned = |Unsaid { rule, by }: &Unsaid<'_>| SkippedRule {
+    pub(crate) fn new(skipped: &[MissingDimension<'_>], now: Timestamp) -> Self {
+        let owned = |MissingDimension { rule, by }: &MissingDimension<'_>| SkippedRule {
             rule: (*rule).to_owned(),
             missing: by.iter().map(|&dimension| dimension.clone()).collect(),
         };
@@ -80,17 +80,17 @@ impl Inspection {
     }
 
     /// Adds what was seen.
-    pub(crate) fn note(&mut self, looked: &Charges<'_>, seen: &Verdicts) {
-        self.note_by(looked, seen, Limit::clone);
+    pub(crate) fn add(&mut self, looked: &Charges<'_>, seen: &Verdicts) {
+        self.add_by(looked, seen, Limit::clone);
     }
 
     /// Adds what was seen of the part of each limit that one of so many nodes may admit by itself.
-    pub(crate) fn note_share(&mut self, looked: &Charges<'_>, seen: &Verdicts, nodes: NonZeroU32) {
-        self.note_by(looked, seen, |limit| share(limit, nodes));
+    pub(crate) fn add_share(&mut self, looked: &Charges<'_>, seen: &Verdicts, nodes: NonZeroU32) {
+        self.add_by(looked, seen, |limit| share(limit, nodes));
         self.degraded = true;
     }
 
-    fn note_by(&mut self, looked: &Charges<'_>, seen: &Verdicts, numbers: impl Fn(&Limit) -> Limit) {
+    fn add_by(&mut self, looked: &Charges<'_>, seen: &Verdicts, numbers: impl Fn(&Limit) -> Limit) {
         let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| InspectedCounter {
             rule: charge.rule.to_owned(),
             limit: numbers(charge.limit),

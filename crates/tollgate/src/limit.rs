@@ -1,8 +1,11 @@
 //! A limit: how much, over which window, counted by which algorithm. Checked once, exact ever after.
 
+mod limit_override;
+
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::limit_override::LimitOverride;
 use crate::calendar::Calendar;
 use crate::time::Span;
 

@@ -15,8 +15,8 @@ pub enum Method {
     Get,
     /// `HEAD`, counted as `GET`.
     Head,
-    /// `HEAD`, counted as itself: what a [`Spelling`](crate::identity::Spelling) makes of it that tells it from `GET`.
-    OwnHead,
+    /// `HEAD`, counted as itself: what a [`Normalization`](crate::identity::Normalization) makes of it that tells it from `GET`.
+    SeparateHead,
     /// `POST`
     Post,
     /// `PUT`
@@ -96,7 +96,7 @@ impl Method {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
-            Self::Head | Self::OwnHead => "HEAD",
+            Self::Head | Self::SeparateHead => "HEAD",
             Self::Post => "POST",
             Self::Put => "PUT",
             Self::Patch => "PATCH",
@@ -121,9 +121,9 @@ impl Method {
 
     /// The same, with `HEAD` counted as itself.
     #[must_use]
-    pub const fn with_own_head(self) -> Self {
+    pub const fn with_separate_head(self) -> Self {
         match self {
-            Self::Head => Self::OwnHead,
+            Self::Head => Self::SeparateHead,
             method => method,
         }
     }
@@ -195,10 +195,10 @@ mod tests {
 
     #[test]
     fn t15_a_head_of_its_own_is_no_get_and_nothing_else_changes() {
-        assert_eq!(Method::Head.with_own_head().counted(), Method::OwnHead);
-        assert_eq!(Method::OwnHead.with_own_head().to_string(), "HEAD");
+        assert_eq!(Method::Head.with_separate_head().counted(), Method::SeparateHead);
+        assert_eq!(Method::SeparateHead.with_separate_head().to_string(), "HEAD");
         for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
-            assert_eq!(method.with_own_head(), method);
+            assert_eq!(method.with_separate_head(), method);
         }
     }
 }

@@ -6,7 +6,7 @@ use crate::identity::Request;
 /// One decision, as it leaves the way of the request.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// What was asked, as it is counted: identifiers are folded where the rules [fold](crate::identity::Spelling) them.
+    /// What was asked, as it is counted: identifiers are folded where the rules [fold](crate::identity::Normalization) them.
     pub request: &'a Request<'a>,
     /// What was decided.
     pub decision: &'a Decision,

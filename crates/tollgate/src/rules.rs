@@ -1,21 +1,21 @@
 //! Which limits apply to a request: rules, compiled once into an immutable set that is swapped whole.
 
-mod brief;
-mod door;
+mod client_counters;
+mod compiled;
+mod evaluate;
 mod index;
-mod of_client;
 pub mod overrides;
 pub mod pattern;
+mod resolve;
+mod retention;
 mod rule;
 mod set;
-mod slower;
-mod walk;
 
-pub(crate) use self::of_client::Unsaid;
+pub(crate) use self::client_counters::MissingDimension;
+pub use self::evaluate::{CHARGES_MAX, RuleOutcome};
+pub(crate) use self::evaluate::{ChargePlan, EvaluationEnd, namespace};
+pub use self::retention::retention_extension;
+pub(crate) use self::retention::retention_extensions;
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};
-pub use self::slower::lowered;
-pub(crate) use self::slower::slowed;
-pub use self::walk::{CHARGES_MAX, Step};
-pub(crate) use self::walk::{End, Plan, namespace};

@@ -1,17 +1,17 @@
 //! Rules and plans that come by an API, as JSON: the same as those of a file.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use tollgate::wire::{Document, Fields, Origin, Problems, Value, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
 
-fn read(json: &str, read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>) -> Result<Rule, Problems> {
+fn read(json: &str, read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>) -> Result<Rule, Problems> {
     let value: Value = serde_json::from_str(json).unwrap();
     let document = Document::from_value(value, Origin::Named("body".to_owned())).unwrap();
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
     let rule = read(&mut fields);
     fields.finish();
-    problems.or(rule)
+    problems.into_result(rule)
 }
 
 #[test]

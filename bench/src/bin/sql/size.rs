@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets, median, median_ratio};
 use tollgate_bench::wrk;
-use tollgate_stores::sql::{Database, ItemEdit, Precondition, Item, KeyItem, Numbers, QuotaItem, ItemWrite};
+use tollgate_stores::sql::{Database, ItemEdit, Precondition, Item, KeyItem, AccountLimits, QuotaItem, ItemWrite};
 
 use crate::Plan;
 use crate::node::{Node, Place, until};
@@ -157,14 +157,14 @@ fn name(number: usize) -> String {
 }
 
 /// Some hundred different numbers, as plans and favours make them.
-fn numbers(number: usize) -> Numbers {
+fn limits(number: usize) -> AccountLimits {
     // So many that nobody is refused.
     let hour = u32::try_from(10_000_000 + number % 500).ok();
-    Numbers { requests_per_hour: hour, ..Numbers::default() }
+    AccountLimits { requests_per_hour: hour, ..AccountLimits::default() }
 }
 
 fn quota(number: usize) -> Item {
-    Item::Quota(QuotaItem { user: name(number), tier: Some("pro".into()), numbers: numbers(number) })
+    Item::Quota(QuotaItem { user: name(number), tier: Some("pro".into()), limits: limits(number) })
 }
 
 fn key(number: usize) -> Item {
@@ -176,7 +176,7 @@ fn key(number: usize) -> Item {
         name: name(number),
         user: Some(name(number)),
         tier: Some("pro".into()),
-        numbers: numbers(number),
+        limits: limits(number),
         previous_hash: None,
         previous_until_micros: None,
         tenant: None,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tollgate::wire::{Document, Origin, Problem, Problems, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problem, Problems, read_rule, read_tier};
 
 use super::rules::file::read_text;
 use crate::client::Client;
@@ -118,7 +118,7 @@ fn check(document: &Document) -> Result<(), Problems> {
         tier.skip("description");
         read_tier(tier)
     });
-    problems.or(Some(()))
+    problems.into_result(Some(()))
 }
 
 /// No TOML document begins with a brace.

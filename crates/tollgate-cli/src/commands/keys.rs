@@ -285,7 +285,8 @@ pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit,
         }
         Command::Rotate { key, overlap, quiet, confirm, dry } => {
             let id = key.checked()?;
-            let at_once = tollgate::wire::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
+            let at_once =
+                tollgate::config::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
             let act = format!("end the secret of key {id} at once");
             if at_once && !dry.dry_run && !confirm.agreed(&act)? {
                 return Ok(Exit::Refused);

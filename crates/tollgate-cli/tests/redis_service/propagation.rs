@@ -95,7 +95,8 @@ fn t11_nodes_that_fold_share_counters_and_numbers_in_every_spelling() {
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let exact = service(1_000, &counters, "");
     assert_eq!(set(&exact, "Bob", 70).status, 200, "before anybody folds");
-    let nodes = [(); 2].map(|()| service(1_000, &counters, "[identity.fold]\nuser_id = \"nfc+casefold\""));
+    let nodes =
+        [(); 2].map(|()| service(1_000, &counters, "[identity.normalize]\nuser_id = \"nfc+casefold\""));
     until(&nodes, "the numbers", |node| limit_of(node, "BOB") == Some(70));
     assert_eq!(set(&nodes[0], "bOB", 80).json()["user_id"], "Bob", "changed in place");
     until(&nodes, "the new numbers", |node| limit_of(node, "bob") == Some(80));

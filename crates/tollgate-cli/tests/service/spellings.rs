@@ -12,7 +12,7 @@ const FOLDING: &str = r#"
 default_limit = 5
 default_window = "1h"
 [identity]
-fold = { user_id = "nfc+casefold", tenant = "nfc+casefold", login = "nfc+casefold", descriptors = "nfc+casefold" }
+normalize = { user_id = "nfc+casefold", tenant = "nfc+casefold", login = "nfc+casefold", descriptors = "nfc+casefold" }
 "#;
 
 /// One user in four spellings.
@@ -220,7 +220,7 @@ fn t11_an_id_that_grows_past_256_bytes_by_folding_is_refused_by_its_name() {
         let refused = check(&service, &json!({ "ip": "192.0.2.1", fact: long }));
         assert_eq!(refused.error(), (400, "INVALID_INPUT".into(), field.into()), "{}", refused.text);
         assert!(
-            refused.text.contains("is 300 bytes long once it is folded, the most is 256"),
+            refused.text.contains("is 300 bytes long after normalization; the maximum is 256"),
             "{}",
             refused.text
         );
@@ -385,7 +385,7 @@ fn t15_head_counts_as_get_unless_it_counts_as_itself() {
     };
     let as_get = Service::with_config(rules);
     assert_eq!((with(&as_get, "GET"), with(&as_get, "head")), (("get".into(), 4), ("get".into(), 3)));
-    let own = Service::with_config(&format!("{rules}[identity]\nhead = \"own\"\n"));
+    let own = Service::with_config(&format!("{rules}[identity]\nhead = \"separate\"\n"));
     assert_eq!((with(&own, "GET"), with(&own, "head")), (("get".into(), 4), ("head".into(), 8)));
     let reset =
         own.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x","method":"HEAD"}"#);
@@ -402,7 +402,7 @@ fn t15_head_counts_as_get_unless_it_counts_as_itself() {
 fn t11_t14_t15_the_settings_are_shown_as_they_can_be_written() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");
-    let written = "[identity]\nfold = { user_id = \"nfc\", descriptors = { \"e mail\" = \"casefold\" } }\nhead = \"own\"\n";
+    let written = "[identity]\nfold = { user_id = \"nfc\", descriptors = { \"e mail\" = \"casefold\" } }\nhead = \"separate\"\n";
     fs::write(&file, written).unwrap();
     let show = || {
         let shown = Command::new(env!("CARGO_BIN_EXE_tollgate"))
@@ -416,9 +416,9 @@ fn t11_t14_t15_the_settings_are_shown_as_they_can_be_written() {
     };
     let shown = show();
     for line in [
-        r#"fold = { user_id = "nfc", tenant = "exact", login = "exact", descriptors = { "e mail" = "casefold" } }"#,
+        r#"normalize = { user_id = "nfc", tenant = "exact", login = "exact", descriptors = { "e mail" = "casefold" } }"#,
         "ignore_path_case = true",
-        r#"head = "own""#,
+        r#"head = "separate""#,
     ] {
         assert!(shown.lines().any(|each| each == line), "{line}\n{shown}");
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use tollgate::Timestamp;
-use tollgate::wire::Fields;
+use tollgate::config::TableReader;
 use tollgate_stores::sql::{BlockItem, Item, ItemId, ItemKind, StoredItem};
 use utoipa::ToSchema;
 
@@ -77,7 +77,7 @@ impl AdminResource for Blocks {
 }
 
 impl Writable for Blocks {
-    fn parse(fields: &mut Fields<'_, '_>, _: &Map<String, Json>, now: Timestamp) -> Option<Item> {
+    fn parse(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, now: Timestamp) -> Option<Item> {
         parse::block(fields, now)
     }
 }

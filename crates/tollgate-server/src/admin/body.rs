@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use hyper::body::Incoming;
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Origin, Problem, Problems, Value};
+use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value};
 
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
@@ -81,13 +81,13 @@ impl RequestBody {
     /// Parses the body with `parse`. Keys that it does not read are rejected.
     pub(crate) fn parse<T>(
         &self,
-        parse: impl FnOnce(&mut Fields<'_, '_>, &Map<String, Json>) -> Option<T>,
+        parse: impl FnOnce(&mut TableReader<'_, '_>, &Map<String, Json>) -> Option<T>,
     ) -> Result<T, ApiError> {
         let mut problems = Problems::default();
         let mut fields = self.document.fields(&mut problems);
         let value = parse(&mut fields, &self.values);
         fields.finish();
-        problems.or(value).map_err(|problems| invalid(&problems, self.has_lines))
+        problems.into_result(value).map_err(|problems| invalid(&problems, self.has_lines))
     }
 }
 

@@ -61,7 +61,7 @@ impl Applied {
     /// The item as it is now. What the change wrote is not read again: a database that fails now must not make the
     /// change look as if it had failed.
     pub(crate) async fn stored(&self, call: &Call, id: &ItemId) -> Result<StoredItem, ApiError> {
-        let change = self.change.differences.iter().find(|change| change.id == *id);
+        let change = self.change.items.iter().find(|change| change.id == *id);
         if let Some(ItemChange { before, after: Some(item), .. }) = change {
             let created = before.as_ref().map(|before| (before.created_by.clone(), before.created_at_micros));
             let (created_by, created_at_micros) =
@@ -110,15 +110,15 @@ pub(crate) async fn write(
         None => database.change(by, now, edits).await?,
     };
     let version = change.version;
-    for item in change.differences.iter().take(LOGGED_ITEMS_MAX) {
+    for item in change.items.iter().take(LOGGED_ITEMS_MAX) {
         let (kind, id) = (item.id.kind().as_str(), item.id.to_string());
         tracing::info!(request_id, by, kind, id = %id.escape_debug(), version, "configuration changed");
     }
-    let unlogged = change.differences.len().saturating_sub(LOGGED_ITEMS_MAX);
+    let unlogged = change.items.len().saturating_sub(LOGGED_ITEMS_MAX);
     if unlogged > 0 {
         tracing::info!(request_id, by, more_items = unlogged, version, "configuration changed");
     }
-    if !change.differences.is_empty() {
+    if !change.items.is_empty() {
         call.app.config_sync().catch_up(&call.app, version).await;
     }
     Ok(Applied { change, at_micros: now })

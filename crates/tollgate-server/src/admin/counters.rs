@@ -119,7 +119,7 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let written = serde_json::to_vec(&CheckFields::of(&query)).unwrap_or_default();
     let check: CheckBody<'_> = json::parse(&written)?;
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller);
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller);
     let facts = facts.map_err(|error| error.naming("user_id", "user"))?;
     let request = facts.request(None);
     let endpoints = if query.endpoint.is_some() { EndpointScope::Requested } else { EndpointScope::All };

@@ -11,7 +11,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tollgate::Timestamp;
-use tollgate::wire::Fields;
+use tollgate::config::TableReader;
 use tollgate_stores::sql::{
     Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, Precondition, StoredItem,
 };
@@ -68,7 +68,7 @@ pub(crate) trait AdminResource {
 
 /// A kind that a request body defines completely. API keys are not one: the server generates their ids and secrets.
 pub(crate) trait Writable: AdminResource {
-    fn parse(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, now: Timestamp) -> Option<Item>;
+    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, now: Timestamp) -> Option<Item>;
 }
 
 /// Summaries and status texts of the operations of one kind.
@@ -201,7 +201,7 @@ async fn write<R: AdminResource>(
         return dry_run::respond(call, &[edit], conflict).await;
     }
     let applied = change::apply(call, &[edit], conflict).await?;
-    let is_new = applied.change.differences.iter().any(|change| change.before.is_none());
+    let is_new = applied.change.items.iter().any(|change| change.before.is_none());
     written::<R>(call, &applied, &id, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
 }
 

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tokio::sync::Semaphore;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tollgate_stores::sql::{ItemChange, ItemEdit, ItemKind, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 

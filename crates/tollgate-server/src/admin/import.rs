@@ -6,7 +6,7 @@ use http::{StatusCode, header};
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Problems};
+use tollgate::config::{Document, Problems, TableReader};
 use tollgate_stores::sql::{
     Database, DatabaseError, Item, ItemChange, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite,
     Precondition,
@@ -117,7 +117,7 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
         }
         match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
             Ok(Applied { change, .. }) => {
-                return Ok(respond(&import, &change.differences, change.version, false, None));
+                return Ok(respond(&import, &change.items, change.version, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
                 return Err(version_differs(found, expected));
@@ -156,7 +156,7 @@ struct Import {
 
 /// The items of one kind. Each id may occur once.
 fn parse_section(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     values: &Map<String, Json>,
     kind: ItemKind,
     call: &Call,
@@ -167,8 +167,8 @@ fn parse_section(
     fields.list_of_tables(view::plural(kind), |fields| {
         let values = written.next().and_then(Json::as_object).unwrap_or(&empty);
         let item = parse_item(fields, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.spelling());
-        let item = item.map_err(|error| fields.complain(error.field, error.to_string())).ok()?;
+        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = item.map_err(|error| fields.report(error.field, error.to_string())).ok()?;
         reject_duplicate(fields, &item, &mut known);
         Some(item)
     })
@@ -193,11 +193,11 @@ pub fn check_import(document: &Document) -> Result<(), Problems> {
     }
     fields.finish();
     problems.0.retain(|problem| problem.reason != parse::READ_ONLY);
-    problems.or(Some(()))
+    problems.into_result(Some(()))
 }
 
 /// Skips what an export contains beside items, and rejects keys.
-fn skip_metadata(fields: &mut Fields<'_, '_>) {
+fn skip_metadata(fields: &mut TableReader<'_, '_>) {
     fields.skip("version");
     fields.skip("next");
     let _ = fields.read("keys", |_| {
@@ -205,7 +205,7 @@ fn skip_metadata(fields: &mut Fields<'_, '_>) {
     });
 }
 
-fn parse_item(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
+fn parse_item(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
     match kind {
         ItemKind::Rule => parse::rule(fields, values),
         ItemKind::Tier => parse::tier(fields, values),
@@ -216,7 +216,7 @@ fn parse_item(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, kind: Ite
     }
 }
 
-fn reject_duplicate(fields: &mut Fields<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+fn reject_duplicate(fields: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
     let id = item.id();
     let field = match id.kind() {
         ItemKind::Rule | ItemKind::Tier => "name",
@@ -226,7 +226,7 @@ fn reject_duplicate(fields: &mut Fields<'_, '_>, item: &Item, known: &mut HashSe
     };
     let reason = format!("{:?} is given twice", id.to_string());
     if !known.insert(id) {
-        fields.complain(field, reason);
+        fields.report(field, reason);
     }
 }
 

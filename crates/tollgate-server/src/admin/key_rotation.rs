@@ -2,8 +2,8 @@
 
 use http::StatusCode;
 use hyper::body::Incoming;
-use tollgate::wire::Value;
-use tollgate::wire::values::{parse_span, text};
+use tollgate::config::Value;
+use tollgate::config::values::{parse_span, text};
 use tollgate::{Span, Timestamp};
 use tollgate_stores::sql::KeyItem;
 use utoipa::ToSchema;

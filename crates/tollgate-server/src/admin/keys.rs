@@ -8,7 +8,7 @@ use http::{HeaderValue, StatusCode, header};
 use hyper::body::Incoming;
 use serde::Serialize;
 use tollgate_stores::sql::{
-    Item, ItemEdit, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Numbers, Precondition, StoredItem,
+    AccountLimits, Item, ItemEdit, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition, StoredItem,
 };
 use utoipa::ToSchema;
 
@@ -130,10 +130,10 @@ impl AdminResource for Keys {
             tenant: key.tenant.clone(),
             tier: key.tier.clone(),
             scopes: key.scopes.clone(),
-            requests_per_second: key.numbers.requests_per_second,
-            requests_per_hour: key.numbers.requests_per_hour,
-            requests_per_day: key.numbers.requests_per_day,
-            burst: key.numbers.burst,
+            requests_per_second: key.limits.requests_per_second,
+            requests_per_hour: key.limits.requests_per_hour,
+            requests_per_day: key.limits.requests_per_day,
+            burst: key.limits.burst,
             expires_at: key.expires_at_micros.map(view::timestamp),
             status: status(key, now),
             previous_until: previous_until.map(view::timestamp),
@@ -193,7 +193,7 @@ fn new_key(id: &str, hash: [u8; 32], fields: KeyFields) -> KeyItem {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
@@ -208,7 +208,7 @@ fn with_fields(key: KeyItem, fields: KeyFields) -> KeyItem {
         tenant: fields.tenant,
         tier: fields.tier,
         scopes: fields.scopes,
-        numbers: fields.numbers,
+        limits: fields.limits,
         expires_at_micros: fields.expires_at_micros,
         ..key
     }
@@ -233,7 +233,7 @@ pub(crate) async fn update(
         let stored = change::database(call)?.get(id).await.map_err(|error| sync::failed(&error))?;
         let found = stored.as_ref().map(|stored| stored.version);
         // `If-None-Match: *` asks for a new key, which only POST creates.
-        if precondition == Precondition::Absent || !precondition.is_met(found) {
+        if precondition == Precondition::Absent || !precondition.holds(found) {
             return Err(change::version_differs(id, found));
         }
         let stored = stored.ok_or_else(|| change::not_found(id, None))?;

@@ -1,6 +1,6 @@
 //! The query of a list: `limit`, `after` and the filters of its kind.
 
-use tollgate::identity::Fold;
+use tollgate::identity::NormalForm;
 use tollgate::rules::Action;
 use tollgate_stores::sql::{BlockKind, ItemFilter};
 
@@ -81,7 +81,7 @@ impl ListQuery {
         let active = parse_flag("active", self.get("active"))?;
         let owned = |name| self.get(name).map(str::to_owned);
         let rules = call.app.limiter().rules();
-        let ids = rules.spelling().ids;
+        let ids = rules.normalization().ids;
         Ok(ItemFilter {
             prefix: owned("prefix"),
             tier: owned("tier"),
@@ -105,9 +105,9 @@ impl ListQuery {
 }
 
 /// An id as given and as normalized.
-fn spellings(id: Option<&str>, fold: Fold) -> Vec<String> {
+fn spellings(id: Option<&str>, form: NormalForm) -> Vec<String> {
     let Some(id) = id else { return Vec::new() };
-    let mut all = vec![id.to_owned(), fold.apply(id).into_owned()];
+    let mut all = vec![id.to_owned(), form.normalize(id).into_owned()];
     all.dedup();
     all
 }

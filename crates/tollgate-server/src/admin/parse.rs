@@ -3,14 +3,12 @@
 use std::net::IpAddr;
 
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::{AccountError, Numbers as Counted};
+use tollgate::accounts::{AccountError, AccountLimits};
+use tollgate::config::values::{integer, parse_span, text};
+use tollgate::config::{TableReader, Value, read_rule, read_tier};
 use tollgate::identity::ID_BYTES_MAX;
-use tollgate::wire::values::{integer, parse_span, text};
-use tollgate::wire::{Fields, Value, read_rule, read_tier};
 use tollgate::{Algorithm, Endpoint, Limit, LimitError, Span, Timestamp, Window};
-use tollgate_stores::sql::{
-    BlockItem, BlockKind, Item, Numbers, QuotaItem, RuleItem, TierItem, UserEndpointLimit,
-};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, QuotaItem, RuleItem, TierItem, UserEndpointLimit};
 
 use crate::auth::scope::Scope;
 
@@ -26,15 +24,13 @@ pub(crate) const READ_ONLY: &str = "is read-only";
 /// Fields of [`super::view::Revision`] and `source`.
 const REVISION_FIELDS: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
-pub(crate) fn rule(fields: &mut Fields<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn rule(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["definition", "problem"]);
     let rule = read_rule(fields)?;
     if rule.name.starts_with(TIER_RULE_PREFIX) {
-        fields.complain(
-            "name",
-            format!("must not start with {TIER_RULE_PREFIX:?}, which is reserved for tiers"),
-        );
+        fields
+            .report("name", format!("must not start with {TIER_RULE_PREFIX:?}, which is reserved for tiers"));
     }
     no_nul(fields, "name", &rule.name);
     let mut body = values.clone();
@@ -42,7 +38,7 @@ pub(crate) fn rule(fields: &mut Fields<'_, '_>, values: &Map<String, Json>) -> O
     Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
 }
 
-pub(crate) fn tier(fields: &mut Fields<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+pub(crate) fn tier(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     let description = fields.read("description", prose).unwrap_or_default();
     let name = fields.read("name", id);
@@ -53,14 +49,14 @@ pub(crate) fn tier(fields: &mut Fields<'_, '_>, values: &Map<String, Json>) -> O
     Some(Item::Tier(TierItem { name: name?, description, body }))
 }
 
-pub(crate) fn quota(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["blocked", "block_reason", "blocked_until"]);
     reject_read_only(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
     let user = fields.require("user_id", id);
     let tier = fields.read("tier", id);
-    let numbers = numbers(fields, false);
-    Some(Item::Quota(QuotaItem { user: user?, tier, numbers }))
+    let limits = account_limits(fields, false);
+    Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
 }
 
 /// The fields of a key that a request sets.
@@ -71,12 +67,12 @@ pub(crate) struct KeyFields {
     pub(crate) tenant: Option<String>,
     pub(crate) tier: Option<String>,
     pub(crate) scopes: Vec<String>,
-    pub(crate) numbers: Numbers,
+    pub(crate) limits: AccountLimits,
     pub(crate) expires_at_micros: Option<u64>,
 }
 
 /// A new key must not have expired already.
-pub(crate) fn key(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFields> {
+pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFields> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
     reject_read_only(fields, &["last_used_at", "requests_total"]);
@@ -84,12 +80,12 @@ pub(crate) fn key(fields: &mut Fields<'_, '_>, now: Timestamp, is_new: bool) -> 
     let (user, tenant) = (fields.read("user_id", id), fields.read("tenant", id));
     let tier = fields.read("tier", id);
     let scopes = fields.items("scopes", scope).unwrap_or_default();
-    let numbers = numbers(fields, true);
+    let limits = account_limits(fields, true);
     let expires_at_micros = parse_end(fields, "expires_at", "expires_in", now, is_new);
     let mut names: Vec<&str> = Scope::ALL.map(Scope::as_str).into();
     names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
     let scopes = names.into_iter().map(str::to_owned).collect();
-    Some(KeyFields { name: name?, user, tenant, tier, scopes, numbers, expires_at_micros })
+    Some(KeyFields { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {
@@ -101,13 +97,13 @@ fn scope(value: &Value) -> Result<Scope, String> {
 }
 
 /// A new block must not have ended already.
-pub(crate) fn block(fields: &mut Fields<'_, '_>, now: Timestamp) -> Option<Item> {
+pub(crate) fn block(fields: &mut TableReader<'_, '_>, now: Timestamp) -> Option<Item> {
     let until_micros = parse_end(fields, "until", "for", now, true);
     block_until(fields, until_micros)
 }
 
 /// A block of an import. It may have ended: every export can be imported.
-pub(crate) fn imported_block(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn imported_block(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     let _ = fields.read("for", |_| {
         Err::<(), String>(
             "would start over with each import; use `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
@@ -117,7 +113,7 @@ pub(crate) fn imported_block(fields: &mut Fields<'_, '_>) -> Option<Item> {
     block_until(fields, until_micros)
 }
 
-fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
+fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
     reject_read_only(fields, &REVISION_FIELDS);
     reject_read_only(fields, &["active"]);
     let client = fields.require("client", client);
@@ -127,14 +123,14 @@ fn block_until(fields: &mut Fields<'_, '_>, until_micros: Option<u64>) -> Option
     if kind == BlockKind::ApiKey && !crate::auth::api_keys::is_id(&subject) {
         let reason =
             "must be api_key:<id>, with the 16 characters between `tg_` and the second `_` of the key";
-        fields.complain("client", reason.to_owned());
+        fields.report("client", reason.to_owned());
         return None;
     }
     Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
 }
 
 /// The override of one user on one endpoint, with the fields of `PUT /v1/rate-limit/config`.
-pub(crate) fn limit(fields: &mut Fields<'_, '_>) -> Option<Item> {
+pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     reject_read_only(fields, &["updated_at"]);
     let user = fields.require("user_id", id);
     let endpoint = fields.require("endpoint", endpoint);
@@ -145,7 +141,7 @@ pub(crate) fn limit(fields: &mut Fields<'_, '_>) -> Option<Item> {
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
     let algorithm = algorithm?;
     if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
-        fields.complain(invalid_field(error), error.to_string());
+        fields.report(invalid_field(error), error.to_string());
         return None;
     }
     Some(Item::Limit(UserEndpointLimit {
@@ -188,36 +184,30 @@ fn endpoint(value: &Value) -> Result<String, String> {
 }
 
 /// Rejects fields that only responses have: ignored, they would look as if they had been set.
-fn reject_read_only(fields: &mut Fields<'_, '_>, keys: &[&'static str]) {
+fn reject_read_only(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
     for key in keys {
         let _ = fields.read(key, |_: &Value| Err::<(), String>(READ_ONLY.to_owned()));
     }
 }
 
 /// Limits of a user or key. Only keys have a limit per second.
-fn numbers(fields: &mut Fields<'_, '_>, has_per_second: bool) -> Numbers {
+fn account_limits(fields: &mut TableReader<'_, '_>, has_per_second: bool) -> AccountLimits {
     let number = integer(0..=u32::MAX);
     let per_second = if has_per_second { fields.read("requests_per_second", number.clone()) } else { None };
-    let numbers = Numbers {
+    let limits = AccountLimits {
         requests_per_second: per_second,
         requests_per_hour: fields.read("requests_per_hour", number.clone()),
         requests_per_day: fields.read("requests_per_day", number.clone()),
         burst: fields.read("burst", number),
     };
-    let counted = Counted {
-        per_second: numbers.requests_per_second,
-        per_hour: numbers.requests_per_hour,
-        per_day: numbers.requests_per_day,
-        burst: numbers.burst,
-    };
-    match counted.check() {
+    match limits.check() {
         Ok(()) => {}
-        Err(AccountError::Limit { field, reason }) => fields.complain(field, reason.to_string()),
+        Err(AccountError::Limit { field, reason }) => fields.report(field, reason.to_string()),
         // Invalid limits were reported already; a burst without them would be reported once more.
         Err(_) if fields.has_problems() => {}
-        Err(error) => fields.complain("burst", error.to_string().replacen("burst ", "", 1)),
+        Err(error) => fields.report("burst", error.to_string().replacen("burst ", "", 1)),
     }
-    numbers
+    limits
 }
 
 /// An identifier: 1 to 256 bytes without NUL, which some databases cannot store.
@@ -238,9 +228,9 @@ fn prose(value: &Value) -> Result<String, String> {
     if text.contains('\0') { Err("must not contain a NUL character".to_owned()) } else { Ok(text) }
 }
 
-fn no_nul(fields: &mut Fields<'_, '_>, key: &'static str, text: &str) {
+fn no_nul(fields: &mut TableReader<'_, '_>, key: &'static str, text: &str) {
     if text.contains('\0') {
-        fields.complain(key, "must not contain a NUL character".to_owned());
+        fields.report(key, "must not contain a NUL character".to_owned());
     }
 }
 
@@ -273,7 +263,7 @@ fn network(written: &str) -> Result<String, String> {
             parsed.filter(|length| *length <= most).ok_or_else(wrong)?
         }
     };
-    let (address, length) = match (tollgate::identity::unmap(address), length) {
+    let (address, length) = match (address.to_canonical(), length) {
         (v4 @ IpAddr::V4(_), length) if address.is_ipv6() && length >= 96 => (v4, length - 96),
         _ => (address, length),
     };
@@ -297,7 +287,7 @@ fn masked(address: IpAddr, length: u8) -> IpAddr {
 
 /// The end of a key or block, given as a time or as a duration.
 fn parse_end(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     at: &'static str,
     after: &'static str,
     now: Timestamp,
@@ -310,7 +300,7 @@ fn parse_end(
     });
     let span = fields.read(after, duration);
     if both {
-        fields.complain(after, format!("cannot be combined with {at}"));
+        fields.report(after, format!("cannot be combined with {at}"));
     }
     instant.or_else(|| span.map(|span| (now + span).as_micros()))
 }

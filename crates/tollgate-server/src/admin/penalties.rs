@@ -70,7 +70,7 @@ pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let _: ChangeQuery = call.query()?;
     dry_run::reject(&call)?;
     let text = call.path_param("client")?;
-    let text = call.app.limiter().rules().spelling().client(&text).into_owned();
+    let text = call.app.limiter().rules().normalization().normalize_client(&text).into_owned();
     if !call.app.counters().pardon(&text).await? {
         let message =
             "the client has no penalties; use a name from GET /v1/admin/penalties, such as user:alice";

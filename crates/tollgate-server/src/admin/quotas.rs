@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 use tollgate::Timestamp;
-use tollgate::accounts::Blocked;
-use tollgate::wire::Fields;
+use tollgate::accounts::BlockTarget;
+use tollgate::config::TableReader;
 use tollgate_stores::sql::{Item, ItemId, ItemKind, QuotaItem, StoredItem, UserUsage};
 use utoipa::ToSchema;
 
@@ -94,13 +94,13 @@ impl AdminResource for Quotas {
         let day = u32::try_from(now.as_micros() / 86_400_000_000).unwrap_or(u32::MAX);
         let usage = usage.get(&quota.user);
         let rules = call.app.limiter().rules();
-        let block = rules.accounts().block(Blocked::User(&quota.user), now);
+        let block = rules.accounts().block(BlockTarget::User(&quota.user), now);
         QuotaView {
             user_id: quota.user.clone(),
             tier: quota.tier.clone(),
-            requests_per_hour: quota.numbers.requests_per_hour,
-            requests_per_day: quota.numbers.requests_per_day,
-            burst: quota.numbers.burst,
+            requests_per_hour: quota.limits.requests_per_hour,
+            requests_per_day: quota.limits.requests_per_day,
+            burst: quota.limits.burst,
             blocked: block.is_some(),
             block_reason: block.map(|block| block.reason.to_owned()),
             blocked_until: block
@@ -116,7 +116,7 @@ impl AdminResource for Quotas {
 }
 
 impl Writable for Quotas {
-    fn parse(fields: &mut Fields<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
+    fn parse(fields: &mut TableReader<'_, '_>, _: &Map<String, Json>, _: Timestamp) -> Option<Item> {
         parse::quota(fields)
     }
 }

@@ -104,7 +104,7 @@ fn response(response: &Response) -> Map<String, Json> {
 #[cfg(test)]
 mod tests {
     use tollgate::RuleSet;
-    use tollgate::wire::read_rule;
+    use tollgate::config::read_rule;
 
     use super::super::body::RequestBody;
     use super::*;

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Fields, read_rule};
+use tollgate::config::{TableReader, read_rule};
 use tollgate::{Limit, Rule, Timestamp};
 use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, RuleItem, StoredItem};
 use utoipa::ToSchema;
@@ -134,7 +134,7 @@ impl AdminResource for Rules {
 }
 
 impl Writable for Rules {
-    fn parse(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
+    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
         parse::rule(fields, values)
     }
 }

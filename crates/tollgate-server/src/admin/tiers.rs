@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
-use tollgate::wire::Fields;
+use tollgate::config::TableReader;
 use tollgate::{Algorithm, Rule, Timestamp};
 use tollgate_stores::sql::{Item, ItemFilter, ItemId, ItemKind, StoredItem, TierItem};
 use utoipa::ToSchema;
@@ -78,7 +78,7 @@ impl AdminResource for Tiers {
 }
 
 impl Writable for Tiers {
-    fn parse(fields: &mut Fields<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
+    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, _: Timestamp) -> Option<Item> {
         parse::tier(fields, values)
     }
 }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tollgate_stores::sql::{
-    BlockItem, Item, ItemKind, KeyItem, Numbers, QuotaItem, StoredItem, UserEndpointLimit,
+    AccountLimits, BlockItem, Item, ItemKind, KeyItem, QuotaItem, StoredItem, UserEndpointLimit,
 };
 use utoipa::ToSchema;
 
@@ -99,7 +99,7 @@ fn quota_definition(quota: &QuotaItem) -> Map<String, Json> {
     let mut all = Map::new();
     put(&mut all, "user_id", Some(&*quota.user));
     put(&mut all, "tier", quota.tier.as_deref());
-    put_numbers(&mut all, &quota.numbers);
+    put_limits(&mut all, &quota.limits);
     all
 }
 
@@ -111,7 +111,7 @@ fn key_definition(key: &KeyItem) -> Map<String, Json> {
     put(&mut all, "tenant", key.tenant.as_deref());
     put(&mut all, "tier", key.tier.as_deref());
     put(&mut all, "scopes", Some(json!(key.scopes)));
-    put_numbers(&mut all, &key.numbers);
+    put_limits(&mut all, &key.limits);
     put(&mut all, "expires_at", key.expires_at_micros.map(timestamp));
     put(&mut all, "previous_until", key.previous_until_micros.map(timestamp));
     put(&mut all, "revoked_at", key.revoked_at_micros.map(timestamp));
@@ -138,11 +138,11 @@ fn limit_definition(limit: &UserEndpointLimit) -> Map<String, Json> {
     all
 }
 
-fn put_numbers(all: &mut Map<String, Json>, numbers: &Numbers) {
-    put(all, "requests_per_second", numbers.requests_per_second);
-    put(all, "requests_per_hour", numbers.requests_per_hour);
-    put(all, "requests_per_day", numbers.requests_per_day);
-    put(all, "burst", numbers.burst);
+fn put_limits(all: &mut Map<String, Json>, limits: &AccountLimits) {
+    put(all, "requests_per_second", limits.requests_per_second);
+    put(all, "requests_per_hour", limits.requests_per_hour);
+    put(all, "requests_per_day", limits.requests_per_day);
+    put(all, "burst", limits.burst);
 }
 
 /// Adds a field, unless it is absent.

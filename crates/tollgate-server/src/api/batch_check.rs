@@ -239,7 +239,7 @@ async fn decide_one<'a>(call: &Call, raw: &'a [u8], now: Timestamp) -> Outcome<'
     let check: CheckBody<'a> = json::parse(raw)?;
     let decision = {
         let keys = call.app.key_ring(check.key_text(), now);
-        match check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller) {
+        match check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller) {
             Ok(facts) => {
                 let own = override_limit(&call.app, &call.caller, &facts)?;
                 Ok(call.app.limiter().check(&facts.request(own.as_ref()), now).await)

@@ -29,7 +29,7 @@ pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiErr
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     let own = override_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
     response::decision(&decision, &call.app.live().profiles)
@@ -46,7 +46,7 @@ pub(crate) fn override_limit(
     }
     let own = numbers_of(app, facts)?;
     // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
-    match (&own, app.live().gate.override_max()) {
+    match (&own, app.live().authenticator.override_max()) {
         (Some(limit), Some(most)) if limit.requests() > most => Err(too_many(limit.requests(), most)),
         _ => Ok(own),
     }

@@ -104,7 +104,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
-    rules.spelling().check(&request).map_err(|error| too_long(&error))?;
+    rules.normalization().check_lengths(&request).map_err(|error| too_long(&error))?;
     let new = numbers_to_set(&rules, &request, limit, now).ok_or_else(missing_user)?;
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
         let message =

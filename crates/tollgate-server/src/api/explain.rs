@@ -123,7 +123,7 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let check: CheckBody<'_> = json::parse(&body)?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     let own = override_limit(&call.app, &call.caller, &facts)?;
     let request = facts.request(own.as_ref());
     let explanation = call.app.limiter().explain(&request, now).await;

@@ -125,7 +125,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let whose: CheckBody<'_> = json::parse::<ResetBody<'_>>(&body)?.into();
     let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = whose.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = whose.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
     let own = numbers_of(&call.app, &facts)?;
     let request = facts.request(own.as_ref());

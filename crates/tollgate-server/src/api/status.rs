@@ -194,7 +194,7 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
     let check = asked.as_check()?;
     let now = call.app.now();
     let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().spelling(), &keys, &call.caller)?;
+    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
     let own = override_limit(&call.app, &call.caller, &facts)?;
     let decision = call.app.limiter().peek(&facts.request(own.as_ref()), now).await;
     response::status(&decision)?;

@@ -1,12 +1,10 @@
-//! That keys are being tried, for the audit trail.
+//! Reports brute-force attempts on API keys: one log line and one entry of the audit trail when backoff begins.
 //!
-//! Who tries them says how often there is something to tell, and the trail is kept for good. So an address is told of once in
-//! ten minutes, a few addresses in all, and of the rest how many they were. A request only leaves a note here; a task of its own
-//! writes it down, and waits for the database if it must.
+//! Attackers decide how often that happens, so at most [`ALERTS_MAX`] are reported in [`ALERT_WINDOW`]; the next entry carries the
+//! number of those left out. Requests only queue an alert; a background task writes it and waits for the database if it must.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -16,126 +14,132 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::sql::{AuditEvent, DatabaseError};
 use tracing::{debug, warn};
 
-use crate::app::App;
+use super::throttle::AuthThrottle;
+use crate::config::sync::ConfigSync;
 
-/// An address is told of once in so long.
-const QUIET: Span = Span::from_secs(600);
-/// So many are told of within that time, and wait to be.
-const TOLD_MAX: usize = 16;
-/// Between attempts to reach the database.
-const RETRY_EVERY: Duration = Duration::from_secs(5);
-/// Who notes it: nobody has asked for it.
-const BY: &str = "tollgate";
+const ALERTS_MAX: usize = 16;
+const ALERT_WINDOW: Span = Span::from_secs(600);
+const DATABASE_RETRY_EVERY: Duration = Duration::from_secs(5);
+/// The author of these entries in the audit trail.
+const ACTOR: &str = "tollgate";
 
-/// Alarms that are to be told.
-#[derive(Debug, Default)]
-pub(crate) struct Alarms {
-    state: Mutex<State>,
-    raised: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Of whom it was told, and when.
-    told: HashMap<Option<IpAddr>, Timestamp>,
-    waiting: VecDeque<Alarm>,
-    left_out: u64,
-}
-
-/// Somebody began to try keys.
+/// Backoff began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Alarm {
-    /// From where; nothing if from everywhere.
-    address: Option<IpAddr>,
-    at: Timestamp,
-    failures: u32,
-    /// Alarms before it that nobody is told of.
+pub(crate) struct Alert {
+    /// The address or its IPv6 network; none if failures come from many addresses.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) failures: u32,
+    pub(crate) at: Timestamp,
+}
+
+/// Alerts waiting for the audit trail.
+#[derive(Debug, Default)]
+pub(crate) struct AlertQueue {
+    state: Mutex<QueueState>,
+    added: Notify,
+}
+
+#[derive(Debug, Default)]
+struct QueueState {
+    waiting: VecDeque<Alert>,
+    window_began: Timestamp,
+    in_window: usize,
     left_out: u64,
 }
 
-impl Alarms {
-    /// Notes that an address, or all together, failed so often.
-    pub(crate) fn raise(&self, address: Option<IpAddr>, failures: u32, at: Timestamp) {
-        if self.state.lock().raise(Alarm { address, at, failures, left_out: 0 }) {
-            self.raised.notify_one();
+impl AlertQueue {
+    /// Logs an alert and queues it, within the bound.
+    pub(super) fn push(&self, alert: Alert) {
+        if !self.state.lock().push(alert.clone()) {
+            return;
         }
+        match alert.address {
+            Some(address) => warn!(
+                %address, failures = alert.failures,
+                "repeated invalid API keys: backing off this address"
+            ),
+            None => warn!(
+                failures = alert.failures,
+                "repeated invalid API keys from many addresses: lowering the free attempts of each"
+            ),
+        }
+        self.added.notify_one();
     }
 
-    async fn next(&self) -> Alarm {
+    /// The oldest alert, and how many were left out since the one before.
+    async fn next(&self) -> (Alert, u64) {
         loop {
-            let next = self.state.lock().next();
+            let next = self.state.lock().pop();
             match next {
-                Some(alarm) => return alarm,
-                None => self.raised.notified().await,
+                Some(next) => return next,
+                None => self.added.notified().await,
             }
         }
     }
 }
 
-impl State {
-    /// Whether it is to be told.
-    fn raise(&mut self, alarm: Alarm) -> bool {
-        self.told.retain(|_, at| alarm.at.since(*at) < QUIET);
-        if self.told.contains_key(&alarm.address) {
-            return false;
+impl QueueState {
+    fn push(&mut self, alert: Alert) -> bool {
+        if alert.at.since(self.window_began) >= ALERT_WINDOW {
+            (self.window_began, self.in_window) = (alert.at, 0);
         }
-        if self.told.len() >= TOLD_MAX || self.waiting.len() >= TOLD_MAX {
+        if self.in_window >= ALERTS_MAX || self.waiting.len() >= ALERTS_MAX {
             self.left_out += 1;
             return false;
         }
-        self.told.insert(alarm.address, alarm.at);
-        self.waiting.push_back(alarm);
+        self.in_window += 1;
+        self.waiting.push_back(alert);
         true
     }
 
-    fn next(&mut self) -> Option<Alarm> {
-        let alarm = self.waiting.pop_front()?;
-        Some(Alarm { left_out: std::mem::take(&mut self.left_out), ..alarm })
+    fn pop(&mut self) -> Option<(Alert, u64)> {
+        let alert = self.waiting.pop_front()?;
+        Some((alert, std::mem::take(&mut self.left_out)))
     }
 }
 
-impl Alarm {
-    fn act(&self) -> AuditEvent {
+/// Writes alerts to the audit trail for as long as the service runs.
+pub(crate) async fn run(throttle: &AuthThrottle, config_sync: &ConfigSync) {
+    loop {
+        let (alert, left_out) = throttle.alerts.next().await;
+        while !write_to_audit_trail(config_sync, &alert, left_out).await {
+            tokio::time::sleep(DATABASE_RETRY_EVERY).await;
+        }
+    }
+}
+
+/// Whether the alert is written, or must not be tried again.
+async fn write_to_audit_trail(config_sync: &ConfigSync, alert: &Alert, left_out: u64) -> bool {
+    let Ok(database) = config_sync.database() else { return false };
+    let event = alert.audit_event(left_out);
+    match database.record_event(ACTOR, alert.at.as_micros(), &event).await {
+        Ok(_) => true,
+        // It may have been committed. One entry too few is better than two.
+        Err(error @ (DatabaseError::OutcomeUnknown { .. } | DatabaseError::Value { .. })) => {
+            warn!(subject = %event.subject, %error, "an alert may be missing from the audit trail");
+            true
+        }
+        Err(error) => {
+            debug!(%error, "cannot write an alert to the audit trail yet; retrying");
+            false
+        }
+    }
+}
+
+impl Alert {
+    fn audit_event(&self, left_out: u64) -> AuditEvent {
         let subject = match self.address {
             None => "many addresses".to_owned(),
             Some(IpAddr::V4(address)) => address.to_string(),
             Some(IpAddr::V6(address)) => format!("{address}/{IPV6_PREFIX_DEFAULT}"),
         };
-        let after = serde_json::json!({ "wrong_keys": self.failures, "alarms_left_out": self.left_out });
+        let after = serde_json::json!({ "invalid_keys": self.failures, "alerts_left_out": left_out });
         AuditEvent {
-            action: "alarm".into(),
+            action: "alert".into(),
             kind: "key_attempts".into(),
             subject,
             before: None,
             after: Some(after),
-        }
-    }
-}
-
-/// Writes alarms into the audit trail for as long as the service runs.
-pub(crate) async fn run(app: Arc<App>) {
-    loop {
-        let alarm = app.auth_throttle().alarms.next().await;
-        while !is_settled(&app, &alarm).await {
-            tokio::time::sleep(RETRY_EVERY).await;
-        }
-    }
-}
-
-/// Whether an alarm is in the trail, or is not to be tried again.
-async fn is_settled(app: &App, alarm: &Alarm) -> bool {
-    let Ok(database) = app.config_sync().database() else { return false };
-    let act = alarm.act();
-    match database.record_event(BY, alarm.at.as_micros(), &act).await {
-        Ok(_) => true,
-        // It may be there: once too few is better than twice.
-        Err(error @ (DatabaseError::OutcomeUnknown { .. } | DatabaseError::Value { .. })) => {
-            warn!(subject = %act.subject, %error, "an alarm may not be in the audit trail");
-            true
-        }
-        Err(error) => {
-            debug!(%error, "an alarm is not in the audit trail yet");
-            false
         }
     }
 }
@@ -146,56 +150,41 @@ mod tests {
 
     const START: Timestamp = Timestamp::from_secs(1_000_000);
 
-    fn address(last: u8) -> IpAddr {
-        IpAddr::from([192, 0, 2, last])
+    fn alert(last: u8, at: Timestamp) -> Alert {
+        Alert { address: Some(IpAddr::from([192, 0, 2, last])), failures: 65, at }
     }
 
-    /// What waits to be told.
-    fn told(alarms: &Alarms) -> Vec<(Option<IpAddr>, u64)> {
-        let mut state = alarms.state.lock();
-        std::iter::from_fn(|| state.next()).map(|alarm| (alarm.address, alarm.left_out)).collect()
-    }
-
-    #[test]
-    fn t30_an_address_is_told_of_once_in_ten_minutes() {
-        let alarms = Alarms::default();
-        for seconds in 0..600 {
-            alarms.raise(Some(address(1)), 65, START + Span::from_secs(seconds));
-        }
-        alarms.raise(None, 500, START);
-        assert_eq!(told(&alarms), [(Some(address(1)), 0), (None, 0)]);
-        alarms.raise(Some(address(1)), 65, START + QUIET);
-        assert_eq!(told(&alarms), [(Some(address(1)), 0)]);
+    fn drain(queue: &AlertQueue) -> Vec<(Alert, u64)> {
+        let mut state = queue.state.lock();
+        std::iter::from_fn(|| state.pop()).collect()
     }
 
     #[test]
-    fn t30_of_many_addresses_few_are_told_of_and_the_others_are_counted() {
-        let alarms = Alarms::default();
-        (0..=255).for_each(|last| alarms.raise(Some(address(last)), 65, START));
-        let first = told(&alarms);
-        assert_eq!(first.len(), TOLD_MAX);
-        assert_eq!(first[0], (Some(address(0)), 240));
-        alarms.raise(Some(address(200)), 65, START);
-        assert_eq!(told(&alarms), [], "the time has to pass, though none waits");
-        alarms.raise(Some(address(200)), 65, START + QUIET);
-        assert_eq!(told(&alarms), [(Some(address(200)), 1)]);
+    fn alerts_are_bounded_and_the_rest_is_counted() {
+        let queue = AlertQueue::default();
+        (0..=255).for_each(|last| queue.push(alert(last, START)));
+        let reported = drain(&queue);
+        assert_eq!((reported.len(), reported[0].1), (ALERTS_MAX, 240));
+        queue.push(alert(200, START));
+        assert_eq!(drain(&queue), [], "the window has not passed");
+        queue.push(alert(200, START + ALERT_WINDOW));
+        assert_eq!(drain(&queue), [(alert(200, START + ALERT_WINDOW), 1)]);
     }
 
     #[test]
-    fn t30_what_waits_for_the_database_is_bounded() {
-        let alarms = Alarms::default();
+    fn queue_is_bounded_while_the_database_is_down() {
+        let queue = AlertQueue::default();
         for (number, last) in (0..=255).enumerate() {
-            let now = START + Span::from_secs(600 * u64::try_from(number).unwrap());
-            alarms.raise(Some(address(last)), 65, now);
+            queue.push(alert(last, START + Span::from_secs(600 * u64::try_from(number).unwrap())));
         }
-        assert_eq!(alarms.state.lock().waiting.len(), TOLD_MAX);
+        assert_eq!(queue.state.lock().waiting.len(), ALERTS_MAX);
     }
 
     #[test]
-    fn t30_an_alarm_names_the_network_that_is_counted() {
-        let alarm = |address| Alarm { address, at: START, failures: 65, left_out: 0 };
-        assert_eq!(alarm(Some("2001:db8::".parse().unwrap())).act().subject, "2001:db8::/64");
-        assert_eq!(alarm(Some(address(1))).act().subject, "192.0.2.1");
-        assert_eq!(alarm(None).act().subject, "many addresses");
+    fn audit_entry_names_the_counted_network() {
+        let subject = |address| Alert { address, failures: 65, at: START }.audit_event(0).subject;
+        assert_eq!(subject(Some("2001:db8::".parse().unwrap())), "2001:db8::/64");
+        assert_eq!(subject(Some(IpAddr::from([192, 0, 2, 1]))), "192.0.2.1");
+        assert_eq!(subject(None), "many addresses");
     }
 }

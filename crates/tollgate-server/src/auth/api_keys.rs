@@ -225,7 +225,7 @@ pub(crate) fn verify<'a>(
 ) -> Result<Key<'a>, KeyRefusal> {
     const NOBODY: Verifier = [0; 32];
     let presented = secret.verifier(text);
-    let (key, is_it) = accounts.key_or_other(id);
+    let (key, is_it) = accounts.key_or_decoy(id);
     let previous = key.previous(now).unwrap_or(&NOBODY);
     let fits = presented.ct_eq(key.verifier()) | presented.ct_eq(previous);
     if bool::from(fits & Choice::from(u8::from(is_it))) { judge(key, now) } else { Err(KeyRefusal::Unknown) }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use serde::Deserialize;
-use tollgate::identity::{Dimension, Fold, IdError, Spelling, SpellingError};
+use tollgate::identity::{Dimension, IdError, NormalForm, Normalization, NormalizationError};
 use tollgate::{Algorithm, Endpoint, Id, Limit, Method, Request, Span, Window};
 use utoipa::ToSchema;
 
@@ -12,7 +12,7 @@ use crate::auth::api_keys::{ApiKeyError, KeyRing};
 use crate::http::error::{ApiError, Code};
 use crate::http::json::{Pairs, Text};
 
-/// A check as written. Fields that are not known are ignored, so that clients may be ahead of the server.
+/// A check as written. TableReader that are not known are ignored, so that clients may be ahead of the server.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct CheckBody<'a> {
     /// Who is asking: at least one of `user_id`, `api_key`, `ip`, `tenant`, `login`.
@@ -91,7 +91,7 @@ impl<'a> CheckBody<'a> {
     /// is written, and as it is read where spellings are folded.
     pub(crate) fn facts(
         &'a self,
-        spelling: &Spelling,
+        normalization: &Normalization,
         keys: &'a KeyRing<'_>,
         caller: &'a Caller,
     ) -> Result<CheckRequest<'a>, ApiError> {
@@ -108,7 +108,7 @@ impl<'a> CheckBody<'a> {
         }
         if let Some(tenant) = &caller.tenant {
             let said = request.tenant.map(Id::as_str).or(key_tenant);
-            request.tenant = Some(bound(tenant, said, spelling.ids.tenant)?);
+            request.tenant = Some(bound(tenant, said, normalization.ids.tenant)?);
         }
         if let Some(ip) = &self.ip {
             request.ip = Some(address(&ip.0)?);
@@ -122,7 +122,7 @@ impl<'a> CheckBody<'a> {
             return Err(ApiError::invalid("user_id", reason));
         }
         let facts = CheckRequest { request, descriptors: self.descriptors()?, own: self.own_numbers()? };
-        spelling.check(&facts.request(None)).map_err(|error| too_long(&error))?;
+        normalization.check_lengths(&facts.request(None)).map_err(|error| too_long(&error))?;
         Ok(facts)
     }
 
@@ -222,8 +222,8 @@ fn address(text: &str) -> Result<IpAddr, ApiError> {
 }
 
 /// The organisation of a caller that is bound to it; `said` is what the request says about that.
-fn bound<'a>(tenant: &'a str, said: Option<&str>, fold: Fold) -> Result<Id<'a>, ApiError> {
-    if said.is_some_and(|said| fold.apply(said) != fold.apply(tenant)) {
+fn bound<'a>(tenant: &'a str, said: Option<&str>, fold: NormalForm) -> Result<Id<'a>, ApiError> {
+    if said.is_some_and(|said| fold.normalize(said) != fold.normalize(tenant)) {
         let message = format!("the key is bound to the tenant {tenant:?}, and the request is of another");
         return Err(ApiError::new(Code::Forbidden, message));
     }
@@ -231,7 +231,7 @@ fn bound<'a>(tenant: &'a str, said: Option<&str>, fold: Fold) -> Result<Id<'a>, 
 }
 
 /// A fact that is too long as it is read, by the name that the API has for it.
-pub(crate) fn too_long(error: &SpellingError) -> ApiError {
+pub(crate) fn too_long(error: &NormalizationError) -> ApiError {
     let field = match error.fact {
         Dimension::User => "user_id",
         Dimension::Tenant => "tenant",

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tollgate::Timestamp;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tracing::{error, info, warn};
 
 use crate::config::settings::{FileStamp, Settings, SettingsError};

@@ -19,9 +19,9 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use tollgate::RuleSet;
+use tollgate::config::Document;
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::wire::Document;
 use tollgate_stores::redis::{Address, RedisSettings, Secret};
 
 pub use self::callers::CallerLimits;
@@ -348,7 +348,7 @@ impl Settings {
         let mut fields = document.fields(&mut problems);
         let settings = read::settings(&mut fields, source);
         fields.finish();
-        problems.or(settings).map_err(invalid)
+        problems.into_result(settings).map_err(invalid)
     }
 }
 

@@ -27,7 +27,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
@@ -364,7 +364,7 @@ fn no_randomness() -> ApiError {
 /// What a caller is told when the database did not do what it was asked to.
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
     match error {
-        DatabaseError::Value { field, problem } => ApiError::invalid(field.to_string(), problem.to_string()),
+        DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
         DatabaseError::Constraint { .. } => {
             ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
         }

@@ -210,7 +210,7 @@ impl ApiError {
     }
 
     /// The caller asks at once what it never may, however long it waits.
-    pub(crate) fn more_than_a_caller_may(checks: u32, most: u32) -> Self {
+    pub(crate) fn batch_exceeds_caller_limit(checks: u32, most: u32) -> Self {
         let reason = format!("this service takes at most {most} checks at once from a caller, not {checks}");
         ApiError::field(Code::PayloadTooLarge, "checks", reason)
     }

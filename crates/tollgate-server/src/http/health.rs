@@ -11,7 +11,6 @@ use crate::config::sync::Source;
 use crate::counters::StoreState;
 use crate::http::error::ApiError;
 use crate::http::response;
-use crate::records::metrics::{classic, wants_plain_text};
 
 /// Pages may load what this server serves, and nothing else.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
@@ -77,18 +76,11 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
 
 /// Metrics: OpenMetrics text, or the text format of before where that is asked for.
 #[utoipa::path(get, path = "/metrics", responses((
-    status = 200, description = "What `Accept` asks for, else OpenMetrics text",
-    content(
-        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8"),
-        (String = "text/plain; version=0.0.4; charset=utf-8"),
-    ),
+    status = 200, description = "OpenMetrics text",
+    content((String = "application/openmetrics-text; version=1.0.0; charset=utf-8")),
 )))]
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
-    let openmetrics = call.app.metrics_text();
-    if wants_plain_text(&call.parts.headers) {
-        return Ok(text("text/plain; version=0.0.4; charset=utf-8", classic(&openmetrics)));
-    }
-    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", openmetrics))
+    Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", call.app.metrics_text()))
 }
 
 /// This description.

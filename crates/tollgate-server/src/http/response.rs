@@ -199,7 +199,7 @@ pub(crate) fn rfc3339(at: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
-    use tollgate::accounts::Blocked;
+    use tollgate::accounts::BlockTarget;
     use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet};
 
     use super::*;
@@ -209,7 +209,7 @@ mod tests {
         let limiter = Limiter::new(RuleSet::from_toml("").unwrap(), MemoryCounters::default());
         limiter.update_accounts(|accounts| {
             let mut editor = accounts.edit();
-            editor.put_block(Blocked::User("alice"), reason, until);
+            editor.put_block(BlockTarget::User("alice"), reason, until);
             editor.finish()
         });
         let user = Some(Id::parse("alice").unwrap());

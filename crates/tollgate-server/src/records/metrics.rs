@@ -2,7 +2,6 @@
 
 mod collector;
 mod config;
-mod form;
 mod retired_series;
 mod service;
 mod store;
@@ -27,7 +26,6 @@ use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
 use self::collector::Figures;
-pub(crate) use self::form::{classic, wants_plain_text};
 use self::retired_series::Former;
 use crate::app::App;
 use crate::auth::api_keys::KeyRefusal;

@@ -152,7 +152,7 @@ impl RecordSink for Usage {
         let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user()));
         if let Some(user) = user.filter(|user| accounts.user(user).is_some()) {
             // What a key says is not read yet.
-            let user = decision.rules().spelling().ids.user.apply(user);
+            let user = decision.rules().normalization().ids.user.normalize(user);
             self.note_user(&user, exceeded, decision.now);
         }
     }

@@ -21,6 +21,7 @@ use tracing::{error, info, warn};
 
 pub use self::banner::banner;
 use crate::app::{App, Secrets};
+use crate::auth::alerts;
 use crate::auth::api_keys::KeySecret;
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::{CounterSettings, Settings};
@@ -142,7 +143,7 @@ async fn serve_until(
         Box::new({
             let app = Arc::clone(&app);
             move |settings: &Settings| {
-                let was_open = app.live().gate.open_checks();
+                let was_open = app.live().authenticator.open_checks();
                 app.apply(settings)?;
                 tell_if_open(address, settings.auth.open_checks && !was_open);
                 Ok(())
@@ -217,8 +218,13 @@ fn spawn_background_tasks(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandl
         tokio::spawn(membership::follow(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(sync::follow(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(sync::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
-        tokio::spawn(crate::auth::alerts::run(Arc::clone(app))),
+        tokio::spawn(write_auth_alerts(Arc::clone(app))),
     ]
+}
+
+/// Writes alerts of the auth throttle to the audit trail.
+async fn write_auth_alerts(app: Arc<App>) {
+    alerts::run(app.auth_throttle(), app.config_sync()).await;
 }
 
 /// Drops counters that are as good as new, a shard at a time, and looks whether the shared ones are there.

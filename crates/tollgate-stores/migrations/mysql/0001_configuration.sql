@@ -1,8 +1,8 @@
--- What people configure, and the trail of who changed it.
+-- The configuration and its audit log.
 --
--- Names are opaque and compared byte by byte: VARBINARY, because even utf8mb4_bin takes `a` and `a ` for one. Instants are
--- UTC microseconds, no unique key holds a NULL. DDL commits at once here, so that each statement can be run again after a
--- migration was cut short: IF NOT EXISTS, and indexes within their table.
+-- Names are opaque and compared byte by byte: VARBINARY, because even utf8mb4_bin treats `a` and `a ` as equal. Times are UTC
+-- microseconds, no unique key contains a NULL. DDL commits implicitly, so each statement can be run again after an interrupted
+-- migration: IF NOT EXISTS, and indexes within their table.
 
 CREATE TABLE IF NOT EXISTS config_version (
     id BIGINT NOT NULL PRIMARY KEY,
@@ -13,8 +13,8 @@ CREATE TABLE IF NOT EXISTS config_version (
 
 INSERT INTO config_version (id, version) VALUES (1, 0) ON DUPLICATE KEY UPDATE version = version;
 
--- A rule as it was written: NULL is what was not said. `conditions` is `when`, `short_form` the keys that may stand in place of
--- `limits`; spans are texts, `1s`, or digits, whole seconds.
+-- A rule as written: NULL is an absent key. `conditions` is `when`, `short_form` has the keys that replace `limits`; durations are
+-- text (`1s`) or digits (seconds).
 CREATE TABLE IF NOT EXISTS rate_limit_rules (
     name VARBINARY(128) NOT NULL PRIMARY KEY,
     priority BIGINT,
@@ -57,7 +57,7 @@ CREATE TABLE IF NOT EXISTS rate_limit_rules (
     CONSTRAINT rate_limit_rules_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A tier as it was written, likewise.
+-- A tier as written, in the same form.
 CREATE TABLE IF NOT EXISTS tiers (
     name VARBINARY(256) NOT NULL PRIMARY KEY,
     description VARBINARY(4096) NOT NULL,
@@ -80,7 +80,7 @@ CREATE TABLE IF NOT EXISTS tiers (
     CONSTRAINT tiers_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A tier may come from a file, so it is no foreign key here.
+-- `tier` is not a foreign key: the tier may be defined in a settings file.
 CREATE TABLE IF NOT EXISTS user_quotas (
     user_id VARBINARY(256) NOT NULL PRIMARY KEY,
     tier VARBINARY(256),
@@ -100,7 +100,7 @@ CREATE TABLE IF NOT EXISTS user_quotas (
     INDEX user_quotas_by_tier (tier)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Totals are written often and by all nodes: apart from what people configure, so that neither waits for the other.
+-- Totals are written often and by all nodes, in tables of their own, so that they do not block changes of the configuration.
 -- `day` counts UTC days from 1970-01-01, `month` counts months from January of year 0.
 CREATE TABLE IF NOT EXISTS user_usage (
     user_id VARBINARY(256) NOT NULL PRIMARY KEY,
@@ -114,7 +114,7 @@ CREATE TABLE IF NOT EXISTS user_usage (
     CONSTRAINT user_usage_counts CHECK (requests_of_day >= 0 AND requests_of_month >= 0 AND exceeded_count >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- A key is active while it is neither revoked nor expired: there is no third word on it.
+-- A key is active unless it is revoked or expired.
 CREATE TABLE IF NOT EXISTS api_keys (
     id VARBINARY(64) NOT NULL PRIMARY KEY,
     hash BINARY(32) NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE IF NOT EXISTS api_key_usage (
     CONSTRAINT api_key_usage_counts CHECK (requests >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- Which batches of totals were added: one whose outcome its node was not told is sent again, and counts once.
+-- Batches of totals that were added. A node sends a batch with unknown outcome again; it counts once.
 CREATE TABLE IF NOT EXISTS usage_batches (
     node VARBINARY(256) NOT NULL,
     number BIGINT NOT NULL,
@@ -175,7 +175,7 @@ CREATE TABLE IF NOT EXISTS usage_batches (
     INDEX usage_batches_by_time (at_micros)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- What follows from the secret with which keys are hashed, so that a node with another secret notices.
+-- A fingerprint of the secret that hashes API keys, to detect nodes with another secret.
 CREATE TABLE IF NOT EXISTS key_check (
     id BIGINT NOT NULL PRIMARY KEY,
     value BINARY(32) NOT NULL,
@@ -183,7 +183,7 @@ CREATE TABLE IF NOT EXISTS key_check (
     CONSTRAINT key_check_value_length CHECK (octet_length(value) = 32)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- One list of who is refused outright, whatever kind of client: a user's quota says nothing about it.
+-- Blocked clients of all kinds.
 CREATE TABLE IF NOT EXISTS blocks (
     kind VARBINARY(64) NOT NULL,
     subject VARBINARY(256) NOT NULL,
@@ -226,8 +226,8 @@ CREATE TABLE IF NOT EXISTS user_endpoint_limits (
     CONSTRAINT user_endpoint_limits_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines; '' is
--- nothing.
+-- No foreign keys: entries outlive their subjects. `before` and `after` are reserved words of some engines, hence `state_…`; ''
+-- stands for no state.
 CREATE TABLE IF NOT EXISTS admin_audit (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     version BIGINT NOT NULL,

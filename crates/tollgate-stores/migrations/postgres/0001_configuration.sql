@@ -1,6 +1,6 @@
--- What people configure, and the trail of who changed it.
+-- The configuration and its audit log.
 --
--- Names are opaque and compared byte by byte (COLLATE "C"), instants are UTC microseconds, no unique key holds a NULL.
+-- Names are opaque and compared byte by byte (COLLATE "C"), times are UTC microseconds, no unique key contains a NULL.
 
 CREATE TABLE config_version (
     id BIGINT NOT NULL PRIMARY KEY,
@@ -11,8 +11,8 @@ CREATE TABLE config_version (
 
 INSERT INTO config_version (id, version) VALUES (1, 0);
 
--- A rule as it was written: NULL is what was not said. `conditions` is `when`, `short_form` the keys that may stand in place of
--- `limits`; spans are texts, `1s`, or digits, whole seconds.
+-- A rule as written: NULL is an absent key. `conditions` is `when`, `short_form` has the keys that replace `limits`; durations are
+-- text (`1s`) or digits (seconds).
 CREATE TABLE rate_limit_rules (
     name TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     priority BIGINT,
@@ -55,7 +55,7 @@ CREATE TABLE rate_limit_rules (
     CONSTRAINT rate_limit_rules_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 );
 
--- A tier as it was written, likewise.
+-- A tier as written, in the same form.
 CREATE TABLE tiers (
     name TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     description TEXT COLLATE "C" NOT NULL,
@@ -78,7 +78,7 @@ CREATE TABLE tiers (
     CONSTRAINT tiers_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 );
 
--- A tier may come from a file, so it is no foreign key here.
+-- `tier` is not a foreign key: the tier may be defined in a settings file.
 CREATE TABLE user_quotas (
     user_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     tier TEXT COLLATE "C",
@@ -99,7 +99,7 @@ CREATE TABLE user_quotas (
 
 CREATE INDEX user_quotas_by_tier ON user_quotas (tier);
 
--- Totals are written often and by all nodes: apart from what people configure, so that neither waits for the other.
+-- Totals are written often and by all nodes, in tables of their own, so that they do not block changes of the configuration.
 -- `day` counts UTC days from 1970-01-01, `month` counts months from January of year 0.
 CREATE TABLE user_usage (
     user_id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
@@ -113,7 +113,7 @@ CREATE TABLE user_usage (
     CONSTRAINT user_usage_counts CHECK (requests_of_day >= 0 AND requests_of_month >= 0 AND exceeded_count >= 0)
 );
 
--- A key is active while it is neither revoked nor expired: there is no third word on it.
+-- A key is active unless it is revoked or expired.
 CREATE TABLE api_keys (
     id TEXT COLLATE "C" NOT NULL PRIMARY KEY,
     hash BYTEA NOT NULL,
@@ -164,7 +164,7 @@ CREATE TABLE api_key_usage (
     CONSTRAINT api_key_usage_counts CHECK (requests >= 0)
 );
 
--- Which batches of totals were added: one whose outcome its node was not told is sent again, and counts once.
+-- Batches of totals that were added. A node sends a batch with unknown outcome again; it counts once.
 CREATE TABLE usage_batches (
     node TEXT COLLATE "C" NOT NULL,
     number BIGINT NOT NULL,
@@ -176,7 +176,7 @@ CREATE TABLE usage_batches (
 
 CREATE INDEX usage_batches_by_time ON usage_batches (at_micros);
 
--- What follows from the secret with which keys are hashed, so that a node with another secret notices.
+-- A fingerprint of the secret that hashes API keys, to detect nodes with another secret.
 CREATE TABLE key_check (
     id BIGINT NOT NULL PRIMARY KEY,
     value BYTEA NOT NULL,
@@ -184,7 +184,7 @@ CREATE TABLE key_check (
     CONSTRAINT key_check_value_length CHECK (octet_length(value) = 32)
 );
 
--- One list of who is refused outright, whatever kind of client: a user's quota says nothing about it.
+-- Blocked clients of all kinds.
 CREATE TABLE blocks (
     kind TEXT COLLATE "C" NOT NULL,
     subject TEXT COLLATE "C" NOT NULL,
@@ -227,8 +227,8 @@ CREATE TABLE user_endpoint_limits (
     CONSTRAINT user_endpoint_limits_times CHECK (created_at_micros >= 0 AND updated_at_micros >= 0)
 );
 
--- No foreign keys: the trail outlives what it tells of. `before` and `after` are reserved words of some engines; '' is
--- nothing.
+-- No foreign keys: entries outlive their subjects. `before` and `after` are reserved words of some engines, hence `state_…`; ''
+-- stands for no state.
 CREATE TABLE admin_audit (
     id BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     version BIGINT NOT NULL,

@@ -1,118 +1,163 @@
-//! Who changed what: the table `admin_audit`.
+//! The audit log: the table `admin_audit`.
 
 use serde_json::Value as Json;
 
-use super::Database;
-use super::engine::{Row, Transaction, signed, unsigned};
+use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
 use super::items::ItemKind;
 use super::items::table::{check_text, chunks};
 use super::query::{Query, Value};
 
-/// The most entries of one answer: a page of a thousand, and one that tells whether there are more.
+/// Maximum number of entries in one result: a page of 1000, plus one that shows whether there is a next page.
 pub const AUDIT_COUNT_MAX: u32 = 1001;
 
 const SUBJECT_BYTES_MAX: usize = 16_384;
+const TABLE: &str = "admin_audit";
 const SELECT: &str = "SELECT id, version, at_micros, made_by, action, kind, subject, state_before, state_after \
                       FROM admin_audit WHERE ";
 
-/// One change, as the audit trail tells it.
+/// One entry of the audit log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AuditEntry {
-    /// Its place in the trail. Numbers grow; some may be missing.
+    /// Increasing, possibly with gaps.
     pub id: u64,
-    /// The version of the configuration that it made. Several entries have one version if they were one change.
+    /// The configuration version of the change. All entries of one change share it.
     pub version: u64,
-    /// When it was made, in microseconds since 1970 (UTC).
+    /// When the change was made, in microseconds since 1970 (UTC).
     pub at_micros: u64,
     /// Who made it.
     pub by: String,
-    /// What was done: `create`, `update`, `delete`, or an act's own word.
+    /// `create`, `update`, `delete`, or the action of an [`AuditEvent`].
     pub action: String,
-    /// To what kind of thing: see [`Kind::as_str`]; an act has kinds of its own.
+    /// An [`ItemKind::as_str`], or the kind of an [`AuditEvent`].
     pub kind: String,
-    /// To which of them: an [`ItemId`](super::ItemId) as it is printed.
+    /// A printed [`ItemId`](super::ItemId), or the subject of an [`AuditEvent`].
     pub subject: String,
-    /// What it was; nothing if it was not there.
+    /// The state before; `None` if it did not exist.
     pub before: Option<Json>,
-    /// What it became; nothing if it was removed.
+    /// The state after; `None` if it was deleted.
     pub after: Option<Json>,
 }
 
-/// Which entries. What is not said does not matter.
+/// Something other than a change of an item: counters were reset, penalties were cleared.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AuditEvent {
+    /// What was done, for example `reset`.
+    pub action: String,
+    /// The kind of the subject, for example `counters`. Not one of [`ItemKind`].
+    pub kind: String,
+    /// The subject.
+    pub subject: String,
+    /// The state before.
+    pub before: Option<Json>,
+    /// The state after.
+    pub after: Option<Json>,
+}
+
+/// Selects audit entries. `None` matches everything.
 #[derive(Clone, Debug, Default)]
 pub struct AuditFilter {
-    /// Of this kind.
+    /// Entries of this kind.
     pub kind: Option<String>,
-    /// Made by them.
+    /// Entries made by this caller.
     pub by: Option<String>,
-    /// About this.
+    /// Entries about this subject.
     pub subject: Option<String>,
 }
 
-/// What the trail is to tell of one difference.
-pub(super) struct Entry<'a> {
+/// An entry to be appended.
+pub(super) struct NewEntry<'a> {
     pub(super) action: &'a str,
     pub(super) kind: &'a str,
     pub(super) subject: String,
-    /// As JSON; empty if there is nothing.
+    /// JSON; empty for `None`.
     pub(super) before: String,
     pub(super) after: String,
 }
 
-impl Database {
-    /// Entries of the audit trail behind the one with the id `after`, oldest first; 0 is before all. To go on, ask again with
-    /// the last id. At most `count_max` and never more than [`AUDIT_COUNT_MAX`].
-    ///
-    /// # Errors
-    /// When the database cannot be asked, or somebody else has written what cannot be read.
-    pub async fn audit(
-        &self,
-        filter: &AuditFilter,
-        after: u64,
-        count_max: u32,
-    ) -> Result<Vec<AuditEntry>, DatabaseError> {
-        let mut query = Query::new(SELECT);
-        query.push("id > ").bind(Value::Int(signed(after, "after")?));
-        filter.push(&mut query)?;
-        query.push(" ORDER BY id LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
-        self.entries(query).await
-    }
+pub(super) async fn oldest_first(
+    pool: &Pool,
+    filter: &AuditFilter,
+    after: u64,
+    count_max: u32,
+) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let mut query = Query::new(SELECT);
+    query.push("id > ").bind(Value::Int(to_i64(after, "after")?));
+    filter.push(&mut query)?;
+    query.push(" ORDER BY id LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
+    select(pool, query).await
+}
 
-    /// Entries before the one with the id `before`, newest first; nothing is behind all. To go on, ask again with the last id.
-    ///
-    /// # Errors
-    /// As [`audit`](Self::audit).
-    pub async fn audit_newest(
-        &self,
-        filter: &AuditFilter,
-        before: Option<u64>,
-        count_max: u32,
-    ) -> Result<Vec<AuditEntry>, DatabaseError> {
-        let before = before.map_or(Ok(i64::MAX), |before| signed(before, "before"))?;
-        let mut query = Query::new(SELECT);
-        query.push("id < ").bind(Value::Int(before));
-        filter.push(&mut query)?;
-        query.push(" ORDER BY id DESC LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
-        self.entries(query).await
-    }
+pub(super) async fn newest_first(
+    pool: &Pool,
+    filter: &AuditFilter,
+    before: Option<u64>,
+    count_max: u32,
+) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let before = before.map_or(Ok(i64::MAX), |before| to_i64(before, "before"))?;
+    let mut query = Query::new(SELECT);
+    query.push("id < ").bind(Value::Int(before));
+    filter.push(&mut query)?;
+    query.push(" ORDER BY id DESC LIMIT ").bind(Value::Int(count_max.min(AUDIT_COUNT_MAX).into()));
+    select(pool, query).await
+}
 
-    async fn entries(&self, query: Query<'_>) -> Result<Vec<AuditEntry>, DatabaseError> {
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let rows = transaction.rows(&query).await?;
-        transaction.end().await?;
-        rows.iter().map(AuditEntry::read).collect()
+async fn select(pool: &Pool, query: Query<'_>) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let mut transaction = pool.begin_snapshot().await?;
+    let rows = transaction.rows(&query).await?;
+    transaction.rollback().await?;
+    rows.iter().map(AuditEntry::read).collect()
+}
+
+/// Appends entries in this order.
+pub(super) async fn append(
+    transaction: &mut Transaction,
+    by: &str,
+    at_micros: u64,
+    version: u64,
+    entries: &[NewEntry<'_>],
+) -> Result<(), DatabaseError> {
+    let (version, at) = (Value::Int(to_i64(version, "version")?), Value::Int(to_i64(at_micros, "at")?));
+    let weight = |entry: &NewEntry<'_>| entry.subject.len() + entry.before.len() + entry.after.len();
+    for piece in chunks(entries, weight) {
+        let mut query = Query::new(
+            "INSERT INTO admin_audit \
+             (version, at_micros, made_by, action, kind, subject, state_before, state_after) VALUES ",
+        );
+        query.rows(piece.iter().map(|entry| {
+            let states = [&*entry.subject, &entry.before, &entry.after].map(Value::Text);
+            let [by, action, kind] = [by, entry.action, entry.kind].map(Value::Text);
+            [version, at, by, action, kind].into_iter().chain(states).collect()
+        }));
+        transaction.execute(&query).await?;
     }
+    Ok(())
+}
+
+/// Entries of events after a version, oldest first.
+pub(super) async fn events_since(
+    transaction: &mut Transaction,
+    version: i64,
+    count_max: i64,
+) -> Result<Vec<AuditEntry>, DatabaseError> {
+    let mut query = Query::new(SELECT);
+    query.push("version > ").bind(Value::Int(version)).push(" AND kind NOT IN (");
+    query.bind_all(ItemKind::ALL.map(|kind| Value::Text(kind.as_str())));
+    query.push(") ORDER BY id LIMIT ").bind(Value::Int(count_max));
+    transaction.rows(&query).await?.iter().map(AuditEntry::read).collect()
 }
 
 impl AuditFilter {
     fn push<'a>(&'a self, query: &mut Query<'a>) -> Result<(), DatabaseError> {
-        let fields = [(" AND kind = ", "kind", &self.kind), (" AND made_by = ", "by", &self.by)];
-        for (text, field, value) in fields.into_iter().chain([(" AND subject = ", "subject", &self.subject)])
-        {
+        let conditions = [
+            (" AND kind = ", "kind", &self.kind),
+            (" AND made_by = ", "by", &self.by),
+            (" AND subject = ", "subject", &self.subject),
+        ];
+        for (condition, field, value) in conditions {
             let Some(value) = value else { continue };
             check_text(field, value, SUBJECT_BYTES_MAX)?;
-            query.push(text).bind(Value::Text(value));
+            query.push(condition).bind(Value::Text(value));
         }
         Ok(())
     }
@@ -120,61 +165,20 @@ impl AuditFilter {
 
 impl AuditEntry {
     fn read(row: &Row) -> Result<Self, DatabaseError> {
-        const WHAT: &str = "admin_audit";
-        let state = |column| match &*row.text(column, WHAT)? {
+        let state = |column| match &*row.text(column, TABLE)? {
             "" => Ok(None),
-            text => serde_json::from_str(text).map(Some).map_err(|_| DatabaseError::Corrupt { what: WHAT }),
+            text => serde_json::from_str(text).map(Some).map_err(|_| DatabaseError::Corrupt { what: TABLE }),
         };
         Ok(AuditEntry {
-            id: unsigned(row.int(0)?, WHAT)?,
-            version: unsigned(row.int(1)?, WHAT)?,
-            at_micros: unsigned(row.int(2)?, WHAT)?,
-            by: row.text(3, WHAT)?,
-            action: row.text(4, WHAT)?,
-            kind: row.text(5, WHAT)?,
-            subject: row.text(6, WHAT)?,
+            id: from_i64(row.int(0)?, TABLE)?,
+            version: from_i64(row.int(1)?, TABLE)?,
+            at_micros: from_i64(row.int(2)?, TABLE)?,
+            by: row.text(3, TABLE)?,
+            action: row.text(4, TABLE)?,
+            kind: row.text(5, TABLE)?,
+            subject: row.text(6, TABLE)?,
             before: state(7)?,
             after: state(8)?,
         })
-    }
-}
-
-impl Transaction {
-    /// Leaves entries in the trail, in this order.
-    pub(super) async fn tell(
-        &mut self,
-        by: &str,
-        at_micros: u64,
-        version: u64,
-        entries: &[Entry<'_>],
-    ) -> Result<(), DatabaseError> {
-        let (version, at) = (Value::Int(signed(version, "version")?), Value::Int(signed(at_micros, "at")?));
-        let weight = |entry: &Entry<'_>| entry.subject.len() + entry.before.len() + entry.after.len();
-        for piece in chunks(entries, weight) {
-            let mut query = Query::new(
-                "INSERT INTO admin_audit \
-                 (version, at_micros, made_by, action, kind, subject, state_before, state_after) VALUES ",
-            );
-            query.rows(piece.iter().map(|entry| {
-                let states = [&*entry.subject, &entry.before, &entry.after].map(Value::Text);
-                let [by, action, kind] = [by, entry.action, entry.kind].map(Value::Text);
-                [version, at, by, action, kind].into_iter().chain(states).collect()
-            }));
-            self.execute(&query).await?;
-        }
-        Ok(())
-    }
-
-    /// Entries of the trail behind a version that are about no item, oldest first.
-    pub(super) async fn events_since(
-        &mut self,
-        version: i64,
-        count_max: i64,
-    ) -> Result<Vec<AuditEntry>, DatabaseError> {
-        let mut query = Query::new(SELECT);
-        query.push("version > ").bind(Value::Int(version)).push(" AND kind NOT IN (");
-        query.bind_all(ItemKind::ALL.map(|kind| Value::Text(kind.as_str())));
-        query.push(") ORDER BY id LIMIT ").bind(Value::Int(count_max));
-        self.rows(&query).await?.iter().map(AuditEntry::read).collect()
     }
 }

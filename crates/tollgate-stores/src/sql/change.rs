@@ -1,98 +1,88 @@
-//! Changes of the configuration: the next version, what is written, and the entries that tell of it.
+//! Changes of the configuration: increment the version, write the items, append to the audit log, commit, notify.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use serde_json::Value as Json;
 use tollgate::identity::ID_BYTES_MAX;
 
-use super::Database;
-use super::audit::Entry;
-use super::engine::{Transaction, signed};
+use super::audit::{self, AuditEvent, NewEntry};
+use super::engine::{Pool, Transaction, to_i64};
 use super::error::{DatabaseError, ValueError};
-use super::items::table::{CHUNK_ROWS, Cell, Table, check_name, check_text, chunks};
-use super::items::{Item, ItemId, ItemKind, StoredItem};
+use super::items::table::{CHUNK_ROWS, ColumnValue, Table, check_name, check_text, chunks};
+use super::items::{Item, ItemId, ItemKind, StoredItem, list, row};
+use super::listener::CHANNEL;
 use super::query::{Query, Value};
 use super::settings::Engine;
+use super::version;
 
-/// The channel on which PostgreSQL tells that something has changed.
-pub(super) const CHANNEL: &str = "tollgate_config";
-
-/// How often a change is begun anew when the server ends it because it and a batch of usage wait for each other.
+/// Attempts at a change that the server aborts because of a deadlock with a batch of usage.
 const ATTEMPTS: usize = 3;
 const WORD_BYTES_MAX: usize = 64;
 const SUBJECT_BYTES_MAX: usize = 4096;
 const STATE_BYTES_MAX: usize = 1 << 20;
 
-/// What is to be written.
+/// A write of one item.
 #[allow(clippy::large_enum_variant, reason = "most of many writes put something")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum ItemWrite {
-    /// The item shall be there, and be this.
+    /// Create or replace the item.
     Put(Item),
-    /// The item shall not be there.
+    /// Delete the item if it exists.
     Delete(ItemId),
 }
 
-/// What must be so before it is written.
+/// What must hold for an edit to be applied.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum Precondition {
     /// Nothing.
     #[default]
     None,
-    /// The item is not there.
+    /// The item does not exist.
     Absent,
-    /// The item is there.
+    /// The item exists.
     Present,
-    /// The item is there, and this version changed it last.
+    /// The item exists and was last changed by this version.
     Version(u64),
 }
 
-/// One part of a change.
+/// One edit of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemEdit {
-    /// What is to be written.
+    /// The write.
     pub write: ItemWrite,
-    /// What must be so before.
+    /// What must hold before it.
     pub precondition: Precondition,
 }
 
-/// What a change makes of one item.
+/// The effect of a change on one item.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ItemChange {
-    /// Which item.
+    /// The item.
     pub id: ItemId,
-    /// What it was; nothing if it was not there.
+    /// Its state before; `None` if it did not exist.
     pub before: Option<StoredItem>,
-    /// What it becomes, as it is stored; nothing if it is removed.
+    /// Its state after, as stored; `None` if it is deleted.
     pub after: Option<Item>,
 }
 
-/// What a change has done.
+/// The effect of a change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppliedChange {
-    /// The version of the configuration now.
+    /// The version of the configuration afterwards.
     pub version: u64,
-    /// What differs, in the order of the edits. If nothing does, the version is the one before.
-    pub differences: Vec<ItemChange>,
+    /// The items that changed, in the order of the edits. If there are none, the version was not incremented.
+    pub items: Vec<ItemChange>,
 }
 
-/// Something that was done and is no change of an item: counters were reset, a client was pardoned.
-#[derive(Clone, Debug, PartialEq)]
-pub struct AuditEvent {
-    /// What was done: `reset`.
-    pub action: String,
-    /// To what kind of thing: `counters`. Not one of the kinds of items.
-    pub kind: String,
-    /// To which of them.
-    pub subject: String,
-    /// What it was.
-    pub before: Option<Json>,
-    /// What it became.
-    pub after: Option<Json>,
+/// Who makes a change, and when.
+#[derive(Clone, Copy)]
+pub(super) struct Author<'a> {
+    pub(super) by: &'a str,
+    pub(super) at_micros: u64,
 }
 
 impl ItemEdit {
-    /// Which item it is about.
+    /// The item that it writes.
     pub fn id(&self) -> ItemId {
         match &self.write {
             ItemWrite::Put(item) => item.id(),
@@ -102,8 +92,8 @@ impl ItemEdit {
 }
 
 impl Precondition {
-    /// Whether an item at this version, or an absent one, meets it.
-    pub fn is_met(self, found: Option<u64>) -> bool {
+    /// Whether an item with this version, or an absent one, meets it.
+    pub fn holds(self, found: Option<u64>) -> bool {
         match self {
             Precondition::None => true,
             Precondition::Absent => found.is_none(),
@@ -113,149 +103,103 @@ impl Precondition {
     }
 }
 
-impl Database {
-    /// Makes a change: all of it in one transaction, or none of it. Expectations are looked at when all other changes
-    /// wait. What would change nothing is left out; a change of nothing makes no version. The audit trail gets one entry for
-    /// each difference, telling that `by` made it at `at_micros`.
-    ///
-    /// # Errors
-    /// When a value cannot be stored, an expectation fails, an item is named twice or the database does not do it. Only after
-    /// [`DatabaseError::OutcomeUnknown`] may it have been done all the same.
-    pub async fn change(
-        &self,
-        by: &str,
-        at_micros: u64,
-        edits: &[ItemEdit],
-    ) -> Result<AppliedChange, DatabaseError> {
-        self.change_if(None, by, at_micros, edits).await
-    }
-
-    /// [`change`](Self::change), if the configuration is at this version when all other changes wait: for one that goes by
-    /// more than the items it changes.
-    ///
-    /// # Errors
-    /// As `change`, and [`DatabaseError::VersionConflict`] if the version is another.
-    pub async fn change_at_version(
-        &self,
-        version: u64,
-        by: &str,
-        at_micros: u64,
-        edits: &[ItemEdit],
-    ) -> Result<AppliedChange, DatabaseError> {
-        self.change_if(Some(version), by, at_micros, edits).await
-    }
-
-    async fn change_if(
-        &self,
-        expected: Option<u64>,
-        by: &str,
-        at_micros: u64,
-        edits: &[ItemEdit],
-    ) -> Result<AppliedChange, DatabaseError> {
-        check_name("by", by, ID_BYTES_MAX)?;
-        signed(at_micros, "at")?;
-        let wanted = wanted(edits)?;
-        let mut attempt = 1;
-        loop {
-            match self.try_change(expected, by, at_micros, edits, &wanted).await {
-                Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
-                done => return done,
-            }
+/// Applies a change; with `expected`, only if the configuration is at that version.
+pub(super) async fn apply(
+    pool: &Pool,
+    expected: Option<u64>,
+    author: Author<'_>,
+    edits: &[ItemEdit],
+) -> Result<AppliedChange, DatabaseError> {
+    check_name("by", author.by, ID_BYTES_MAX)?;
+    to_i64(author.at_micros, "at")?;
+    let targets = targets(edits)?;
+    let mut attempt = 1;
+    loop {
+        match try_apply(pool, expected, author, edits, &targets).await {
+            Err(error) if error.is_deadlock() && attempt < ATTEMPTS => attempt += 1,
+            done => return done,
         }
-    }
-
-    async fn try_change(
-        &self,
-        expected: Option<u64>,
-        by: &str,
-        at_micros: u64,
-        edits: &[ItemEdit],
-        wanted: &[(ItemId, Option<Item>)],
-    ) -> Result<AppliedChange, DatabaseError> {
-        let (mut transaction, version) = self.begin_change().await?;
-        if expected.is_some_and(|expected| expected != version - 1) {
-            return transaction.end_with(Err(DatabaseError::VersionConflict { found: version - 1 })).await;
-        }
-        let differences = match differences(&mut transaction, edits, wanted).await {
-            Ok(differences) if !differences.is_empty() => differences,
-            nothing => {
-                let nothing = nothing.map(|differences| AppliedChange { version: version - 1, differences });
-                return transaction.end_with(nothing).await;
-            }
-        };
-        for kind in ItemKind::ALL {
-            transaction.write(kind, by, at_micros, version, &differences).await?;
-        }
-        let entries = differences.iter().map(entry).collect::<Result<Vec<_>, _>>()?;
-        transaction.tell(by, at_micros, version, &entries).await?;
-        transaction.commit_and_notify().await?;
-        Ok(AppliedChange { version, differences })
-    }
-
-    /// What [`change`](Self::change) would do now. Writes nothing.
-    ///
-    /// # Errors
-    /// As `change`.
-    pub async fn dry_run(&self, edits: &[ItemEdit]) -> Result<Vec<ItemChange>, DatabaseError> {
-        let wanted = wanted(edits)?;
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let differences = differences(&mut transaction, edits, &wanted).await;
-        transaction.end_with(differences).await
-    }
-
-    /// Leaves an entry in the audit trail, with a version of its own, of something that is no change of an item; the version.
-    /// Other nodes learn of it as of a change.
-    ///
-    /// # Errors
-    /// When a value cannot be stored or the database does not do it. Only after [`DatabaseError::OutcomeUnknown`] may it have been
-    /// done all the same.
-    pub async fn record_event(
-        &self,
-        by: &str,
-        at_micros: u64,
-        event: &AuditEvent,
-    ) -> Result<u64, DatabaseError> {
-        check_name("by", by, ID_BYTES_MAX)?;
-        check_name("action", &event.action, WORD_BYTES_MAX)?;
-        check_name("kind", &event.kind, WORD_BYTES_MAX)?;
-        check_text("subject", &event.subject, SUBJECT_BYTES_MAX)?;
-        if ItemKind::parse(&event.kind).is_some() {
-            return Err(DatabaseError::value("kind", ValueError::Meaningless));
-        }
-        let state = |state: &Option<Json>| state.as_ref().map(Json::to_string).unwrap_or_default();
-        let entry = Entry {
-            action: &event.action,
-            kind: &event.kind,
-            subject: event.subject.clone(),
-            before: state(&event.before),
-            after: state(&event.after),
-        };
-        check_text("before", &entry.before, STATE_BYTES_MAX)?;
-        check_text("after", &entry.after, STATE_BYTES_MAX)?;
-        let (mut transaction, version) = self.begin_change().await?;
-        transaction.tell(by, at_micros, version, &[entry]).await?;
-        transaction.commit_and_notify().await?;
-        Ok(version)
-    }
-
-    /// Takes the next version. All other changes, on all nodes, wait until this one ends.
-    async fn begin_change(&self) -> Result<(Transaction, u64), DatabaseError> {
-        let mut transaction = self.pool.begin_write().await?;
-        let next = Query::new("UPDATE config_version SET version = version + 1 WHERE id = 1");
-        transaction.execute(&next).await?;
-        let version = transaction.config_version().await?;
-        Ok((transaction, version))
     }
 }
 
-/// What each edit wants its item to be, in the form in which it is stored.
-fn wanted(edits: &[ItemEdit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseError> {
+async fn try_apply(
+    pool: &Pool,
+    expected: Option<u64>,
+    author: Author<'_>,
+    edits: &[ItemEdit],
+    targets: &[Target],
+) -> Result<AppliedChange, DatabaseError> {
+    let mut transaction = pool.begin_write().await?;
+    let version = version::increment(&mut transaction).await?;
+    if expected.is_some_and(|expected| expected != version - 1) {
+        return transaction.rollback_with(Err(DatabaseError::VersionConflict { found: version - 1 })).await;
+    }
+    let items = match item_changes(&mut transaction, edits, targets).await {
+        Ok(items) if !items.is_empty() => items,
+        unchanged => {
+            let unchanged = unchanged.map(|items| AppliedChange { version: version - 1, items });
+            return transaction.rollback_with(unchanged).await;
+        }
+    };
+    for kind in ItemKind::ALL {
+        write(&mut transaction, kind, author, version, &items).await?;
+    }
+    let entries = items.iter().map(audit_entry).collect::<Result<Vec<_>, _>>()?;
+    audit::append(&mut transaction, author.by, author.at_micros, version, &entries).await?;
+    commit_and_notify(transaction).await?;
+    Ok(AppliedChange { version, items })
+}
+
+/// What [`apply`] would change. Writes nothing.
+pub(super) async fn dry_run(pool: &Pool, edits: &[ItemEdit]) -> Result<Vec<ItemChange>, DatabaseError> {
+    let targets = targets(edits)?;
+    let mut transaction = pool.begin_snapshot().await?;
+    let items = item_changes(&mut transaction, edits, &targets).await;
+    transaction.rollback_with(items).await
+}
+
+/// Appends an event to the audit log under a version of its own; returns the version.
+pub(super) async fn record_event(
+    pool: &Pool,
+    author: Author<'_>,
+    event: &AuditEvent,
+) -> Result<u64, DatabaseError> {
+    check_name("by", author.by, ID_BYTES_MAX)?;
+    check_name("action", &event.action, WORD_BYTES_MAX)?;
+    check_name("kind", &event.kind, WORD_BYTES_MAX)?;
+    check_text("subject", &event.subject, SUBJECT_BYTES_MAX)?;
+    if ItemKind::parse(&event.kind).is_some() {
+        return Err(DatabaseError::value("kind", ValueError::NotAllowed));
+    }
+    let entry = NewEntry {
+        action: &event.action,
+        kind: &event.kind,
+        subject: event.subject.clone(),
+        before: json_text(event.before.as_ref()),
+        after: json_text(event.after.as_ref()),
+    };
+    check_text("before", &entry.before, STATE_BYTES_MAX)?;
+    check_text("after", &entry.after, STATE_BYTES_MAX)?;
+    let mut transaction = pool.begin_write().await?;
+    let version = version::increment(&mut transaction).await?;
+    audit::append(&mut transaction, author.by, author.at_micros, version, &[entry]).await?;
+    commit_and_notify(transaction).await?;
+    Ok(version)
+}
+
+/// The state that an edit wants, normalized to the form in which it is stored.
+struct Target {
+    id: ItemId,
+    item: Option<Item>,
+}
+
+fn targets(edits: &[ItemEdit]) -> Result<Vec<Target>, DatabaseError> {
     let mut seen = HashSet::new();
-    let mut wanted = Vec::with_capacity(edits.len());
+    let mut targets = Vec::with_capacity(edits.len());
     for edit in edits {
         let id = edit.id();
         let item = match &edit.write {
-            ItemWrite::Put(item) => Some(Item::from_cells(id.kind(), item.cells()?)?),
+            ItemWrite::Put(item) => Some(row::item(id.kind(), row::columns(item)?)?),
             ItemWrite::Delete(id) => {
                 Table::of(id.kind()).check_id(id)?;
                 None
@@ -264,162 +208,143 @@ fn wanted(edits: &[ItemEdit]) -> Result<Vec<(ItemId, Option<Item>)>, DatabaseErr
         if !seen.insert(id.clone()) {
             return Err(DatabaseError::DuplicateItem { id });
         }
-        wanted.push((id, item));
+        targets.push(Target { id, item });
     }
-    Ok(wanted)
+    Ok(targets)
 }
 
-async fn differences(
+/// Checks the preconditions, and returns the items that would change.
+async fn item_changes(
     transaction: &mut Transaction,
     edits: &[ItemEdit],
-    wanted: &[(ItemId, Option<Item>)],
+    targets: &[Target],
 ) -> Result<Vec<ItemChange>, DatabaseError> {
-    let ids: Vec<&ItemId> = wanted.iter().map(|(id, _)| id).collect();
-    let mut stored = transaction.find(&ids).await?;
-    let mut differences = Vec::new();
-    for (edit, (id, after)) in edits.iter().zip(wanted) {
+    let ids: Vec<&ItemId> = targets.iter().map(|target| &target.id).collect();
+    let mut stored = list::find(transaction, &ids).await?;
+    let mut changes = Vec::new();
+    for (edit, Target { id, item: after }) in edits.iter().zip(targets) {
         let before = stored.remove(id);
         let found = before.as_ref().map(|stored| stored.version);
-        if !edit.precondition.is_met(found) {
+        if !edit.precondition.holds(found) {
             return Err(DatabaseError::Conflict { id: id.clone(), found });
         }
         if before.as_ref().map(|stored| &stored.item) != after.as_ref() {
-            differences.push(ItemChange { id: id.clone(), before, after: after.clone() });
+            changes.push(ItemChange { id: id.clone(), before, after: after.clone() });
         }
     }
-    Ok(differences)
+    Ok(changes)
 }
 
-fn entry(difference: &ItemChange) -> Result<Entry<'static>, DatabaseError> {
-    let ItemChange { id, before, after } = difference;
+fn audit_entry(change: &ItemChange) -> Result<NewEntry<'static>, DatabaseError> {
+    let ItemChange { id, before, after } = change;
     let before = before.as_ref().map(|stored| &stored.item);
     let action = match (before, after) {
         (None, _) => "create",
         (_, None) => "delete",
         _ => "update",
     };
-    let mut told = after.as_ref().map(Item::told).transpose()?;
-    if let (Some(Item::Key(before)), Some(Item::Key(after)), Some(told)) = (before, after, &mut told)
+    let mut after_json = after.as_ref().map(row::audit_json).transpose()?;
+    if let (Some(Item::Key(before)), Some(Item::Key(after)), Some(json)) = (before, after, &mut after_json)
         && before.hash != after.hash
     {
-        told["secret"] = "changed".into();
+        json["secret"] = "changed".into();
     }
-    let text = |state: Option<Json>| state.map(|state| state.to_string()).unwrap_or_default();
-    Ok(Entry {
+    Ok(NewEntry {
         action,
         kind: id.kind().as_str(),
         subject: id.to_string(),
-        before: text(before.map(Item::told).transpose()?),
-        after: text(told),
+        before: json_text(before.map(row::audit_json).transpose()?.as_ref()),
+        after: json_text(after_json.as_ref()),
     })
 }
 
-/// A row that is to be written, with its four columns that are no part of the item.
+fn json_text(state: Option<&Json>) -> String {
+    state.map(Json::to_string).unwrap_or_default()
+}
+
+/// Writes the changed items of one kind. The row lock of the version excludes other writers.
+async fn write(
+    transaction: &mut Transaction,
+    kind: ItemKind,
+    author: Author<'_>,
+    version: u64,
+    changes: &[ItemChange],
+) -> Result<(), DatabaseError> {
+    let (mut deleted, mut created, mut replaced) = (Vec::new(), Vec::new(), Vec::new());
+    let mut of_kind: Vec<&ItemChange> = changes.iter().filter(|change| change.id.kind() == kind).collect();
+    // Batches of usage lock rows in the same order, which avoids deadlocks.
+    of_kind.sort_unstable_by_key(|change| &change.id);
+    for change in of_kind {
+        let Some(item) = &change.after else {
+            deleted.push(&change.id);
+            continue;
+        };
+        let row = NewRow::new(change, item, author, version)?;
+        if change.before.is_some() { replaced.push(row) } else { created.push(row) }
+    }
+    let table = Table::of(kind);
+    for ids in deleted.chunks(CHUNK_ROWS) {
+        let mut query = Query::new("DELETE FROM ");
+        query.push(table.name);
+        table.push_where(&mut query, ids);
+        transaction.execute(&query).await?;
+    }
+    // Plain INSERT for new items: MySQL's upsert would replace another row with the same unique value.
+    insert(transaction, table, &created, false).await?;
+    insert(transaction, table, &replaced, true).await
+}
+
+async fn insert(
+    transaction: &mut Transaction,
+    table: &Table,
+    rows: &[NewRow<'_>],
+    replace: bool,
+) -> Result<(), DatabaseError> {
+    for piece in chunks(rows, |row| row.columns.iter().map(ColumnValue::weight).sum()) {
+        let mut query = table.insert(piece.iter().map(NewRow::values));
+        if replace {
+            table.push_replace(&mut query, transaction.engine());
+        }
+        transaction.execute(&query).await?;
+    }
+    Ok(())
+}
+
+/// A row to be written: the columns of the item, then the four common columns.
 struct NewRow<'a> {
-    cells: Vec<Cell>,
+    columns: Vec<ColumnValue>,
     created_by: &'a str,
     times_and_version: [i64; 3],
 }
 
 impl<'a> NewRow<'a> {
-    fn of(
-        difference: &'a ItemChange,
+    fn new(
+        change: &'a ItemChange,
         item: &Item,
-        (by, at_micros, version): (&'a str, u64, u64),
+        author: Author<'a>,
+        version: u64,
     ) -> Result<Self, DatabaseError> {
-        let (created_by, created_at) = match &difference.before {
+        let (created_by, created_at) = match &change.before {
             Some(before) => (&*before.created_by, before.created_at_micros),
-            None => (by, at_micros),
+            None => (author.by, author.at_micros),
         };
         let times_and_version =
-            [signed(created_at, "created_at")?, signed(at_micros, "at")?, signed(version, "version")?];
-        Ok(NewRow { cells: item.cells()?, created_by, times_and_version })
+            [to_i64(created_at, "created_at")?, to_i64(author.at_micros, "at")?, to_i64(version, "version")?];
+        Ok(NewRow { columns: row::columns(item)?, created_by, times_and_version })
     }
 
     fn values(&self) -> Vec<Value<'_>> {
-        let mut values: Vec<Value<'_>> = self.cells.iter().map(Cell::value).collect();
+        let mut values: Vec<Value<'_>> = self.columns.iter().map(ColumnValue::value).collect();
         values.push(Value::Text(self.created_by));
         values.extend(self.times_and_version.map(Value::Int));
         values
     }
 }
 
-impl Transaction {
-    /// Writes what differs in one table. Nobody else writes there until we are done.
-    async fn write(
-        &mut self,
-        kind: ItemKind,
-        by: &str,
-        at_micros: u64,
-        version: u64,
-        differences: &[ItemChange],
-    ) -> Result<(), DatabaseError> {
-        let (mut gone, mut new, mut others) = (Vec::new(), Vec::new(), Vec::new());
-        let mut of_kind: Vec<&ItemChange> = differences.iter().filter(|one| one.id.kind() == kind).collect();
-        // The order in which usage is written too, so that neither waits for the other in a circle.
-        of_kind.sort_unstable_by_key(|difference| &difference.id);
-        for difference in of_kind {
-            let Some(item) = &difference.after else {
-                gone.push(&difference.id);
-                continue;
-            };
-            let row = NewRow::of(difference, item, (by, at_micros, version))?;
-            if difference.before.is_some() { others.push(row) } else { new.push(row) }
-        }
-        let table = Table::of(kind);
-        for ids in gone.chunks(CHUNK_ROWS) {
-            let mut query = Query::new("DELETE FROM ");
-            query.push(table.name);
-            table.push_where(&mut query, ids);
-            self.execute(&query).await?;
-        }
-        // Not one statement for both: MySQL would replace another row that has the same unique value.
-        self.put(table, &new, false).await?;
-        self.put(table, &others, true).await
+/// Commits, and notifies listeners on PostgreSQL.
+async fn commit_and_notify(mut transaction: Transaction) -> Result<(), DatabaseError> {
+    if transaction.engine() == Engine::Postgres {
+        transaction.execute(&Query::with("SELECT pg_notify(?, '')", [Value::Text(CHANNEL)])).await?;
     }
-
-    async fn put(
-        &mut self,
-        table: &Table,
-        rows: &[NewRow<'_>],
-        is_replacing: bool,
-    ) -> Result<(), DatabaseError> {
-        for piece in chunks(rows, |row| row.cells.iter().map(Cell::weight).sum()) {
-            let mut query = table.insert(piece.iter().map(NewRow::values));
-            if is_replacing {
-                table.push_replacing(&mut query, self.engine());
-            }
-            self.execute(&query).await?;
-        }
-        Ok(())
-    }
-
-    /// The items with these ids that are there.
-    pub(super) async fn find(
-        &mut self,
-        ids: &[&ItemId],
-    ) -> Result<HashMap<ItemId, StoredItem>, DatabaseError> {
-        let mut found = HashMap::with_capacity(ids.len());
-        for kind in ItemKind::ALL {
-            let of_kind: Vec<&ItemId> = ids.iter().copied().filter(|id| id.kind() == kind).collect();
-            let table = Table::of(kind);
-            for piece in of_kind.chunks(CHUNK_ROWS) {
-                let mut query = table.select();
-                table.push_where(&mut query, piece);
-                for row in &self.rows(&query).await? {
-                    let stored = StoredItem::read(kind, row)?;
-                    found.insert(stored.id(), stored);
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    /// Makes a change final, and tells who listens.
-    async fn commit_and_notify(mut self) -> Result<(), DatabaseError> {
-        if self.engine() == Engine::Postgres {
-            self.execute(&Query::with("SELECT pg_notify(?, '')", [Value::Text(CHANNEL)])).await?;
-        }
-        self.commit().await
-    }
+    transaction.commit().await
 }

@@ -1,81 +1,79 @@
-//! Following the changes of others: what has changed since a version.
+//! What has changed since a version, read from the audit log.
 
 use std::collections::{HashMap, HashSet};
 
-use super::Database;
-use super::audit::AuditEntry;
-use super::engine::{Transaction, signed, unsigned};
+use super::audit::{self, AuditEntry};
+use super::engine::{Pool, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
-use super::items::{ItemId, ItemKind, StoredItem};
+use super::items::{ItemId, ItemKind, StoredItem, list};
 use super::query::{Query, Value};
+use super::version;
 
-/// The most entries of the trail that are followed one by one.
-const FOLLOWED_MAX: usize = 10_000;
+/// With more audit entries than this, reloading everything is cheaper.
+const ENTRIES_MAX: usize = 10_000;
+const TABLE: &str = "admin_audit";
 
 /// What has changed since a version.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changes {
     /// Nothing.
     Unchanged,
-    /// These.
+    /// These items and events.
     Changed {
-        /// The version that is now.
+        /// The current version.
         version: u64,
-        /// Items that were changed, each once, as they are now; nothing for those that are gone.
+        /// Each changed item once, in its current state; `None` if it was deleted.
         items: Vec<(ItemId, Option<StoredItem>)>,
-        /// What was done besides, oldest first.
+        /// Events, oldest first.
         events: Vec<AuditEntry>,
     },
-    /// More than is worth telling, or it cannot be told: the trail does not reach back that far, or the database has gone
-    /// back behind that version. Load everything.
+    /// There are too many changes, the audit log does not reach back to the version, or the database is at an earlier version
+    /// (a backup was restored). Load the whole configuration.
     ReloadRequired,
 }
 
-impl Database {
-    /// What has changed since a version, from the audit trail; the items as they are now, all at one version.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, or somebody else has written what cannot be read.
-    pub async fn changes_since(&self, version: u64) -> Result<Changes, DatabaseError> {
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let now = transaction.config_version().await?;
-        let changes = match now.checked_sub(version) {
-            Some(0) => Ok(Changes::Unchanged),
-            None => Ok(Changes::ReloadRequired),
-            Some(count) => transaction.changes(version, now, count).await,
-        };
-        transaction.end_with(changes).await
-    }
+pub(super) async fn since(pool: &Pool, since: u64) -> Result<Changes, DatabaseError> {
+    let mut transaction = pool.begin_snapshot().await?;
+    let current = version::current(&mut transaction).await?;
+    let changes = match current.checked_sub(since) {
+        Some(0) => Ok(Changes::Unchanged),
+        None => Ok(Changes::ReloadRequired),
+        Some(count) => read(&mut transaction, since, current, count).await,
+    };
+    transaction.rollback_with(changes).await
 }
 
-impl Transaction {
-    async fn changes(&mut self, version: u64, now: u64, count: u64) -> Result<Changes, DatabaseError> {
-        const WHAT: &str = "admin_audit";
-        let since = signed(version, "version")?;
-        let limit = i64::try_from(FOLLOWED_MAX + 1).unwrap_or(i64::MAX);
-        let mut query = Query::new("SELECT version, kind, subject FROM admin_audit WHERE version > ");
-        query.bind(Value::Int(since)).push(" ORDER BY version LIMIT ").bind(Value::Int(limit));
-        let rows = self.rows(&query).await?;
-        let (mut versions, mut seen, mut ids) = (HashSet::new(), HashSet::new(), Vec::new());
-        for row in &rows {
-            versions.insert(unsigned::<u64>(row.int(0)?, WHAT)?);
-            let Some(kind) = ItemKind::parse(&row.text(1, WHAT)?) else { continue };
-            let id = ItemId::parse(kind, &row.text(2, WHAT)?);
-            let id = id.ok_or(DatabaseError::Corrupt { what: WHAT })?;
-            if seen.insert(id.clone()) {
-                ids.push(id);
-            }
+async fn read(
+    transaction: &mut Transaction,
+    since: u64,
+    current: u64,
+    version_count: u64,
+) -> Result<Changes, DatabaseError> {
+    let since = to_i64(since, "version")?;
+    let limit = i64::try_from(ENTRIES_MAX + 1).unwrap_or(i64::MAX);
+    let mut query = Query::new("SELECT version, kind, subject FROM admin_audit WHERE version > ");
+    query.bind(Value::Int(since)).push(" ORDER BY version LIMIT ").bind(Value::Int(limit));
+    let rows = transaction.rows(&query).await?;
+    let (mut versions, mut seen, mut ids) = (HashSet::new(), HashSet::new(), Vec::new());
+    for row in &rows {
+        versions.insert(from_i64::<u64>(row.int(0)?, TABLE)?);
+        let Some(kind) = ItemKind::parse(&row.text(1, TABLE)?) else { continue };
+        let id = ItemId::parse(kind, &row.text(2, TABLE)?);
+        let id = id.ok_or(DatabaseError::Corrupt { what: TABLE })?;
+        if seen.insert(id.clone()) {
+            ids.push(id);
         }
-        // Every version has an entry, unless the trail was cut.
-        if rows.len() > FOLLOWED_MAX || versions.len() as u64 != count {
-            return Ok(Changes::ReloadRequired);
-        }
-        let events = self.events_since(since, limit).await?;
-        let mut found: HashMap<ItemId, StoredItem> = self.find(&ids.iter().collect::<Vec<_>>()).await?;
-        let items = ids.into_iter().map(|id| {
-            let stored = found.remove(&id);
-            (id, stored)
-        });
-        Ok(Changes::Changed { version: now, items: items.collect(), events })
     }
+    // Every version has at least one entry, unless the log was truncated.
+    if rows.len() > ENTRIES_MAX || versions.len() as u64 != version_count {
+        return Ok(Changes::ReloadRequired);
+    }
+    let events = audit::events_since(transaction, since, limit).await?;
+    let mut found: HashMap<ItemId, StoredItem> =
+        list::find(transaction, &ids.iter().collect::<Vec<_>>()).await?;
+    let items = ids.into_iter().map(|id| {
+        let stored = found.remove(&id);
+        (id, stored)
+    });
+    Ok(Changes::Changed { version: current, items: items.collect(), events })
 }

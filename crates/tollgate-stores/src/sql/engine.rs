@@ -1,11 +1,10 @@
-//! Three drivers behind one door: transactions, rows and values that are the same on every engine.
+//! Connection pools, transactions and rows, with the same interface on every engine.
 //!
-//! An enum over typed pools rather than `sqlx::Any`, whose placeholders and types differ between engines all the same.
+//! An enum over the typed pools of `sqlx`. `sqlx::Any` would not help: placeholders and column types still differ.
 //!
-//! Nor `sqlx::Transaction`: a future that waits for a database may be dropped at any `await`, when a client goes away or time
-//! runs out, and the drivers do not know then what they were waiting for. On MySQL such a connection goes back to the pool
-//! out of step, or with the transaction still open. Here a transaction that has not come to its end takes its connection with
-//! it, and the server undoes what was not final.
+//! `sqlx::Transaction` is not used either. Its future may be dropped at any `await` (a client disconnects, a timeout fires), and
+//! on MySQL the connection can then return to the pool with the transaction still open. [`Transaction`] closes its connection
+//! unless it was committed or rolled back, so the server discards the unfinished work.
 
 mod mysql;
 mod postgres;
@@ -22,15 +21,14 @@ use sqlx::sqlite::{Sqlite, SqlitePool, SqliteRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
 use super::error::{DatabaseError, ValueError};
-use super::items::table::{Cell, Form};
 use super::query::{Query, Value};
 use super::settings::{Engine, Options, SqlSettings};
 
 /// Connections to one database.
 #[derive(Clone)]
 pub(super) struct Pool {
-    engine: Pools,
-    /// How long we wait for an answer. Longer than the server may take: it can say more about what is wrong.
+    pools: Pools,
+    /// Client-side timeout of a statement. Longer than the server's own timeout, whose error says more.
     deadline: Duration,
 }
 
@@ -41,7 +39,7 @@ enum Pools {
     MySql(MySqlPool),
 }
 
-/// A transaction. Dropped before its end it is undone, and its connection closed.
+/// A transaction. Closes its connection when dropped before [`commit`](Self::commit) or [`rollback`](Self::rollback).
 pub(super) struct Transaction {
     connection: Connection,
     deadline: Duration,
@@ -54,14 +52,14 @@ enum Connection {
     MySql(PoolConnection<MySql>),
 }
 
-/// What a query found.
+/// A row of a result.
 pub(super) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
     MySql(MySqlRow),
 }
 
-/// A query with its values. Texts are sent as `$text` makes them.
+/// A query with its values bound. `$text` converts a text for the driver.
 macro_rules! bound {
     ($sql:expr, $values:expr, $text:ident) => {{
         let mut query = sqlx::query($sql);
@@ -80,18 +78,18 @@ macro_rules! bound {
 
 impl Pool {
     pub(super) async fn connect(settings: &SqlSettings) -> Result<Self, DatabaseError> {
-        let engine = match settings.options() {
+        let pools = match settings.options() {
             Options::Sqlite(path) => Pools::Sqlite(sqlite::connect(settings, path).await?),
             Options::Postgres(options) => Pools::Postgres(postgres::connect(settings, options).await?),
             Options::MySql(options) => Pools::MySql(mysql::connect(settings, options).await?),
         };
         let deadline = settings.statement_timeout.saturating_add(settings.connect_timeout);
-        Ok(Pool { engine, deadline })
+        Ok(Pool { pools, deadline })
     }
 
-    /// A transaction that sees one state of everything, and changes nothing.
+    /// Begins a read-only transaction on a consistent snapshot.
     pub(super) async fn begin_snapshot(&self) -> Result<Transaction, DatabaseError> {
-        self.begin(match self.engine {
+        self.begin(match self.pools {
             Pools::Sqlite(_) => "BEGIN DEFERRED",
             Pools::Postgres(_) => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
             Pools::MySql(_) => "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
@@ -99,9 +97,9 @@ impl Pool {
         .await
     }
 
-    /// A transaction that writes. SQLite lets in one at a time, from its very start.
+    /// Begins a transaction that writes. On SQLite it takes the write lock at once.
     pub(super) async fn begin_write(&self) -> Result<Transaction, DatabaseError> {
-        self.begin(match self.engine {
+        self.begin(match self.pools {
             Pools::Sqlite(_) => "BEGIN IMMEDIATE",
             Pools::Postgres(_) => "BEGIN ISOLATION LEVEL READ COMMITTED",
             Pools::MySql(_) => "START TRANSACTION",
@@ -110,18 +108,18 @@ impl Pool {
     }
 
     async fn begin(&self, sql: &'static str) -> Result<Transaction, DatabaseError> {
-        let connection = match &self.engine {
+        let connection = match &self.pools {
             Pools::Sqlite(pool) => Connection::Sqlite(pool.acquire().await?),
             Pools::Postgres(pool) => Connection::Postgres(pool.acquire().await?),
             Pools::MySql(pool) => Connection::MySql(pool.acquire().await?),
         };
         let mut transaction = Transaction { connection, deadline: self.deadline, has_ended: false };
-        transaction.script(sql).await?;
+        transaction.execute_script(sql).await?;
         Ok(transaction)
     }
 
     pub(super) async fn close(&self) {
-        match &self.engine {
+        match &self.pools {
             Pools::Sqlite(pool) => pool.close().await,
             Pools::Postgres(pool) => pool.close().await,
             Pools::MySql(pool) => pool.close().await,
@@ -138,90 +136,89 @@ impl Transaction {
         }
     }
 
-    /// Runs a statement; how many rows it has changed.
+    /// Runs a statement; returns the number of affected rows.
     pub(super) async fn execute(&mut self, query: &Query<'_>) -> Result<u64, DatabaseError> {
         query.check()?;
         let values = &query.values;
         Ok(match &mut self.connection {
             Connection::Sqlite(on) => {
                 let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
-                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
+                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
             Connection::Postgres(on) => {
                 let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
-                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
+                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
             Connection::MySql(on) => {
                 let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
-                within(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
+                with_deadline(self.deadline, bound.execute(&mut **on)).await?.rows_affected()
             }
         })
     }
 
-    /// Runs a query; all rows.
+    /// Runs a query; returns all rows.
     pub(super) async fn rows(&mut self, query: &Query<'_>) -> Result<Vec<Row>, DatabaseError> {
         query.check()?;
         let values = &query.values;
         Ok(match &mut self.connection {
             Connection::Sqlite(on) => {
                 let bound = bound!(AssertSqlSafe(query.text.clone()), values, to_owned);
-                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
+                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Sqlite).collect()
             }
             Connection::Postgres(on) => {
                 let bound = bound!(AssertSqlSafe(query.numbered()), values, to_owned);
-                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
+                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::Postgres).collect()
             }
             Connection::MySql(on) => {
                 let bound = bound!(AssertSqlSafe(query.text.clone()), values, as_bytes);
-                let rows = within(self.deadline, bound.fetch_all(&mut **on)).await?;
+                let rows = with_deadline(self.deadline, bound.fetch_all(&mut **on)).await?;
                 rows.into_iter().map(Row::MySql).collect()
             }
         })
     }
 
-    /// Runs a query; its first row.
+    /// Runs a query; returns the first row.
     pub(super) async fn row(&mut self, query: &Query<'_>) -> Result<Option<Row>, DatabaseError> {
         Ok(self.rows(query).await?.into_iter().next())
     }
 
-    /// Runs statements of our own, several at once, without values.
-    pub(super) async fn script(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
+    /// Runs one or more statements without values.
+    pub(super) async fn execute_script(&mut self, sql: impl Into<String>) -> Result<(), sqlx::Error> {
         let script = sqlx::raw_sql(AssertSqlSafe(sql.into()));
         match &mut self.connection {
-            Connection::Sqlite(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
-            Connection::Postgres(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
-            Connection::MySql(on) => within(self.deadline, script.execute(&mut **on)).await.map(drop),
+            Connection::Sqlite(on) => with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop),
+            Connection::Postgres(on) => {
+                with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop)
+            }
+            Connection::MySql(on) => with_deadline(self.deadline, script.execute(&mut **on)).await.map(drop),
         }
     }
 
-    /// Lets what follows take its time, and closes the connection at the end, whatever it is.
-    pub(super) fn take_time(&mut self) {
+    /// Removes the client-side timeout, and closes the connection when the transaction ends, however it ends.
+    pub(super) fn disable_deadline(&mut self) {
         self.deadline = Duration::MAX;
         self.connection.close_on_drop();
     }
 
-    /// Ends a transaction that has changed nothing, or whose changes are to be undone.
-    pub(super) async fn end(mut self) -> Result<(), DatabaseError> {
-        self.script("ROLLBACK").await?;
+    pub(super) async fn rollback(mut self) -> Result<(), DatabaseError> {
+        self.execute_script("ROLLBACK").await?;
         self.has_ended = true;
         Ok(())
     }
 
-    /// Ends a transaction that was to change nothing, or that has come to nothing; the answer. A connection on which a
-    /// question went wrong is not asked again.
-    pub(super) async fn end_with<T>(self, answer: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
-        if let Ok(_) | Err(DatabaseError::Conflict { .. }) = &answer {
-            let ended = self.end().await;
-            return answer.and_then(|answer| ended.map(|()| answer));
+    /// Rolls back and returns `result`. After an error other than a conflict the connection is closed instead of reused.
+    pub(super) async fn rollback_with<T>(self, result: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
+        if let Ok(_) | Err(DatabaseError::Conflict { .. }) = &result {
+            let rolled_back = self.rollback().await;
+            return result.and_then(|value| rolled_back.map(|()| value));
         }
-        answer
+        result
     }
 
-    /// Makes the changes final.
     pub(super) async fn commit(mut self) -> Result<(), DatabaseError> {
-        self.script("COMMIT").await.map_err(DatabaseError::committing)?;
+        self.execute_script("COMMIT").await.map_err(DatabaseError::from_commit)?;
         self.has_ended = true;
         Ok(())
     }
@@ -288,26 +285,17 @@ impl Row {
             Row::MySql(row) => row.try_get(column)?,
         })
     }
-
-    /// What a column of a table of items holds.
-    pub(super) fn cell(&self, column: usize, form: Form, what: &'static str) -> Result<Cell, DatabaseError> {
-        Ok(match form {
-            Form::Int => Cell::Int(self.maybe_int(column)?),
-            Form::Text(_) => Cell::Text(self.maybe_text(column, what)?),
-            Form::Bytes => Cell::Bytes(self.bytes(column)?),
-        })
-    }
 }
 
 impl fmt::Debug for Pool {
-    /// The driver's own shows the password.
+    /// The driver's own `Debug` prints the password.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Pool").finish_non_exhaustive()
     }
 }
 
-/// What a database answers, if it does so in time.
-pub(super) async fn within<T>(
+/// Waits for a driver's future for at most `deadline`.
+pub(super) async fn with_deadline<T>(
     deadline: Duration,
     answer: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, sqlx::Error> {
@@ -315,12 +303,12 @@ pub(super) async fn within<T>(
     answer.unwrap_or_else(|_| Err(sqlx::Error::Io(io::ErrorKind::TimedOut.into())))
 }
 
-/// A number as databases keep it.
-pub(super) fn signed(number: u64, field: &'static str) -> Result<i64, DatabaseError> {
+/// Converts to the signed integers of SQL.
+pub(super) fn to_i64(number: u64, field: &'static str) -> Result<i64, DatabaseError> {
     i64::try_from(number).map_err(|_| DatabaseError::value(field, ValueError::TooLarge))
 }
 
-/// A number from a database that cannot be negative, or too large for its type.
-pub(super) fn unsigned<T: TryFrom<i64>>(number: i64, what: &'static str) -> Result<T, DatabaseError> {
+/// Converts from the signed integers of SQL. A value out of range means that the row is corrupt.
+pub(super) fn from_i64<T: TryFrom<i64>>(number: i64, what: &'static str) -> Result<T, DatabaseError> {
     T::try_from(number).map_err(|_| DatabaseError::Corrupt { what })
 }

@@ -1,4 +1,4 @@
-//! Why a database did not do what it was asked.
+//! Errors of the configuration database.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,229 +9,228 @@ use sqlx::mysql::MySqlDatabaseError;
 use super::items::ItemId;
 use super::settings::UrlError;
 
-/// Why a database did not do what it was asked.
+/// Why a database operation failed.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum DatabaseError {
-    /// The URL names no database that we could use.
-    #[error("the database URL is wrong: {0}")]
+    /// The URL is invalid. Correct it.
+    #[error("invalid database URL: {0}")]
     Url(#[from] UrlError),
-    /// No connection can be made. Another attempt may succeed.
-    #[error("{place} cannot be reached: {cause}")]
+    /// No connection could be established. A retry may succeed.
+    #[error("{database} is unreachable: {cause}")]
     Unreachable {
-        /// Which database, without login.
-        place: String,
-        /// Why not.
+        /// The database, without credentials.
+        database: String,
+        /// The driver's error.
         cause: sqlx::Error,
     },
-    /// The server answers, and does not let us in: login or name of the database are wrong. Or the file is no database.
-    #[error("{place} cannot be used: {cause}")]
+    /// The server rejected the credentials or the database name, or the file is not a SQLite database.
+    #[error("{database} rejected the connection: {cause}")]
     Denied {
-        /// Which database, without login.
-        place: String,
-        /// What the server says.
+        /// The database, without credentials.
+        database: String,
+        /// The server's error.
         cause: sqlx::Error,
     },
-    /// The file of a SQLite database can be neither opened nor made.
-    #[error("{place} cannot be opened or made: {cause}")]
+    /// The file of a SQLite database can be neither opened nor created.
+    #[error("{database} cannot be opened or created: {cause}")]
     File {
-        /// Which file.
-        place: String,
-        /// Why not.
+        /// The file.
+        database: String,
+        /// The error of the file system.
         cause: std::io::Error,
     },
-    /// The server lacks what we rely on.
-    #[error("{place} is version {version}: at least {needed} is needed")]
+    /// The server is older than the supported versions.
+    #[error("{database} has version {version}; {required} or later is required")]
     ServerTooOld {
-        /// Which database.
-        place: String,
-        /// Its version, in its own words.
+        /// The database, without credentials.
+        database: String,
+        /// The version that the server reports.
         version: String,
-        /// The oldest that will do.
-        needed: &'static str,
+        /// The oldest supported version.
+        required: &'static str,
     },
-    /// The database keeps text in an encoding that cannot hold every name.
-    #[error("{place} keeps text as {encoding}: make one that keeps it as UTF8")]
+    /// The database does not store text as UTF-8.
+    #[error("{database} has the encoding {encoding}; create it with ENCODING 'UTF8'")]
     Encoding {
-        /// Which database.
-        place: String,
+        /// The database, without credentials.
+        database: String,
         /// Its encoding.
         encoding: String,
     },
-    /// A later tollgate has changed the schema: this one must not touch it.
+    /// A newer tollgate has migrated the schema. Upgrade this node.
     #[error(
-        "the database has schema {found}, and this tollgate knows schemas up to {known}: use the newer tollgate"
+        "the database has schema version {found}, this tollgate supports up to {known}; upgrade tollgate"
     )]
     SchemaTooNew {
-        /// The schema of the database.
+        /// The schema version of the database.
         found: u64,
-        /// The last schema that this program knows.
+        /// The latest schema version known to this program.
         known: u64,
     },
-    /// Another node is changing the schema, and has been for long. Another attempt may succeed.
-    #[error("another node has been changing the schema for {waited:?}")]
+    /// Another node holds the migration lock. A retry may succeed.
+    #[error("another node has been migrating the schema for {waited:?}")]
     MigrationLocked {
-        /// How long we have waited.
+        /// How long this node waited for the lock.
         waited: Duration,
     },
-    /// A migration failed. Where schemas change in a transaction nothing has changed; MySQL may have made some of the
-    /// tables, and another attempt goes on from there.
+    /// A migration failed. PostgreSQL and SQLite have rolled it back; MySQL may keep some of the tables, and a retry continues
+    /// from there.
     #[error("migration {number} ({name}) failed: {cause}")]
     Migration {
         /// Its number.
         number: u64,
         /// Its name.
         name: &'static str,
-        /// What the database says.
+        /// The database's error.
         cause: sqlx::Error,
     },
-    /// A value cannot be stored. Nothing has changed.
-    #[error("{field} {problem}")]
+    /// A value cannot be stored. Nothing was changed.
+    #[error("{field} {reason}")]
     Value {
-        /// Which value.
+        /// The field.
         field: Cow<'static, str>,
-        /// What is wrong with it.
-        problem: ValueError,
+        /// Why it was rejected.
+        reason: ValueError,
     },
-    /// An item is not what was expected: somebody else was quicker. Nothing has changed.
-    #[error("{} {:?} {}", id.kind().as_str(), id.to_string(), found_as_text(*.found))]
+    /// A precondition failed: the item was changed concurrently, or does not exist. Nothing was changed.
+    #[error("{} {:?} {}", id.kind().as_str(), id.to_string(), found_text(*.found))]
     Conflict {
-        /// Which item.
+        /// The item.
         id: ItemId,
-        /// The version that it has; nothing if it is not there.
+        /// Its current version; `None` if it does not exist.
         found: Option<u64>,
     },
-    /// The configuration is not at the version that a change was made for: somebody else was quicker. Nothing has changed.
+    /// The configuration is not at the expected version. Nothing was changed.
     #[error("the configuration is at version {found}")]
     VersionConflict {
-        /// The version that it has.
+        /// The current version.
         found: u64,
     },
-    /// One change names an item twice. Nothing has changed.
-    #[error("{} {:?} is changed twice at once", id.kind().as_str(), id.to_string())]
+    /// One change contains two edits of the same item. Nothing was changed.
+    #[error("{} {:?} occurs twice in one change", id.kind().as_str(), id.to_string())]
     DuplicateItem {
-        /// Which item.
+        /// The item.
         id: ItemId,
     },
-    /// A constraint of the schema forbids the change. Nothing has changed.
-    #[error("the database refuses the change: it violates {constraint}")]
+    /// The change violates a constraint of the schema. Nothing was changed.
+    #[error("the database rejected the change: it violates {constraint}")]
     Constraint {
-        /// Its name. What else the database says may repeat the row, and so the hash of a key.
+        /// The name of the constraint. The rest of the database's message is dropped: it may contain the hash of a key.
         constraint: String,
     },
-    /// A row cannot be understood: somebody else has written it.
-    #[error("{what} in the database cannot be read")]
+    /// A row was written by something other than tollgate and cannot be decoded.
+    #[error("the database contains an invalid row or value in {what}")]
     Corrupt {
-        /// Which table or column.
+        /// The table or column.
         what: &'static str,
     },
-    /// A query failed, or no connection was free in time. Nothing has changed.
-    #[error("the database cannot be asked: {}", in_words(.cause))]
+    /// A query failed, or no connection was free in time. Nothing was changed.
+    #[error("database query failed: {}", cause_text(.cause))]
     Query {
-        /// What the driver says.
+        /// The driver's error.
         cause: sqlx::Error,
     },
-    /// The connection broke when the change was to be made final: it may or may not have been made. Look before
-    /// another attempt.
-    #[error("whether the change was made is not known: {cause}")]
+    /// The connection broke during commit, so the change may or may not be in force. Read the item before a retry.
+    #[error("the connection broke during commit, the change may or may not be in force: {cause}")]
     OutcomeUnknown {
-        /// What the driver says.
+        /// The driver's error.
         cause: sqlx::Error,
     },
 }
 
-/// What is wrong with a value.
+/// Why a value was rejected.
 #[non_exhaustive]
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ValueError {
-    /// Nothing in it.
+    /// Empty where a text is required.
     #[error("must not be empty")]
     Empty,
-    /// Too many bytes.
+    /// Longer than its column.
     #[error("must be at most {max} bytes")]
     TooLong {
-        /// The most.
+        /// The maximum.
         max: usize,
     },
-    /// A NUL, which not every database can keep.
-    #[error("must not hold a NUL character")]
-    HoldsNul,
-    /// More than a database can count.
-    #[error("is too large a number")]
+    /// Contains a NUL character, which PostgreSQL cannot store.
+    #[error("must not contain a NUL character")]
+    ContainsNul,
+    /// Larger than a signed 64-bit integer.
+    #[error("is too large")]
     TooLarge,
-    /// A value of another type than it must have.
-    #[error("must be {needed}")]
+    /// Has the wrong type.
+    #[error("must be {expected}")]
     WrongType {
-        /// The type.
-        needed: &'static str,
+        /// The expected type.
+        expected: &'static str,
     },
-    /// A key or a value that has no meaning here.
-    #[error("has no meaning here")]
-    Meaningless,
+    /// An unknown key, or a value that does not apply here.
+    #[error("is not allowed here")]
+    NotAllowed,
 }
 
 impl From<sqlx::Error> for DatabaseError {
     fn from(cause: sqlx::Error) -> Self {
         match cause.as_database_error() {
-            Some(answer) if answer.kind() != ErrorKind::Other => {
-                DatabaseError::Constraint { constraint: constraint(answer) }
+            Some(error) if error.kind() != ErrorKind::Other => {
+                DatabaseError::Constraint { constraint: constraint_name(error) }
             }
             _ => DatabaseError::Query { cause },
         }
     }
 }
 
-/// A driver that waits for a server that is down tells only that it has waited.
-fn in_words(cause: &sqlx::Error) -> String {
+/// The driver reports only a timeout of the pool when the server is down.
+fn cause_text(cause: &sqlx::Error) -> String {
     match cause {
         sqlx::Error::PoolTimedOut => {
-            "no connection was to be had in time: the server is down or silent, or all connections are busy"
+            "timed out waiting for a connection: the server is down or unresponsive, or all connections are in use"
                 .to_owned()
         }
         cause => cause.to_string(),
     }
 }
 
-fn found_as_text(found: Option<u64>) -> String {
-    found.map_or_else(|| "is not there".to_owned(), |version| format!("is there, with version {version}"))
+fn found_text(found: Option<u64>) -> String {
+    found.map_or_else(|| "does not exist".to_owned(), |version| format!("exists with version {version}"))
 }
 
 impl DatabaseError {
-    /// Whether the database is not there, or was not in time: another attempt may succeed, and nothing is wrong with
-    /// what was asked.
+    /// Whether the database is down or did not answer in time, so that a retry may succeed.
     pub fn is_unreachable(&self) -> bool {
         match self {
             DatabaseError::Unreachable { .. } => true,
-            DatabaseError::Query { cause } | DatabaseError::OutcomeUnknown { cause } => is_away(cause),
+            DatabaseError::Query { cause } | DatabaseError::OutcomeUnknown { cause } => {
+                is_connection_error(cause)
+            }
             _ => false,
         }
     }
 
-    /// Whether the server ended it because it and another waited for each other. Nothing has changed.
+    /// Whether the server chose this transaction as the victim of a deadlock. Nothing was changed.
     pub(super) fn is_deadlock(&self) -> bool {
         let DatabaseError::Query { cause } = self else { return false };
-        let Some(answer) = cause.as_database_error() else { return false };
-        match answer.try_downcast_ref::<MySqlDatabaseError>() {
-            Some(answer) => answer.number() == 1213,
-            None => answer.code().as_deref() == Some("40P01"),
+        let Some(error) = cause.as_database_error() else { return false };
+        match error.try_downcast_ref::<MySqlDatabaseError>() {
+            Some(error) => error.number() == 1213,
+            None => error.code().as_deref() == Some("40P01"),
         }
     }
 
-    pub(super) fn value(field: impl Into<Cow<'static, str>>, problem: ValueError) -> Self {
-        DatabaseError::Value { field: field.into(), problem }
+    pub(super) fn value(field: impl Into<Cow<'static, str>>, reason: ValueError) -> Self {
+        DatabaseError::Value { field: field.into(), reason }
     }
 
-    /// When a connection could not be made.
-    pub(super) fn connecting(place: String, cause: sqlx::Error) -> Self {
+    pub(super) fn from_connect(database: String, cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() {
-            DatabaseError::Denied { place, cause }
+            DatabaseError::Denied { database, cause }
         } else {
-            DatabaseError::Unreachable { place, cause }
+            DatabaseError::Unreachable { database, cause }
         }
     }
 
-    /// When a commit failed: a server that says no has not made the change.
-    pub(super) fn committing(cause: sqlx::Error) -> Self {
+    /// An error reported by the server means that the commit did not happen.
+    pub(super) fn from_commit(cause: sqlx::Error) -> Self {
         if cause.as_database_error().is_some() {
             cause.into()
         } else {
@@ -240,12 +239,11 @@ impl DatabaseError {
     }
 }
 
-/// The name of the constraint. PostgreSQL tells it; SQLite says it last; MySQL puts it in quotes, behind a value that may be
-/// anything.
-fn constraint(answer: &dyn sqlx::error::DatabaseError) -> String {
-    let message = answer.message();
-    let name = match (answer.constraint(), message.rsplit_once("CONSTRAINT `"), message.rsplit_once("key '"))
-    {
+/// The name of the violated constraint. PostgreSQL has a field for it, MySQL quotes it after a value that may contain anything,
+/// SQLite ends its message with it.
+fn constraint_name(error: &dyn sqlx::error::DatabaseError) -> String {
+    let message = error.message();
+    let name = match (error.constraint(), message.rsplit_once("CONSTRAINT `"), message.rsplit_once("key '")) {
         (Some(name), _, _) => name,
         (_, Some((_, name)), _) => name.split('`').next().unwrap_or_default(),
         (_, _, Some((_, name))) => name.split('\'').next().unwrap_or_default(),
@@ -254,17 +252,17 @@ fn constraint(answer: &dyn sqlx::error::DatabaseError) -> String {
     name.to_owned()
 }
 
-/// Whether an error tells of a server that is not there, is going, or is just coming.
-fn is_away(cause: &sqlx::Error) -> bool {
-    let Some(answer) = cause.as_database_error() else {
+/// Whether the server is down, shutting down or starting up.
+fn is_connection_error(cause: &sqlx::Error) -> bool {
+    let Some(error) = cause.as_database_error() else {
         use sqlx::Error::{Io, PoolClosed, PoolTimedOut, Protocol, Tls, WorkerCrashed};
         return matches!(cause, Io(_) | Tls(_) | Protocol(_) | PoolTimedOut | PoolClosed | WorkerCrashed);
     };
-    if let Some(answer) = answer.try_downcast_ref::<MySqlDatabaseError>() {
-        // Too many connections; the server is shutting down; the connection was killed.
-        return [1040, 1053, 1927].contains(&answer.number());
+    if let Some(error) = error.try_downcast_ref::<MySqlDatabaseError>() {
+        // ER_CON_COUNT_ERROR, ER_SERVER_SHUTDOWN, ER_CONNECTION_KILLED.
+        return [1040, 1053, 1927].contains(&error.number());
     }
-    // PostgreSQL: class 08, connection exceptions; shut down, crashed, not yet started; too many connections.
-    let code = answer.code().unwrap_or_default();
+    // PostgreSQL: class 08 (connection exceptions); shutdown, crash, startup; too many connections.
+    let code = error.code().unwrap_or_default();
     code.len() == 5 && (code.starts_with("08") || ["57P01", "57P02", "57P03", "53300"].contains(&&*code))
 }

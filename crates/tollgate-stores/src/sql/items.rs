@@ -1,11 +1,13 @@
-//! What people configure, one thing at a time: rules, tiers, quotas, keys, blocks, and limits of users on endpoints.
+//! Items of the configuration: rules, tiers, quotas, API keys, blocks, and limits of users on endpoints.
 
 use std::fmt;
 
 use serde_json::{Map, Value as Json};
+use tollgate::accounts::AccountLimits;
 
 pub(super) mod list;
-mod row;
+pub(super) mod row;
+mod row_reader;
 mod rule_columns;
 pub(super) mod table;
 
@@ -16,22 +18,22 @@ pub enum ItemKind {
     Rule,
     /// A tier and its limits.
     Tier,
-    /// What is known of a user: the tier, numbers of their own.
+    /// The tier and limits of a user.
     Quota,
     /// An API key.
     Key,
-    /// Somebody who is refused outright.
+    /// A blocked client.
     Block,
-    /// Numbers for one user on one endpoint.
+    /// The limit of one user on one endpoint.
     Limit,
 }
 
 impl ItemKind {
-    /// All of them. Writers go through the tables in this order.
+    /// All kinds, in the order in which changes write and lock their tables.
     pub const ALL: [ItemKind; 6] =
         [ItemKind::Rule, ItemKind::Tier, ItemKind::Quota, ItemKind::Key, ItemKind::Block, ItemKind::Limit];
 
-    /// Its name in the audit trail.
+    /// Its name in the audit log.
     pub const fn as_str(self) -> &'static str {
         match self {
             ItemKind::Rule => "rule",
@@ -43,18 +45,18 @@ impl ItemKind {
         }
     }
 
-    /// The kind with this name.
+    /// Parses [`as_str`](Self::as_str).
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
-/// Who can be blocked.
+/// What a block matches.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockKind {
     /// An API key, by its id.
     ApiKey,
-    /// An address or a network, in its canonical text.
+    /// An IP address or network, in canonical form.
     Ip,
     /// A login name.
     Login,
@@ -65,7 +67,7 @@ pub enum BlockKind {
 }
 
 impl BlockKind {
-    /// All of them, in the order of their names.
+    /// All kinds, sorted by name.
     pub const ALL: [BlockKind; 5] =
         [BlockKind::ApiKey, BlockKind::Ip, BlockKind::Login, BlockKind::Tenant, BlockKind::User];
 
@@ -80,14 +82,14 @@ impl BlockKind {
         }
     }
 
-    /// The kind with this name.
+    /// Parses [`as_str`](Self::as_str).
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
     }
 }
 
-/// Which item. Printed as the audit trail tells it, without its kind: a name as it is, `user:alice` for a block,
-/// `["alice","/search"]` for a user's limit on an endpoint.
+/// The id of an item. Printed as in the audit log, without the kind: a plain name, `user:alice` for a block,
+/// `["alice","/search"]` for a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ItemId {
     /// A rule, by name.
@@ -100,16 +102,16 @@ pub enum ItemId {
     Key(String),
     /// A block.
     Block {
-        /// Of whom.
+        /// What it matches.
         kind: BlockKind,
-        /// Of which of them.
+        /// The blocked user, key, address and so on.
         subject: String,
     },
-    /// A limit.
+    /// A limit, by user and endpoint.
     Limit {
-        /// Of which user.
+        /// The user.
         user: String,
-        /// On which endpoint.
+        /// The endpoint.
         endpoint: String,
     },
 }
@@ -127,7 +129,7 @@ impl ItemId {
         }
     }
 
-    /// What was printed, read again.
+    /// Parses a printed id.
     pub fn parse(kind: ItemKind, text: &str) -> Option<Self> {
         let name = text.to_owned();
         Some(match kind {
@@ -146,8 +148,8 @@ impl ItemId {
         })
     }
 
-    /// The columns that name it.
-    pub(super) fn keys(&self) -> [Option<&str>; 2] {
+    /// The values of its primary key.
+    pub(super) fn key_values(&self) -> [Option<&str>; 2] {
         match self {
             ItemId::Rule(name) | ItemId::Tier(name) | ItemId::Quota(name) | ItemId::Key(name) => {
                 [Some(name), None]
@@ -191,7 +193,7 @@ pub enum Item {
 }
 
 impl Item {
-    /// Which item it is.
+    /// Its id.
     pub fn id(&self) -> ItemId {
         match self {
             Item::Rule(rule) => ItemId::Rule(rule.name.clone()),
@@ -206,8 +208,7 @@ impl Item {
     }
 }
 
-/// A rule as it was written. Whether it makes a rule is for the library to say; a key that `[[rules]]` does not have, or
-/// a value of a wrong type, is refused here too.
+/// A rule as written. Storing it rejects unknown keys and wrong types; the library validates the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleItem {
     /// Its name: 1 to 128 bytes.
@@ -216,74 +217,61 @@ pub struct RuleItem {
     pub body: Map<String, Json>,
 }
 
-/// A tier as it was written.
+/// A tier as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TierItem {
     /// Its name: 1 to 256 bytes.
     pub name: String,
-    /// What it is for, in words of people.
+    /// A free text.
     pub description: String,
     /// The keys of `[[tiers]]` in TOML, without `name`.
     pub body: Map<String, Json>,
 }
 
-/// Somebody's own numbers.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
-    /// Requests in a second.
-    pub requests_per_second: Option<u32>,
-    /// Requests in an hour.
-    pub requests_per_hour: Option<u32>,
-    /// Requests in a day.
-    pub requests_per_day: Option<u32>,
-    /// What may come at once.
-    pub burst: Option<u32>,
-}
-
-/// What is known of a user.
+/// The quota of a user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuotaItem {
     /// The user: 1 to 256 bytes.
     pub user: String,
     /// The user's tier.
     pub tier: Option<String>,
-    /// The user's own numbers; none per second.
-    pub numbers: Numbers,
+    /// The user's limits. Storing it rejects a limit per second.
+    pub limits: AccountLimits,
 }
 
 /// An API key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyItem {
-    /// Its public part: 1 to 64 bytes.
+    /// Its public id: 1 to 64 bytes.
     pub id: String,
-    /// The keyed hash of its text.
+    /// The keyed hash of the secret.
     pub hash: [u8; 32],
-    /// The hash of the text that it had before.
+    /// The hash of the previous secret, after a rotation.
     pub previous_hash: Option<[u8; 32]>,
-    /// Until when the text before is good, in microseconds since 1970. There is both or neither.
+    /// When the previous secret expires, in microseconds since 1970. Set if and only if `previous_hash` is.
     pub previous_until_micros: Option<u64>,
-    /// What people call it.
+    /// A display name.
     pub name: String,
-    /// Whose key it is.
+    /// The user that it belongs to.
     pub user: Option<String>,
-    /// Which tenant it is bound to.
+    /// The tenant that it belongs to.
     pub tenant: Option<String>,
-    /// The tier of who uses it.
+    /// The tier of its requests.
     pub tier: Option<String>,
-    /// What its holder may ask of tollgate itself.
+    /// What it may do as a caller of tollgate's API.
     pub scopes: Vec<String>,
-    /// Its own numbers.
-    pub numbers: Numbers,
-    /// When it ends, in microseconds since 1970.
+    /// Its limits.
+    pub limits: AccountLimits,
+    /// When it expires, in microseconds since 1970.
     pub expires_at_micros: Option<u64>,
     /// When it was revoked.
     pub revoked_at_micros: Option<u64>,
-    /// By whom. There is both or neither.
+    /// Who revoked it. Set if and only if `revoked_at_micros` is.
     pub revoked_by: Option<String>,
 }
 
 impl fmt::Debug for KeyItem {
-    /// Without hashes: a log is read by more people than a database.
+    /// Omits the hashes: logs have more readers than the database.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("KeyItem")
             .field("id", &self.id)
@@ -294,7 +282,7 @@ impl fmt::Debug for KeyItem {
             .field("tenant", &self.tenant)
             .field("tier", &self.tier)
             .field("scopes", &self.scopes)
-            .field("numbers", &self.numbers)
+            .field("limits", &self.limits)
             .field("expires_at_micros", &self.expires_at_micros)
             .field("revoked_at_micros", &self.revoked_at_micros)
             .field("revoked_by", &self.revoked_by)
@@ -302,25 +290,25 @@ impl fmt::Debug for KeyItem {
     }
 }
 
-/// Somebody who is refused outright.
+/// A blocked client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockItem {
-    /// Of whom.
+    /// What it matches.
     pub kind: BlockKind,
-    /// Of which of them: 1 to 256 bytes. An address or network must be in its canonical text: two spellings are two blocks.
+    /// The blocked user, key, address and so on: 1 to 256 bytes. An address or network must be in canonical form.
     pub subject: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// Until when, in microseconds since 1970; for ever if nothing is said.
+    /// When it expires, in microseconds since 1970; never if `None`.
     pub until_micros: Option<u64>,
 }
 
-/// Numbers for one user on one endpoint, as they are stored. Whether they make a limit is for the library to say.
+/// The limit of one user on one endpoint, as stored. The library validates it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserEndpointLimit {
     /// The user: 1 to 256 bytes.
     pub user: String,
-    /// The endpoint in its normal form: 1 to 2048 bytes.
+    /// The normalized endpoint: 1 to 2048 bytes.
     pub endpoint: String,
     /// Requests per window.
     pub requests: u32,
@@ -328,21 +316,21 @@ pub struct UserEndpointLimit {
     pub window_micros: u64,
     /// The name of the algorithm.
     pub algorithm: String,
-    /// What a bucket holds, if not `requests`.
+    /// The burst size; `requests` if `None`.
     pub burst: Option<u32>,
 }
 
 /// An item in the database.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredItem {
-    /// What it is.
+    /// The item.
     pub item: Item,
-    /// The version of the configuration that changed it last.
+    /// The configuration version that last changed it.
     pub version: u64,
-    /// Who made it.
+    /// Who created it.
     pub created_by: String,
-    /// When it was made, in microseconds since 1970 (UTC).
+    /// When it was created, in microseconds since 1970 (UTC).
     pub created_at_micros: u64,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at_micros: u64,
 }

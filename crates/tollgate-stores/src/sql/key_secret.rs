@@ -1,45 +1,34 @@
-//! Whether all nodes hash keys with the same secret.
+//! Detects nodes that hash API keys with different secrets.
 
-use super::Database;
-use super::engine::Transaction;
+use super::engine::{Pool, Transaction};
 use super::error::DatabaseError;
 use super::query::{Query, Value};
+use super::version;
 
-/// Whether a node's check value is the one of the first node.
+/// Whether a node hashes API keys with the same secret as the first node of the fleet.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum KeySecretCheck {
-    /// It is, or this node is the first.
+    /// It does, or it is the first node.
     Matches,
-    /// It is not: this node has another secret, and knows no key of the others.
+    /// It does not: it cannot verify keys that other nodes created.
     Differs,
 }
 
-impl Database {
-    /// Compares a value that follows from the secret with which keys are hashed. The first caller's is stored. It is not the
-    /// secret, and must not tell anything about it.
-    ///
-    /// # Errors
-    /// When the database cannot be asked.
-    pub async fn check_key_secret(&self, value: &[u8; 32]) -> Result<KeySecretCheck, DatabaseError> {
-        let mut transaction = self.pool.begin_write().await?;
-        // Locks the row of the version, which changes take too: of two first callers one comes second.
-        let lock = Query::new("UPDATE config_version SET version = version WHERE id = 1");
-        transaction.execute(&lock).await?;
-        let stored = transaction.key_check_value().await?;
-        let Some(stored) = stored else {
-            let insert = "INSERT INTO key_check (id, value) VALUES (1, ?)";
-            transaction.execute(&Query::with(insert, [Value::MaybeBytes(Some(value))])).await?;
-            transaction.commit().await?;
-            return Ok(KeySecretCheck::Matches);
-        };
-        transaction.end().await?;
-        Ok(if stored == value { KeySecretCheck::Matches } else { KeySecretCheck::Differs })
-    }
+pub(super) async fn check(pool: &Pool, fingerprint: &[u8; 32]) -> Result<KeySecretCheck, DatabaseError> {
+    let mut transaction = pool.begin_write().await?;
+    // Of two first callers one waits, and then finds the fingerprint of the other.
+    version::lock(&mut transaction).await?;
+    let Some(stored) = stored_fingerprint(&mut transaction).await? else {
+        let insert = "INSERT INTO key_check (id, value) VALUES (1, ?)";
+        transaction.execute(&Query::with(insert, [Value::MaybeBytes(Some(fingerprint))])).await?;
+        transaction.commit().await?;
+        return Ok(KeySecretCheck::Matches);
+    };
+    transaction.rollback().await?;
+    Ok(if stored == fingerprint { KeySecretCheck::Matches } else { KeySecretCheck::Differs })
 }
 
-impl Transaction {
-    async fn key_check_value(&mut self) -> Result<Option<Vec<u8>>, DatabaseError> {
-        let row = self.row(&Query::new("SELECT value FROM key_check WHERE id = 1")).await?;
-        row.map_or(Ok(None), |row| row.bytes(0))
-    }
+async fn stored_fingerprint(transaction: &mut Transaction) -> Result<Option<Vec<u8>>, DatabaseError> {
+    let row = transaction.row(&Query::new("SELECT value FROM key_check WHERE id = 1")).await?;
+    row.map_or(Ok(None), |row| row.bytes(0))
 }

@@ -1,4 +1,4 @@
-//! Hints that something has changed: PostgreSQL tells those who listen.
+//! Notifications of changes: PostgreSQL `LISTEN`/`NOTIFY`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,49 +8,46 @@ use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-use super::Database;
-use super::change::CHANNEL;
-use super::engine::within;
+use super::engine::with_deadline;
 use super::settings::{Options, SqlSettings};
 
-/// How long between attempts to listen again.
+/// The `NOTIFY` channel of changes.
+pub(super) const CHANNEL: &str = "tollgate_config";
+/// Pause before reconnecting.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long it may be silent before we ask whether anybody is there: a connection may be gone without a word.
-const SILENCE: Duration = Duration::from_secs(30);
+/// A connection without notifications is probed after this time: it may be half open.
+const PROBE_AFTER: Duration = Duration::from_secs(30);
 
-/// Hints that something has changed: only PostgreSQL gives any.
+/// Notifications that the configuration may have changed. Only PostgreSQL sends any.
 pub struct ChangeListener {
     settings: SqlSettings,
-    /// One hint stands for all that came since the last was taken.
-    heard: Arc<Notify>,
-    /// Who listens. A task of its own, so that it goes on when nobody waits for a hint.
-    listening: Option<JoinHandle<()>>,
-}
-
-impl Database {
-    /// Hints that something has changed.
-    pub fn change_listener(&self) -> ChangeListener {
-        ChangeListener { settings: self.settings.clone(), heard: Arc::default(), listening: None }
-    }
+    /// Coalesces all notifications since the last [`changed`](Self::changed).
+    notified: Arc<Notify>,
+    /// A task of its own, so that notifications are received while nothing awaits them.
+    task: Option<JoinHandle<()>>,
 }
 
 impl ChangeListener {
-    /// Resolves when something may have changed: PostgreSQL said so, or nobody listened for a while, as before the first
-    /// call. Pends for ever on other engines. May be dropped and called again: no hint is lost.
+    pub(super) fn new(settings: SqlSettings) -> Self {
+        ChangeListener { settings, notified: Arc::default(), task: None }
+    }
+
+    /// Resolves after a notification, and after every (re)connect, when notifications may have been missed. Never resolves on
+    /// other engines. Cancel safe: no notification is lost.
     pub async fn changed(&mut self) {
         let Options::Postgres(options) = self.settings.options() else { return std::future::pending().await };
-        if self.listening.is_none() {
-            let listening = listen((**options).clone(), self.settings.connect_timeout, self.heard.clone());
-            self.listening = Some(tokio::spawn(listening));
+        if self.task.is_none() {
+            let listen = listen((**options).clone(), self.settings.connect_timeout, self.notified.clone());
+            self.task = Some(tokio::spawn(listen));
         }
-        self.heard.notified().await;
+        self.notified.notified().await;
     }
 }
 
 impl Drop for ChangeListener {
     fn drop(&mut self) {
-        if let Some(listening) = &self.listening {
-            listening.abort();
+        if let Some(task) = &self.task {
+            task.abort();
         }
     }
 }
@@ -61,18 +58,17 @@ impl fmt::Debug for ChangeListener {
     }
 }
 
-/// Listens, for ever.
-async fn listen(options: PgConnectOptions, deadline: Duration, heard: Arc<Notify>) {
+async fn listen(options: PgConnectOptions, deadline: Duration, notified: Arc<Notify>) {
     loop {
         if let Ok(mut listener) = connect(options.clone(), deadline).await {
-            heard.notify_one(); // what was said while nobody listened is not said again
-            while goes_on(&mut listener, deadline, &heard).await {}
+            notified.notify_one(); // notifications sent while disconnected are lost
+            while receive(&mut listener, deadline, &notified).await {}
         }
         tokio::time::sleep(RETRY).await;
     }
 }
 
-/// On a connection of its own: one of the pool's would be missing there.
+/// Uses a connection of its own: the pool may have none to spare.
 async fn connect(options: PgConnectOptions, deadline: Duration) -> Result<PgListener, sqlx::Error> {
     let pool = PgPoolOptions::new()
         .max_connections(1)
@@ -86,17 +82,17 @@ async fn connect(options: PgConnectOptions, deadline: Duration) -> Result<PgList
         listener.listen(CHANNEL).await?;
         Ok(listener)
     };
-    within(deadline, listening).await
+    with_deadline(deadline, listening).await
 }
 
-/// Waits for one hint; whether the connection is good for more.
-async fn goes_on(listener: &mut PgListener, deadline: Duration, heard: &Notify) -> bool {
-    match tokio::time::timeout(SILENCE, listener.try_recv()).await {
+/// Waits for one notification; returns whether the connection is still usable.
+async fn receive(listener: &mut PgListener, deadline: Duration, notified: &Notify) -> bool {
+    match tokio::time::timeout(PROBE_AFTER, listener.try_recv()).await {
         Ok(Ok(Some(_))) => {
-            heard.notify_one();
+            notified.notify_one();
             true
         }
         Ok(Ok(None) | Err(_)) => false,
-        Err(_) => within(deadline, sqlx::query("SELECT 1").execute(listener)).await.is_ok(),
+        Err(_) => with_deadline(deadline, sqlx::query("SELECT 1").execute(listener)).await.is_ok(),
     }
 }

@@ -1,16 +1,16 @@
-//! A statement and its values. Its text is put together from words of ours alone: whatever came from elsewhere is a value.
+//! A statement and its bound values. Only constants become part of the text; everything else is bound.
 
 use std::fmt::Write as _;
 
 use super::error::{DatabaseError, ValueError};
 
-/// A statement and the values of its `?`.
+/// A statement with `?` placeholders and their values.
 pub(super) struct Query<'a> {
     pub(super) text: String,
     pub(super) values: Vec<Value<'a>>,
 }
 
-/// A value that is bound to a `?`.
+/// A bound value.
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
     Int(i64),
@@ -25,7 +25,6 @@ impl<'a> Query<'a> {
         Query { text: text.to_owned(), values: Vec::new() }
     }
 
-    /// A statement whose `?` have these values.
     pub(super) fn with<const N: usize>(text: &'static str, values: [Value<'a>; N]) -> Self {
         Query { text: text.to_owned(), values: values.to_vec() }
     }
@@ -35,7 +34,7 @@ impl<'a> Query<'a> {
         self
     }
 
-    /// Names with commas between.
+    /// Appends names separated by commas.
     pub(super) fn list(&mut self, names: impl Iterator<Item = &'static str>) -> &mut Self {
         for (number, name) in names.enumerate() {
             self.push(if number == 0 { "" } else { ", " }).push(name);
@@ -48,7 +47,7 @@ impl<'a> Query<'a> {
         self.push("?")
     }
 
-    /// Values with commas between.
+    /// Binds values separated by commas.
     pub(super) fn bind_all(&mut self, values: impl IntoIterator<Item = Value<'a>>) -> &mut Self {
         for (number, value) in values.into_iter().enumerate() {
             self.push(if number == 0 { "" } else { ", " }).bind(value);
@@ -56,7 +55,7 @@ impl<'a> Query<'a> {
         self
     }
 
-    /// The rows of an `INSERT`, behind `VALUES`.
+    /// Appends the rows of an `INSERT … VALUES`.
     pub(super) fn rows(&mut self, rows: impl IntoIterator<Item = Vec<Value<'a>>>) -> &mut Self {
         for (number, row) in rows.into_iter().enumerate() {
             self.push(if number == 0 { "(" } else { ", (" }).bind_all(row).push(")");
@@ -64,24 +63,24 @@ impl<'a> Query<'a> {
         self
     }
 
-    /// Whether every value can be sent to every engine: PostgreSQL knows no NUL in a text.
+    /// Rejects NUL characters, which PostgreSQL cannot store in text.
     pub(super) fn check(&self) -> Result<(), DatabaseError> {
-        let holds_nul = |value: &Value<'_>| match value {
+        let contains_nul = |value: &Value<'_>| match value {
             Value::Text(text) | Value::MaybeText(Some(text)) => text.contains('\0'),
             _ => false,
         };
-        if self.values.iter().any(holds_nul) {
-            return Err(DatabaseError::value("text", ValueError::HoldsNul));
+        if self.values.iter().any(contains_nul) {
+            return Err(DatabaseError::value("text", ValueError::ContainsNul));
         }
         Ok(())
     }
 
-    /// `?`, `?` as PostgreSQL writes it: `$1`, `$2`. None of our texts has a `?` that stands for itself.
+    /// The text with PostgreSQL's placeholders `$1`, `$2` instead of `?`. No statement contains a literal `?`.
     pub(super) fn numbered(&self) -> String {
         let mut pieces = self.text.split('?');
         let mut numbered = pieces.next().unwrap_or_default().to_owned();
         for (piece, number) in pieces.zip(1..) {
-            let _ = write!(numbered, "${number}{piece}"); // into a String: cannot fail
+            let _ = write!(numbered, "${number}{piece}"); // writing to a String cannot fail
         }
         numbered
     }
@@ -103,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nul_goes_to_no_engine() {
+    fn nul_characters_are_rejected() {
         assert!(Query::with("SELECT ?", [Value::Text("a\0")]).check().is_err());
         assert!(Query::with("SELECT ?", [Value::MaybeText(Some("\0"))]).check().is_err());
         assert!(Query::with("SELECT ?, ?", [Value::Text("a"), Value::MaybeText(None)]).check().is_ok());

@@ -1,4 +1,4 @@
-//! Which database, and how long it may take.
+//! Location and timeouts of the database.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,15 +10,15 @@ use sqlx::ConnectOptions as _;
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
 
-// The driver skips what it does not know, and logs it: that may be the rest of a password with a `?` in it.
+// The driver ignores and logs unknown parameters, which may be the rest of a password that contains `?`.
 const POSTGRES_PARAMETERS: [&str; 7] =
     ["sslmode", "sslrootcert", "sslcert", "sslkey", "host", "application_name", "statement-cache-capacity"];
 const MYSQL_PARAMETERS: [&str; 5] = ["ssl-mode", "ssl-ca", "ssl-cert", "ssl-key", "socket"];
 
-/// A kind of database.
+/// A database engine.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Engine {
-    /// SQLite, in a file.
+    /// SQLite, in a local file.
     Sqlite,
     /// PostgreSQL 13 or later.
     Postgres,
@@ -26,17 +26,17 @@ pub enum Engine {
     MySql,
 }
 
-/// Which database, and how long it may take.
+/// Location and timeouts of the database.
 #[derive(Clone)]
 pub struct SqlSettings {
     options: Options,
-    /// The most connections.
+    /// Maximum number of connections in the pool.
     pub connections_max: u32,
-    /// How long making a connection, or waiting for a free one, may take.
+    /// Timeout for establishing a connection, or waiting for a free one.
     pub connect_timeout: Duration,
-    /// How long a statement may take on a server; how long one waits for another writer on SQLite.
+    /// Timeout of a statement on a server; on SQLite, timeout of the wait for another writer.
     pub statement_timeout: Duration,
-    /// How long to wait for another node that is changing the schema. On SQLite `statement_timeout` says so.
+    /// Timeout of the wait for another node's migration. SQLite uses `statement_timeout`.
     pub migration_timeout: Duration,
 }
 
@@ -47,28 +47,28 @@ pub(super) enum Options {
     MySql(Box<MySqlConnectOptions>),
 }
 
-/// Why a text is no URL of a database. Nothing of the text is repeated: there may be a password in it.
+/// Why a database URL is invalid. Does not quote the URL, which may contain a password.
 #[non_exhaustive]
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
-    /// Another kind of database, or none.
+    /// The scheme is unknown or missing.
     #[error("it must start with sqlite://, postgres:// or mysql://")]
     Scheme,
-    /// A SQLite URL without a path, or a database in memory, which each connection would have for itself.
-    #[error("sqlite:// must be followed by the path of a file, and nothing else")]
+    /// A SQLite URL without a file path. In-memory databases are not supported: each connection would have its own.
+    #[error("sqlite:// must be followed by a file path, without parameters")]
     Path,
-    /// Host, port or login cannot be read.
+    /// Host, port or credentials cannot be parsed.
     #[error(
-        "it must look like postgres://user:password@host:port/database; in a password, write each of # % / ? @ \
-         as %23 %25 %2F %3F %40"
+        "expected postgres://user:password@host:port/database; in the password, write # % / ? @ as \
+         %23 %25 %2F %3F %40"
     )]
     Form,
-    /// No database is named, or its name is not plain.
-    #[error("it must name a database: postgres://user:password@host:port/database")]
+    /// The database name is missing or invalid.
+    #[error("the database name is missing: postgres://user:password@host:port/database")]
     Database,
-    /// A parameter behind the `?` is unknown here, or has a value that is.
+    /// A parameter after the `?` is unknown or has an invalid value.
     #[error(
-        "it has an unknown parameter; PostgreSQL takes {}, MySQL {}",
+        "unknown parameter or value; PostgreSQL accepts {}, MySQL {}",
         POSTGRES_PARAMETERS.join(", "),
         MYSQL_PARAMETERS.join(", ")
     )]
@@ -76,28 +76,28 @@ pub enum UrlError {
 }
 
 impl SqlSettings {
-    /// Takes the database from a URL:
-    /// - `sqlite://relative/path` or `sqlite:///absolute/path`, where `%` and `?` are written `%25` and `%3F`;
-    /// - `postgres://user:password@host:port/database`, with `?sslmode=verify-full&sslrootcert=FILE` for a server that
-    ///   has to prove who it is;
-    /// - `mysql://user:password@host:port/database`, for MariaDB too, with `?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE`.
+    /// Parses a URL:
+    /// - `sqlite://relative/path` or `sqlite:///absolute/path`, with `%` and `?` written as `%25` and `%3F`;
+    /// - `postgres://user:password@host:port/database`, with `?sslmode=verify-full&sslrootcert=FILE` to verify the
+    ///   server's certificate;
+    /// - `mysql://user:password@host:port/database`, also for MariaDB, with `?ssl-mode=VERIFY_IDENTITY&ssl-ca=FILE`.
     ///
-    /// As with PostgreSQL's own programs, what a `postgres://` URL leaves out is taken from `PGUSER`, `PGPASSWORD` and so on.
+    /// As in libpq, missing parts of a `postgres://` URL are taken from `PGUSER`, `PGPASSWORD` and so on.
     ///
     /// # Errors
-    /// When the text is no such URL. The message repeats none of it.
+    /// When the URL is invalid. The message does not quote it.
     pub fn from_url(url: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = url.split_once("://").ok_or(UrlError::Scheme)?;
         let options = match scheme {
             "sqlite" => Options::Sqlite(sqlite_path(rest)?),
             "postgres" | "postgresql" => {
                 check_form(rest, &POSTGRES_PARAMETERS)?;
-                let options = PgConnectOptions::from_str(url).map_err(|_| blame(rest))?;
+                let options = PgConnectOptions::from_str(url).map_err(|_| parse_error(rest))?;
                 Options::Postgres(Box::new(options.disable_statement_logging()))
             }
             "mysql" | "mariadb" => {
                 check_form(rest, &MYSQL_PARAMETERS)?;
-                let options = MySqlConnectOptions::from_str(url).map_err(|_| blame(rest))?;
+                let options = MySqlConnectOptions::from_str(url).map_err(|_| parse_error(rest))?;
                 Options::MySql(Box::new(options.disable_statement_logging()))
             }
             _ => return Err(UrlError::Scheme),
@@ -105,7 +105,7 @@ impl SqlSettings {
         Ok(Self::with(options))
     }
 
-    /// A SQLite database in a file.
+    /// A SQLite database in this file.
     pub fn sqlite(path: impl Into<PathBuf>) -> Self {
         Self::with(Options::Sqlite(path.into()))
     }
@@ -120,7 +120,7 @@ impl SqlSettings {
         }
     }
 
-    /// Which kind of database it is.
+    /// The engine.
     pub fn engine(&self) -> Engine {
         match self.options {
             Options::Sqlite(_) => Engine::Sqlite,
@@ -129,7 +129,7 @@ impl SqlSettings {
         }
     }
 
-    /// Where the database is, without the login: `PostgreSQL database tollgate at db.example:5432`.
+    /// The database for messages, without credentials: `PostgreSQL database tollgate at db.example:5432`.
     pub fn describe(&self) -> String {
         match &self.options {
             Options::Sqlite(path) => format!("SQLite database {}", path.display()),
@@ -150,10 +150,10 @@ impl SqlSettings {
 }
 
 impl fmt::Debug for SqlSettings {
-    /// The driver's own shows the password.
+    /// The driver's own `Debug` prints the password.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("SqlSettings")
-            .field("place", &self.describe())
+            .field("database", &self.describe())
             .field("connections_max", &self.connections_max)
             .field("connect_timeout", &self.connect_timeout)
             .field("statement_timeout", &self.statement_timeout)
@@ -173,8 +173,8 @@ fn sqlite_path(rest: &str) -> Result<PathBuf, UrlError> {
     Ok(PathBuf::from(path.into_owned()))
 }
 
-/// Whether `user:password@host:port/database?parameters` is beyond doubt. A password with a `#`, `/` or `?` in it would
-/// otherwise be taken for a port and a database, and these are shown.
+/// Rejects ambiguous URLs. A password with an unescaped `#`, `/` or `?` would otherwise be parsed as port and database, which
+/// messages show.
 fn check_form(rest: &str, parameters: &[&str]) -> Result<(), UrlError> {
     if rest.contains('#') {
         return Err(UrlError::Form);
@@ -194,8 +194,8 @@ fn check_form(rest: &str, parameters: &[&str]) -> Result<(), UrlError> {
     if names.flatten().all(|name| parameters.contains(&name)) { Ok(()) } else { Err(UrlError::Parameter) }
 }
 
-/// What was wrong with a URL whose form is right.
-fn blame(rest: &str) -> UrlError {
+/// The likely reason why the driver rejected a URL that passed [`check_form`].
+fn parse_error(rest: &str) -> UrlError {
     if rest.contains('?') { UrlError::Parameter } else { UrlError::Form }
 }
 
@@ -204,28 +204,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_engine_and_place() {
-        let place = |url: &str| SqlSettings::from_url(url).unwrap().describe();
-        assert_eq!(place("sqlite://data/toll%20gate.db"), "SQLite database data/toll gate.db");
-        assert_eq!(place("sqlite:///var/lib/tollgate.db"), "SQLite database /var/lib/tollgate.db");
+    fn url_selects_engine_and_database() {
+        let describe = |url: &str| SqlSettings::from_url(url).unwrap().describe();
+        assert_eq!(describe("sqlite://data/toll%20gate.db"), "SQLite database data/toll gate.db");
+        assert_eq!(describe("sqlite:///var/lib/tollgate.db"), "SQLite database /var/lib/tollgate.db");
         assert_eq!(
-            place("postgres://u:p@db.example:5433/gate"),
+            describe("postgres://u:p@db.example:5433/gate"),
             "PostgreSQL database gate at db.example:5433"
         );
         assert_eq!(
-            place("postgresql://u@[::1]/gate?sslmode=require"),
+            describe("postgresql://u@[::1]/gate?sslmode=require"),
             "PostgreSQL database gate at [::1]:5432"
         );
-        assert_eq!(place("mysql://u:p@db.example/gate"), "MySQL database gate at db.example:3306");
+        assert_eq!(describe("mysql://u:p@db.example/gate"), "MySQL database gate at db.example:3306");
         assert_eq!(
-            place("mariadb://u:p@db.example/gate?ssl-mode=REQUIRED"),
+            describe("mariadb://u:p@db.example/gate?ssl-mode=REQUIRED"),
             "MySQL database gate at db.example:3306"
         );
     }
 
     #[test]
-    fn what_is_no_url_is_refused_by_reason() {
-        let refusals = [
+    fn invalid_urls_are_rejected_with_the_reason() {
+        let rejected = [
             ("", UrlError::Scheme),
             ("tollgate.db", UrlError::Scheme),
             ("sqlite:tollgate.db", UrlError::Scheme),
@@ -243,13 +243,13 @@ mod tests {
             ("postgres://u:p@host/gate?charset=latin1", UrlError::Parameter),
             ("mysql://u:p@host/gate?charset=latin1", UrlError::Parameter),
         ];
-        for (url, reason) in refusals {
+        for (url, reason) in rejected {
             assert_eq!(SqlSettings::from_url(url).unwrap_err(), reason, "{url}");
         }
     }
 
     #[test]
-    fn a_password_that_was_not_escaped_is_not_shown() {
+    fn unescaped_password_is_never_shown() {
         for password in
             ["canary#1", "12#canary", "12/canary", "12?canary", "can/ary", "canary%zz", "ca?n=ary", "canary"]
         {

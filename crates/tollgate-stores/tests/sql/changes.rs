@@ -1,4 +1,4 @@
-//! Changes: whole, one after another, each with its entries in the audit trail.
+//! Changes are atomic and serialized, and each has its audit entries.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tollgate_stores::sql::{
 };
 
 use crate::harness::{
-    NOW, TestDatabase, change, delete, everything, key, limit, put, put_limit, quota, rule, trail,
+    NOW, TestDatabase, audit_log, change, delete, everything, key, limit, put, put_limit, quota, rule,
 };
 
 fn id(user: &str, endpoint: &str) -> ItemId {
     ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }
 }
 
-pub(crate) async fn the_trail_tells_what_was_before_and_after(empty: TestDatabase) {
+pub(crate) async fn audit_entry_has_state_before_and_after(empty: TestDatabase) {
     let database = empty.migrated().await;
     let wider = UserEndpointLimit { burst: Some(5), ..limit("alice", "/search", 20) };
     put_limit(&database, "alice", "/search", 10).await.unwrap();
@@ -25,19 +25,19 @@ pub(crate) async fn the_trail_tells_what_was_before_and_after(empty: TestDatabas
     assert_eq!(database.change("ops@example", 66, &[edit]).await.unwrap().version, 2);
     assert_eq!(database.change("root", 77, &[delete(id("alice", "/search"))]).await.unwrap().version, 3);
 
-    let trail = trail(&database).await;
-    let told: Vec<_> =
-        trail.iter().map(|entry| (entry.version, entry.at_micros, &*entry.by, &*entry.action)).collect();
+    let log = audit_log(&database).await;
+    let entries: Vec<_> =
+        log.iter().map(|entry| (entry.version, entry.at_micros, &*entry.by, &*entry.action)).collect();
     assert_eq!(
-        told,
+        entries,
         [(1, NOW, "root", "create"), (2, 66, "ops@example", "update"), (3, 77, "root", "delete")]
     );
-    assert!(trail.iter().all(|entry| entry.kind == "user_endpoint_limit"));
-    assert!(trail.iter().all(|entry| entry.subject == r#"["alice","/search"]"#));
-    assert_eq!((&trail[0].before, &trail[2].after), (&None, &None));
-    assert_eq!(trail[1].before, trail[0].after);
+    assert!(log.iter().all(|entry| entry.kind == "user_endpoint_limit"));
+    assert!(log.iter().all(|entry| entry.subject == r#"["alice","/search"]"#));
+    assert_eq!((&log[0].before, &log[2].after), (&None, &None));
+    assert_eq!(log[1].before, log[0].after);
     assert_eq!(
-        trail[2].before,
+        log[2].before,
         Some(json!({
             "user_id": "alice", "endpoint": "/search", "requests": 20, "window_micros": 60_000_000,
             "algorithm": "token_bucket", "burst": 5
@@ -45,23 +45,23 @@ pub(crate) async fn the_trail_tells_what_was_before_and_after(empty: TestDatabas
     );
 }
 
-pub(crate) async fn a_change_for_another_version_changes_nothing(empty: TestDatabase) {
+pub(crate) async fn change_at_wrong_version_is_rejected(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None))]).await;
     let edit = [put(quota("bob", None))];
     for wrong in [0, 2, u64::MAX] {
-        let told = database.change_at_version(wrong, "root", NOW, &edit).await;
-        assert!(matches!(told, Err(DatabaseError::VersionConflict { found: 1 })), "{told:?}");
+        let result = database.change_at_version(wrong, "root", NOW, &edit).await;
+        assert!(matches!(result, Err(DatabaseError::VersionConflict { found: 1 })), "{result:?}");
     }
-    assert_eq!((database.version().await.unwrap(), trail(&database).await.len()), (1, 1));
+    assert_eq!((database.version().await.unwrap(), audit_log(&database).await.len()), (1, 1));
     assert_eq!(database.change_at_version(1, "root", NOW, &edit).await.unwrap().version, 2);
 }
 
-pub(crate) async fn what_changes_nothing_leaves_nothing(empty: TestDatabase) {
+pub(crate) async fn edits_without_effect_make_no_version(empty: TestDatabase) {
     let database = empty.migrated().await;
     let one = rule("one", json!({"per": ["user"], "response": {}}));
     change(&database, &[put(one.clone()), put(quota("alice", None))]).await;
-    let nothing = AppliedChange { version: 1, differences: vec![] };
+    let nothing = AppliedChange { version: 1, items: vec![] };
     let same = [put(one), put(rule("one", json!({"per": "user", "layer": null}))), put(quota("alice", None))];
     for edit in same {
         assert_eq!(database.change("root", NOW + 9, &[edit]).await.unwrap(), nothing);
@@ -70,17 +70,17 @@ pub(crate) async fn what_changes_nothing_leaves_nothing(empty: TestDatabase) {
     assert_eq!(database.change("root", NOW, &[absent]).await.unwrap(), nothing);
     assert_eq!(database.change("root", NOW, &[]).await.unwrap(), nothing);
     assert_eq!(database.version().await.unwrap(), 1);
-    assert_eq!(trail(&database).await.len(), 2);
+    assert_eq!(audit_log(&database).await.len(), 2);
 
     let mixed = [put(quota("alice", None)), put(quota("bob", None))];
     let changed = database.change("root", NOW, &mixed).await.unwrap();
-    assert_eq!((changed.version, changed.differences.len()), (2, 1), "only what differs");
-    assert_eq!(trail(&database).await.len(), 3);
+    assert_eq!((changed.version, changed.items.len()), (2, 1), "only bob changed");
+    assert_eq!(audit_log(&database).await.len(), 3);
     let alice = database.get(&ItemId::Quota("alice".to_owned())).await.unwrap().unwrap();
-    assert_eq!((alice.version, alice.updated_at_micros), (1, NOW), "it was left alone");
+    assert_eq!((alice.version, alice.updated_at_micros), (1, NOW), "alice was not written");
 }
 
-pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDatabase) {
+pub(crate) async fn failed_precondition_aborts_the_change(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None))]).await;
     change(&database, &[put(quota("bob", None))]).await;
@@ -95,15 +95,15 @@ pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDataba
         (ItemWrite::Put(quota("carol", None)), Precondition::Present, &missing, None),
         (ItemWrite::Put(quota("carol", None)), Precondition::Version(1), &missing, None),
         (ItemWrite::Delete(missing.clone()), Precondition::Present, &missing, None),
-        (ItemWrite::Put(quota("alice", None)), Precondition::Absent, &there, Some(1)), // though it would change nothing
+        (ItemWrite::Put(quota("alice", None)), Precondition::Absent, &there, Some(1)), // although it has no effect
     ];
     let before = everything(&database).await;
     for (write, precondition, about, version) in failing {
         let edits = [put(quota("dave", None)), ItemEdit { write, precondition }, put(quota("eve", None))];
-        for refused in
+        for result in
             [database.change("root", NOW, &edits).await.map(drop), database.dry_run(&edits).await.map(drop)]
         {
-            let error = refused.unwrap_err();
+            let error = result.unwrap_err();
             assert!(
                 matches!(&error, DatabaseError::Conflict { id, found } if id == about && *found == version),
                 "{edits:?}: {error:?}"
@@ -111,7 +111,7 @@ pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDataba
         }
     }
     assert_eq!(everything(&database).await, before);
-    assert_eq!(trail(&database).await.len(), 2);
+    assert_eq!(audit_log(&database).await.len(), 2);
 
     let met = [
         ItemEdit { write: ItemWrite::Put(alice()), precondition: Precondition::Version(1) },
@@ -125,13 +125,13 @@ pub(crate) async fn an_expectation_that_fails_stops_everything(empty: TestDataba
             precondition: Precondition::Absent,
         },
     ];
-    let planned = database.dry_run(&met).await.unwrap();
-    assert_eq!(everything(&database).await, before, "a plan changes nothing");
+    let expected = database.dry_run(&met).await.unwrap();
+    assert_eq!(everything(&database).await, before, "a dry run changes nothing");
     let changed = database.change("root", NOW, &met).await.unwrap();
-    assert_eq!((changed.version, changed.differences), (3, planned));
+    assert_eq!((changed.version, changed.items), (3, expected));
 }
 
-pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
+pub(crate) async fn dry_run_lists_item_changes(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(quota("bob", None))]).await;
     let edits = [
@@ -140,15 +140,15 @@ pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
         put(quota("carol", None)),
         delete(ItemId::Quota("dave".to_owned())),
     ];
-    let plan = database.dry_run(&edits).await.unwrap();
-    let told: Vec<_> = plan
+    let changes = database.dry_run(&edits).await.unwrap();
+    let changes: Vec<_> = changes
         .iter()
         .map(|ItemChange { id, before, after }| {
             (id.to_string(), before.as_ref().map(|stored| stored.version), after.clone())
         })
         .collect();
     assert_eq!(
-        told,
+        changes,
         [
             ("bob".to_owned(), Some(1), None),
             ("alice".to_owned(), Some(1), Some(quota("alice", Some("gold")))),
@@ -156,14 +156,14 @@ pub(crate) async fn a_plan_tells_what_would_differ(empty: TestDatabase) {
         ]
     );
     let twice = [put(quota("alice", None)), delete(ItemId::Quota("alice".to_owned()))];
-    for refused in
+    for result in
         [database.dry_run(&twice).await.map(drop), database.change("root", 1, &twice).await.map(drop)]
     {
-        assert!(matches!(refused.unwrap_err(), DatabaseError::DuplicateItem { .. }));
+        assert!(matches!(result.unwrap_err(), DatabaseError::DuplicateItem { .. }));
     }
 }
 
-pub(crate) async fn one_edit_that_cannot_be_made_undoes_all(empty: TestDatabase) {
+pub(crate) async fn constraint_violation_rolls_back_all_edits(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(Item::Key(key("k1")))]).await;
     let before = everything(&database).await;
@@ -171,14 +171,14 @@ pub(crate) async fn one_edit_that_cannot_be_made_undoes_all(empty: TestDatabase)
     let edits = [
         delete(ItemId::Quota("alice".to_owned())),
         put(quota("bob", None)),
-        put(Item::Key(twin)), // two keys cannot have one hash
+        put(Item::Key(twin)), // hashes are unique
     ];
     let error = database.change("root", NOW, &edits).await.unwrap_err();
     let DatabaseError::Constraint { constraint } = &error else { panic!("{error:?}") };
     assert!(constraint.contains("hash"), "{error}");
     assert!(!error.is_unreachable());
     assert_eq!(everything(&database).await, before);
-    assert_eq!(trail(&database).await.len(), 2);
+    assert_eq!(audit_log(&database).await.len(), 2);
 }
 
 pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
@@ -189,7 +189,7 @@ pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
     let all =
         |tier: Option<&str>| -> Vec<ItemEdit> { names.iter().map(|user| put(quota(user, tier))).collect() };
     let changed = database.change("root", NOW, &all(None)).await.unwrap();
-    assert_eq!((changed.version, changed.differences.len()), (1, COUNT));
+    assert_eq!((changed.version, changed.items.len()), (1, COUNT));
     assert_eq!(change(&database, &all(Some("gold"))).await, 2);
     let (_, items) = everything(&database).await;
     assert_eq!(items.len(), COUNT);
@@ -200,7 +200,7 @@ pub(crate) async fn thousands_of_edits_are_one_change(empty: TestDatabase) {
     assert_eq!(empty.client().await.number("SELECT COUNT(*) FROM admin_audit").await, ENTRIES);
 }
 
-pub(crate) async fn a_change_without_its_entry_is_undone(empty: TestDatabase) {
+pub(crate) async fn change_without_audit_entry_is_rolled_back(empty: TestDatabase) {
     let database = empty.migrated().await;
     put_limit(&database, "alice", "/", 10).await.unwrap();
     let before = everything(&database).await;
@@ -211,7 +211,7 @@ pub(crate) async fn a_change_without_its_entry_is_undone(empty: TestDatabase) {
     assert_eq!(everything(&database).await, before);
 }
 
-pub(crate) async fn changes_at_once_follow_each_other(empty: TestDatabase) {
+pub(crate) async fn concurrent_changes_are_serialized(empty: TestDatabase) {
     const NODES: u32 = 4;
     const CHANGES: u32 = 12;
     let first = empty.migrated().await;
@@ -235,30 +235,34 @@ pub(crate) async fn changes_at_once_follow_each_other(empty: TestDatabase) {
     let mut all = Vec::new();
     for node in nodes {
         let versions = node.await.unwrap();
-        assert!(versions.is_sorted_by(|one, next| one < next), "strictly: {versions:?}");
+        assert!(versions.is_sorted_by(|one, next| one < next), "not increasing: {versions:?}");
         all.extend(versions);
     }
     all.sort_unstable();
     let count = u64::from(NODES * CHANGES);
-    assert_eq!(all, (1..=count).collect::<Vec<_>>(), "every version once");
+    assert_eq!(all, (1..=count).collect::<Vec<_>>(), "each version once");
 
-    let trail = trail(&first).await;
-    assert_eq!(trail.iter().map(|entry| entry.version).collect::<Vec<_>>(), all, "one entry each, in order");
-    assert_unbroken(&trail);
+    let log = audit_log(&first).await;
+    assert_eq!(
+        log.iter().map(|entry| entry.version).collect::<Vec<_>>(),
+        all,
+        "one entry per version, in order"
+    );
+    assert_unbroken(&log);
     let (version, items) = everything(&second).await;
     assert_eq!((version, items.len()), (count, 3));
 }
 
-/// What an entry tells as the state before is what the last one told as the state after.
-fn assert_unbroken(trail: &[AuditEntry]) {
+/// Each entry's state before is the previous entry's state after.
+fn assert_unbroken(log: &[AuditEntry]) {
     let mut states: BTreeMap<&str, &Option<Json>> = BTreeMap::new();
-    for entry in trail {
+    for entry in log {
         let before = states.insert(&entry.subject, &entry.after).unwrap_or(&None);
         assert_eq!(&entry.before, before, "a change was lost: {entry:?}");
     }
 }
 
-pub(crate) async fn of_two_who_expect_the_same_version_one_is_late(empty: TestDatabase) {
+pub(crate) async fn version_precondition_admits_one_of_many(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None))]).await;
     let nodes: Vec<_> = (0..4)
@@ -269,11 +273,11 @@ pub(crate) async fn of_two_who_expect_the_same_version_one_is_late(empty: TestDa
             tokio::spawn(async move { database.change("root", NOW, &[edit]).await })
         })
         .collect();
-    let mut made = 0;
+    let mut applied = 0;
     for node in nodes {
         match node.await.unwrap() {
             Ok(changed) => {
-                made += 1;
+                applied += 1;
                 assert_eq!(changed.version, 2);
             }
             Err(error) => {
@@ -281,17 +285,17 @@ pub(crate) async fn of_two_who_expect_the_same_version_one_is_late(empty: TestDa
             }
         }
     }
-    assert_eq!(made, 1);
+    assert_eq!(applied, 1);
 }
 
-pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
+pub(crate) async fn load_sees_exactly_one_version(empty: TestDatabase) {
     const CHANGES: u32 = 40;
     let database = empty.migrated().await;
     let writer = tokio::spawn({
         let database = database.clone();
         async move {
             for number in 0..CHANGES {
-                // Two kinds at once: a reader that sees the one sees the other.
+                // Two kinds per change: a reader sees both or neither.
                 let user = format!("user {number}");
                 change(&database, &[put(quota(&user, None)), put(Item::Limit(limit(&user, "/", number)))])
                     .await;
@@ -301,7 +305,7 @@ pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
     let reader = empty.open().await;
     loop {
         let (version, items) = everything(&reader).await;
-        assert_eq!(items.len() as u64, 2 * version, "each change adds two");
+        assert_eq!(items.len() as u64, 2 * version, "each change adds two items");
         if version == u64::from(CHANGES) {
             break;
         }
@@ -309,41 +313,41 @@ pub(crate) async fn a_reader_sees_one_version_whole(empty: TestDatabase) {
     writer.await.unwrap();
 }
 
-pub(crate) async fn an_abandoned_change_is_made_whole_or_not_at_all(empty: TestDatabase) {
+pub(crate) async fn dropped_change_is_atomic(empty: TestDatabase) {
     let database = empty.migrated().await;
     for number in 0..60 {
-        // Given up wherever it happens to be.
+        // Dropped at an arbitrary point.
         let patience = Duration::from_micros(u64::from(number) * 50);
         let user = format!("user {number}");
         let _ = tokio::time::timeout(patience, put_limit(&database, &user, "/", number)).await;
     }
-    // The last one may still be on its way to its end, which nobody waits for: another change comes after it.
+    // The last dropped change may still be in progress on the server: one more change waits for it.
     let last = put_limit(&database, "last", "/", 1).await.unwrap();
     let (version, items) = everything(&database).await;
-    let trail = trail(&database).await;
-    assert_eq!((version, trail.len() as u64), (last, last));
+    let log = audit_log(&database).await;
+    assert_eq!((version, log.len() as u64), (last, last));
     let stored: BTreeSet<String> = items.iter().map(|item| item.id().to_string()).collect();
-    assert_eq!(stored, trail.into_iter().map(|entry| entry.subject).collect());
+    assert_eq!(stored, log.into_iter().map(|entry| entry.subject).collect());
 }
 
-pub(crate) async fn a_change_waits_for_another_only_so_long(empty: TestDatabase) {
+pub(crate) async fn change_lock_wait_times_out(empty: TestDatabase) {
     empty.migrated().await.close().await;
     let mut other = empty.client().await;
     other.execute("BEGIN; UPDATE config_version SET version = version WHERE id = 1").await;
     let mut settings = empty.settings();
-    // Short to wait for, and long enough for a busy machine to do the rest.
+    // Short, but long enough for a busy machine.
     settings.statement_timeout = Duration::from_secs(4);
     let database = Database::connect(settings).await.unwrap();
-    let refused = tokio::time::timeout(Duration::from_secs(40), put_limit(&database, "alice", "/", 1)).await;
-    let error = refused.expect("it gave up by itself").unwrap_err();
+    let result = tokio::time::timeout(Duration::from_secs(40), put_limit(&database, "alice", "/", 1)).await;
+    let error = result.expect("the server timed out first").unwrap_err();
     assert!(matches!(error, DatabaseError::Query { .. }), "{error:?}");
-    assert_eq!(everything(&database).await, (0, vec![]), "who reads does not wait");
+    assert_eq!(everything(&database).await, (0, vec![]), "readers do not wait");
 
     other.execute("ROLLBACK").await;
     assert_eq!(put_limit(&database, "alice", "/", 1).await.unwrap(), 1);
 }
 
-pub(crate) async fn the_trail_is_read_page_by_page_from_either_end(empty: TestDatabase) {
+pub(crate) async fn audit_log_is_paged_from_both_ends(empty: TestDatabase) {
     let database = empty.migrated().await;
     let all = AuditFilter::default();
     for number in 1..=5 {
@@ -374,22 +378,22 @@ pub(crate) async fn the_trail_is_read_page_by_page_from_either_end(empty: TestDa
     let columns = "version, at_micros, made_by, action, kind, subject, state_before, state_after";
     empty.client().await.execute(&format!("INSERT INTO admin_audit ({columns}) VALUES {rows}")).await;
     let page = database.audit(&all, 0, u32::MAX).await.unwrap();
-    assert_eq!(page.len(), AUDIT_COUNT_MAX as usize, "never more, whatever is asked for");
+    assert_eq!(page.len(), AUDIT_COUNT_MAX as usize, "capped");
 }
 
-pub(crate) async fn the_trail_is_filtered(empty: TestDatabase) {
+pub(crate) async fn audit_log_is_filtered(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(rule("alice", json!({})))]).await;
     database.change("ops", NOW, &[put(quota("bob", None))]).await.unwrap();
-    let act = AuditEvent {
+    let event = AuditEvent {
         action: "reset".to_owned(),
         kind: "counters".to_owned(),
         subject: "user:alice".to_owned(),
         before: None,
         after: None,
     };
-    assert_eq!(database.record_event("ops", NOW, &act).await.unwrap(), 3);
-    let told = async |kind: Option<&str>, by: Option<&str>, subject: Option<&str>| {
+    assert_eq!(database.record_event("ops", NOW, &event).await.unwrap(), 3);
+    let found = async |kind: Option<&str>, by: Option<&str>, subject: Option<&str>| {
         let owned = |text: Option<&str>| text.map(str::to_owned);
         let filter = AuditFilter { kind: owned(kind), by: owned(by), subject: owned(subject) };
         let oldest = database.audit(&filter, 0, 10).await.unwrap();
@@ -398,10 +402,10 @@ pub(crate) async fn the_trail_is_filtered(empty: TestDatabase) {
         assert_eq!(oldest, newest);
         oldest.iter().map(|entry| format!("{} {}", entry.kind, entry.subject)).collect::<Vec<_>>()
     };
-    assert_eq!(told(Some("quota"), None, None).await, ["quota alice", "quota bob"]);
-    assert_eq!(told(None, Some("ops"), None).await, ["quota bob", "counters user:alice"]);
-    assert_eq!(told(None, None, Some("alice")).await, ["quota alice", "rule alice"]);
-    assert_eq!(told(Some("quota"), Some("root"), Some("alice")).await, ["quota alice"]);
-    assert_eq!(told(Some("QUOTA"), None, None).await, [""; 0]);
-    assert_eq!(told(None, None, Some("alice ")).await, [""; 0]);
+    assert_eq!(found(Some("quota"), None, None).await, ["quota alice", "quota bob"]);
+    assert_eq!(found(None, Some("ops"), None).await, ["quota bob", "counters user:alice"]);
+    assert_eq!(found(None, None, Some("alice")).await, ["quota alice", "rule alice"]);
+    assert_eq!(found(Some("quota"), Some("root"), Some("alice")).await, ["quota alice"]);
+    assert_eq!(found(Some("QUOTA"), None, None).await, [""; 0]);
+    assert_eq!(found(None, None, Some("alice ")).await, [""; 0]);
 }

@@ -1,4 +1,4 @@
-//! What is special to one engine.
+//! Behaviour of single engines.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +13,7 @@ use tollgate_testkit::{MariaDbServer, PostgresServer};
 use crate::harness::{TestDatabase, change, everything, put, put_limit, quota};
 
 #[tokio::test]
-async fn a_sqlite_file_is_made_for_us_alone_and_written_ahead() {
+async fn sqlite_file_is_private_and_uses_wal() {
     let empty = TestDatabase::sqlite();
     let database = empty.migrated().await;
     put_limit(&database, "alice", "/", 1).await.unwrap();
@@ -23,28 +23,28 @@ async fn a_sqlite_file_is_made_for_us_alone_and_written_ahead() {
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
     database.close().await;
-    assert_eq!(empty.open().await.version().await.unwrap(), 1, "it is there again");
+    assert_eq!(empty.open().await.version().await.unwrap(), 1, "the data persists");
 }
 
 #[tokio::test]
-async fn a_sqlite_file_that_cannot_be_is_named() {
+async fn invalid_sqlite_file_is_named_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing/tollgate.db");
     let error = Database::open(&format!("sqlite://{}", path.display())).await.unwrap_err();
     assert!(matches!(error, DatabaseError::File { .. }));
     assert!(error.to_string().contains("missing/tollgate.db"), "{error}");
 
-    let path = folder.path().join("letter.txt");
+    let path = folder.path().join("not-a-database.txt");
     std::fs::write(&path, "Dear database, ".repeat(1000)).unwrap();
     let error = Database::open(&format!("sqlite://{}", path.display())).await.unwrap_err();
     assert!(
-        error.to_string().contains("letter.txt") && error.to_string().contains("not a database"),
+        error.to_string().contains("not-a-database.txt") && error.to_string().contains("not a database"),
         "{error}"
     );
 }
 
 #[tokio::test]
-async fn postgres_must_keep_text_as_utf8() {
+async fn postgres_must_store_utf8() {
     let empty = TestDatabase::postgres();
     let mut client = empty.client().await;
     let name = "latin_gate";
@@ -56,12 +56,12 @@ async fn postgres_must_keep_text_as_utf8() {
 }
 
 #[tokio::test]
-async fn who_may_not_change_the_schema_may_use_one_that_is_up_to_date() {
+async fn migrated_schema_needs_no_ddl_rights() {
     let empty = TestDatabase::postgres();
     empty.migrated().await.close().await;
     let mut client = empty.client().await;
-    let place = empty.url.rsplit_once('@').unwrap().1;
-    let name = place.rsplit_once('/').unwrap().1;
+    let address = empty.url.rsplit_once('@').unwrap().1;
+    let name = address.rsplit_once('/').unwrap().1;
     client.execute(&format!("CREATE ROLE runner_{name} LOGIN PASSWORD 'run'")).await;
     client
         .execute(&format!(
@@ -70,13 +70,13 @@ async fn who_may_not_change_the_schema_may_use_one_that_is_up_to_date() {
              REVOKE CREATE ON SCHEMA public FROM PUBLIC"
         ))
         .await;
-    let runner = Database::open(&format!("postgres://runner_{name}:run@{place}")).await.unwrap();
+    let runner = Database::open(&format!("postgres://runner_{name}:run@{address}")).await.unwrap();
     assert_eq!(runner.migrate().await.unwrap(), []);
     change(&runner, &[put(quota("alice", None))]).await;
 }
 
 #[tokio::test]
-async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
+async fn interrupted_mariadb_migration_is_finished() {
     let empty = TestDatabase::mariadb();
     let database = empty.migrated().await;
     put_limit(&database, "alice", "/", 1).await.unwrap();
@@ -85,11 +85,11 @@ async fn a_migration_that_mariadb_was_cut_short_in_is_finished() {
     assert_eq!(database.pending_migrations().await.unwrap().len(), 1);
     assert_eq!(database.migrate().await.unwrap().len(), 1);
     assert_eq!(client.number("SELECT COUNT(*) FROM blocks").await, 0);
-    assert_eq!(everything(&database).await.1.len(), 1, "what was there is there");
+    assert_eq!(everything(&database).await.1.len(), 1, "existing data is kept");
 }
 
 #[tokio::test]
-async fn mariadb_cuts_nothing_off_whatever_its_settings_are() {
+async fn mariadb_never_truncates_values() {
     let server = MariaDbServer::start();
     server.execute("mysql", "SET GLOBAL sql_mode = '', GLOBAL tx_isolation = 'READ-UNCOMMITTED'");
     let database = Database::open(&server.create_database()).await.unwrap();
@@ -103,60 +103,60 @@ async fn mariadb_cuts_nothing_off_whatever_its_settings_are() {
 }
 
 #[tokio::test]
-async fn postgres_that_was_away_is_used_again() {
+async fn postgres_is_used_again_after_a_restart() {
     let server = PostgresServer::start();
-    returns(&server.create_database(), || server.kill9(), || server.restart()).await;
+    is_used_again(&server.create_database(), || server.kill9(), || server.restart()).await;
 }
 
 #[tokio::test]
-async fn mariadb_that_was_away_is_used_again() {
+async fn mariadb_is_used_again_after_a_restart() {
     let server = MariaDbServer::start();
-    returns(&server.create_database(), || server.kill9(), || server.restart()).await;
+    is_used_again(&server.create_database(), || server.kill9(), || server.restart()).await;
 }
 
 #[tokio::test]
-async fn mariadb_that_says_nothing_is_not_waited_for() {
+async fn unresponsive_mariadb_times_out() {
     let server = MariaDbServer::start();
     let url = server.create_database();
     Database::open(&url).await.unwrap().migrate().await.unwrap();
     let mut settings = SqlSettings::from_url(&url).unwrap();
-    let moment = Duration::from_secs(4);
-    (settings.statement_timeout, settings.connect_timeout) = (moment, moment);
+    let timeout = Duration::from_secs(4);
+    (settings.statement_timeout, settings.connect_timeout) = (timeout, timeout);
     let database = Database::connect(settings).await.unwrap();
     server.freeze();
-    let asked = tokio::time::timeout(Duration::from_secs(40), database.version()).await;
-    asked.expect("it gave up by itself").unwrap_err();
+    let result = tokio::time::timeout(Duration::from_secs(40), database.version()).await;
+    result.expect("the client timed out").unwrap_err();
     server.thaw();
     assert_eq!(put_limit(&database, "alice", "/", 1).await.unwrap(), 1);
 }
 
-async fn returns(url: &str, kill: impl Fn(), restart: impl Fn()) {
+async fn is_used_again(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let mut settings = SqlSettings::from_url(url).unwrap();
     settings.connect_timeout = Duration::from_secs(2);
     let database = Database::connect(settings).await.unwrap();
     database.migrate().await.unwrap();
     put_limit(&database, "alice", "/", 1).await.unwrap();
     change(&database, &[put(quota("alice", None))]).await;
-    let kept = everything(&database).await;
+    let before = everything(&database).await;
     kill();
     let patience = Duration::from_secs(20);
-    let asked = tokio::time::timeout(patience, database.version()).await;
-    let error = asked.expect("an answer in time").unwrap_err();
+    let result = tokio::time::timeout(patience, database.version()).await;
+    let error = result.expect("timed out").unwrap_err();
     assert!(error.is_unreachable(), "{error:?}");
-    let asked = tokio::time::timeout(patience, put_limit(&database, "alice", "/", 2)).await;
-    let error = asked.expect("an answer in time").unwrap_err();
+    let result = tokio::time::timeout(patience, put_limit(&database, "alice", "/", 2)).await;
+    let error = result.expect("timed out").unwrap_err();
     assert!(error.is_unreachable() && !matches!(error, DatabaseError::OutcomeUnknown { .. }), "{error:?}");
     let error = Database::open(url).await.unwrap_err();
     assert!(matches!(error, DatabaseError::Unreachable { .. }) && error.is_unreachable(), "{error:?}");
 
     restart();
-    assert_eq!(everything(&database).await, kept);
+    assert_eq!(everything(&database).await, before);
     assert_eq!(put_limit(&database, "alice", "/", 2).await.unwrap(), 3);
 }
 
-/// Kills a server again and again while somebody writes: what was answered was done, what was refused was not, and what is
-/// not known is one of both.
-async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
+/// Kills a server repeatedly while a client writes. Confirmed changes exist, failed changes do not, and unknown outcomes are one
+/// or the other.
+async fn loses_no_change(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let mut settings = SqlSettings::from_url(url).unwrap();
     settings.connect_timeout = Duration::from_secs(2);
     let database = Database::connect(settings).await.unwrap();
@@ -184,8 +184,8 @@ async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
     for round in 1..=3 {
         let deadline = Instant::now() + Duration::from_secs(30);
         while database.version().await.unwrap_or(0) < round * 5 {
-            assert!(!writer.is_finished(), "the writer met something else");
-            assert!(Instant::now() < deadline, "nothing is written any more");
+            assert!(!writer.is_finished(), "the writer failed");
+            assert!(Instant::now() < deadline, "writes have stopped");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         kill();
@@ -197,18 +197,18 @@ async fn tells_the_truth(url: &str, kill: impl Fn(), restart: impl Fn()) {
     let stored: BTreeSet<String> = items.iter().map(|item| item.id().to_string()).collect();
     assert!(done.is_subset(&stored), "lost: {:?}", done.difference(&stored));
     let more: BTreeSet<String> = stored.difference(&done).cloned().collect();
-    assert!(more.is_subset(&unknown), "made though it was refused: {more:?}, unknown: {unknown:?}");
-    assert_eq!(version, stored.len() as u64, "no version is missing");
+    assert!(more.is_subset(&unknown), "applied although refused: {more:?}, unknown: {unknown:?}");
+    assert_eq!(version, stored.len() as u64, "versions without gaps");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn postgres_that_is_killed_over_and_over_loses_no_change() {
+async fn postgres_crashes_lose_no_change() {
     let server = PostgresServer::start();
-    tells_the_truth(&server.create_database(), || server.kill9(), || server.restart()).await;
+    loses_no_change(&server.create_database(), || server.kill9(), || server.restart()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mariadb_that_is_killed_over_and_over_loses_no_change() {
+async fn mariadb_crashes_lose_no_change() {
     let server = MariaDbServer::start();
-    tells_the_truth(&server.create_database(), || server.kill9(), || server.restart()).await;
+    loses_no_change(&server.create_database(), || server.kill9(), || server.restart()).await;
 }

@@ -1,4 +1,4 @@
-//! An empty database for one test, and a second way into it.
+//! An empty database per test, and a raw client for it.
 
 use std::sync::LazyLock;
 
@@ -9,12 +9,13 @@ use sqlx::sqlite::SqliteConnection;
 use sqlx::{AssertSqlSafe, Connection as _};
 use tempfile::TempDir;
 use tollgate_stores::sql::{
-    AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Engine, Item, ItemEdit, ItemId,
-    ItemWrite, KeyItem, Numbers, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem, UserEndpointLimit,
+    AccountLimits, AuditEntry, AuditFilter, BlockItem, BlockKind, Database, DatabaseError, Engine, Item,
+    ItemEdit, ItemId, ItemWrite, KeyItem, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem,
+    UserEndpointLimit,
 };
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
-// One server for all tests, each with a database of its own. The kit ends it when the tests have ended.
+// One server for all tests, with one database per test. The testkit stops it after the tests.
 static POSTGRES: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
 static MARIADB: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
 
@@ -47,19 +48,19 @@ impl TestDatabase {
         self.settings().engine()
     }
 
-    /// As a node opens it.
+    /// Opened without migrations.
     pub(crate) async fn open(&self) -> Database {
         Database::open(&self.url).await.unwrap()
     }
 
-    /// As a node that has started opens it.
+    /// Opened and migrated.
     pub(crate) async fn migrated(&self) -> Database {
         let database = self.open().await;
         database.migrate().await.unwrap();
         database
     }
 
-    /// As somebody with a client of their own opens it.
+    /// A raw client.
     pub(crate) async fn client(&self) -> Client {
         match self.engine() {
             Engine::Sqlite => {
@@ -72,7 +73,7 @@ impl TestDatabase {
     }
 }
 
-/// A connection that knows nothing of tollgate.
+/// A connection that bypasses tollgate.
 pub(crate) enum Client {
     Sqlite(SqliteConnection),
     Postgres(PgConnection),
@@ -93,7 +94,7 @@ impl Client {
         self.try_execute(sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
-    /// The number that a query answers.
+    /// The number that a query returns.
     pub(crate) async fn number(&mut self, sql: &str) -> i64 {
         let sql = AssertSqlSafe(sql);
         match self {
@@ -104,7 +105,7 @@ impl Client {
     }
 }
 
-/// Numbers for a user on an endpoint.
+/// A limit of a user on an endpoint.
 pub(crate) fn limit(user: &str, endpoint: &str, requests: u32) -> UserEndpointLimit {
     UserEndpointLimit {
         user: user.to_owned(),
@@ -117,25 +118,25 @@ pub(crate) fn limit(user: &str, endpoint: &str, requests: u32) -> UserEndpointLi
 }
 
 pub(crate) fn rule(name: &str, body: Json) -> Item {
-    let Json::Object(body) = body else { panic!("a body is an object") };
+    let Json::Object(body) = body else { panic!("the body must be an object") };
     Item::Rule(RuleItem { name: name.to_owned(), body })
 }
 
 pub(crate) fn tier(name: &str, description: &str, body: Json) -> Item {
-    let Json::Object(body) = body else { panic!("a body is an object") };
+    let Json::Object(body) = body else { panic!("the body must be an object") };
     Item::Tier(TierItem { name: name.to_owned(), description: description.to_owned(), body })
 }
 
 pub(crate) fn quota(user: &str, tier: Option<&str>) -> Item {
-    let numbers = Numbers { requests_per_hour: Some(7), ..Numbers::default() };
-    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), numbers })
+    let limits = AccountLimits { requests_per_hour: Some(7), ..AccountLimits::default() };
+    Item::Quota(QuotaItem { user: user.to_owned(), tier: tier.map(str::to_owned), limits })
 }
 
-/// A key whose hash follows from its id.
+/// A key whose hash is derived from its id.
 pub(crate) fn key(id: &str) -> KeyItem {
     let mut hash = [0xca_u8; 32];
-    for (place, byte) in id.bytes().enumerate() {
-        hash[place % 32] = hash[place % 32].wrapping_mul(31).wrapping_add(byte);
+    for (position, byte) in id.bytes().enumerate() {
+        hash[position % 32] = hash[position % 32].wrapping_mul(31).wrapping_add(byte);
     }
     KeyItem {
         id: id.to_owned(),
@@ -147,7 +148,7 @@ pub(crate) fn key(id: &str) -> KeyItem {
         tenant: None,
         tier: None,
         scopes: vec![],
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
@@ -155,7 +156,7 @@ pub(crate) fn key(id: &str) -> KeyItem {
 }
 
 pub(crate) fn block(kind: BlockKind, subject: &str) -> Item {
-    let reason = format!("{subject} was rude");
+    let reason = format!("{subject} sent spam");
     Item::Block(BlockItem { kind, subject: subject.to_owned(), reason, until_micros: None })
 }
 
@@ -167,15 +168,15 @@ pub(crate) fn delete(id: ItemId) -> ItemEdit {
     ItemEdit { write: ItemWrite::Delete(id), precondition: Precondition::None }
 }
 
-/// A minute of November 2023.
+/// In November 2023.
 pub(crate) const NOW: u64 = 1_700_000_000_000_000;
 
-/// Makes a change by `root`; the version.
+/// Applies edits as `root`; returns the version.
 pub(crate) async fn change(database: &Database, edits: &[ItemEdit]) -> u64 {
     database.change("root", NOW, edits).await.unwrap().version
 }
 
-/// Sets numbers for a user on an endpoint; the version.
+/// Sets the limit of a user on an endpoint; returns the version.
 pub(crate) async fn put_limit(
     database: &Database,
     user: &str,
@@ -186,14 +187,14 @@ pub(crate) async fn put_limit(
     Ok(database.change("root", NOW, &[edit]).await?.version)
 }
 
-/// Everything, and its version.
+/// The version and all items.
 pub(crate) async fn everything(database: &Database) -> (u64, Vec<Item>) {
     let mut items = Vec::new();
     let version = database.load(|stored| items.push(stored.item)).await.unwrap();
     (version, items)
 }
 
-/// The whole trail.
-pub(crate) async fn trail(database: &Database) -> Vec<AuditEntry> {
+/// The whole audit log.
+pub(crate) async fn audit_log(database: &Database) -> Vec<AuditEntry> {
     database.audit(&AuditFilter::default(), 0, 1000).await.unwrap()
 }

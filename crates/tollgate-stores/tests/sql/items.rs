@@ -1,19 +1,19 @@
-//! Items of every kind: made, read back, replaced and removed; listed and filtered.
+//! Items of every kind: create, read, replace, delete, list and filter.
 
 use std::collections::BTreeSet;
 
 use serde_json::json;
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Database, DatabaseError, ITEM_COUNT_MAX, Item, ItemEdit, ItemFilter, ItemId,
-    ItemKind, ItemWrite, KeyItem, KeySecretCheck, Numbers, Precondition, QuotaItem, StoredItem,
+    AccountLimits, BlockItem, BlockKind, Database, DatabaseError, ITEM_COUNT_MAX, Item, ItemEdit, ItemFilter,
+    ItemId, ItemKind, ItemWrite, KeyItem, KeySecretCheck, Precondition, QuotaItem, StoredItem,
     UserEndpointLimit,
 };
 
 use crate::harness::{
-    NOW, TestDatabase, block, change, delete, everything, key, limit, put, quota, rule, tier, trail,
+    NOW, TestDatabase, audit_log, block, change, delete, everything, key, limit, put, quota, rule, tier,
 };
 
-/// Everything that a key can have.
+/// A key with every field set.
 fn full_key() -> KeyItem {
     KeyItem {
         previous_hash: Some([9; 32]),
@@ -23,7 +23,7 @@ fn full_key() -> KeyItem {
         tenant: Some("acme".to_owned()),
         tier: Some("gold".to_owned()),
         scopes: vec!["check".to_owned(), "read \"all\"".to_owned()],
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_second: Some(0),
             requests_per_hour: Some(1),
             requests_per_day: Some(u32::MAX),
@@ -53,7 +53,7 @@ fn pairs() -> Vec<(Item, Item)> {
     let full_quota = QuotaItem {
         user: "bob".to_owned(),
         tier: Some("gold".to_owned()),
-        numbers: Numbers {
+        limits: AccountLimits {
             requests_per_hour: Some(0),
             requests_per_day: Some(u32::MAX),
             burst: Some(1),
@@ -84,16 +84,16 @@ fn pairs() -> Vec<(Item, Item)> {
     ]
 }
 
-pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: TestDatabase) {
+pub(crate) async fn items_of_every_kind_are_created_replaced_deleted(empty: TestDatabase) {
     let database = empty.migrated().await;
     for (first, second) in pairs() {
         let id = first.id();
         assert_eq!(database.get(&id).await.unwrap(), None);
-        let made = database.change("maker", NOW, &[put(first.clone())]).await.unwrap().version;
+        let created = database.change("maker", NOW, &[put(first.clone())]).await.unwrap().version;
         let stored = database.get(&id).await.unwrap().unwrap();
         let expected = StoredItem {
             item: first,
-            version: made,
+            version: created,
             created_by: "maker".to_owned(),
             created_at_micros: NOW,
             updated_at_micros: NOW,
@@ -101,16 +101,19 @@ pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: Tes
         assert_eq!(stored, expected);
 
         let changed = database.change("other", NOW + 5, &[put(second.clone())]).await.unwrap();
-        assert_eq!(changed.differences[0].before.as_ref(), Some(&expected));
-        assert_eq!(changed.differences[0].after.as_ref(), Some(&second));
-        let expected = StoredItem { item: second, version: made + 1, updated_at_micros: NOW + 5, ..expected };
+        assert_eq!(changed.items[0].before.as_ref(), Some(&expected));
+        assert_eq!(changed.items[0].after.as_ref(), Some(&second));
+        let expected =
+            StoredItem { item: second, version: created + 1, updated_at_micros: NOW + 5, ..expected };
         assert_eq!(database.get(&id).await.unwrap(), Some(expected.clone()));
         let listed = database.list(id.kind(), &ItemFilter::default(), None, 10).await.unwrap();
         assert!(listed.contains(&expected));
 
-        let removed =
-            ItemEdit { write: ItemWrite::Delete(id.clone()), precondition: Precondition::Version(made + 1) };
-        assert_eq!(change(&database, &[removed]).await, made + 2);
+        let removed = ItemEdit {
+            write: ItemWrite::Delete(id.clone()),
+            precondition: Precondition::Version(created + 1),
+        };
+        assert_eq!(change(&database, &[removed]).await, created + 2);
         assert_eq!(database.get(&id).await.unwrap(), None);
     }
     let all: Vec<ItemEdit> = pairs().into_iter().map(|(first, _)| put(first)).collect();
@@ -118,17 +121,17 @@ pub(crate) async fn items_of_every_kind_are_made_replaced_and_removed(empty: Tes
     let (_, items) = everything(&database).await;
     let ids = |items: &[Item]| items.iter().map(Item::id).collect::<BTreeSet<_>>();
     assert_eq!(ids(&items), pairs().iter().map(|(first, _)| first.id()).collect());
-    for entry in trail(&database).await {
+    for entry in audit_log(&database).await {
         let kind = ItemKind::parse(&entry.kind).unwrap();
         let id = ItemId::parse(kind, &entry.subject).unwrap();
         assert!(pairs().iter().any(|(first, _)| first.id() == id), "{entry:?}");
     }
 }
 
-pub(crate) async fn what_makes_no_item_leaves_nothing(empty: TestDatabase) {
+pub(crate) async fn invalid_items_are_rejected(empty: TestDatabase) {
     let database = empty.migrated().await;
     let good = limit("alice", "/", 10);
-    let refused_by_a_constraint = [
+    let violating_a_constraint = [
         Item::Limit(UserEndpointLimit { algorithm: "lottery".to_owned(), ..good.clone() }),
         Item::Limit(UserEndpointLimit { algorithm: "TOKEN_BUCKET".to_owned(), ..good.clone() }),
         Item::Limit(UserEndpointLimit { algorithm: "token_bucket ".to_owned(), ..good.clone() }),
@@ -146,34 +149,34 @@ pub(crate) async fn what_makes_no_item_leaves_nothing(empty: TestDatabase) {
         Item::Key(KeyItem { revoked_by: Some("root".to_owned()), ..key("k") }),
         Item::Key(KeyItem { previous_hash: Some([1; 32]), ..key("k") }),
     ];
-    for item in refused_by_a_constraint {
+    for item in violating_a_constraint {
         let error = database.change("root", NOW, &[put(item.clone())]).await.unwrap_err();
         let DatabaseError::Constraint { constraint } = &error else { panic!("{item:?}: {error:?}") };
         let table = ["user_endpoint_limits_", "rate_limit_rules_", "tiers_", "api_keys_"];
-        assert!(table.iter().any(|table| constraint.starts_with(table)), "the constraint is named: {error}");
+        assert!(table.iter().any(|table| constraint.starts_with(table)), "no constraint in {error}");
     }
-    let second = Numbers { requests_per_second: Some(1), ..Numbers::default() };
-    let refused_by_us = [
+    let second = AccountLimits { requests_per_second: Some(1), ..AccountLimits::default() };
+    let rejected_before_the_database = [
         (Item::Limit(UserEndpointLimit { window_micros: u64::MAX, ..good }), "window_micros"),
         (rule("r", json!({"colour": "red"})), "colour"),
         (rule("r", json!({"limits": 5})), "limits"),
         (tier("t", "", json!({"per": ["user"]})), "per"),
-        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, numbers: second }), "requests_per_second"),
+        (Item::Quota(QuotaItem { user: "u".to_owned(), tier: None, limits: second }), "requests_per_second"),
         (quota("u", Some("")), "tier"),
         (Item::Key(KeyItem { user: Some(String::new()), ..key("k") }), "user_id"),
     ];
-    for (item, named) in refused_by_us {
+    for (item, expected) in rejected_before_the_database {
         let error = database.change("root", NOW, &[put(item.clone())]).await.unwrap_err();
         assert!(
-            matches!(&error, DatabaseError::Value { field, .. } if field == named),
+            matches!(&error, DatabaseError::Value { field, .. } if field == expected),
             "{item:?}: {error:?}"
         );
     }
     assert_eq!(everything(&database).await, (0, vec![]));
-    assert_eq!(trail(&database).await, []);
+    assert_eq!(audit_log(&database).await, []);
 }
 
-pub(crate) async fn t27_no_hash_is_told_by_the_trail_or_by_debug(empty: TestDatabase) {
+pub(crate) async fn key_hashes_never_appear_in_audit_or_debug(empty: TestDatabase) {
     let database = empty.migrated().await;
     let hash = *b"canary-canary-canary-canary-can1";
     let canary = |last: u8| {
@@ -190,27 +193,27 @@ pub(crate) async fn t27_no_hash_is_told_by_the_trail_or_by_debug(empty: TestData
     };
     let replaced = KeyItem { hash: canary(b'3'), ..rotated.clone() };
     let twin = KeyItem { hash: canary(b'3'), ..key("twin") };
-    let mut told = vec![format!("{first:?} {rotated:?}")];
+    let mut shown = vec![format!("{first:?} {rotated:?}")];
     for state in [&first, &rotated, &replaced] {
         let changed = database.change("root", NOW, &[put(Item::Key(state.clone()))]).await.unwrap();
-        told.push(format!("{changed:?}"));
+        shown.push(format!("{changed:?}"));
     }
     let error = database.change("root", NOW, &[put(Item::Key(twin))]).await.unwrap_err();
-    told.push(format!("{error} {error:?}"));
+    shown.push(format!("{error} {error:?}"));
     change(&database, &[delete(ItemId::Key("k".to_owned()))]).await;
-    let trail = trail(&database).await;
-    let secret = |entry: usize| trail[entry].after.as_ref().and_then(|after| after.get("secret").cloned());
+    let log = audit_log(&database).await;
+    let secret = |entry: usize| log[entry].after.as_ref().and_then(|after| after.get("secret").cloned());
     assert_eq!((secret(0), secret(1), secret(2)), (None, Some(json!("changed")), Some(json!("changed"))));
-    told.push(format!("{trail:?}"));
-    let told = told.join("\n");
+    shown.push(format!("{log:?}"));
+    let shown = shown.join("\n");
     let hex = "63616e617279"; // "canary"
     let listed = format!("{:?}", &hash[..6]);
     for trace in ["canary", hex, &hex.to_uppercase(), listed.trim_matches(['[', ']'])] {
-        assert!(!told.contains(trace), "{trace}: {told}");
+        assert!(!shown.contains(trace), "{trace}: {shown}");
     }
 }
 
-pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
+pub(crate) async fn pages_are_complete_under_concurrent_writes(empty: TestDatabase) {
     let database = empty.migrated().await;
     let block_id = |number: usize| {
         let kind = BlockKind::ALL[number % BlockKind::ALL.len()];
@@ -233,7 +236,7 @@ pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
             let Some(last) = page.last() else { break };
             after = Some(last.item.id());
             seen.extend(page.iter().map(|stored| stored.item.id()));
-            // Somebody adds on both sides of where we are, and removes what we have just read.
+            // Another writer adds items before and after the cursor.
             let beside = seen.len();
             let more = [
                 put(rule(&format!("rule {:03}", beside * 2 + 1), json!({}))),
@@ -243,16 +246,16 @@ pub(crate) async fn pages_are_complete_while_others_write(empty: TestDatabase) {
             change(&database, &more).await;
         }
         let once: BTreeSet<ItemId> = seen.iter().cloned().collect();
-        assert_eq!(once.len(), seen.len(), "none twice");
-        assert!(seen.is_sorted(), "in the order of their bytes");
-        assert!(stable.is_subset(&once), "none was missed");
+        assert_eq!(once.len(), seen.len(), "duplicates");
+        assert!(seen.is_sorted(), "not in byte order");
+        assert!(stable.is_subset(&once), "items are missing");
     }
     let other_kind = ItemId::Tier("t".to_owned());
     assert!(database.list(ItemKind::Rule, &ItemFilter::default(), Some(&other_kind), 7).await.is_err());
     assert_eq!(database.list(ItemKind::Rule, &ItemFilter::default(), None, 0).await.unwrap(), []);
 }
 
-pub(crate) async fn t70_a_page_is_never_longer_than_a_thousand(empty: TestDatabase) {
+pub(crate) async fn page_size_is_capped(empty: TestDatabase) {
     let database = empty.migrated().await;
     let count = ITEM_COUNT_MAX as usize + 5;
     let edits: Vec<ItemEdit> = (0..count).map(|number| put(quota(&format!("{number:05}"), None))).collect();
@@ -264,9 +267,9 @@ pub(crate) async fn t70_a_page_is_never_longer_than_a_thousand(empty: TestDataba
     assert_eq!(rest.len(), 5);
 }
 
-pub(crate) async fn everything_is_loaded_page_by_page(empty: TestDatabase) {
+pub(crate) async fn load_reads_all_pages(empty: TestDatabase) {
     let database = empty.migrated().await;
-    // More than one page of a table whose items two columns name, in few statements.
+    // More than one page of a table with a key of two columns.
     let count = 4001;
     let rows: Vec<String> =
         (0..count).map(|number| format!("('user', '{number}', '', 'root', 0, 0, 1)")).collect();
@@ -375,7 +378,7 @@ pub(crate) async fn lists_are_filtered(empty: TestDatabase) {
     assert_eq!(names(&database, ItemKind::Rule, alice).await, ["a", "b", "c"], "rules have no user");
 }
 
-pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
+pub(crate) async fn prefix_filter_compares_bytes(empty: TestDatabase) {
     let database = empty.migrated().await;
     let names_of_tiers = [
         "a",
@@ -405,21 +408,21 @@ pub(crate) async fn a_prefix_is_bytes_and_nothing_else(empty: TestDatabase) {
     }
 }
 
-pub(crate) async fn the_first_check_value_is_everyones(empty: TestDatabase) {
+pub(crate) async fn first_key_secret_fingerprint_wins(empty: TestDatabase) {
     let database = empty.migrated().await;
     let nodes = [1, 2, 1, 2].map(|value| {
         let database = database.clone();
         tokio::spawn(async move { (value, database.check_key_secret(&[value; 32]).await.unwrap()) })
     });
-    let mut answers = BTreeSet::new();
+    let mut results = BTreeSet::new();
     for node in nodes {
-        let (value, answer) = node.await.unwrap();
-        answers.insert((value, answer == KeySecretCheck::Matches));
+        let (value, result) = node.await.unwrap();
+        results.insert((value, result == KeySecretCheck::Matches));
     }
-    assert_eq!(answers.len(), 2, "who has the same value gets the same answer: {answers:?}");
-    assert_eq!(answers.iter().filter(|(_, same)| *same).count(), 1);
-    let first = answers.iter().find(|(_, same)| *same).unwrap().0;
+    assert_eq!(results.len(), 2, "inconsistent: {results:?}");
+    assert_eq!(results.iter().filter(|(_, same)| *same).count(), 1);
+    let first = results.iter().find(|(_, same)| *same).unwrap().0;
     assert_eq!(empty.open().await.check_key_secret(&[first; 32]).await.unwrap(), KeySecretCheck::Matches);
     assert_eq!(database.check_key_secret(&[7; 32]).await.unwrap(), KeySecretCheck::Differs);
-    assert_eq!(database.version().await.unwrap(), 0, "it is no change");
+    assert_eq!(database.version().await.unwrap(), 0, "not a configuration change");
 }

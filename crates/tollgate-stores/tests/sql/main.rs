@@ -1,18 +1,18 @@
-//! The SQL store on real engines: one suite, mounted on SQLite, PostgreSQL and MariaDB, and what is special to each.
+//! Tests of the configuration database: one suite that runs on SQLite, PostgreSQL and MariaDB, and tests of single engines.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 mod changes;
 mod engines;
-mod following;
 mod harness;
 mod items;
 mod migrations;
 mod names;
 mod schema;
+mod sync;
 mod usage;
 
-/// Mounts tests that take an empty database on every engine.
+/// Runs tests that take an empty database on every engine.
 macro_rules! on_every_engine {
     ($($module:ident :: $test:ident),* $(,)?) => {
         on_every_engine!(@mount sqlite, $($module::$test),*);
@@ -32,50 +32,50 @@ macro_rules! on_every_engine {
 }
 
 on_every_engine![
-    migrations::an_empty_database_is_brought_up_to_date_once,
-    migrations::nodes_that_start_at_once_migrate_once,
-    migrations::a_newer_schema_is_refused,
-    migrations::a_migration_waits_for_another_only_so_long,
-    changes::the_trail_tells_what_was_before_and_after,
-    changes::a_change_for_another_version_changes_nothing,
-    changes::what_changes_nothing_leaves_nothing,
-    changes::an_expectation_that_fails_stops_everything,
-    changes::a_plan_tells_what_would_differ,
-    changes::one_edit_that_cannot_be_made_undoes_all,
+    migrations::empty_database_is_migrated_once,
+    migrations::concurrent_starts_migrate_once,
+    migrations::newer_schema_is_rejected,
+    migrations::migration_lock_wait_times_out,
+    changes::audit_entry_has_state_before_and_after,
+    changes::change_at_wrong_version_is_rejected,
+    changes::edits_without_effect_make_no_version,
+    changes::failed_precondition_aborts_the_change,
+    changes::dry_run_lists_item_changes,
+    changes::constraint_violation_rolls_back_all_edits,
     changes::thousands_of_edits_are_one_change,
-    changes::a_change_without_its_entry_is_undone,
-    changes::changes_at_once_follow_each_other,
-    changes::of_two_who_expect_the_same_version_one_is_late,
-    changes::a_reader_sees_one_version_whole,
-    changes::an_abandoned_change_is_made_whole_or_not_at_all,
-    changes::a_change_waits_for_another_only_so_long,
-    changes::the_trail_is_read_page_by_page_from_either_end,
-    changes::the_trail_is_filtered,
-    items::items_of_every_kind_are_made_replaced_and_removed,
-    items::what_makes_no_item_leaves_nothing,
-    items::t27_no_hash_is_told_by_the_trail_or_by_debug,
-    items::pages_are_complete_while_others_write,
-    items::t70_a_page_is_never_longer_than_a_thousand,
-    items::everything_is_loaded_page_by_page,
+    changes::change_without_audit_entry_is_rolled_back,
+    changes::concurrent_changes_are_serialized,
+    changes::version_precondition_admits_one_of_many,
+    changes::load_sees_exactly_one_version,
+    changes::dropped_change_is_atomic,
+    changes::change_lock_wait_times_out,
+    changes::audit_log_is_paged_from_both_ends,
+    changes::audit_log_is_filtered,
+    items::items_of_every_kind_are_created_replaced_deleted,
+    items::invalid_items_are_rejected,
+    items::key_hashes_never_appear_in_audit_or_debug,
+    items::pages_are_complete_under_concurrent_writes,
+    items::page_size_is_capped,
+    items::load_reads_all_pages,
     items::lists_are_filtered,
-    items::a_prefix_is_bytes_and_nothing_else,
-    items::the_first_check_value_is_everyones,
-    following::what_has_changed_is_told_as_it_is_now,
-    following::acts_are_told_to_all_nodes,
-    following::what_cannot_be_followed_is_loaded,
-    following::too_many_changes_are_loaded,
-    following::a_follower_misses_nothing,
-    following::hints_are_given_where_there_are_any,
-    usage::totals_roll_over_with_the_day_and_the_month,
-    usage::a_batch_counts_once,
-    usage::a_batch_is_added_whole_or_not_at_all,
-    usage::who_is_gone_is_skipped_and_their_totals_are_gone_too,
-    usage::nodes_add_at_once_while_users_come_and_go,
-    usage::old_numbers_are_forgotten,
+    items::prefix_filter_compares_bytes,
+    items::first_key_secret_fingerprint_wins,
+    sync::changes_since_returns_current_items,
+    sync::events_reach_all_nodes,
+    sync::gap_in_audit_log_requires_reload,
+    sync::too_many_changes_require_reload,
+    sync::polling_misses_no_change,
+    sync::only_postgres_notifies_listeners,
+    usage::totals_roll_over_by_day_and_month,
+    usage::batch_counts_once,
+    usage::batch_is_atomic,
+    usage::deleted_users_and_keys_have_no_totals,
+    usage::concurrent_batches_survive_quota_changes,
+    usage::old_batch_numbers_are_deleted,
     names::names_are_compared_byte_by_byte,
-    names::names_that_cannot_be_kept_are_refused,
-    names::t43_hostile_texts_are_plain_data_in_every_field,
-    names::t43_hostile_filters_and_cursors_are_plain_data,
-    schema::wrong_rows_are_refused_by_the_schema_itself,
-    schema::no_password_is_shown,
+    names::unstorable_names_are_rejected,
+    names::sql_injection_in_values_is_inert,
+    names::sql_injection_in_filters_and_cursors_is_inert,
+    schema::schema_rejects_invalid_rows,
+    schema::password_never_appears_in_messages,
 ];

@@ -1,4 +1,4 @@
-//! Bringing the schema up to date.
+//! Schema migrations.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ fn names(migrations: &[Migration]) -> Vec<(u64, &'static str)> {
     migrations.iter().map(|migration| (migration.number, migration.name)).collect()
 }
 
-pub(crate) async fn an_empty_database_is_brought_up_to_date_once(empty: TestDatabase) {
+pub(crate) async fn empty_database_is_migrated_once(empty: TestDatabase) {
     let database = empty.open().await;
     let all = [(1, "configuration")];
     assert_eq!(names(&database.pending_migrations().await.unwrap()), all);
-    assert_eq!(names(&database.pending_migrations().await.unwrap()), all, "a look changes nothing");
-    assert!(database.version().await.is_err(), "there is no table yet");
+    assert_eq!(names(&database.pending_migrations().await.unwrap()), all, "read only");
+    assert!(database.version().await.is_err(), "no tables yet");
 
     assert_eq!(names(&database.migrate().await.unwrap()), all);
     assert_eq!(database.pending_migrations().await.unwrap(), []);
@@ -26,37 +26,37 @@ pub(crate) async fn an_empty_database_is_brought_up_to_date_once(empty: TestData
     assert_eq!(client.number("SELECT COUNT(*) FROM config_version").await, 1);
 }
 
-pub(crate) async fn nodes_that_start_at_once_migrate_once(empty: TestDatabase) {
+pub(crate) async fn concurrent_starts_migrate_once(empty: TestDatabase) {
     let nodes = [(); 16].map(|()| {
         let url = empty.url.clone();
         tokio::spawn(async move { Database::open(&url).await?.migrate().await })
     });
-    let mut taken = Vec::new();
+    let mut applied = Vec::new();
     for node in nodes {
-        taken.extend(names(&node.await.unwrap().unwrap()));
+        applied.extend(names(&node.await.unwrap().unwrap()));
     }
-    assert_eq!(taken, [(1, "configuration")], "one node did it, the others found it done");
+    assert_eq!(applied, [(1, "configuration")], "exactly one node migrates");
     assert_eq!(empty.open().await.version().await.unwrap(), 0);
 }
 
-pub(crate) async fn a_newer_schema_is_refused(empty: TestDatabase) {
+pub(crate) async fn newer_schema_is_rejected(empty: TestDatabase) {
     let database = empty.migrated().await;
     let mut client = empty.client().await;
     client
         .execute(
-            "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (9999, 'from afar', 0)",
+            "INSERT INTO tollgate_migrations (number, name, applied_at_micros) VALUES (9999, 'future', 0)",
         )
         .await;
-    for refused in [database.migrate().await, database.pending_migrations().await] {
-        let error = refused.unwrap_err();
+    for result in [database.migrate().await, database.pending_migrations().await] {
+        let error = result.unwrap_err();
         assert!(matches!(error, DatabaseError::SchemaTooNew { found: 9999, known: 1 }), "{error:?}");
         assert!(error.to_string().contains("9999"), "{error}");
     }
     assert_eq!(client.number("SELECT COUNT(*) FROM tollgate_migrations").await, 2);
 }
 
-pub(crate) async fn a_migration_waits_for_another_only_so_long(empty: TestDatabase) {
-    empty.open().await.close().await; // makes the file, where it is one
+pub(crate) async fn migration_lock_wait_times_out(empty: TestDatabase) {
+    empty.open().await.close().await; // creates the SQLite file
     let mut other = empty.client().await;
     let hold = match empty.engine() {
         Engine::Sqlite => "BEGIN IMMEDIATE",
@@ -64,14 +64,14 @@ pub(crate) async fn a_migration_waits_for_another_only_so_long(empty: TestDataba
         Engine::MySql => "SELECT GET_LOCK(CONCAT('tollgate migrate ', SHA1(DATABASE())), 0)",
     };
     other.execute(hold).await;
-    // Short to wait for, and long enough for a busy machine to do the rest.
-    let so_long = Duration::from_secs(4);
+    // Short, but long enough for a busy machine.
+    let timeout = Duration::from_secs(4);
     let mut settings = empty.settings();
-    (settings.migration_timeout, settings.statement_timeout) = (so_long, so_long);
+    (settings.migration_timeout, settings.statement_timeout) = (timeout, timeout);
     let database = Database::connect(settings).await.unwrap();
     let error = database.migrate().await.unwrap_err();
-    assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == so_long), "{error:?}");
+    assert!(matches!(error, DatabaseError::MigrationLocked { waited } if waited == timeout), "{error:?}");
 
     drop(other);
-    assert_eq!(database.migrate().await.unwrap().len(), 1, "the lock went with its holder");
+    assert_eq!(database.migrate().await.unwrap().len(), 1, "the lock is released with its connection");
 }

@@ -1,4 +1,4 @@
-//! Names are opaque: every byte counts, and none does anything.
+//! Names are opaque: compared byte by byte, and never interpreted as SQL.
 
 use serde_json::json;
 use tollgate_stores::sql::{
@@ -10,7 +10,7 @@ use crate::harness::{
     NOW, TestDatabase, block, change, delete, everything, key, limit, put, quota, rule, tier,
 };
 
-/// Names that some collation, some comparison or some normal form takes for one.
+/// Names that some collation, comparison or Unicode normalization treats as equal.
 const TWINS: [&str; 26] = [
     "alice",
     "Alice",
@@ -40,7 +40,7 @@ const TWINS: [&str; 26] = [
     "1.0",
 ];
 
-/// What breaks texts that are pasted together.
+/// SQL injection strings and other special characters.
 const HOSTILE: [&str; 24] = [
     "'",
     "\"",
@@ -89,11 +89,11 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
     assert_eq!(change(&database, &edits).await, 1);
     all.sort_by_key(Item::id);
     let (_, stored) = everything(&database).await;
-    assert_eq!(stored, all, "in the order of their bytes, on every engine");
+    assert_eq!(stored, all, "byte order on every engine");
     for user in &users {
         let filter = ItemFilter { tier: Some((*user).to_owned()), ..ItemFilter::default() };
         let page = database.list(ItemKind::Quota, &filter, None, 10).await.unwrap();
-        assert_eq!(page.len(), 1, "no twin is of the tier {user:?}");
+        assert_eq!(page.len(), 1, "a similar tier matched {user:?}");
     }
 
     let absent = ItemId::Limit { user: "ALICE ".to_owned(), endpoint: "/alice".to_owned() };
@@ -101,32 +101,32 @@ pub(crate) async fn names_are_compared_byte_by_byte(empty: TestDatabase) {
     let there = ItemId::Limit { user: "alice ".to_owned(), endpoint: "/alice ".to_owned() };
     assert_eq!(change(&database, &[delete(there.clone())]).await, 2);
     all.retain(|item| item.id() != there);
-    assert_eq!(everything(&database).await.1, all, "no twin went with it");
+    assert_eq!(everything(&database).await.1, all, "a similar item was deleted");
 }
 
-pub(crate) async fn names_that_cannot_be_kept_are_refused(empty: TestDatabase) {
+pub(crate) async fn unstorable_names_are_rejected(empty: TestDatabase) {
     let database = empty.migrated().await;
     let (long_user, long_endpoint) = ("é".repeat(129), "x".repeat(2049));
-    let refusals = [
+    let rejected = [
         ("root", "", "/", "user_id", ValueError::Empty),
         ("root", &long_user, "/", "user_id", ValueError::TooLong { max: 256 }),
-        ("root", "a\0b", "/", "user_id", ValueError::HoldsNul),
+        ("root", "a\0b", "/", "user_id", ValueError::ContainsNul),
         ("root", "alice", "", "endpoint", ValueError::Empty),
         ("root", "alice", &long_endpoint, "endpoint", ValueError::TooLong { max: 2048 }),
-        ("root", "alice", "/\0", "endpoint", ValueError::HoldsNul),
+        ("root", "alice", "/\0", "endpoint", ValueError::ContainsNul),
         ("", "alice", "/", "by", ValueError::Empty),
         (&long_user, "alice", "/", "by", ValueError::TooLong { max: 256 }),
-        ("ro\0ot", "alice", "/", "by", ValueError::HoldsNul),
+        ("ro\0ot", "alice", "/", "by", ValueError::ContainsNul),
     ];
-    for (by, user, endpoint, field, problem) in refusals {
+    for (by, user, endpoint, field, reason) in rejected {
         let item = Item::Limit(limit(user, endpoint, 1));
         let id = item.id();
-        let refused = [
+        let results = [
             database.change(by, 1, &[put(item)]).await.map(drop),
             database.change(by, 1, &[delete(id.clone())]).await.map(drop),
         ];
-        for error in refused.map(Result::unwrap_err) {
-            assert_eq!(error.to_string(), format!("{field} {problem}"));
+        for error in results.map(Result::unwrap_err) {
+            assert_eq!(error.to_string(), format!("{field} {reason}"));
             assert!(matches!(error, DatabaseError::Value { .. }));
         }
         if field != "by" {
@@ -137,33 +137,33 @@ pub(crate) async fn names_that_cannot_be_kept_are_refused(empty: TestDatabase) {
     assert_eq!(database.version().await.unwrap(), 0);
 }
 
-pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestDatabase) {
+pub(crate) async fn sql_injection_in_values_is_inert(empty: TestDatabase) {
     let database = empty.migrated().await;
     for (number, text) in (0_u8..).zip(HOSTILE) {
         let all = hostile_items(number, text);
         let edits: Vec<ItemEdit> = all.iter().cloned().map(put).collect();
         let changed = database.change(text, NOW, &edits).await.unwrap();
-        assert_eq!(changed.differences.len(), edits.len(), "{text}");
+        assert_eq!(changed.items.len(), edits.len(), "{text}");
         for item in &all {
             let stored = database.get(&item.id()).await.unwrap().expect(text);
             assert_eq!((&stored.item, &*stored.created_by), (item, text));
         }
-        let act = AuditEvent {
+        let event = AuditEvent {
             action: text.chars().take(16).collect(),
             kind: format!("x{}", text.chars().take(15).collect::<String>()),
             subject: text.to_owned(),
             before: Some(json!(text)),
             after: Some(json!({text: text})),
         };
-        database.record_event(text, NOW, &act).await.unwrap();
+        database.record_event(text, NOW, &event).await.unwrap();
         let filter = AuditFilter {
-            kind: Some(act.kind.clone()),
+            kind: Some(event.kind.clone()),
             by: Some(text.to_owned()),
             subject: Some(text.to_owned()),
         };
-        let told = database.audit(&filter, 0, 10).await.unwrap();
-        assert_eq!(told.len(), 1, "{text}");
-        assert_eq!((&told[0].before, &told[0].after), (&act.before, &act.after));
+        let found = database.audit(&filter, 0, 10).await.unwrap();
+        assert_eq!(found.len(), 1, "{text}");
+        assert_eq!((&found[0].before, &found[0].after), (&event.before, &event.after));
         let batch = usage_of(text);
         assert!(database.add_usage(&batch).await.unwrap());
         assert!(!database.add_usage(&batch).await.unwrap());
@@ -172,7 +172,9 @@ pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestD
     }
     let (version, items) = everything(&database).await;
     assert_eq!((version, items.len()), (2 * HOSTILE.len() as u64, 6 * HOSTILE.len()));
-    let Changes::Changed { items, .. } = database.changes_since(0).await.unwrap() else { panic!("some") };
+    let Changes::Changed { items, .. } = database.changes_since(0).await.unwrap() else {
+        panic!("no changes")
+    };
     assert_eq!(items.len(), 6 * HOSTILE.len());
     assert!(items.iter().all(|(_, stored)| stored.is_some()));
 
@@ -181,7 +183,7 @@ pub(crate) async fn t43_hostile_texts_are_plain_data_in_every_field(empty: TestD
     assert_eq!(everything(&database).await.1, []);
 }
 
-pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDatabase) {
+pub(crate) async fn sql_injection_in_filters_and_cursors_is_inert(empty: TestDatabase) {
     let database = empty.migrated().await;
     for (number, text) in (0_u8..).zip(HOSTILE) {
         let edits: Vec<ItemEdit> = hostile_items(number, text).into_iter().map(put).collect();
@@ -207,9 +209,9 @@ pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDa
             let page = database.list(kind, &prefix, None, 100).await.unwrap();
             let expected = HOSTILE.iter().filter(|other| other.starts_with(text)).count();
             assert_eq!(page.len(), expected, "{kind:?} {text}");
-            let behind = database.list(kind, &ItemFilter::default(), Some(&item.id()), 100).await.unwrap();
+            let following = database.list(kind, &ItemFilter::default(), Some(&item.id()), 100).await.unwrap();
             assert_eq!(
-                behind.len(),
+                following.len(),
                 HOSTILE.iter().filter(|other| **other > text).count(),
                 "{kind:?} {text}"
             );
@@ -225,14 +227,14 @@ pub(crate) async fn t43_hostile_filters_and_cursors_are_plain_data(empty: TestDa
     ];
     for filter in filters {
         let error = database.list(ItemKind::Key, &filter, None, 1).await.unwrap_err();
-        assert!(error.to_string().ends_with("must not hold a NUL character"), "{error}");
+        assert!(error.to_string().ends_with("must not contain a NUL character"), "{error}");
     }
     let by = AuditFilter { by: nul(), ..AuditFilter::default() };
     assert!(matches!(database.audit(&by, 0, 1).await.unwrap_err(), DatabaseError::Value { .. }));
     assert!(database.user_usage("a\0b").await.is_err());
 }
 
-/// An item of each kind, with this text wherever a text can be.
+/// An item of each kind, with this text in every text field.
 fn hostile_items(number: u8, text: &str) -> Vec<Item> {
     let words = json!({
         "when": {"tiers": [text], "descriptors": {text: [text]}}, "per": [text], "layer": text,

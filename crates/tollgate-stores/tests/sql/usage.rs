@@ -1,4 +1,4 @@
-//! Totals: added once, rolled over at the end of a day and of a month.
+//! Usage totals: counted once, rolled over by day and month.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ async fn counts(database: &Database, user: &str) -> Option<(u32, u64, u64)> {
     Some((usage.day, usage.requests_of_day, usage.requests_of_month))
 }
 
-pub(crate) async fn totals_roll_over_with_the_day_and_the_month(empty: TestDatabase) {
+pub(crate) async fn totals_roll_over_by_day_and_month(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(quota("bob", None))]).await;
     assert_eq!(counts(&database, "alice").await, None);
@@ -36,39 +36,39 @@ pub(crate) async fn totals_roll_over_with_the_day_and_the_month(empty: TestDatab
         counts(&database, "alice").await.unwrap()
     };
     assert_eq!(add(1, &[("alice", DAY, 5)]).await, (DAY, 5, 5));
-    assert_eq!(add(2, &[("alice", DAY, 2), ("bob", DAY, 1)]).await, (DAY, 7, 7), "the same day");
-    assert_eq!(add(3, &[("alice", DAY + 1, 10)]).await, (DAY + 1, 10, 17), "the next, in the same month");
-    assert_eq!(add(4, &[("alice", DAY, 100)]).await, (DAY + 1, 10, 117), "late: for the month only");
-    assert_eq!(add(5, &[("alice", DAY + 2, 3)]).await, (DAY + 2, 3, 3), "the first of February");
-    assert_eq!(add(6, &[("alice", DAY + 1, 50)]).await, (DAY + 2, 3, 3), "late, and the month is over");
+    assert_eq!(add(2, &[("alice", DAY, 2), ("bob", DAY, 1)]).await, (DAY, 7, 7), "same day");
+    assert_eq!(add(3, &[("alice", DAY + 1, 10)]).await, (DAY + 1, 10, 17), "next day, same month");
+    assert_eq!(add(4, &[("alice", DAY, 100)]).await, (DAY + 1, 10, 117), "late: counts for the month only");
+    assert_eq!(add(5, &[("alice", DAY + 2, 3)]).await, (DAY + 2, 3, 3), "first of February");
+    assert_eq!(add(6, &[("alice", DAY + 1, 50)]).await, (DAY + 2, 3, 3), "late: the month has ended");
     assert_eq!(
         add(7, &[("alice", DAY + 3, 2), ("alice", DAY + 2, 1), ("alice", DAY + 3, 4)]).await,
         (DAY + 3, 6, 10),
-        "several of one user, in any order"
+        "several deltas of one user, in any order"
     );
     let alice = database.user_usage("alice").await.unwrap().unwrap();
-    assert_eq!(alice.exceeded_count, 9, "every one of them, whenever it was");
+    assert_eq!(alice.exceeded_count, 9, "late ones included");
     assert_eq!(alice.last_request_at_micros, u64::from(DAY + 3) * 86_400_000_000 + 4);
     assert_eq!((alice.requests_on(DAY + 3), alice.requests_on(DAY + 4)), (6, 0));
     assert_eq!((alice.requests_in_month_of(DAY + 20), alice.requests_in_month_of(DAY + 31)), (10, 0));
     assert_eq!(counts(&database, "bob").await, Some((DAY, 1, 1)));
     assert_eq!(counts(&database, "BOB").await, None);
-    assert_eq!(database.version().await.unwrap(), 1, "usage is no change of the configuration");
+    assert_eq!(database.version().await.unwrap(), 1, "usage does not change the configuration");
 }
 
-pub(crate) async fn a_batch_counts_once(empty: TestDatabase) {
+pub(crate) async fn batch_counts_once(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(Item::Key(key("k")))]).await;
     let used = KeyUsageDelta { id: "k".to_owned(), requests: 4, last_micros: 9 };
     let batch = UsageBatch { keys: vec![used.clone(), used], ..users(1, &[("alice", DAY, 5)]) };
     assert!(database.add_usage(&batch).await.unwrap());
-    assert!(!database.add_usage(&batch).await.unwrap(), "after an unknown commit it is sent again");
+    assert!(!database.add_usage(&batch).await.unwrap(), "sent again");
     assert_eq!(counts(&database, "alice").await, Some((DAY, 5, 5)));
     let expected = KeyUsage { id: "k".to_owned(), requests: 8, last_used_at_micros: 9 };
     assert_eq!(database.key_usage("k").await.unwrap(), Some(expected));
 
     let other_node = UsageBatch { node: "Node".to_owned(), ..batch.clone() };
-    assert!(database.add_usage(&other_node).await.unwrap(), "numbers are a node's own");
+    assert!(database.add_usage(&other_node).await.unwrap(), "numbers are per node");
     let next = UsageBatch { number: 2, ..batch.clone() };
     assert!(database.add_usage(&next).await.unwrap());
     assert_eq!(counts(&database, "alice").await, Some((DAY, 15, 15)));
@@ -86,7 +86,7 @@ pub(crate) async fn a_batch_counts_once(empty: TestDatabase) {
     assert_eq!(counts(&database, "alice").await, Some((DAY, 20, 20)));
 }
 
-pub(crate) async fn a_batch_is_added_whole_or_not_at_all(empty: TestDatabase) {
+pub(crate) async fn batch_is_atomic(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(Item::Key(key("k")))]).await;
     let too_large = KeyUsageDelta { id: "k".to_owned(), requests: u64::MAX, last_micros: 0 };
@@ -94,15 +94,15 @@ pub(crate) async fn a_batch_is_added_whole_or_not_at_all(empty: TestDatabase) {
     assert!(matches!(database.add_usage(&batch).await.unwrap_err(), DatabaseError::Value { .. }));
     assert_eq!(counts(&database, "alice").await, None);
     let batch = users(1, &[("alice", DAY, 5)]);
-    assert!(database.add_usage(&batch).await.unwrap(), "its number was not remembered either");
-    for wrong in
+    assert!(database.add_usage(&batch).await.unwrap(), "the number was rolled back as well");
+    for invalid in
         [UsageBatch { node: String::new(), ..batch.clone() }, UsageBatch { node: "a\0".to_owned(), ..batch }]
     {
-        assert!(matches!(database.add_usage(&wrong).await.unwrap_err(), DatabaseError::Value { .. }));
+        assert!(matches!(database.add_usage(&invalid).await.unwrap_err(), DatabaseError::Value { .. }));
     }
 }
 
-pub(crate) async fn who_is_gone_is_skipped_and_their_totals_are_gone_too(empty: TestDatabase) {
+pub(crate) async fn deleted_users_and_keys_have_no_totals(empty: TestDatabase) {
     let database = empty.migrated().await;
     change(&database, &[put(quota("alice", None)), put(quota("bob", None)), put(Item::Key(key("k")))]).await;
     let used = |id: &str| KeyUsageDelta { id: id.to_owned(), requests: 1, last_micros: 1 };
@@ -117,7 +117,7 @@ pub(crate) async fn who_is_gone_is_skipped_and_their_totals_are_gone_too(empty: 
     assert_eq!(database.keys_usage(&[]).await.unwrap(), []);
 
     change(&database, &[put(quota("alice", Some("gold"))), put(Item::Key(key("k")))]).await;
-    assert_eq!(counts(&database, "alice").await, Some((DAY, 1, 1)), "a change of numbers keeps the totals");
+    assert_eq!(counts(&database, "alice").await, Some((DAY, 1, 1)), "changing the quota keeps the totals");
     change(&database, &[delete(ItemId::Quota("alice".to_owned())), delete(ItemId::Key("k".to_owned()))])
         .await;
     assert_eq!(counts(&database, "alice").await, None);
@@ -126,7 +126,7 @@ pub(crate) async fn who_is_gone_is_skipped_and_their_totals_are_gone_too(empty: 
     assert_eq!(counts(&database, "bob").await, Some((DAY, 2, 2)));
 }
 
-pub(crate) async fn nodes_add_at_once_while_users_come_and_go(empty: TestDatabase) {
+pub(crate) async fn concurrent_batches_survive_quota_changes(empty: TestDatabase) {
     const NODES: u64 = 3;
     const BATCHES: u64 = 8;
     let database = empty.migrated().await;
@@ -139,7 +139,7 @@ pub(crate) async fn nodes_add_at_once_while_users_come_and_go(empty: TestDatabas
             let turn = usize::try_from(node).unwrap() * 7;
             tokio::spawn(async move {
                 for number in 1..=BATCHES {
-                    // Each node in another order.
+                    // Each node has another order.
                     let turned = names.iter().cycle().skip(turn).take(names.len());
                     let deltas: Vec<(&str, u32, u64)> = turned.map(|user| (&**user, DAY, 1)).collect();
                     let batch = UsageBatch { node: format!("node {node}"), ..users(number, &deltas) };
@@ -170,7 +170,7 @@ pub(crate) async fn nodes_add_at_once_while_users_come_and_go(empty: TestDatabas
     }
 }
 
-pub(crate) async fn old_numbers_are_forgotten(empty: TestDatabase) {
+pub(crate) async fn old_batch_numbers_are_deleted(empty: TestDatabase) {
     let database = empty.migrated().await;
     let batch =
         |node: &str, number, day| UsageBatch { node: node.to_owned(), ..users(number, &[("x", day, 1)]) };

@@ -10,12 +10,12 @@ use ipnet::IpNet;
 use super::hash_of;
 use super::shards::Shards;
 use super::table::Table;
-use crate::identity::{Fold, Folds, Seed, tag, unmap_net};
+use crate::identity::{IdNormalization, NormalForm, Seed, canonical_net, tag};
 use crate::time::Timestamp;
 
 /// Whom a block is about.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Blocked<'a> {
+pub enum BlockTarget<'a> {
     /// A user.
     User(&'a str),
     /// A known API key, by its id.
@@ -70,26 +70,27 @@ impl BlockKind {
     }
 }
 
-impl Blocked<'_> {
+impl BlockTarget<'_> {
     /// Which kind of fact it is about.
     pub fn kind(self) -> BlockKind {
         match self {
-            Blocked::User(_) => BlockKind::User,
-            Blocked::ApiKey(_) => BlockKind::ApiKey,
-            Blocked::Tenant(_) => BlockKind::Tenant,
-            Blocked::Login(_) => BlockKind::Login,
-            Blocked::Ip(_) => BlockKind::Ip,
+            BlockTarget::User(_) => BlockKind::User,
+            BlockTarget::ApiKey(_) => BlockKind::ApiKey,
+            BlockTarget::Tenant(_) => BlockKind::Tenant,
+            BlockTarget::Login(_) => BlockKind::Login,
+            BlockTarget::Ip(_) => BlockKind::Ip,
         }
     }
 
-    pub(super) fn hash(self, seed: Seed, folds: Folds) -> u128 {
-        let of_id = |id: &str, fold: Fold| hash_of(seed, self.kind().tag(), fold.apply(id).as_bytes());
+    pub(super) fn hash(self, seed: Seed, normalization: IdNormalization) -> u128 {
+        let of_id =
+            |id: &str, fold: NormalForm| hash_of(seed, self.kind().tag(), fold.normalize(id).as_bytes());
         match self {
-            Blocked::User(id) => of_id(id, folds.user),
-            Blocked::ApiKey(id) => of_id(id, Fold::Exact),
-            Blocked::Tenant(id) => of_id(id, folds.tenant),
-            Blocked::Login(id) => of_id(id, folds.login),
-            Blocked::Ip(net) => hash_of_network(seed, unmap_net(net.trunc())),
+            BlockTarget::User(id) => of_id(id, normalization.user),
+            BlockTarget::ApiKey(id) => of_id(id, NormalForm::Exact),
+            BlockTarget::Tenant(id) => of_id(id, normalization.tenant),
+            BlockTarget::Login(id) => of_id(id, normalization.login),
+            BlockTarget::Ip(net) => hash_of_network(seed, canonical_net(net.trunc())),
         }
     }
 }
@@ -144,10 +145,10 @@ pub(super) struct NetworkLength {
 }
 
 impl NetworkLength {
-    fn of(who: Blocked<'_>) -> Self {
+    fn of(who: BlockTarget<'_>) -> Self {
         match who {
-            Blocked::Ip(net) => {
-                let net = unmap_net(net.trunc());
+            BlockTarget::Ip(net) => {
+                let net = canonical_net(net.trunc());
                 NetworkLength { is_v6: net.network().is_ipv6(), bits: net.prefix_len() }
             }
             _ => NetworkLength::default(),
@@ -157,7 +158,7 @@ impl NetworkLength {
 
 /// Where a block stands in its generation of the accounts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) struct BlockAt {
+pub(crate) struct BlockPosition {
     shard: u16,
     position: u32,
 }
@@ -172,7 +173,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    pub(super) fn put(&mut self, hash: u128, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
+    pub(super) fn put(&mut self, hash: u128, who: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
         let (kind, length) = (who.kind(), NetworkLength::of(who));
         self.put_hashed(hash, BlockRecord { kind, length, reason: reason.into(), until });
     }
@@ -226,7 +227,7 @@ impl Blocks {
         kind: BlockKind,
         hash: impl FnOnce() -> u128,
         now: Timestamp,
-    ) -> Option<BlockAt> {
+    ) -> Option<BlockPosition> {
         if self.kinds[kind as usize] == 0 {
             return None;
         }
@@ -234,7 +235,7 @@ impl Blocks {
     }
 
     /// The block of an address in force at `now`, the widest network first.
-    pub(super) fn of_ip(&self, seed: Seed, ip: IpAddr, now: Timestamp) -> Option<BlockAt> {
+    pub(super) fn of_ip(&self, seed: Seed, ip: IpAddr, now: Timestamp) -> Option<BlockPosition> {
         let in_family = |(length, _): &&(NetworkLength, usize)| length.is_v6 == ip.is_ipv6();
         self.lengths.iter().filter(in_family).find_map(|(length, _)| {
             let net = IpNet::new(ip, length.bits).ok()?.trunc();
@@ -242,19 +243,19 @@ impl Blocks {
         })
     }
 
-    fn find(&self, hash: u128, now: Timestamp) -> Option<BlockAt> {
+    fn find(&self, hash: u128, now: Timestamp) -> Option<BlockPosition> {
         let number = Shards::<Table<BlockRecord>>::number_of(hash);
         let shard = self.table.at(number)?;
         let position = shard.find(hash)?;
         shard.at(position).filter(|record| record.is_in_force(now))?;
-        Some(BlockAt { shard: u16::try_from(number).ok()?, position: u32::try_from(position).ok()? })
+        Some(BlockPosition { shard: u16::try_from(number).ok()?, position: u32::try_from(position).ok()? })
     }
 
     pub(super) fn exactly(&self, hash: u128, now: Timestamp) -> Option<Block<'_>> {
         self.at(self.find(hash, now)?)
     }
 
-    pub(super) fn at(&self, at: BlockAt) -> Option<Block<'_>> {
+    pub(super) fn at(&self, at: BlockPosition) -> Option<Block<'_>> {
         let record = self.table.at(usize::from(at.shard))?.at(at.position as usize)?;
         Some(Block { kind: record.kind, reason: &record.reason, until: record.until })
     }

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::blocks::{BlockRecord, Blocked};
-use super::keys::Fields;
-use super::numbers::{Numbers, OwnNumbers};
+use super::blocks::{BlockRecord, BlockTarget};
+use super::keys::KeyRecord;
+use super::limits::{AccountLimits, CompiledLimits};
 use super::pool::{Pool, PoolId};
 use super::{AccountError, Accounts, UserRecord, hash_of};
 use crate::identity::{Id, tag};
@@ -30,7 +30,7 @@ pub struct NewKey<'a> {
     /// What its holder may do; the library does not look at it.
     pub scopes: u16,
     /// Numbers of its own.
-    pub numbers: Numbers,
+    pub limits: AccountLimits,
     /// From then on it is good no more.
     pub expires_at: Option<Timestamp>,
     /// Whether it was withdrawn.
@@ -48,7 +48,7 @@ impl<'a> NewKey<'a> {
             tenant: None,
             tier: None,
             scopes: 0,
-            numbers: Numbers::default(),
+            limits: AccountLimits::default(),
             expires_at: None,
             is_revoked: false,
         }
@@ -63,25 +63,30 @@ impl fmt::Debug for NewKey<'_> {
 
 /// The next generation of accounts under way. What fails changes nothing.
 #[derive(Debug)]
-pub struct Editor {
+pub struct AccountsEditor {
     accounts: Accounts,
 }
 
-impl Editor {
+impl AccountsEditor {
     pub(super) fn new(accounts: Accounts) -> Self {
-        Editor { accounts }
+        AccountsEditor { accounts }
     }
 
     /// Adds a user or replaces it.
     ///
     /// # Errors
     /// When the id or the plan is no identifier, or the numbers make no limits.
-    pub fn put_user(&mut self, id: &str, tier: Option<&str>, numbers: Numbers) -> Result<(), AccountError> {
+    pub fn put_user(
+        &mut self,
+        id: &str,
+        tier: Option<&str>,
+        limits: AccountLimits,
+    ) -> Result<(), AccountError> {
         check_id("user_id", Some(id))?;
         check_id("tier", tier)?;
         let accounts = &mut self.accounts;
-        let numbers = intern_numbers(&mut accounts.quotas, QUOTA_NAMESPACE, numbers)?;
-        let record = UserRecord { tier: intern_tier(&mut accounts.tiers, tier)?, numbers };
+        let limits = intern_limits(&mut accounts.quotas, QUOTA_NAMESPACE, limits)?;
+        let record = UserRecord { tier: intern_tier(&mut accounts.tiers, tier)?, limits };
         self.put_user_hashed(self.accounts.hash_of_user(id), record);
         Ok(())
     }
@@ -109,16 +114,16 @@ impl Editor {
             check_id(field, text)?;
         }
         let accounts = &mut self.accounts;
-        let numbers = intern_numbers(&mut accounts.key_numbers, KEY_NAMESPACE, key.numbers)?;
+        let limits = intern_limits(&mut accounts.key_limits, KEY_NAMESPACE, key.limits)?;
         let tier = intern_tier(&mut accounts.tiers, key.tier)?;
-        let fields = Fields {
+        let fields = KeyRecord {
             id: key.id,
             verifier: &key.verifier,
             previous: key.previous.as_ref().map(|(verifier, until)| (verifier, *until)),
             user: key.user,
             tenant: key.tenant,
             tier,
-            numbers,
+            limits,
             scopes: key.scopes,
             expires_at: key.expires_at,
             is_revoked: key.is_revoked,
@@ -126,7 +131,7 @@ impl Editor {
         self.put_key_fields(&fields)
     }
 
-    pub(super) fn put_key_fields(&mut self, fields: &Fields<'_>) -> Result<(), AccountError> {
+    pub(super) fn put_key_fields(&mut self, fields: &KeyRecord<'_>) -> Result<(), AccountError> {
         let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, fields.id.as_bytes());
         let more = self.accounts.keys.change(hash, |shard| {
             let more = shard.put(hash, fields);
@@ -144,8 +149,8 @@ impl Editor {
     }
 
     /// Keeps somebody out, until then or for good. An earlier block of the same one is replaced.
-    pub fn put_block(&mut self, who: Blocked<'_>, reason: &str, until: Option<Timestamp>) {
-        let hash = who.hash(self.accounts.seed, self.accounts.folds);
+    pub fn put_block(&mut self, who: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
+        let hash = who.hash(self.accounts.seed, self.accounts.normalization);
         self.accounts.blocks.put(hash, who, reason, until);
     }
 
@@ -154,8 +159,8 @@ impl Editor {
     }
 
     /// Lets somebody in again.
-    pub fn remove_block(&mut self, who: Blocked<'_>) {
-        self.accounts.blocks.remove(who.hash(self.accounts.seed, self.accounts.folds));
+    pub fn remove_block(&mut self, who: BlockTarget<'_>) {
+        self.accounts.blocks.remove(who.hash(self.accounts.seed, self.accounts.normalization));
     }
 
     /// As it stands so far.
@@ -174,11 +179,11 @@ impl Editor {
 
     /// Drops plans and numbers that nobody has any more, if there may be many.
     fn sweep_pools(&mut self) {
-        let Accounts { users, keys, tiers, quotas, key_numbers, .. } = &mut self.accounts;
-        if !tiers.should_sweep() && !quotas.should_sweep() && !key_numbers.should_sweep() {
+        let Accounts { users, keys, tiers, quotas, key_limits, .. } = &mut self.accounts;
+        if !tiers.should_sweep() && !quotas.should_sweep() && !key_limits.should_sweep() {
             return;
         }
-        let mut used = [tiers.slots().len(), quotas.slots().len(), key_numbers.slots().len()]
+        let mut used = [tiers.slots().len(), quotas.slots().len(), key_limits.slots().len()]
             .map(|slots| vec![false; slots]);
         let mut note = |pool: usize, id: Option<PoolId>| {
             if let Some(used) = id.and_then(|id| used[pool].get_mut(id.slot())) {
@@ -187,15 +192,15 @@ impl Editor {
         };
         for (_, user) in users.iter().flat_map(super::Table::iter) {
             note(0, user.tier);
-            note(1, user.numbers);
+            note(1, user.limits);
         }
         for key in keys.iter().flat_map(super::KeyShard::iter) {
             note(0, key.tier);
-            note(2, key.numbers);
+            note(2, key.limits);
         }
         Pool::sweep(tiers, &used[0]);
         Pool::sweep(quotas, &used[1]);
-        Pool::sweep(key_numbers, &used[2]);
+        Pool::sweep(key_limits, &used[2]);
     }
 }
 
@@ -212,18 +217,18 @@ fn intern_tier(tiers: &mut Arc<Pool<Box<str>>>, tier: Option<&str>) -> Result<Op
     known.or_else(|| Pool::add(tiers, tier.into())).map(Some).ok_or(AccountError::TooMany)
 }
 
-fn intern_numbers(
-    pool: &mut Arc<Pool<OwnNumbers>>,
+fn intern_limits(
+    pool: &mut Arc<Pool<CompiledLimits>>,
     namespace: &str,
-    numbers: Numbers,
+    limits: AccountLimits,
 ) -> Result<Option<PoolId>, AccountError> {
-    if numbers.is_empty() {
+    if limits.is_empty() {
         return Ok(None);
     }
     // Looked for before they are compiled: most have been before.
-    if let Some(known) = pool.find(&numbers, |own| own.are(numbers)) {
+    if let Some(known) = pool.find(&limits, |own| own.are(limits)) {
         return Ok(Some(known));
     }
-    let own = OwnNumbers::new(namespace, numbers)?;
+    let own = CompiledLimits::new(namespace, limits)?;
     Pool::add(pool, own).map(Some).ok_or(AccountError::TooMany)
 }

@@ -11,14 +11,14 @@ use crate::time::Timestamp;
 
 /// What a record holds.
 #[derive(Copy, Clone)]
-pub(super) struct Fields<'a> {
+pub(super) struct KeyRecord<'a> {
     pub(super) id: &'a str,
     pub(super) verifier: &'a [u8; 32],
     pub(super) previous: Option<(&'a [u8; 32], Timestamp)>,
     pub(super) user: Option<&'a str>,
     pub(super) tenant: Option<&'a str>,
     pub(super) tier: Option<PoolId>,
-    pub(super) numbers: Option<PoolId>,
+    pub(super) limits: Option<PoolId>,
     pub(super) scopes: u16,
     pub(super) expires_at: Option<Timestamp>,
     pub(super) is_revoked: bool,
@@ -31,11 +31,11 @@ const HAS_PREVIOUS: u8 = 1;
 const HAS_USER: u8 = 1 << 1;
 const HAS_TENANT: u8 = 1 << 2;
 const HAS_TIER: u8 = 1 << 3;
-const HAS_NUMBERS: u8 = 1 << 4;
+const HAS_LIMITS: u8 = 1 << 4;
 const EXPIRES: u8 = 1 << 5;
 const IS_REVOKED: u8 = 1 << 6;
 
-impl<'a> Fields<'a> {
+impl<'a> KeyRecord<'a> {
     /// Texts are 1 to 256 bytes long; what is longer is cut, which whoever calls has seen to.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
                 | flag(self.user.is_some(), HAS_USER)
                 | flag(self.tenant.is_some(), HAS_TENANT)
                 | flag(self.tier.is_some(), HAS_TIER)
-                | flag(self.numbers.is_some(), HAS_NUMBERS)
+                | flag(self.limits.is_some(), HAS_LIMITS)
                 | flag(self.expires_at.is_some(), EXPIRES)
                 | flag(self.is_revoked, IS_REVOKED),
         );
@@ -58,7 +58,7 @@ impl<'a> Fields<'a> {
         for text in [self.user, self.tenant].into_iter().flatten() {
             encode_text(text, to);
         }
-        for id in [self.tier, self.numbers].into_iter().flatten() {
+        for id in [self.tier, self.limits].into_iter().flatten() {
             to.extend_from_slice(&PoolId::to_word(Some(id)).to_le_bytes());
         }
         if let Some(at) = self.expires_at {
@@ -81,11 +81,11 @@ impl<'a> Fields<'a> {
         let user = if has(HAS_USER) { Some(take_text(&mut rest)?) } else { None };
         let tenant = if has(HAS_TENANT) { Some(take_text(&mut rest)?) } else { None };
         let tier = if has(HAS_TIER) { Some(take_id(&mut rest)?) } else { None };
-        let numbers = if has(HAS_NUMBERS) { Some(take_id(&mut rest)?) } else { None };
+        let limits = if has(HAS_LIMITS) { Some(take_id(&mut rest)?) } else { None };
         let expires_at = if has(EXPIRES) { Some(take_instant(&mut rest)?) } else { None };
         let is_revoked = has(IS_REVOKED);
         let fields =
-            Fields { id, verifier, previous, user, tenant, tier, numbers, scopes, expires_at, is_revoked };
+            KeyRecord { id, verifier, previous, user, tenant, tier, limits, scopes, expires_at, is_revoked };
         Some((fields, bytes.len() - rest.len()))
     }
 }
@@ -125,14 +125,14 @@ pub(super) struct KeyShard {
 }
 
 /// A key that nobody has, with a verifier that no text has.
-const NOBODYS: Fields<'static> = Fields {
+const NOBODYS: KeyRecord<'static> = KeyRecord {
     id: "................",
     verifier: &[0; 32],
     previous: None,
     user: None,
     tenant: None,
     tier: None,
-    numbers: None,
+    limits: None,
     scopes: 0,
     expires_at: None,
     is_revoked: true,
@@ -146,13 +146,13 @@ static NOBODY: LazyLock<KeyShard> = LazyLock::new(|| {
 });
 
 impl KeyShard {
-    pub(super) fn get(&self, hash: u128, id: &str) -> Option<Fields<'_>> {
+    pub(super) fn get(&self, hash: u128, id: &str) -> Option<KeyRecord<'_>> {
         self.find(hash, id).map(|(_, fields, _)| fields)
     }
 
     /// The key with this id, or else the one that stands where it would, and whether it is the one. Without a shard, or in an
     /// empty one, one that nobody has stands there.
-    pub(super) fn get_or_other<'a>(shard: Option<&'a Self>, hash: u128, id: &str) -> (Fields<'a>, bool) {
+    pub(super) fn get_or_other<'a>(shard: Option<&'a Self>, hash: u128, id: &str) -> (KeyRecord<'a>, bool) {
         let shard = shard.filter(|shard| !shard.index.is_empty()).unwrap_or(&NOBODY);
         let half = half(hash);
         let at = shard.place(half).min(shard.index.len().saturating_sub(1));
@@ -167,12 +167,12 @@ impl KeyShard {
     }
 
     /// Every key, in the order of the hashes.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Fields<'_>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = KeyRecord<'_>> {
         self.index.iter().filter_map(|entry| self.record(*entry)).map(|(fields, _)| fields)
     }
 
     /// Adds a key or replaces it. How many keys there are more, or none if the shard is full.
-    pub(super) fn put(&mut self, hash: u128, fields: &Fields<'_>) -> Option<isize> {
+    pub(super) fn put(&mut self, hash: u128, fields: &KeyRecord<'_>) -> Option<isize> {
         let removed = self.remove(hash, fields.id);
         let offset = u32::try_from(self.records.len()).ok()?;
         let entry = half(hash) | u64::from(offset);
@@ -196,7 +196,7 @@ impl KeyShard {
     }
 
     /// The position in the index, the record and its length.
-    fn find(&self, hash: u128, id: &str) -> Option<(usize, Fields<'_>, usize)> {
+    fn find(&self, hash: u128, id: &str) -> Option<(usize, KeyRecord<'_>, usize)> {
         let half = half(hash);
         let first = self.place(half);
         for (position, entry) in self.index.iter().enumerate().skip(first) {
@@ -210,8 +210,8 @@ impl KeyShard {
         None
     }
 
-    fn record(&self, entry: u64) -> Option<(Fields<'_>, usize)> {
-        Fields::decode(self.records.get(offset(entry)..)?)
+    fn record(&self, entry: u64) -> Option<(KeyRecord<'_>, usize)> {
+        KeyRecord::decode(self.records.get(offset(entry)..)?)
     }
 
     fn place(&self, entry: u64) -> usize {
@@ -254,26 +254,26 @@ mod tests {
         (id.len() as u128 % 3) << 90
     }
 
-    fn fields<'a>(id: &'a str, verifier: &'a [u8; 32], text: &'a str) -> Fields<'a> {
-        Fields {
+    fn fields<'a>(id: &'a str, verifier: &'a [u8; 32], text: &'a str) -> KeyRecord<'a> {
+        KeyRecord {
             id,
             verifier,
             previous: verifier[0].is_multiple_of(2).then_some((verifier, Timestamp::from_secs(7))),
             user: Some(text).filter(|text| !text.is_empty()),
             tenant: Some(text).filter(|text| text.len() > 4),
             tier: PoolId::from_word(u32::from(verifier[0] % 3)),
-            numbers: PoolId::from_word(u32::from(verifier[0] % 5)),
+            limits: PoolId::from_word(u32::from(verifier[0] % 5)),
             scopes: u16::from(verifier[0]) << 5,
             expires_at: verifier[0].is_multiple_of(7).then_some(Timestamp::MAX),
             is_revoked: verifier[0].is_multiple_of(11),
         }
     }
 
-    fn told(fields: &Fields<'_>) -> String {
-        let Fields { id, verifier, previous, user, tenant, tier, numbers, scopes, expires_at, is_revoked } =
+    fn told(fields: &KeyRecord<'_>) -> String {
+        let KeyRecord { id, verifier, previous, user, tenant, tier, limits, scopes, expires_at, is_revoked } =
             fields;
         format!(
-            "{id} {verifier:?} {previous:?} {user:?} {tenant:?} {tier:?} {numbers:?} {scopes} {expires_at:?} {is_revoked}"
+            "{id} {verifier:?} {previous:?} {user:?} {tenant:?} {tier:?} {limits:?} {scopes} {expires_at:?} {is_revoked}"
         )
     }
 
@@ -323,7 +323,7 @@ mod tests {
 
         #[test]
         fn any_bytes_are_a_record_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Some((_, length)) = Fields::decode(&bytes) {
+            if let Some((_, length)) = KeyRecord::decode(&bytes) {
                 prop_assert!(length <= bytes.len());
             }
         }

@@ -1,8 +1,8 @@
 //! What the accounts add to a request: whose key it is, which plan, which numbers, and whether it is kept out.
 
-use super::blocks::{BlockAt, BlockKind};
-use super::{Accounts, OwnNumbers, hash_of};
-use crate::identity::{ApiKey, Client, Fold, Id, Request, Scratch, Spelling, tag, unmap};
+use super::blocks::{BlockKind, BlockPosition};
+use super::{Accounts, CompiledLimits, hash_of};
+use crate::identity::{ApiKey, Client, Id, NormalForm, Normalization, Request, Scratch, tag};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 /// A known key gives user, tenant and plan where the request says none; the user's record gives the plan where neither
 /// does. What the request says is never replaced.
 #[derive(Clone, Debug)]
-pub struct Resolved<'a> {
+pub struct ResolvedRequest<'a> {
     /// The request, completed.
     pub request: Request<'a>,
     /// The user, if the key gave it.
@@ -20,8 +20,8 @@ pub struct Resolved<'a> {
     pub tenant: Option<Id<'a>>,
     /// The plan, if the key or the user's record gave it.
     pub tier: Option<Id<'a>>,
-    of_key: Option<Own<'a>>,
-    of_user: Option<Own<'a>>,
+    of_key: Option<AccountOverride<'a>>,
+    of_user: Option<AccountOverride<'a>>,
     user_hash: Option<u128>,
     /// As they were written: the accounts may know them by another spelling than the rules.
     tenant_written: Option<Id<'a>>,
@@ -30,18 +30,18 @@ pub struct Resolved<'a> {
 
 /// Numbers of somebody's own.
 #[derive(Copy, Clone, Debug)]
-pub(crate) struct Own<'a> {
+pub(crate) struct AccountOverride<'a> {
     /// By whom they are counted.
     pub(crate) client: Client<'a>,
     /// The name that they are counted under.
     pub(crate) namespace: &'static str,
-    pub(crate) numbers: &'a OwnNumbers,
+    pub(crate) limits: &'a CompiledLimits,
 }
 
-impl<'a> Resolved<'a> {
+impl<'a> ResolvedRequest<'a> {
     /// A request of which nothing is known.
     pub(crate) fn unknown(request: &'a Request<'a>) -> Self {
-        Resolved {
+        ResolvedRequest {
             request: Request { endpoint: request.endpoint.borrowed(), ..*request },
             user: None,
             tenant: None,
@@ -55,29 +55,29 @@ impl<'a> Resolved<'a> {
     }
 
     /// The same with the request read as it is counted, and numbers of the user's own counted by that too.
-    pub(crate) fn respelled(self, spelling: &Spelling, scratch: &'a mut Scratch<'a>) -> Self {
-        let request = spelling.read(self.request, scratch);
+    pub(crate) fn normalizeed(self, normalization: &Normalization, scratch: &'a mut Scratch<'a>) -> Self {
+        let request = normalization.normalize(self.request, scratch);
         let client = request.user.map(Client::User);
-        let of_user = self.of_user.map(|own| Own { client: client.unwrap_or(own.client), ..own });
-        Resolved { request, of_user, ..self }
+        let of_user = self.of_user.map(|own| AccountOverride { client: client.unwrap_or(own.client), ..own });
+        ResolvedRequest { request, of_user, ..self }
     }
 
     /// Numbers of the key's own and of the user's own; the first that there are come before the others.
-    pub(crate) fn own(&self) -> impl Iterator<Item = Own<'a>> + use<'a> {
+    pub(crate) fn own(&self) -> impl Iterator<Item = AccountOverride<'a>> + use<'a> {
         [self.of_key, self.of_user].into_iter().flatten()
     }
 }
 
 impl Accounts {
     /// Completes a request.
-    pub(crate) fn resolve<'a>(&'a self, request: &'a Request<'a>) -> Resolved<'a> {
-        let mut resolved = Resolved::unknown(request);
+    pub(crate) fn resolve<'a>(&'a self, request: &'a Request<'a>) -> ResolvedRequest<'a> {
+        let mut resolved = ResolvedRequest::unknown(request);
         self.add_key(&mut resolved);
         self.add_user(&mut resolved);
         resolved
     }
 
-    fn add_key<'a>(&'a self, resolved: &mut Resolved<'a>) {
+    fn add_key<'a>(&'a self, resolved: &mut ResolvedRequest<'a>) {
         let request = &mut resolved.request;
         let Some(api_key) = request.api_key else { return };
         let Some(key) = api_key.known_id().and_then(|id| self.key(id.as_str())) else { return };
@@ -96,10 +96,11 @@ impl Accounts {
             resolved.tier = request.tier;
         }
         let client = Client::ApiKey(api_key);
-        resolved.of_key = key.own_numbers().map(|numbers| Own { client, namespace: KEY_NAMESPACE, numbers });
+        resolved.of_key =
+            key.compiled_limits().map(|limits| AccountOverride { client, namespace: KEY_NAMESPACE, limits });
     }
 
-    fn add_user<'a>(&'a self, resolved: &mut Resolved<'a>) {
+    fn add_user<'a>(&'a self, resolved: &mut ResolvedRequest<'a>) {
         let Some(id) = resolved.request.user else { return };
         let hash = self.hash_of_user(id.as_str());
         resolved.user_hash = Some(hash);
@@ -109,27 +110,30 @@ impl Accounts {
             resolved.request.tier = resolved.tier;
         }
         let client = Client::User(id);
-        resolved.of_user =
-            user.own_numbers().map(|numbers| Own { client, namespace: QUOTA_NAMESPACE, numbers });
+        resolved.of_user = user.compiled_limits().map(|limits| AccountOverride {
+            client,
+            namespace: QUOTA_NAMESPACE,
+            limits,
+        });
     }
 
     /// The first block in force of anything that the request says.
-    pub(crate) fn block_of(&self, resolved: &Resolved<'_>, now: Timestamp) -> Option<BlockAt> {
+    pub(crate) fn block_of(&self, resolved: &ResolvedRequest<'_>, now: Timestamp) -> Option<BlockPosition> {
         if self.blocks() == 0 {
             return None;
         }
         let request = &resolved.request;
         let blocks = &self.blocks;
-        let of_id = |kind, tag, fold: Fold, id: Option<Id<'_>>| {
-            let hash = |id: Id<'_>| hash_of(self.seed, tag, fold.apply(id.as_str()).as_bytes());
+        let of_id = |kind, tag, fold: NormalForm, id: Option<Id<'_>>| {
+            let hash = |id: Id<'_>| hash_of(self.seed, tag, fold.normalize(id.as_str()).as_bytes());
             id.and_then(|id| blocks.of_id(kind, || hash(id), now))
         };
         let key = request.api_key.and_then(ApiKey::known_id);
         let (tenant, login) = (resolved.tenant_written, resolved.login_written);
         (resolved.user_hash.and_then(|hash| blocks.of_id(BlockKind::User, || hash, now)))
-            .or_else(|| of_id(BlockKind::ApiKey, tag::KNOWN_KEY, Fold::Exact, key))
-            .or_else(|| of_id(BlockKind::Tenant, tag::TENANT, self.folds.tenant, tenant))
-            .or_else(|| of_id(BlockKind::Login, tag::LOGIN, self.folds.login, login))
-            .or_else(|| request.ip.and_then(|ip| blocks.of_ip(self.seed, unmap(ip), now)))
+            .or_else(|| of_id(BlockKind::ApiKey, tag::KNOWN_KEY, NormalForm::Exact, key))
+            .or_else(|| of_id(BlockKind::Tenant, tag::TENANT, self.normalization.tenant, tenant))
+            .or_else(|| of_id(BlockKind::Login, tag::LOGIN, self.normalization.login, login))
+            .or_else(|| request.ip.and_then(|ip| blocks.of_ip(self.seed, ip.to_canonical(), now)))
     }
 }

@@ -208,10 +208,10 @@ impl MemoryCounters {
     }
 
     /// Forgets a counter or a record by what [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) knows it by.
-    pub(super) fn forget(&self, name: u128) {
-        let key = Key::of(name);
+    pub(super) fn discard(&self, key: u128) {
+        let key = Key::of(key);
         let mut shard = lock(&self.shards[key.shard()].0);
-        shard.forget(key);
+        shard.remove(key);
         shard.pardon(key);
     }
 
@@ -319,7 +319,7 @@ impl CounterAdmin for MemoryCounters {
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send {
         let mut locked = self.lock_ascending(charges);
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
-        let forgotten = keys.filter(|key| locked.shard(*key).forget(*key)).count();
+        let forgotten = keys.filter(|key| locked.shard(*key).remove(*key)).count();
         if let Some(penalty) = charges.penalty {
             locked.shard(Key::of(penalty.subject.0)).pardon(Key::of(penalty.subject.0));
         }

@@ -4,19 +4,10 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-/// An IPv4 address in IPv6 clothes is the IPv4 address.
-pub fn unmap(ip: IpAddr) -> IpAddr {
-    match ip {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(ip, IpAddr::V4),
-        IpAddr::V4(_) => ip,
-    }
-}
-
-/// An IPv4 address that a NAT64 put behind its well-known prefix, `64:ff9b::/96`, is the IPv4 address (RFC 6052).
+/// The IPv4 address embedded in the NAT64 well-known prefix `64:ff9b::/96` (RFC 6052); other addresses are unchanged.
 ///
-/// Not part of [`unmap`]: only whoever runs the network knows that the prefix is translated and cannot be chosen by a
-/// client.
-pub fn untranslate(ip: IpAddr) -> IpAddr {
+/// Off by default: without a NAT64 gateway in front, a client could choose such an address itself.
+pub fn nat64_to_ipv4(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V6(v6) if v6.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
             let [.., a, b, c, d] = v6.octets();
@@ -27,8 +18,8 @@ pub fn untranslate(ip: IpAddr) -> IpAddr {
 }
 
 /// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
-pub(crate) fn unmap_net(net: IpNet) -> IpNet {
-    match (unmap(net.network()), net.prefix_len().checked_sub(96)) {
+pub(crate) fn canonical_net(net: IpNet) -> IpNet {
+    match (net.network().to_canonical(), net.prefix_len().checked_sub(96)) {
         (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
             IpNet::new(v4, length).unwrap_or(net)
         }
@@ -39,7 +30,7 @@ pub(crate) fn unmap_net(net: IpNet) -> IpNet {
 /// The block an address is counted in: itself, or the first `ipv6_prefix` bits of an IPv6 address, because one
 /// host can use every address of its /64.
 pub fn counted_ip(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
-    match unmap(ip) {
+    match ip.to_canonical() {
         IpAddr::V6(v6) => {
             let mask = u128::MAX.checked_shl(128 - u32::from(ipv6_prefix.min(128))).unwrap_or(0);
             IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & mask))

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::{Id, IdError, tag, unmap};
+use super::{Id, IdError, tag};
 use crate::accounts::Key;
 
 /// The API key of a limited client: text that is counted by and never shown, or a key that is known by its id.
@@ -84,7 +84,7 @@ impl<'a> Client<'a> {
             }
             "login" => id.map(Client::Login),
             "tenant" => id.map(Client::Tenant),
-            "ip" => value.parse().ok().map(|ip| Client::Ip(unmap(ip))),
+            "ip" => value.parse().ok().map(|ip: IpAddr| Client::Ip(ip.to_canonical())),
             _ => None,
         }
     }

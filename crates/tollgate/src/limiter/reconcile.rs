@@ -1,13 +1,12 @@
-//! After an outage: what was counted here is brought to where it belongs.
+//! Adding what the fallback counted to the shared counters once they are reachable again.
 //!
-//! That of a client that comes here is brought before it is decided about, or looked at: a look changes no total by it, and
-//! only the counter itself can say how long a wait it makes. That of all others is brought in the background, a few at a
-//! time, because they may come to another node.
+//! The counters of a client that sends a request are reconciled before it is decided. All others are reconciled in the
+//! background, a few at a time, because their clients may reach another node next.
 
 use smallvec::SmallVec;
 
 use super::Limiter;
-use crate::counters::fallback::{PendingCharge, Taken};
+use crate::counters::fallback::{PendingCounter, Transfer};
 use crate::counters::{Charge, Charges, CounterStore, Effect, ReconcileStatus, StoreError, Verdicts};
 use crate::limit::Limit;
 use crate::record::RecordSink;
@@ -15,54 +14,53 @@ use crate::rules::RuleSet;
 use crate::time::Timestamp;
 
 impl<S, R: RecordSink> Limiter<S, R> {
-    /// Whether something may have been counted here that is to be brought in. One look at a flag.
+    /// Whether the fallback may hold charges. Reads one flag.
     pub fn has_pending_charges(&self) -> bool {
-        self.local.is_used()
+        self.fallback.is_used()
     }
 
-    /// How far it is with bringing in what was counted here in outages.
+    /// The progress of reconciliation.
     pub fn reconcile_status(&self) -> ReconcileStatus {
-        self.local.reconcile_status()
+        self.fallback.status()
     }
 }
 
 impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
-    /// Brings at most so many counters in that were charged here while the shared ones could not be reached, without
-    /// waiting for their clients. How many are done with: brought in, or over by now. None if there are none, or the
-    /// store is still, or again, out of reach.
+    /// Adds at most `counters_max` fallback counters to the shared ones. Returns how many are settled: added, or expired
+    /// meanwhile. Returns 0 if nothing is pending or the store is unreachable.
     ///
-    /// To be called again and again, with pauses: whoever brings all at once keeps requests waiting.
+    /// Call it repeatedly with pauses: one large call would delay requests.
     pub async fn reconcile(&self, counters_max: usize, now: Timestamp) -> usize {
-        if !self.local.is_used() {
+        if !self.fallback.is_used() {
             return 0;
         }
         let rules = self.rules.load();
-        let listed = self.local.listed(counters_max);
-        let (reached, others): (Vec<_>, Vec<_>) =
-            listed.into_iter().partition(|(name, owed)| self.reaches(*name, owed));
-        for entry in others {
-            self.local.list(entry);
+        let pending = self.fallback.take_pending(counters_max);
+        let (reachable, others): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|counter| self.is_reachable(counter));
+        for counter in others {
+            self.fallback.return_pending(counter);
         }
-        let done = reached.len();
-        let numbers: Vec<_> = reached.iter().map(|(_, owed)| Numbers::in_force(&rules, owed)).collect();
-        // Whatever is not carried goes back when this is dropped.
-        let mut taken = Taken::new(&self.local, now);
-        for ((name, owed), numbers) in reached.iter().zip(&numbers) {
-            taken.add_listed(&numbers.charge(*name, owed), owed.clone());
+        let settled = reachable.len();
+        let limits: Vec<_> = reachable.iter().map(|counter| limit_to_charge(&rules, counter)).collect();
+        // What the store does not accept returns to the fallback when this is dropped.
+        let mut transfer = Transfer::new(&self.fallback, now);
+        for (counter, limit) in reachable.iter().zip(&limits) {
+            transfer.add_pending(&charge_of(counter, limit), counter.clone());
         }
-        if taken.charges.charges.is_empty() {
-            return done;
+        if transfer.charges.charges.is_empty() {
+            return settled;
         }
-        match self.send(&mut taken, now).await {
-            Ok(()) => done,
-            Err(_) => 0,
-        }
+        let before = transfer.charges.charges.len();
+        let result = self.counters.reconcile(&mut transfer.charges, now).await;
+        self.fallback.count_reconciled(before - transfer.charges.charges.len());
+        if result.is_ok() { settled } else { 0 }
     }
 
-    /// The verdicts of charges some of whose counters may have been charged here.
+    /// Reconciles the counters of these charges, if the fallback holds any, and charges them.
     ///
-    /// Requests of the same client that are under way at that very moment may be decided before what is held arrives.
-    pub(super) async fn ask_after_outage(
+    /// Requests of the same client that are in flight at this moment may be decided before the fallback's charges arrive.
+    pub(super) async fn charge_after_outage(
         &self,
         charges: &Charges<'_>,
         now: Timestamp,
@@ -70,53 +68,38 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         if !self.counters.is_reachable(charges) {
             return self.counters.charge_all(charges, now).await;
         }
-        let mut taken = self.local.take(charges, now);
-        let held = taken.charges.charges.len();
-        if held == 0 {
+        let mut transfer = self.fallback.transfer(charges, now);
+        let before = transfer.charges.charges.len();
+        if before == 0 {
             return self.counters.charge_all(charges, now).await;
         }
-        let verdicts = self.counters.reconcile_and_charge(&mut taken.charges, charges, now).await;
-        self.local.count_reconciled(held - taken.charges.charges.len());
+        let verdicts = self.counters.reconcile_and_charge(&mut transfer.charges, charges, now).await;
+        self.fallback.count_reconciled(before - transfer.charges.charges.len());
         verdicts
     }
 
-    async fn send(&self, taken: &mut Taken<'_, '_>, now: Timestamp) -> Result<(), StoreError> {
-        let held = taken.charges.charges.len();
-        let carried = self.counters.reconcile(&mut taken.charges, now).await;
-        self.local.count_reconciled(held - taken.charges.charges.len());
-        carried
-    }
-
-    fn reaches(&self, name: u128, owed: &PendingCharge) -> bool {
-        let charge = Numbers::then(owed).charge(name, owed);
+    fn is_reachable(&self, counter: &PendingCounter) -> bool {
+        let charge = charge_of(counter, &counter.charged.limit);
         self.counters
             .is_reachable(&Charges { charges: SmallVec::from_slice(&[charge]), ..Charges::default() })
     }
 }
 
-/// By which numbers a counter is brought in.
-struct Numbers<'a> {
-    limit: &'a Limit,
-    rule: &'a str,
+/// The limit that its rule has now: other nodes have charged the counter by it, and a smaller one would truncate it. A
+/// limit that no rule has any more, or that is an override, is used as it was last charged.
+fn limit_to_charge<'a>(rules: &'a RuleSet, counter: &'a PendingCounter) -> &'a Limit {
+    rules.limit_of(counter.charged.counter).unwrap_or(&counter.charged.limit)
 }
 
-impl<'a> Numbers<'a> {
-    /// Those it was last charged by here.
-    fn then(owed: &'a PendingCharge) -> Self {
-        Numbers { limit: &owed.numbers.limit, rule: &owed.numbers.rule }
-    }
-
-    /// Those of its rule today: what others have counted meanwhile was counted by them, and smaller ones would cut it
-    /// short. A limit that is no more, and numbers of a single client, which no rule has, are brought in as they were.
-    fn in_force(rules: &'a RuleSet, owed: &'a PendingCharge) -> Self {
-        let then = Numbers::then(owed);
-        Numbers { limit: rules.limit_of(owed.numbers.counter).unwrap_or(then.limit), ..then }
-    }
-
-    fn charge(&self, name: u128, owed: &PendingCharge) -> Charge<'a> {
-        let Numbers { limit, rule } = *self;
-        let (counter, leases) = (owed.numbers.counter, owed.numbers.leases);
-        let subject = owed.numbers.subject(name);
-        Charge { subject, counter, rule, limit, cost: 0, effect: Effect::Enforce, leases }
+fn charge_of<'a>(counter: &'a PendingCounter, limit: &'a Limit) -> Charge<'a> {
+    let charged = &counter.charged;
+    Charge {
+        subject: counter.subject(),
+        counter: charged.counter,
+        rule: &charged.rule,
+        limit,
+        cost: 0,
+        effect: Effect::Enforce,
+        leases: charged.leases,
     }
 }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::pattern::{FewValues, PatternIndex, ShortText};
 use super::rule::{Condition, Matcher, Rule};
-use crate::identity::{Id, Request, unmap};
+use crate::identity::{Id, Request};
 use crate::method::Method;
 
 /// Positions of rules that may match, in no order yet.
@@ -129,7 +129,7 @@ impl Index {
     }
 
     fn look_up_ip(&self, request: &Request<'_>, found: &mut Candidates) {
-        let Some(ip) = request.ip.map(unmap) else { return };
+        let Some(ip) = request.ip.map(|ip| ip.to_canonical()) else { return };
         for (length, networks) in &self.networks {
             if let Ok(net) = IpNet::new(ip, *length)
                 && let Some(positions) = networks.get(&net.network())

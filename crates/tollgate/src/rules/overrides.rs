@@ -6,8 +6,8 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::rule::RuleLimit;
-use crate::endpoint::{Endpoint, without_case};
-use crate::identity::{Fold, Id, Request, Spelling};
+use crate::endpoint::{Endpoint, casefold};
+use crate::identity::{Id, NormalForm, Normalization, Request};
 use crate::limit::Limit;
 use crate::time::Timestamp;
 
@@ -48,13 +48,13 @@ impl Override {
 
 /// All overrides, by user and then endpoint. Immutable: a change makes the next one.
 ///
-/// Those of a [`RuleSet`](super::RuleSet) are known by user and endpoint as its [`Spelling`] reads them, and each remembers
+/// Those of a [`RuleSet`](super::RuleSet) are known by user and endpoint as its [`Normalization`] reads them, and each remembers
 /// how it was written. Of two that read the same one is known: the later one.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
     count: usize,
-    spelling: Option<Arc<Spelling>>,
+    normalization: Option<Arc<Normalization>>,
 }
 
 impl PartialEq for Overrides {
@@ -92,21 +92,21 @@ impl Overrides {
     }
 
     /// The same, known by what this spelling reads.
-    pub(super) fn spelled(overrides: Arc<Self>, spelling: Option<&Arc<Spelling>>) -> Arc<Self> {
-        if overrides.spelling.as_deref() == spelling.map(|spelling| &**spelling) {
+    pub(super) fn spelled(overrides: Arc<Self>, normalization: Option<&Arc<Normalization>>) -> Arc<Self> {
+        if overrides.normalization.as_deref() == normalization.map(|normalization| &**normalization) {
             return overrides;
         }
-        Arc::new(Overrides::of(spelling.cloned(), overrides.iter().cloned()))
+        Arc::new(Overrides::of(normalization.cloned(), overrides.iter().cloned()))
     }
 
     /// All of these in place of those there are.
     #[must_use]
     pub fn replaced(&self, all: impl IntoIterator<Item = Override>) -> Self {
-        Overrides::of(self.spelling.clone(), all)
+        Overrides::of(self.normalization.clone(), all)
     }
 
-    fn of(spelling: Option<Arc<Spelling>>, all: impl IntoIterator<Item = Override>) -> Self {
-        let mut made = Overrides { spelling, ..Overrides::default() };
+    fn of(normalization: Option<Arc<Normalization>>, all: impl IntoIterator<Item = Override>) -> Self {
+        let mut made = Overrides { normalization, ..Overrides::default() };
         for each in all {
             // They come in no order: what was set last counts.
             let known = made.get(&each.user, &each.endpoint);
@@ -148,12 +148,16 @@ impl Overrides {
     }
 
     fn user<'a>(&self, user: &'a str) -> Cow<'a, str> {
-        self.spelling.as_ref().map_or(Fold::Exact, |spelling| spelling.ids.user).apply(user)
+        self.normalization
+            .as_ref()
+            .map_or(NormalForm::Exact, |normalization| normalization.ids.user)
+            .normalize(user)
     }
 
     fn endpoint<'a>(&self, endpoint: &'a str) -> Cow<'a, str> {
-        let ignores_case = self.spelling.as_ref().is_some_and(|spelling| spelling.ignore_path_case);
-        let folded = if ignores_case { without_case(endpoint) } else { None };
+        let ignores_case =
+            self.normalization.as_ref().is_some_and(|normalization| normalization.ignore_path_case);
+        let folded = if ignores_case { casefold(endpoint) } else { None };
         folded.map_or(Cow::Borrowed(endpoint), Cow::Owned)
     }
 

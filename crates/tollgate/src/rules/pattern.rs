@@ -9,7 +9,7 @@ use std::fmt;
 use hashbrown::HashMap;
 use smallvec::SmallVec;
 
-use crate::endpoint::{Endpoint, EndpointError, absolute_form_path, without_case};
+use crate::endpoint::{Endpoint, EndpointError, absolute_form_path, casefold};
 
 /// The longest pattern, in bytes, as it was written and in its normal form.
 const LENGTH_MAX: usize = 512;
@@ -171,11 +171,11 @@ impl Pattern {
         self.is_everything() || fits(&self.segments, self.open, endpoint.below_root())
     }
 
-    /// The same pattern for endpoints [without case](Endpoint::without_case).
-    pub(super) fn without_case(&self) -> Self {
+    /// The same pattern for endpoints [without case](Endpoint::casefold).
+    pub(super) fn casefold(&self) -> Self {
         let fold = |segment: &Segment| match segment {
             Segment::Literal(text) => {
-                without_case(text).map_or_else(|| segment.clone(), |text| Segment::Literal(text.into()))
+                casefold(text).map_or_else(|| segment.clone(), |text| Segment::Literal(text.into()))
             }
             Segment::Any | Segment::Named(_) => segment.clone(),
         };

@@ -2,13 +2,14 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::pattern::{Pattern, Specificity};
 use crate::counters::CounterId;
-use crate::identity::{Dimension, Fold, Id, Request, Spelling, unmap};
+use crate::identity::{Dimension, Id, NormalForm, Normalization, Request};
 use crate::limit::Limit;
 use crate::method::Method;
 use crate::time::Span;
@@ -155,7 +156,7 @@ pub struct Matcher {
     pub tiers: Vec<Box<str>>,
     /// Endpoint patterns.
     pub endpoints: Vec<Pattern>,
-    /// Methods; `HEAD` is `GET`, unless a [`Spelling`] says otherwise.
+    /// Methods; `HEAD` is `GET`, unless a [`Normalization`] says otherwise.
     pub methods: Vec<Method>,
     /// Blocks of addresses.
     pub ips: Vec<IpNet>,
@@ -196,17 +197,17 @@ impl fmt::Display for Mismatch {
 
 impl Matcher {
     /// Names what it is about as requests that are read by `spelling` do.
-    pub(super) fn respell(&mut self, spelling: &Spelling) {
-        fold_all(&mut self.users, spelling.ids.user);
-        fold_all(&mut self.tenants, spelling.ids.tenant);
+    pub(super) fn normalize(&mut self, normalization: &Normalization) {
+        fold_all(&mut self.users, normalization.ids.user);
+        fold_all(&mut self.tenants, normalization.ids.tenant);
         for (name, values) in &mut self.descriptors {
-            fold_all(values, spelling.descriptors.of(name));
+            fold_all(values, normalization.descriptors.of(name));
         }
         for method in &mut self.methods {
-            *method = spelling.method(*method);
+            *method = normalization.normalize_method(*method);
         }
-        if spelling.ignore_path_case {
-            self.endpoints.iter_mut().for_each(|pattern| *pattern = pattern.without_case());
+        if normalization.ignore_path_case {
+            self.endpoints.iter_mut().for_each(|pattern| *pattern = pattern.casefold());
         }
     }
 
@@ -264,7 +265,7 @@ impl Matcher {
     }
 
     fn matches_ip(&self, request: &Request<'_>) -> bool {
-        let within = |ip| self.ips.iter().any(|net| net.contains(&unmap(ip)));
+        let within = |ip: IpAddr| self.ips.iter().any(|net| net.contains(&ip.to_canonical()));
         self.ips.is_empty() || request.ip.is_some_and(within)
     }
 
@@ -285,9 +286,9 @@ impl Matcher {
     }
 }
 
-fn fold_all(values: &mut [Box<str>], fold: Fold) {
+fn fold_all(values: &mut [Box<str>], fold: NormalForm) {
     for value in values {
-        *value = fold.apply(value).into();
+        *value = fold.normalize(value).into();
     }
 }
 

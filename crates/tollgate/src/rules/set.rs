@@ -5,14 +5,14 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Guard};
 use hashbrown::{HashMap, HashSet};
 
-use super::brief::Brief;
+use super::compiled::CompiledRule;
+use super::evaluate::CHARGES_MAX;
 use super::index::Index;
 use super::overrides::Overrides;
 use super::rule::{Action, Rule};
-use super::walk::CHARGES_MAX;
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
-use crate::identity::{Seed, Spelling};
+use crate::identity::{Normalization, Seed};
 use crate::limit::Limit;
 use crate::penalties::PenaltyPolicy;
 
@@ -25,7 +25,7 @@ pub struct RuleSet {
     /// In the order of the walk.
     pub(crate) rules: Arc<[Rule]>,
     /// The same, as the walk reads them.
-    pub(super) briefs: Arc<[Brief]>,
+    pub(super) compiled: Arc<[CompiledRule]>,
     /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
     pub(super) layers: Arc<[u32]>,
     /// The most limits that are enforced for one request.
@@ -39,11 +39,11 @@ pub struct RuleSet {
     /// Whether the accounts know anybody.
     pub(super) has_accounts: bool,
     /// Whether requests are completed or read otherwise before the walk. Here, because every request asks, once.
-    pub(super) has_door: bool,
+    pub(super) needs_resolution: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
     /// Which spellings of facts are one; none if each is taken as it is written.
-    pub(super) spelling: Option<Arc<Spelling>>,
+    pub(super) normalization: Option<Arc<Normalization>>,
     /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
     pub(crate) seed: Seed,
 }
@@ -73,11 +73,11 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let (index, briefs) = file(&rules);
+        let (index, compiled) = file(&rules);
         Ok(RuleSet {
             counters: Arc::new(by_counter(&rules)),
             rules: rules.into(),
-            briefs,
+            compiled,
             layers,
             enforced_max,
             index,
@@ -85,10 +85,10 @@ impl RuleSet {
             overrides: Arc::default(),
             accounts: Arc::default(),
             has_accounts: false,
-            has_door: false,
+            needs_resolution: false,
             ipv6_prefix: IPV6_PREFIX_DEFAULT,
             nat64: false,
-            spelling: None,
+            normalization: None,
             seed: Seed::random(),
         })
     }
@@ -102,7 +102,7 @@ impl RuleSet {
     /// The same rules, with addresses of `64:ff9b::/96` taken for the IPv4 addresses that a NAT64 put into them, or not.
     #[must_use]
     pub fn with_nat64(self, nat64: bool) -> Self {
-        RuleSet { nat64, ..self }.with_door()
+        RuleSet { nat64, ..self }.refresh_needs_resolution()
     }
 
     /// The same rules for requests whose facts are read by `spelling`. What the rules name is spelled so from then on, and
@@ -110,37 +110,37 @@ impl RuleSet {
     ///
     /// Counters of clients whose facts read differently are not found any more: such clients start afresh.
     #[must_use]
-    pub fn with_spelling(self, spelling: Spelling) -> Self {
-        if spelling.is_plain() && self.reads_as_written() {
+    pub fn with_normalization(self, normalization: Normalization) -> Self {
+        if normalization.is_exact() && self.is_exact() {
             return self;
         }
         let mut rules = self.rules.to_vec();
         for rule in &mut rules {
-            rule.when.respell(&spelling);
+            rule.when.normalize(&normalization);
         }
-        let (index, briefs) = file(&rules);
-        let spelling = (!spelling.is_plain()).then(|| Arc::new(spelling));
+        let (index, compiled) = file(&rules);
+        let normalization = (!normalization.is_exact()).then(|| Arc::new(normalization));
         let overrides = Arc::clone(&self.overrides);
-        let set = RuleSet { rules: rules.into(), briefs, index, spelling, ..self };
-        set.with_overrides(overrides).with_door()
+        let set = RuleSet { rules: rules.into(), compiled, index, normalization, ..self };
+        set.with_overrides(overrides).refresh_needs_resolution()
     }
 
     /// The same rules with these numbers for single users and endpoints.
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
-        let overrides = Overrides::spelled(overrides, self.spelling.as_ref());
+        let overrides = Overrides::spelled(overrides, self.normalization.as_ref());
         RuleSet { overrides, ..self.clone() }
     }
 
     /// The same rules with these users, keys and blocks.
     #[must_use]
     pub fn with_accounts(&self, accounts: Arc<Accounts>) -> Self {
-        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.with_door()
+        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.refresh_needs_resolution()
     }
 
     /// The same rules, with what every request asks about them put together.
-    fn with_door(self) -> Self {
-        RuleSet { has_door: self.has_accounts || self.nat64 || self.spelling.is_some(), ..self }
+    fn refresh_needs_resolution(self) -> Self {
+        RuleSet { needs_resolution: self.has_accounts || self.nat64 || self.normalization.is_some(), ..self }
     }
 
     /// The same rules with subjects hashed by this key.
@@ -180,14 +180,14 @@ impl RuleSet {
     }
 
     /// Which spellings of facts are one.
-    pub fn spelling(&self) -> &Spelling {
-        self.spelling.as_deref().unwrap_or(&PLAIN)
+    pub fn normalization(&self) -> &Normalization {
+        self.normalization.as_deref().unwrap_or(&PLAIN)
     }
 
     /// Whether every fact is taken as it is written: one look, for the way of every request.
     #[inline]
-    pub(crate) fn reads_as_written(&self) -> bool {
-        self.spelling.is_none()
+    pub(crate) fn is_exact(&self) -> bool {
+        self.normalization.is_none()
     }
 
     /// When and how long clients are kept out, if at all.
@@ -197,13 +197,13 @@ impl RuleSet {
 }
 
 /// Every fact as it is written.
-static PLAIN: Spelling = Spelling::PLAIN;
+static PLAIN: Normalization = Normalization::EXACT;
 
 /// Files the rules, and makes a brief of each.
-fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[Brief]>) {
+fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[CompiledRule]>) {
     let (index, filed) = Index::new(rules);
-    let briefs = rules.iter().zip(filed).map(|(rule, filed)| Brief::new(rule, filed)).collect();
-    (Arc::new(index), briefs)
+    let compiled = rules.iter().zip(filed).map(|(rule, filed)| CompiledRule::new(rule, filed)).collect();
+    (Arc::new(index), compiled)
 }
 
 /// Where each limit stands, by its counter.
@@ -259,6 +259,14 @@ impl CurrentRules {
         Snapshot(self.0.load())
     }
 
+    /// Another handle of the same set. Cheap as long as the set is still in force: no reference count is touched.
+    pub(crate) fn load_same(&self, held: &Snapshot) -> Snapshot {
+        let current = self.0.load();
+        let same =
+            if Arc::ptr_eq(&current, &held.0) { current } else { Guard::from_inner(Arc::clone(&held.0)) };
+        Snapshot(same)
+    }
+
     /// Makes the next set from the current one; made again if another change comes between. The one before it.
     pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
         self.0.rcu(|current| next(current))
@@ -295,8 +303,8 @@ mod tests {
             )
         };
         let rules = RuleSet::from_toml(&(1..500).map(rule).collect::<String>()).unwrap();
-        let spelling = Spelling { ignore_path_case: true, ..Spelling::PLAIN };
-        for rules in [rules.clone(), rules.with_spelling(spelling)] {
+        let normalization = Normalization { ignore_path_case: true, ..Normalization::EXACT };
+        for rules in [rules.clone(), rules.with_normalization(normalization)] {
             for limit in rules.rules().iter().flat_map(|rule| &rule.limits) {
                 assert_eq!(rules.limit_of(limit.counter), Some(&limit.limit));
             }

@@ -1,6 +1,6 @@
 //! Who is blocked is turned away before any rule is looked at.
 
-use tollgate::accounts::{BlockKind, Blocked, NewKey};
+use tollgate::accounts::{BlockKind, BlockTarget, NewKey};
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::Answer;
 use tollgate::identity::Scratch;
@@ -8,9 +8,9 @@ use tollgate::{ApiKey, Limiter, MemoryCounters, Request, Span, Timestamp};
 
 use crate::{NOW, admitted, at, by_key, by_user, edit, id, limiter, look, new_key};
 
-fn net(text: &str) -> Blocked<'static> {
+fn net(text: &str) -> BlockTarget<'static> {
     let parsed = text.parse().or_else(|_| text.parse().map(|ip: std::net::IpAddr| ip.into()));
-    Blocked::Ip(parsed.unwrap())
+    BlockTarget::Ip(parsed.unwrap())
 }
 
 fn blocked(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Option<BlockKind> {
@@ -27,10 +27,10 @@ fn from_ip(ip: &str) -> Request<'static> {
 fn every_kind_of_fact_can_be_blocked_and_only_that_one_is() {
     let name = "alice";
     let requests = [
-        (Blocked::User(name), by_user(name)),
-        (Blocked::ApiKey(name), by_key("api_key:alice")),
-        (Blocked::Tenant(name), Request { tenant: id(name), ..at("/") }),
-        (Blocked::Login(name), Request { login: id(name), ..at("/") }),
+        (BlockTarget::User(name), by_user(name)),
+        (BlockTarget::ApiKey(name), by_key("api_key:alice")),
+        (BlockTarget::Tenant(name), Request { tenant: id(name), ..at("/") }),
+        (BlockTarget::Login(name), Request { login: id(name), ..at("/") }),
         (net("192.0.2.1"), from_ip("192.0.2.1")),
     ];
     for (who, _) in &requests {
@@ -48,7 +48,7 @@ fn every_kind_of_fact_can_be_blocked_and_only_that_one_is() {
 #[test]
 fn an_opaque_key_is_not_blocked_by_an_id() {
     let limiter = limiter("");
-    edit(&limiter, |editor| editor.put_block(Blocked::ApiKey("k1"), "", None));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::ApiKey("k1"), "", None));
     assert_eq!(blocked(&limiter, &Request { api_key: ApiKey::parse("k1").ok(), ..at("/") }), None);
 }
 
@@ -58,10 +58,10 @@ fn a_block_of_a_user_or_tenant_reaches_their_keys() {
     edit(&limiter, |editor| {
         let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
-        editor.put_block(Blocked::Tenant("acme"), "unpaid", None);
+        editor.put_block(BlockTarget::Tenant("acme"), "unpaid", None);
     });
     assert_eq!(blocked(&limiter, &by_key("api_key:k1")), Some(BlockKind::Tenant));
-    edit(&limiter, |editor| editor.put_block(Blocked::User("alice"), "abuse", None));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     assert_eq!(blocked(&limiter, &by_key("api_key:k1")), Some(BlockKind::User));
 }
 
@@ -116,7 +116,7 @@ fn host_bits_of_a_network_do_not_matter() {
 fn a_block_ends_at_its_very_instant() {
     let limiter = limiter("");
     let until = NOW + Span::from_secs(60);
-    edit(&limiter, |editor| editor.put_block(Blocked::User("alice"), "abuse", Some(until)));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", Some(until)));
     let request = by_user("alice");
     let last = limiter.check_now(&request, until - Span::from_micros(1));
     assert_eq!(last.answer, Answer::Block);
@@ -124,15 +124,15 @@ fn a_block_ends_at_its_very_instant() {
     assert_eq!((block.kind, block.reason, block.until), (BlockKind::User, "abuse", Some(until)));
     assert!(limiter.check_now(&request, until).admits());
     let accounts = limiter.rules();
-    assert!(accounts.accounts().block(Blocked::User("alice"), NOW).is_some());
-    assert!(accounts.accounts().block(Blocked::User("alice"), until).is_none());
+    assert!(accounts.accounts().block(BlockTarget::User("alice"), NOW).is_some());
+    assert!(accounts.accounts().block(BlockTarget::User("alice"), until).is_none());
 }
 
 #[test]
 fn a_block_that_is_over_does_not_hide_one_in_force() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
-        editor.put_block(Blocked::User("alice"), "past", Some(Timestamp::from_secs(1)));
+        editor.put_block(BlockTarget::User("alice"), "past", Some(Timestamp::from_secs(1)));
         editor.put_block(net("192.0.2.0/24"), "past", Some(NOW));
         editor.put_block(net("192.0.2.0/28"), "present", None);
     });
@@ -144,7 +144,7 @@ fn a_block_that_is_over_does_not_hide_one_in_force() {
 fn a_block_beats_a_rule_that_admits_and_a_checks_own_numbers() {
     let limiter = limiter("[[exemptions]]\ntype = \"user_id\"\nvalue = \"alice\"");
     assert!(limiter.check_now(&by_user("alice"), NOW).admits());
-    edit(&limiter, |editor| editor.put_block(Blocked::User("alice"), "abuse", None));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     assert_eq!(blocked(&limiter, &by_user("alice")), Some(BlockKind::User));
     let rules = tollgate::RuleSet::from_toml("").unwrap();
     let own = &rules.rules()[0].limits[0].limit;
@@ -155,17 +155,17 @@ fn a_block_beats_a_rule_that_admits_and_a_checks_own_numbers() {
 #[test]
 fn whoever_is_blocked_is_charged_nothing() {
     let limiter = limiter("default_limit = 5\ndefault_window = 60");
-    edit(&limiter, |editor| editor.put_block(Blocked::User("alice"), "abuse", None));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     (0..10).for_each(|_| assert!(!limiter.check_now(&by_user("alice"), NOW).admits()));
     assert_eq!(limiter.counters().len(), 0);
-    edit(&limiter, |editor| editor.remove_block(Blocked::User("alice")));
+    edit(&limiter, |editor| editor.remove_block(BlockTarget::User("alice")));
     assert_eq!(admitted(&limiter, &by_user("alice")), 5);
 }
 
 #[test]
 fn an_explanation_names_the_block() {
     let limiter = limiter("");
-    edit(&limiter, |editor| editor.put_block(Blocked::User("alice"), "abuse", None));
+    edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     let request = by_user("alice");
     let explanation = block_on(limiter.explain(&request, NOW));
     assert_eq!(explanation.decision.block().map(|block| block.reason), Some("abuse"));
@@ -180,7 +180,7 @@ fn t30_ids_that_nobody_has_are_found_nowhere_and_change_nothing() {
     edit(&limiter, |editor| {
         editor.put_user("alice", Some("pro"), crate::per_hour(1)).unwrap();
         editor.put_key(&new_key("k1")).unwrap();
-        editor.put_block(Blocked::User("mallory"), "", None);
+        editor.put_block(BlockTarget::User("mallory"), "", None);
     });
     let rules = limiter.rules();
     let bytes = rules.accounts().heap_bytes();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use tollgate::accounts::{Blocked, Editor, NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, AccountsEditor, BlockTarget, NewKey};
 use tollgate::{Accounts, Span, Timestamp};
 
 use crate::{NOW, per_hour};
@@ -16,14 +16,14 @@ struct ModelKey {
     tenant: Option<String>,
     tier: Option<String>,
     scopes: u16,
-    numbers: Numbers,
+    limits: AccountLimits,
     expires_at: Option<Timestamp>,
     is_revoked: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
-    PutUser(u8, Option<String>, Numbers),
+    PutUser(u8, Option<String>, AccountLimits),
     RemoveUser(u8),
     PutKey(u8, Box<ModelKey>),
     RemoveKey(u8),
@@ -35,7 +35,7 @@ enum Edit {
 
 #[derive(Clone, Debug, Default)]
 struct Model {
-    users: HashMap<u8, (Option<String>, Numbers)>,
+    users: HashMap<u8, (Option<String>, AccountLimits)>,
     keys: HashMap<u8, ModelKey>,
     blocks: HashMap<u8, (String, Option<u64>)>,
 }
@@ -45,16 +45,16 @@ fn name(number: u8) -> String {
 }
 
 /// Every kind, networks of several lengths among them.
-fn who(number: u8, name: &str) -> Blocked<'_> {
+fn who(number: u8, name: &str) -> BlockTarget<'_> {
     match number % 5 {
-        0 => Blocked::User(name),
-        1 => Blocked::ApiKey(name),
-        2 => Blocked::Tenant(name),
-        3 => Blocked::Login(name),
+        0 => BlockTarget::User(name),
+        1 => BlockTarget::ApiKey(name),
+        2 => BlockTarget::Tenant(name),
+        3 => BlockTarget::Login(name),
         _ if number.is_multiple_of(2) => {
-            Blocked::Ip(format!("10.{number}.0.0/{}", 16 + number % 9).parse().unwrap())
+            BlockTarget::Ip(format!("10.{number}.0.0/{}", 16 + number % 9).parse().unwrap())
         }
-        _ => Blocked::Ip(format!("2001:db8:{number:x}::/{}", 48 + number % 9).parse().unwrap()),
+        _ => BlockTarget::Ip(format!("2001:db8:{number:x}::/{}", 48 + number % 9).parse().unwrap()),
     }
 }
 
@@ -62,12 +62,19 @@ fn tier() -> impl Strategy<Value = Option<String>> {
     prop::option::of(prop::sample::select(vec!["free", "pro", "vip"]).prop_map(str::to_owned))
 }
 
-fn numbers() -> impl Strategy<Value = Numbers> {
+fn limits() -> impl Strategy<Value = AccountLimits> {
     let few = || prop::option::of(0_u32..4);
-    (few(), few(), few(), prop::option::of(1_u32..3)).prop_map(|(per_second, per_hour, per_day, burst)| {
-        let some = per_second.or(per_hour).or(per_day);
-        Numbers { per_second, per_hour, per_day, burst: burst.filter(|_| some.is_some()) }
-    })
+    (few(), few(), few(), prop::option::of(1_u32..3)).prop_map(
+        |(requests_per_second, requests_per_hour, requests_per_day, burst)| {
+            let some = requests_per_second.or(requests_per_hour).or(requests_per_day);
+            AccountLimits {
+                requests_per_second,
+                requests_per_hour,
+                requests_per_day,
+                burst: burst.filter(|_| some.is_some()),
+            }
+        },
+    )
 }
 
 fn instant() -> impl Strategy<Value = Option<Timestamp>> {
@@ -77,8 +84,8 @@ fn instant() -> impl Strategy<Value = Option<Timestamp>> {
 fn key() -> impl Strategy<Value = Box<ModelKey>> {
     let text = || prop::option::of("\\PC{1,20}");
     let secrets = (any::<[u8; 32]>(), any::<[u8; 32]>(), instant(), instant());
-    (secrets, (text(), text(), tier()), any::<u16>(), numbers(), any::<bool>()).prop_map(
-        |((verifier, previous, until, expires_at), (user, tenant, tier), scopes, numbers, is_revoked)| {
+    (secrets, (text(), text(), tier()), any::<u16>(), limits(), any::<bool>()).prop_map(
+        |((verifier, previous, until, expires_at), (user, tenant, tier), scopes, limits, is_revoked)| {
             let previous = until.map(|until| (previous, until));
             Box::new(ModelKey {
                 verifier,
@@ -87,7 +94,7 @@ fn key() -> impl Strategy<Value = Box<ModelKey>> {
                 tenant,
                 tier,
                 scopes,
-                numbers,
+                limits,
                 expires_at,
                 is_revoked,
             })
@@ -98,7 +105,7 @@ fn key() -> impl Strategy<Value = Box<ModelKey>> {
 fn edit() -> impl Strategy<Value = Edit> {
     let number = 0_u8..40;
     prop_oneof![
-        4 => (number.clone(), tier(), numbers()).prop_map(|(id, tier, own)| Edit::PutUser(id, tier, own)),
+        4 => (number.clone(), tier(), limits()).prop_map(|(id, tier, own)| Edit::PutUser(id, tier, own)),
         2 => number.clone().prop_map(Edit::RemoveUser),
         4 => (number.clone(), key()).prop_map(|(id, key)| Edit::PutKey(id, key)),
         2 => number.clone().prop_map(Edit::RemoveKey),
@@ -113,11 +120,11 @@ fn instant_of(step: u64) -> Timestamp {
     NOW + Span::from_secs(step)
 }
 
-fn apply(editor: &mut Editor, model: &mut Model, edit: &Edit) {
+fn apply(editor: &mut AccountsEditor, model: &mut Model, edit: &Edit) {
     match edit {
-        Edit::PutUser(id, tier, numbers) => {
-            editor.put_user(&name(*id), tier.as_deref(), *numbers).unwrap();
-            model.users.insert(*id, (tier.clone(), *numbers));
+        Edit::PutUser(id, tier, limits) => {
+            editor.put_user(&name(*id), tier.as_deref(), *limits).unwrap();
+            model.users.insert(*id, (tier.clone(), *limits));
         }
         Edit::RemoveUser(id) => {
             editor.remove_user(&name(*id));
@@ -143,10 +150,10 @@ fn apply(editor: &mut Editor, model: &mut Model, edit: &Edit) {
     }
 }
 
-fn put_key(editor: &mut Editor, id: &str, key: &ModelKey) {
-    let ModelKey { verifier, previous, scopes, numbers, expires_at, is_revoked, .. } = *key;
+fn put_key(editor: &mut AccountsEditor, id: &str, key: &ModelKey) {
+    let ModelKey { verifier, previous, scopes, limits, expires_at, is_revoked, .. } = *key;
     let [user, tenant, tier] = [&key.user, &key.tenant, &key.tier].map(|text| text.as_deref());
-    let key = NewKey { id, verifier, previous, user, tenant, tier, scopes, numbers, expires_at, is_revoked };
+    let key = NewKey { id, verifier, previous, user, tenant, tier, scopes, limits, expires_at, is_revoked };
     editor.put_key(&key).unwrap();
 }
 
@@ -161,7 +168,7 @@ fn assert_same(accounts: &Accounts, model: &Model) {
     );
     for number in 0..42 {
         let name = name(number);
-        let user = accounts.user(&name).map(|user| (user.tier().map(str::to_owned), user.numbers()));
+        let user = accounts.user(&name).map(|user| (user.tier().map(str::to_owned), user.limits()));
         assert_eq!(user, model.users.get(&number).cloned());
         let key = accounts.key(&name).map(|key| {
             assert_eq!(key.id(), name);
@@ -178,7 +185,7 @@ fn assert_same(accounts: &Accounts, model: &Model) {
                 tenant: key.tenant().map(str::to_owned),
                 tier: key.tier().map(str::to_owned),
                 scopes: key.scopes(),
-                numbers: key.numbers(),
+                limits: key.limits(),
                 expires_at: key.expires_at(),
                 is_revoked: key.is_revoked(),
             }
@@ -244,12 +251,12 @@ fn values_that_nobody_has_any_more_are_forgotten() {
         let tier = format!("tier-{number}");
         editor.put_user("alice", Some(&tier), per_hour(number)).unwrap();
         editor
-            .put_key(&NewKey { tier: Some(&tier), numbers: per_hour(number), ..crate::new_key("k") })
+            .put_key(&NewKey { tier: Some(&tier), limits: per_hour(number), ..crate::new_key("k") })
             .unwrap();
         accounts = editor.finish();
         largest = largest.max(accounts.heap_bytes());
         assert_eq!(accounts.user("alice").unwrap().tier(), Some(&*tier));
-        assert_eq!(accounts.key("k").unwrap().numbers(), per_hour(number));
+        assert_eq!(accounts.key("k").unwrap().limits(), per_hour(number));
     }
     assert!(largest < 600_000, "{largest} bytes for one user and one key");
 }
@@ -268,7 +275,7 @@ fn an_edit_that_changes_nothing_shares_all_memory_and_one_that_does_most_of_it()
     let third = crate::edited(&second, |editor| {
         editor.remove_user("nobody");
         editor.remove_key("nobody");
-        editor.remove_block(Blocked::User("nobody"));
+        editor.remove_block(BlockTarget::User("nobody"));
     });
     assert_eq!(third.heap_bytes(), second.heap_bytes());
 }

@@ -2,13 +2,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod blocks;
-mod disk;
 mod edits;
-mod own_numbers;
+mod file;
+mod overrides;
 mod resolution;
 mod size;
 
-use tollgate::accounts::{Editor, NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, AccountsEditor, NewKey};
 use tollgate::counters::conformance::block_on;
 use tollgate::{
     Accounts, ApiKey, Client, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp,
@@ -22,11 +22,11 @@ fn limiter(toml: &str) -> Limiter<MemoryCounters> {
 }
 
 /// Changes the accounts of a limiter.
-fn edit(limiter: &Limiter<MemoryCounters>, change: impl Fn(&mut Editor)) {
+fn edit(limiter: &Limiter<MemoryCounters>, change: impl Fn(&mut AccountsEditor)) {
     limiter.update_accounts(|accounts| edited(accounts, &change));
 }
 
-fn edited(accounts: &Accounts, change: impl Fn(&mut Editor)) -> Accounts {
+fn edited(accounts: &Accounts, change: impl Fn(&mut AccountsEditor)) -> Accounts {
     let mut editor = accounts.edit();
     change(&mut editor);
     editor.finish()
@@ -60,8 +60,8 @@ fn new_key(id: &str) -> NewKey<'_> {
     NewKey::new(id, [7; 32])
 }
 
-fn per_hour(requests: u32) -> Numbers {
-    Numbers { per_hour: Some(requests), ..Numbers::default() }
+fn per_hour(requests: u32) -> AccountLimits {
+    AccountLimits { requests_per_hour: Some(requests), ..AccountLimits::default() }
 }
 
 fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {

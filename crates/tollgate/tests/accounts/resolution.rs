@@ -1,6 +1,6 @@
 //! A request completed by what is known of its key and its user.
 
-use tollgate::accounts::{NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, NewKey};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::Scratch;
 use tollgate::{ApiKey, Client, Request};
@@ -26,7 +26,7 @@ const BY_TIER: &str = r#"
 fn the_request_says_the_tier_before_the_key_and_the_key_before_the_users_record() {
     let limiter = limiter(BY_TIER);
     edit(&limiter, |editor| {
-        editor.put_user("alice", Some("free"), Numbers::default()).unwrap();
+        editor.put_user("alice", Some("free"), AccountLimits::default()).unwrap();
         let key = NewKey { user: Some("alice"), tier: Some("pro"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
         editor.put_key(&NewKey { user: Some("alice"), ..new_key("k2") }).unwrap();
@@ -93,7 +93,7 @@ fn t27_an_opaque_key_spelled_like_an_id_is_somebody_else() {
 fn t27_an_opaque_key_gets_nothing_of_the_key_with_that_id() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), numbers: per_hour(1_000), ..new_key("k1") };
+        let key = NewKey { user: Some("alice"), limits: per_hour(1_000), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     let opaque = Request { api_key: ApiKey::parse("k1").ok(), ..at("/") };

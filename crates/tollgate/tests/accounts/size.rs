@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tollgate::accounts::{NewKey, Numbers};
+use tollgate::accounts::{AccountLimits, NewKey};
 use tollgate::{Accounts, Limiter, MemoryCounters, Request};
 
 use crate::{NOW, at, id, known, limiter};
@@ -27,13 +27,13 @@ fn key(number: u32) -> String {
 fn accounts(count: u32) -> Accounts {
     let mut editor = Accounts::default().edit();
     for number in 0..count {
-        let numbers = Numbers {
-            per_hour: Some(1_000_000 + number % 50),
-            per_day: Some(10_000_000),
-            ..Numbers::default()
+        let limits = AccountLimits {
+            requests_per_hour: Some(1_000_000 + number % 50),
+            requests_per_day: Some(10_000_000),
+            ..AccountLimits::default()
         };
         let tier = ["free", "pro", "vip"][number as usize % 3];
-        editor.put_user(&user(number), Some(tier), numbers).unwrap();
+        editor.put_user(&user(number), Some(tier), limits).unwrap();
         let (id, user, tenant) = (key(number), user(number), format!("tenant-{:04}", number % 5_000));
         let mut verifier = [7; 32];
         verifier[..4].copy_from_slice(&number.to_le_bytes());
@@ -42,7 +42,7 @@ fn accounts(count: u32) -> Accounts {
                 user: Some(&user),
                 tenant: Some(&tenant),
                 tier: Some(tier),
-                numbers: Numbers { per_second: Some(1_000_000), ..Numbers::default() },
+                limits: AccountLimits { requests_per_second: Some(1_000_000), ..AccountLimits::default() },
                 expires_at: Some(NOW),
                 ..NewKey::new(&id, verifier)
             })
@@ -100,7 +100,7 @@ fn a_million_users_and_a_million_keys() {
     println!("resident: {} MB more than before", (resident() - before) / 1_000_000);
     let (edited_in, edited) = timed(|| {
         let mut editor = accounts.edit();
-        editor.put_user(&user(7), Some("vip"), Numbers::default()).unwrap();
+        editor.put_user(&user(7), Some("vip"), AccountLimits::default()).unwrap();
         editor.put_key(&NewKey::new(&key(7), [1; 32])).unwrap();
         editor.finish()
     });

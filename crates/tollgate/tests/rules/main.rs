@@ -1,10 +1,10 @@
 //! Which limits apply: the walk, its index, the short forms and the numbers set for single users.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod evaluation;
+mod normalization;
 mod overrides;
 mod short_forms;
-mod spelling;
-mod walk;
 
 use tollgate::counters::conformance::block_on;
 use tollgate::decision::{Answer, Decision};

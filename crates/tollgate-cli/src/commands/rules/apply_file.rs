@@ -1,7 +1,7 @@
 //! Files that only `rules apply` takes, read offline: with [[quotas]], [[blocks]] or [[limits]], tiers with a description, or in JSON.
 
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Origin, Problem, Problems, Value, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problem, Problems, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
 
 use crate::commands::item_file::{self, is_json};
@@ -40,7 +40,7 @@ fn rules(document: &Document) -> Result<RuleSet, Problems> {
         rule.skip_rest();
         read
     }));
-    problems.or(Some(()))?;
+    problems.into_result(Some(()))?;
     let origin = Origin::Named("together".to_owned());
     let wrong = |reason: String| Problems(vec![Problem { origin, key: "rules".to_owned(), reason }]);
     RuleSet::new(rules, None).map_err(|error| wrong(error.to_string()))

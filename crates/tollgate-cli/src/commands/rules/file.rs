@@ -6,10 +6,10 @@ use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
-use tollgate::identity::Spelling;
+use tollgate::config::values::{boolean, integer};
+use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_normalization, read_rules};
+use tollgate::identity::Normalization;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
-use tollgate::wire::values::{boolean, integer};
-use tollgate::wire::{Document, Fields, Origin, Problems, Value, read_rules, read_spelling};
 use tollgate_server::config::settings::{self, Settings, SettingsError};
 
 use super::apply_file;
@@ -102,8 +102,9 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
     let lines = fields.read("rules", |rules| Ok(lines_by_name(rules))).unwrap_or_default();
     let set = read_rules(&mut fields);
     fields.finish();
-    let set = problems.or(set)?.with_ipv6_prefix(identity.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
-    Ok((set.with_nat64(identity.nat64).with_spelling(identity.spelling), lines))
+    let set =
+        problems.into_result(set)?.with_ipv6_prefix(identity.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
+    Ok((set.with_nat64(identity.nat64).with_normalization(identity.normalization), lines))
 }
 
 /// The keys of the service that change what rules match and count.
@@ -111,16 +112,16 @@ fn read_set(text: &str) -> Result<(RuleSet, HashMap<String, usize>), Problems> {
 struct Identity {
     ipv6_prefix: Option<u8>,
     nat64: bool,
-    spelling: Spelling,
+    normalization: Normalization,
 }
 
 /// Whether the other keys are valid is for the service to say. Spellings are read as it reads them: a test of rules that takes
 /// two clients for one, or one for two, is worth nothing.
-fn identity(fields: &mut Fields<'_, '_>) -> Identity {
+fn identity(fields: &mut TableReader<'_, '_>) -> Identity {
     let identity = Identity {
         ipv6_prefix: fields.peek("ipv6_prefix", integer(0..=128)),
         nat64: fields.peek("nat64", boolean).unwrap_or(false),
-        spelling: read_spelling(fields),
+        normalization: read_normalization(fields),
     };
     fields.skip_rest();
     identity

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::json;
 use tollgate::Rule;
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 
 use super::file::RuleFile;
 use super::warnings::{Warning, warnings};

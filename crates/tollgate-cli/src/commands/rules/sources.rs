@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde_json::{Map, Value};
-use tollgate::wire::{Origin, Problem, Problems};
+use tollgate::config::{Origin, Problem, Problems};
 
 use super::file::read_text;
 use crate::commands::item_file;

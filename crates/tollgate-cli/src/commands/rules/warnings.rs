@@ -137,7 +137,7 @@ fn is_narrowed(when: &Matcher) -> bool {
 
 /// Whether a request that has what `later` counts by has what `first` counts by: without it a rule is passed over.
 fn counts_whenever(first: &[Dimension], later: &[Dimension]) -> bool {
-    let attributed = |dimension: &Dimension| dimension.names_client() || *dimension == Dimension::Tenant;
+    let attributed = |dimension: &Dimension| dimension.identifies_client() || *dimension == Dimension::Tenant;
     first.iter().all(|dimension| match dimension {
         Dimension::Global | Dimension::Endpoint => true,
         Dimension::Client => later.iter().any(attributed),

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
 use tollgate::{MemoryCounters, Seed};
-use tollgate_stores::sql::{AppliedChange, ItemChange, Numbers};
+use tollgate_stores::sql::{AccountLimits, AppliedChange, ItemChange};
 
 use super::*;
 use crate::app::{App, Secrets};
@@ -44,14 +44,14 @@ fn created() -> Applied {
         tenant: None,
         tier: None,
         scopes: Vec::new(),
-        numbers: Numbers::default(),
+        limits: AccountLimits::default(),
         expires_at_micros: None,
         revoked_at_micros: None,
         revoked_by: None,
     };
     let id = ItemId::Key(key.id.clone());
     let differences = vec![ItemChange { id, before: None, after: Some(Item::Key(key)) }];
-    Applied { change: AppliedChange { version: 7, differences }, at_micros: 1_800_000_000_000_000 }
+    Applied { change: AppliedChange { version: 7, items: differences }, at_micros: 1_800_000_000_000_000 }
 }
 
 async fn json_of(response: Response) -> Json {

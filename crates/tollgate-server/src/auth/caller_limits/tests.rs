@@ -18,7 +18,7 @@ fn settings(section: &str) -> Settings {
     Settings::from_toml(&format!("[callers]\n{section}")).unwrap()
 }
 
-fn nobody() -> Caller {
+fn anonymous() -> Caller {
     Caller::anonymous()
 }
 
@@ -30,63 +30,63 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// How many requests pass, of so many.
+/// How many of these requests pass.
 fn passing(callers: &CallerLimiter, caller: &Caller, peer: &str, requests: u32) -> usize {
     (0..requests).filter(|_| callers.charge(caller, ip(peer), 1, START).is_ok()).count()
 }
 
 #[test]
-fn t38_a_batch_counts_as_many_as_it_has_all_or_nothing() {
+fn batch_is_charged_by_its_checks_all_or_nothing() {
     let callers = callers("limit = 10\nwindow = \"10s\"");
     let charge =
-        |cost, now| callers.charge(&nobody(), ip("192.0.2.1"), cost, now).map_err(|error| error.code());
+        |cost, now| callers.charge(&anonymous(), ip("192.0.2.1"), cost, now).map_err(|error| error.code());
     assert_eq!(charge(6, START), Ok(()));
     assert_eq!(charge(5, START), Err(Code::CallerLimited));
-    assert_eq!(charge(4, START), Ok(()), "of the five none was counted");
-    assert_eq!(charge(0, START), Err(Code::CallerLimited), "a look says that nothing is left");
+    assert_eq!(charge(4, START), Ok(()), "none of the five was counted");
+    assert_eq!(charge(0, START), Err(Code::CallerLimited), "peek: nothing is left");
     assert_eq!(charge(11, START), Err(Code::PayloadTooLarge), "waiting would not help");
 }
 
 #[test]
-fn t38_the_wait_is_exact() {
+fn caller_limit_retry_after_is_exact() {
     let callers = callers("limit = 10\nwindow = \"10s\"");
-    let charge = |cost, now| callers.charge(&nobody(), ip("192.0.2.1"), cost, now);
+    let charge = |cost, now| callers.charge(&anonymous(), ip("192.0.2.1"), cost, now);
     charge(10, START).unwrap();
-    let told = serde_json::to_value(charge(4, START).unwrap_err().body("")).unwrap();
-    assert_eq!(told["details"]["retry_after_us"], 4_000_000);
+    let body = serde_json::to_value(charge(4, START).unwrap_err().body("")).unwrap();
+    assert_eq!(body["details"]["retry_after_us"], 4_000_000);
     assert!(charge(4, START + Span::from_micros(3_999_999)).is_err());
     assert!(charge(4, START + Span::from_micros(4_000_000)).is_ok());
 }
 
 #[test]
-fn t38_of_several_limits_the_one_that_takes_longest_is_told_and_none_is_charged_alone() {
+fn longest_wait_of_several_caller_limits_is_reported() {
     let callers =
         callers("limits = [{ requests = 10, window = \"1s\" }, { requests = 12, window = \"1h\" }]");
-    let charge = |cost, now| callers.charge(&nobody(), ip("192.0.2.1"), cost, now);
+    let charge = |cost, now| callers.charge(&anonymous(), ip("192.0.2.1"), cost, now);
     charge(10, START).unwrap();
     let later = START + Span::from_secs(1);
-    let told = serde_json::to_value(charge(8, later).unwrap_err().body("")).unwrap();
-    assert!(told["details"]["retry_after_us"].as_u64().unwrap() > 60_000_000, "{told}");
-    assert!(charge(2, later).is_ok(), "the limit by the second was not charged for the eight");
+    let body = serde_json::to_value(charge(8, later).unwrap_err().body("")).unwrap();
+    assert!(body["details"]["retry_after_us"].as_u64().unwrap() > 60_000_000, "{body}");
+    assert!(charge(2, later).is_ok(), "the shorter limit was not charged for the eight");
     assert_eq!(charge(11, START).unwrap_err().code(), Code::PayloadTooLarge);
 }
 
 #[test]
-fn callers_are_told_apart_by_key_and_without_one_by_address() {
+fn callers_are_counted_by_key_else_by_address() {
     let callers = callers("limit = 3\nwindow = \"1h\"");
     let check = Scopes::from(Scope::Check);
-    assert_eq!(passing(&callers, &nobody(), "192.0.2.1", 5), 3);
-    assert_eq!(passing(&callers, &nobody(), "::ffff:192.0.2.1", 5), 0, "the same address in other clothes");
-    assert_eq!(passing(&callers, &named("gateway", check), "192.0.2.1", 5), 3, "a key is no address");
-    assert_eq!(passing(&callers, &named("gateway", check), "192.0.2.2", 5), 0, "wherever it comes from");
+    assert_eq!(passing(&callers, &anonymous(), "192.0.2.1", 5), 3);
+    assert_eq!(passing(&callers, &anonymous(), "::ffff:192.0.2.1", 5), 0, "the same address");
+    assert_eq!(passing(&callers, &named("gateway", check), "192.0.2.1", 5), 3, "a key is not an address");
+    assert_eq!(passing(&callers, &named("gateway", check), "192.0.2.2", 5), 0, "from any address");
     assert_eq!(passing(&callers, &named("key:abc", check), "192.0.2.1", 5), 3);
-    assert_eq!(passing(&callers, &nobody(), "2001:db8::1", 5), 3);
-    assert_eq!(passing(&callers, &nobody(), "2001:db8::2", 5), 0, "one host has a whole /64");
-    assert_eq!(passing(&callers, &nobody(), "2001:db8:0:1::1", 5), 3);
+    assert_eq!(passing(&callers, &anonymous(), "2001:db8::1", 5), 3);
+    assert_eq!(passing(&callers, &anonymous(), "2001:db8::2", 5), 0, "one host has a whole /64");
+    assert_eq!(passing(&callers, &anonymous(), "2001:db8:0:1::1", 5), 3);
 }
 
 #[test]
-fn who_administers_is_never_refused_unless_bound_to_a_tenant() {
+fn unbound_admin_is_never_caller_limited() {
     let callers = callers("limit = 3\nwindow = \"1h\"");
     let operator = named("admin", Scopes::ADMIN);
     assert_eq!(passing(&callers, &operator, "192.0.2.1", 100), 100);
@@ -97,17 +97,17 @@ fn who_administers_is_never_refused_unless_bound_to_a_tenant() {
 }
 
 #[test]
-fn other_settings_take_over_what_was_asked() {
+fn usage_survives_changed_caller_limits() {
     let before = callers("limit = 10\nwindow = \"1h\"");
-    assert_eq!(passing(&before, &nobody(), "192.0.2.1", 8), 8);
+    assert_eq!(passing(&before, &anonymous(), "192.0.2.1", 8), 8);
     let wider = CallerLimiter::new(&settings("limit = 12\nwindow = \"1h\""), Some(&before)).unwrap();
-    assert_eq!(passing(&wider, &nobody(), "192.0.2.1", 10), 4);
+    assert_eq!(passing(&wider, &anonymous(), "192.0.2.1", 10), 4);
     let off = Settings::from_toml("default_limit = 1").unwrap();
     assert!(CallerLimiter::new(&off, Some(&wider)).is_none());
 }
 
 #[test]
-fn what_was_asked_of_a_limit_that_a_reload_lowers_is_not_forgotten_early() {
+fn usage_outlives_a_reload_that_lowers_the_limit() {
     let counters = Counters::Memory(MemoryCounters::default());
     let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
     let high = settings("limit = 1000\nwindow = \"1h\"");
@@ -115,43 +115,28 @@ fn what_was_asked_of_a_limit_that_a_reload_lowers_is_not_forgotten_early() {
     let passing = |requests, now| {
         let live = app.live();
         let callers = live.callers.as_ref().unwrap();
-        // By the higher limit ten requests are made up for after 36 seconds.
-        callers.asked.counters.sweep(now);
-        (0..requests).filter(|_| callers.charge(&nobody(), ip("192.0.2.1"), 1, now).is_ok()).count()
+        // Under the higher limit ten requests are restored after 36 seconds.
+        callers.usage.counters.sweep(now);
+        (0..requests).filter(|_| callers.charge(&anonymous(), ip("192.0.2.1"), 1, now).is_ok()).count()
     };
     assert_eq!(passing(10, START), 10);
     app.apply(&settings("limit = 10\nwindow = \"1h\"")).unwrap();
     assert_eq!(passing(1, START), 0);
-    assert_eq!(passing(10, START + Span::from_secs(120)), 0, "one in six minutes, now");
+    assert_eq!(passing(10, START + Span::from_secs(120)), 0, "one per six minutes now");
     assert_eq!(passing(10, START + Span::from_secs(360)), 1);
 }
 
 #[test]
-fn t16_invented_addresses_take_no_room_from_keys_and_free_nobody() {
+fn flood_of_addresses_evicts_no_caller() {
     let callers = callers("limit = 3\nwindow = \"1h\"");
     let gateway = named("gateway", Scopes::from(Scope::Check));
-    assert_eq!(passing(&callers, &nobody(), "192.0.2.1", 5), 3);
+    assert_eq!(passing(&callers, &anonymous(), "192.0.2.1", 5), 3);
     let network = u128::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0));
     for number in 0..200_000_u128 {
-        let _ = callers.charge(&nobody(), Ipv6Addr::from(network + (number << 64)).into(), 1, START);
+        let _ = callers.charge(&anonymous(), Ipv6Addr::from(network + (number << 64)).into(), 1, START);
     }
-    let counters = &callers.asked.counters;
-    assert!(counters.len() <= KEYS_MAX.get() && counters.bytes() < 8 << 20, "{}", counters.bytes());
-    assert_eq!(passing(&callers, &nobody(), "192.0.2.1", 5), 0, "who is at its limit stays there");
-    assert_eq!(passing(&callers, &gateway, "192.0.2.1", 5), 3, "who has a key shares with nobody");
-}
-
-#[test]
-fn a_caller_is_told_of_once_in_a_while_and_only_some_are() {
-    let mut told = LogThrottle::default();
-    let news =
-        |told: &mut LogThrottle, number, secs| told.news(Subject(number), START + Span::from_secs(secs));
-    assert_eq!(news(&mut told, 0, 0), LogEvent::Caller);
-    assert_eq!(news(&mut told, 0, 599), LogEvent::Nothing);
-    assert_eq!(news(&mut told, 0, 600), LogEvent::Caller);
-    let others: Vec<LogEvent> = (1..100).map(|number| news(&mut told, number, 601)).collect();
-    assert_eq!(others.iter().filter(|news| **news == LogEvent::Caller).count(), TOLD_MAX - 1);
-    assert_eq!(others.iter().filter(|news| **news == LogEvent::More).count(), 1);
-    assert_eq!(told.callers.len(), TOLD_MAX);
-    assert_eq!(news(&mut told, 200, 1_300), LogEvent::Caller, "the others are forgotten by then");
+    let counters = &callers.usage.counters;
+    assert!(counters.len() <= CALLERS_MAX.get() && counters.bytes() < 8 << 20, "{}", counters.bytes());
+    assert_eq!(passing(&callers, &anonymous(), "192.0.2.1", 5), 0, "still at its limit");
+    assert_eq!(passing(&callers, &gateway, "192.0.2.1", 5), 3, "a key has its own counter");
 }

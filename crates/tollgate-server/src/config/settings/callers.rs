@@ -1,9 +1,9 @@
 //! `[callers]`: how much each caller of the service itself may ask.
 
 use tollgate::Algorithm;
+use tollgate::config::values::{integer, text};
+use tollgate::config::{TableReader, read_limit_and_window};
 use tollgate::rules::RuleLimit;
-use tollgate::wire::values::{integer, text};
-use tollgate::wire::{Fields, read_limit_and_window};
 
 use super::to_toml::{Toml, limits};
 
@@ -31,18 +31,18 @@ impl CallerLimits {
 }
 
 /// Reads the section, which has the keys of a tier; what is wrong, the fields know.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> CallerLimits {
+pub(super) fn read(fields: &mut TableReader<'_, '_>) -> CallerLimits {
     let limits = read_limit_and_window(fields);
     // As it is written: of limits that are wrong otherwise there is none to look at.
     let algorithm = fields.peek("algorithm", text).and_then(|name| Algorithm::parse(&name));
     if let Some(other) = algorithm.filter(|one| !ALGORITHMS.contains(one)) {
         let names = ALGORITHMS.map(Algorithm::as_str).join(", ");
-        fields.complain("algorithm", format!("{:?} is not for callers: one of {names}", other.as_str()));
+        fields.report("algorithm", format!("{:?} is not for callers: one of {names}", other.as_str()));
     }
     let is_zero = |key: &&str| fields.peek(key, integer(0..=0_u32)).is_some();
     let listed = limits.iter().any(|limit| limit.requests() == 0).then_some("limits");
     if let Some(key) = NUMBERS.into_iter().find(is_zero).or(listed) {
-        fields.complain(key, "must be at least 1: callers could ask nothing at all".to_owned());
+        fields.report(key, "must be at least 1: callers could ask nothing at all".to_owned());
     }
     CallerLimits(limits.into_iter().map(|limit| RuleLimit::new(NAME, limit)).collect())
 }

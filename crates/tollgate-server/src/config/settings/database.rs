@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::Span;
-use tollgate::wire::values::{integer, text};
-use tollgate::wire::{Fields, Value};
+use tollgate::config::values::{integer, text};
+use tollgate::config::{TableReader, Value};
 use tollgate_stores::redis::Secret;
 use tollgate_stores::sql::{Engine, SqlSettings};
 
@@ -75,7 +75,7 @@ impl DatabaseSettings {
 }
 
 /// Reads the section; what is wrong, the fields know.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> DatabaseSettings {
+pub(super) fn read(fields: &mut TableReader<'_, '_>) -> DatabaseSettings {
     let default = DatabaseSettings::default();
     let (tenth, second, minute) =
         (Duration::from_millis(100), Duration::from_secs(1), Duration::from_mins(1));

@@ -1,7 +1,7 @@
 //! `TOLLGATE_SECTION__KEY=value` over the file.
 
-use tollgate::wire::document::{Node, Problem};
-use tollgate::wire::{Document, Origin, Problems, Value};
+use tollgate::config::document::{LocatedValue, Problem};
+use tollgate::config::{Document, Origin, Problems, Value};
 
 const PREFIX: &str = "TOLLGATE_";
 /// Read by the command line, not here.
@@ -85,7 +85,8 @@ fn parse(text: &str, origin: &Origin) -> Value {
 }
 
 fn relocated(value: Value, origin: &Origin) -> Value {
-    let node = |node: Node| Node { value: relocated(node.value, origin), origin: origin.clone() };
+    let node =
+        |node: LocatedValue| LocatedValue { value: relocated(node.value, origin), origin: origin.clone() };
     match value {
         Value::List(items) => Value::List(items.into_iter().map(node).collect()),
         Value::Table(entries) => {

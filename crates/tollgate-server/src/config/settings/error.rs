@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use tollgate::wire::{Origin, Problem, Problems};
+use tollgate::config::{Origin, Problem, Problems};
 
 /// Why settings cannot be used. [`fmt::Display`] gives every problem, one a line.
 #[non_exhaustive]

@@ -8,12 +8,12 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use tollgate::config::values::{boolean, integer, span, text, word};
+use tollgate::config::{TableReader, Value, read_normalization, read_rules};
 use tollgate::counters::memory::MemoryBounds;
 use tollgate::headers::HeaderProfile;
-use tollgate::identity::Spelling;
+use tollgate::identity::Normalization;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
-use tollgate::wire::values::{boolean, integer, span, text, word};
-use tollgate::wire::{Fields, Value, read_rules, read_spelling};
 use tollgate::{Algorithm, RuleSet};
 use tollgate_stores::redis::Secret;
 use tracing_subscriber::EnvFilter;
@@ -33,7 +33,7 @@ const KEY_SECRET_BYTES_MIN: u64 = 32;
 const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 
 /// Reads everything. Nothing if the rules are wrong; whether the rest is, the fields know.
-pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Settings> {
+pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Option<Settings> {
     // First, because rules are put together only while nothing else is wrong: a duplicate name would else go unsaid.
     let rules = read_rules(fields);
     let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
@@ -46,7 +46,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
     let callers = fields.table("callers", callers::read);
     let log = fields.table("log", read_log).unwrap_or_default();
     let identity = fields.table("identity", read_identity);
-    let Identity { ipv6_prefix, nat64, spelling } = identity.unwrap_or_default();
+    let Identity { ipv6_prefix, nat64, normalization } = identity.unwrap_or_default();
     let flags = &source.flags;
     Some(Settings {
         listen: flags.listen.or(server.listen).unwrap_or_else(listen_default),
@@ -60,7 +60,7 @@ pub(super) fn settings(fields: &mut Fields<'_, '_>, source: Source) -> Option<Se
         log,
         ipv6_prefix,
         nat64,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_spelling(spelling),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization),
         has_built_in_default,
         source,
     })
@@ -84,7 +84,7 @@ struct Server {
     settings: ServerSettings,
 }
 
-fn read_server(fields: &mut Fields<'_, '_>) -> Server {
+fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
     let default = ServerSettings::default();
     let count = integer(1..=CONNECTIONS_MAX);
     let (instant, hour) = (Duration::from_millis(1), Duration::from_hours(1));
@@ -129,18 +129,18 @@ pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Re
     }
 }
 
-fn read_headers(fields: &mut Fields<'_, '_>) -> Option<Vec<HeaderProfile>> {
+fn read_headers(fields: &mut TableReader<'_, '_>) -> Option<Vec<HeaderProfile>> {
     let known = HeaderProfile::ALL.map(|profile| (profile.as_str(), profile));
     let profiles = fields.items("headers", word(&known))?;
     if let Some(twice) = repeated(&profiles) {
-        fields.complain("headers", format!("{:?} is listed twice", twice.as_str()));
+        fields.report("headers", format!("{:?} is listed twice", twice.as_str()));
         return Some(profiles);
     }
     for (number, other) in profiles.iter().enumerate() {
         for one in &profiles[..number] {
             if let Some(field) = one.shared_field(*other) {
                 let (one, other, field) = (one.as_str(), other.as_str(), field.name());
-                fields.complain(
+                fields.report(
                     "headers",
                     format!("{one:?} and {other:?} exclude each other: both write {field}"),
                 );
@@ -169,14 +169,14 @@ fn largest_log(rules: &RuleSet) -> Option<(u32, &str)> {
     logs.max_by_key(|(requests, _)| *requests)
 }
 
-fn read_counters(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> CounterSettings {
+fn read_counters(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) -> CounterSettings {
     let store = fields.read("store", word(&[("memory", Store::Memory), ("redis", Store::Redis)]));
     let bounds = read_bounds(fields, logged);
     let often = duration(Duration::from_secs(1), Duration::from_hours(24));
     let save_every = fields.read("save_every", often);
     if store == Some(Store::Redis) {
         if fields.has("save_every") {
-            fields.complain("save_every", "needs store = \"memory\": Redis keeps its own".to_owned());
+            fields.report("save_every", "needs store = \"memory\": Redis keeps its own".to_owned());
         }
         let read = redis::read(fields);
         return read.map_or_else(CounterSettings::default, |(redis, tls_files)| {
@@ -186,14 +186,14 @@ fn read_counters(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> Co
     for key in redis::KEYS {
         // One mistake, one message: of a store that is misspelled the rest is not wrong too.
         if fields.has(key) && (store.is_some() || !fields.has("store")) {
-            fields.complain(key, "needs store = \"redis\"".to_owned());
+            fields.report(key, "needs store = \"redis\"".to_owned());
         }
         fields.skip(key);
     }
     CounterSettings::Memory { bounds, save_every: save_every.unwrap_or(Duration::from_mins(1)) }
 }
 
-fn read_bounds(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> MemoryBounds {
+fn read_bounds(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) -> MemoryBounds {
     let default = MemoryBounds::default();
     let log_bytes_max = fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX));
     if let (Some(given), Some((requests, rule))) = (log_bytes_max, logged) {
@@ -202,7 +202,7 @@ fn read_bounds(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> Memo
             let reason = format!(
                 "must be at least {least}: with less no client of the rule {rule:?} has a log of its own"
             );
-            fields.complain("log_bytes_max", reason);
+            fields.report("log_bytes_max", reason);
         }
     }
     MemoryBounds {
@@ -214,7 +214,7 @@ fn read_bounds(fields: &mut Fields<'_, '_>, logged: Option<(u32, &str)>) -> Memo
     }
 }
 
-fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
+fn read_auth(fields: &mut TableReader<'_, '_>) -> AuthSettings {
     let open_checks = fields.read("open_checks", boolean).unwrap_or(true);
     let override_max = fields.read("override_max", integer(0..=u32::MAX));
     let (mut names, mut keys) = (HashSet::new(), HashSet::new());
@@ -223,10 +223,10 @@ fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
         if let Some(name) = one.peek("name", caller_name)
             && !names.insert(name.clone())
         {
-            one.complain("name", format!("an earlier caller is named {name:?} already"));
+            one.report("name", format!("an earlier caller is named {name:?} already"));
         }
         if one.peek("key_sha256", sha256).is_some_and(|key| !keys.insert(key)) {
-            one.complain("key_sha256", "an earlier caller has this key already".to_owned());
+            one.report("key_sha256", "an earlier caller has this key already".to_owned());
         }
         read_caller(one)
     });
@@ -234,7 +234,7 @@ fn read_auth(fields: &mut Fields<'_, '_>) -> AuthSettings {
 }
 
 /// Messages repeat nothing of the secret.
-fn read_key_secret(fields: &mut Fields<'_, '_>) -> Option<KeySecretSettings> {
+fn read_key_secret(fields: &mut TableReader<'_, '_>) -> Option<KeySecretSettings> {
     let written = fields.read("key_secret", |value| key_secret(text(value)?));
     let from_file = fields.read("key_secret_file", |value| {
         let path = PathBuf::from(text(value)?);
@@ -246,7 +246,7 @@ fn read_key_secret(fields: &mut Fields<'_, '_>) -> Option<KeySecretSettings> {
         Ok((key_secret(secret.trim().to_owned())?, path))
     });
     if fields.has("key_secret") && fields.has("key_secret_file") {
-        fields.complain("key_secret_file", "say either key_secret or key_secret_file, not both".to_owned());
+        fields.report("key_secret_file", "say either key_secret or key_secret_file, not both".to_owned());
     }
     match (written, from_file) {
         (Some(secret), _) => Some(KeySecretSettings { secret, file: None }),
@@ -267,12 +267,12 @@ fn key_secret_wrong() -> String {
     )
 }
 
-fn read_caller(fields: &mut Fields<'_, '_>) -> Option<Caller> {
+fn read_caller(fields: &mut TableReader<'_, '_>) -> Option<Caller> {
     let name = fields.require("name", caller_name);
     let key_sha256 = fields.require("key_sha256", sha256);
     let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
     if !fields.has("scopes") || fields.has_empty_list("scopes") {
-        fields.complain("scopes", format!("is missing: one or more of {}", scope_names()));
+        fields.report("scopes", format!("is missing: one or more of {}", scope_names()));
     }
     Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })
 }
@@ -310,7 +310,7 @@ fn scope_names() -> impl Display {
     Scope::ALL.map(Scope::as_str).join(", ")
 }
 
-fn read_log(fields: &mut Fields<'_, '_>) -> LogSettings {
+fn read_log(fields: &mut TableReader<'_, '_>) -> LogSettings {
     let default = LogSettings::default();
     let known = LogFormat::ALL.map(|format| (format.as_str(), format));
     LogSettings {
@@ -332,19 +332,19 @@ fn filter(value: &Value) -> Result<String, String> {
 struct Identity {
     ipv6_prefix: u8,
     nat64: bool,
-    spelling: Spelling,
+    normalization: Normalization,
 }
 
 impl Default for Identity {
     fn default() -> Self {
-        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, spelling: Spelling::PLAIN }
+        Identity { ipv6_prefix: IPV6_PREFIX_DEFAULT, nat64: false, normalization: Normalization::EXACT }
     }
 }
 
-fn read_identity(fields: &mut Fields<'_, '_>) -> Identity {
+fn read_identity(fields: &mut TableReader<'_, '_>) -> Identity {
     Identity {
         ipv6_prefix: fields.read("ipv6_prefix", integer(48..=128)).unwrap_or(IPV6_PREFIX_DEFAULT),
         nat64: fields.read("nat64", boolean).unwrap_or(false),
-        spelling: read_spelling(fields),
+        normalization: read_normalization(fields),
     }
 }

@@ -7,8 +7,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tollgate::wire::values::{boolean, integer, text, word};
-use tollgate::wire::{Fields, Value};
+use tollgate::config::values::{boolean, integer, text, word};
+use tollgate::config::{TableReader, Value};
 use tollgate_stores::redis::{
     Address, Login, RedisSettings, Secret, ServerUrl, Tls, Topology, VIRTUAL_NODES_DEFAULT,
 };
@@ -96,7 +96,7 @@ pub(super) fn word_for(topology: &Topology) -> &'static str {
 }
 
 /// Reads the keys of [`KEYS`]. Nothing if the servers are not known; whether more is wrong, the fields know.
-pub(super) fn read(fields: &mut Fields<'_, '_>) -> Option<(RedisSettings, TlsFiles)> {
+pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<(RedisSettings, TlsFiles)> {
     let url = fields.read("url", url);
     let url = url.as_ref();
     let kind = setting(fields, url, "topology", word(&KINDS));
@@ -138,7 +138,7 @@ fn url(value: &Value) -> Result<ServerUrl, String> {
 
 /// What a key says, or the parameter of the URL that is called like it.
 fn setting<T>(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     url: Option<&ServerUrl>,
     key: &'static str,
     parse: impl Fn(&Value) -> Result<T, String>,
@@ -146,7 +146,7 @@ fn setting<T>(
     let written = fields.read(key, &parse);
     let Some(said) = url.and_then(|url| url.parameter(key)) else { return written };
     if fields.has(key) {
-        fields.complain(key, "is in the url too: say it once".to_owned());
+        fields.report(key, "is in the url too: say it once".to_owned());
         return written;
     }
     // A URL knows only texts.
@@ -159,33 +159,37 @@ fn setting<T>(
     match parsed {
         Ok(parsed) => Some(parsed),
         Err(reason) => {
-            fields.complain("url", format!("{key}: {reason}"));
+            fields.report("url", format!("{key}: {reason}"));
             None
         }
     }
 }
 
 /// Whether a setting is said, by its key or in the URL.
-fn is_said(fields: &Fields<'_, '_>, url: Option<&ServerUrl>, key: &str) -> bool {
+fn is_said(fields: &TableReader<'_, '_>, url: Option<&ServerUrl>, key: &str) -> bool {
     fields.has(key) || url.is_some_and(|url| url.parameter(key).is_some())
 }
 
-fn read_servers(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>, kind: Kind) -> Option<Vec<Address>> {
+fn read_servers(
+    fields: &mut TableReader<'_, '_>,
+    url: Option<&ServerUrl>,
+    kind: Kind,
+) -> Option<Vec<Address>> {
     let nodes = fields.items("nodes", node);
     if fields.has("nodes") && fields.has("url") {
-        fields.complain("nodes", "say either url or nodes, not both".to_owned());
+        fields.report("nodes", "say either url or nodes, not both".to_owned());
         return None;
     }
     if let Some(nodes) = nodes {
         if kind == Kind::Single {
             let reason = "one server is said with url; several need topology = \"sentinel\", \"cluster\", \
                           \"ring\" or \"modulo\"";
-            fields.complain("nodes", reason.to_owned());
+            fields.report("nodes", reason.to_owned());
         } else if fields.has_empty_list("nodes") {
-            fields.complain("nodes", "must name at least one server".to_owned());
+            fields.report("nodes", "must name at least one server".to_owned());
         } else if let Some(twice) = repeated(&nodes) {
             let reason = format!("\"{twice}\" is listed twice");
-            fields.complain("nodes", reason);
+            fields.report("nodes", reason);
         }
         return Some(nodes);
     }
@@ -194,21 +198,21 @@ fn read_servers(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>, kind: Kind
             if kind == Kind::Single && url.servers.len() > 1 {
                 let reason = "several servers need topology = \"sentinel\", \"cluster\", \"ring\" or \"modulo\", or a \
                               scheme such as redis+cluster://";
-                fields.complain("url", reason.to_owned());
+                fields.report("url", reason.to_owned());
             } else if let Some(twice) = repeated(&url.servers) {
                 let reason = format!("\"{twice}\" is in it twice");
-                fields.complain("url", reason);
+                fields.report("url", reason);
             }
             Some(url.servers.clone())
         }
         // What is there and wrong was complained of.
         None if fields.has("url") => None,
         None if kind == Kind::Single => {
-            fields.complain("url", "is missing: the server, such as redis://127.0.0.1:6379".to_owned());
+            fields.report("url", "is missing: the server, such as redis://127.0.0.1:6379".to_owned());
             None
         }
         None => {
-            fields.complain("nodes", "is missing: the servers, such as [\"10.0.0.1:6379\"]".to_owned());
+            fields.report("nodes", "is missing: the servers, such as [\"10.0.0.1:6379\"]".to_owned());
             None
         }
     }
@@ -223,7 +227,7 @@ fn node(value: &Value) -> Result<Address, String> {
 }
 
 fn read_topology(
-    fields: &mut Fields<'_, '_>,
+    fields: &mut TableReader<'_, '_>,
     url: Option<&ServerUrl>,
     kind: Kind,
     servers: Option<Vec<Address>>,
@@ -243,11 +247,11 @@ fn read_topology(
     ] {
         if is_said(fields, url, key) && kind != only {
             let word = if only == Kind::Ring { "ring" } else { "sentinel" };
-            fields.complain(key, format!("needs topology = \"{word}\""));
+            fields.report(key, format!("needs topology = \"{word}\""));
         }
     }
     if kind == Kind::Sentinel && !is_said(fields, url, "sentinel_master") {
-        fields.complain("sentinel_master", "is missing: what the sentinels call the master".to_owned());
+        fields.report("sentinel_master", "is missing: what the sentinels call the master".to_owned());
     }
     needs_password(fields, "sentinel_user", &login);
     let servers = servers?;
@@ -260,7 +264,7 @@ fn read_topology(
     })
 }
 
-fn read_login(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> Login {
+fn read_login(fields: &mut TableReader<'_, '_>, url: Option<&ServerUrl>) -> Login {
     let in_url = url.map(|url| url.login.clone()).unwrap_or_default();
     let user = fields.read("user", text);
     let password = fields.read("password", text).map(Secret);
@@ -269,7 +273,7 @@ fn read_login(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> Login {
         ("password", password.is_some() && in_url.password.is_some()),
     ] {
         if twice {
-            fields.complain(key, "is in the url too: say it once".to_owned());
+            fields.report(key, "is in the url too: say it once".to_owned());
         }
     }
     let login = Login { user: user.or(in_url.user), password: password.or(in_url.password) };
@@ -278,22 +282,22 @@ fn read_login(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> Login {
 }
 
 /// A user without a password is not sent to the server: the default user would be meant.
-fn needs_password(fields: &mut Fields<'_, '_>, key: &str, login: &Login) {
+fn needs_password(fields: &mut TableReader<'_, '_>, key: &str, login: &Login) {
     if fields.has(key) && login.user.is_some() && login.password.is_none() {
-        fields.complain(key, "means nothing without a password".to_owned());
+        fields.report(key, "means nothing without a password".to_owned());
     }
 }
 
-fn read_database(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>, kind: Option<Kind>) -> u32 {
+fn read_database(fields: &mut TableReader<'_, '_>, url: Option<&ServerUrl>, kind: Option<Kind>) -> u32 {
     let in_url = url.map_or(0, |url| url.database);
     let written = fields.read("database", integer(0..=DATABASE_MAX));
     if written.is_some() && in_url != 0 {
-        fields.complain("database", "is in the url too: say it once".to_owned());
+        fields.report("database", "is in the url too: say it once".to_owned());
     }
     let database = written.unwrap_or(in_url);
     if kind == Some(Kind::Cluster) && database != 0 {
         let key = if written.is_some() { "database" } else { "url" };
-        fields.complain(key, "a cluster has only database 0".to_owned());
+        fields.report(key, "a cluster has only database 0".to_owned());
     }
     database
 }
@@ -306,7 +310,7 @@ struct Written {
     files: TlsFiles,
 }
 
-fn read_tls(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> (Option<Tls>, TlsFiles) {
+fn read_tls(fields: &mut TableReader<'_, '_>, url: Option<&ServerUrl>) -> (Option<Tls>, TlsFiles) {
     let given = fields.has("tls");
     let Written { enabled, tls, files } = fields.table("tls", read_tls_table).unwrap_or_default();
     let wanted = enabled.unwrap_or(given);
@@ -314,13 +318,13 @@ fn read_tls(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> (Option<Tls
     let in_url = url.map(|url| (url.encrypted, is_socket(url)));
     match in_url {
         Some((true, _)) if enabled == Some(false) => {
-            fields.complain("tls", "the url says rediss://, so it cannot be switched off here".to_owned());
+            fields.report("tls", "the url says rediss://, so it cannot be switched off here".to_owned());
         }
         Some((_, true)) if wanted => {
-            fields.complain("tls", "has no meaning for a socket of this machine".to_owned());
+            fields.report("tls", "has no meaning for a socket of this machine".to_owned());
         }
         Some((false, false)) if wanted => {
-            fields.complain("tls", "the url says redis://, which is plain text: write rediss://".to_owned());
+            fields.report("tls", "the url says redis://, which is plain text: write rediss://".to_owned());
         }
         _ => {}
     }
@@ -328,7 +332,7 @@ fn read_tls(fields: &mut Fields<'_, '_>, url: Option<&ServerUrl>) -> (Option<Tls
     (on.then_some(tls), files)
 }
 
-fn read_tls_table(fields: &mut Fields<'_, '_>) -> Written {
+fn read_tls_table(fields: &mut TableReader<'_, '_>) -> Written {
     let enabled = fields.read("enabled", boolean);
     let insecure = fields.read("insecure", boolean).unwrap_or(false);
     let certificates = pem("certificate", Tls::are_certificates);
@@ -337,11 +341,11 @@ fn read_tls_table(fields: &mut Fields<'_, '_>) -> Written {
     let key = fields.read("key_file", pem("private key", Tls::is_private_key));
     for (this, other) in [("cert_file", "key_file"), ("key_file", "cert_file")] {
         if fields.has(this) && !fields.has(other) {
-            fields.complain(this, format!("needs {other} beside it"));
+            fields.report(this, format!("needs {other} beside it"));
         }
     }
     if insecure && fields.has("ca_file") {
-        fields.complain("insecure", "takes any certificate, so ca_file would mean nothing".to_owned());
+        fields.report("insecure", "takes any certificate, so ca_file would mean nothing".to_owned());
     }
     let path = |read: &Option<(PathBuf, Vec<u8>)>| read.as_ref().map(|(path, _)| path.clone());
     let files = TlsFiles { ca_file: path(&authorities), cert_file: path(&certificate), key_file: path(&key) };

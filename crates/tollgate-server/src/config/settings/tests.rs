@@ -1,7 +1,7 @@
 use std::fs;
 use std::path::Path;
 
-use tollgate::identity::{Fold, Folds, Head};
+use tollgate::identity::{HeadCounting, IdNormalization, NormalForm};
 
 use super::*;
 use crate::auth::scope::Scope;
@@ -32,9 +32,9 @@ level = "warn,tollgate_server=debug"
 [identity]
 ipv6_prefix = 56
 nat64 = true
-fold = { user_id = "nfc+casefold", login = "casefold", descriptors = { mail = "nfc" } }
+normalize = { user_id = "nfc+casefold", login = "casefold", descriptors = { mail = "nfc" } }
 ignore_path_case = true
-head = "own"
+head = "separate"
 [progressive_penalties]
 enabled = true
 [[rules]]
@@ -95,10 +95,20 @@ fn every_key_of_the_file_is_used() {
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
     assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
-    let spelling = settings.rules.spelling();
-    let folds = Folds { user: Fold::NfcCasefold, tenant: Fold::Exact, login: Fold::Casefold };
-    assert_eq!((spelling.ids, spelling.ignore_path_case, spelling.head), (folds, true, Head::Own));
-    assert_eq!((spelling.descriptors.of("mail"), spelling.descriptors.of("plan")), (Fold::Nfc, Fold::Exact));
+    let normalization = settings.rules.normalization();
+    let folds = IdNormalization {
+        user: NormalForm::NfcCasefold,
+        tenant: NormalForm::Exact,
+        login: NormalForm::Casefold,
+    };
+    assert_eq!(
+        (normalization.ids, normalization.ignore_path_case, normalization.head),
+        (folds, true, HeadCounting::Separate)
+    );
+    assert_eq!(
+        (normalization.descriptors.of("mail"), normalization.descriptors.of("plan")),
+        (NormalForm::Nfc, NormalForm::Exact)
+    );
     assert_eq!(settings.auth.override_max, Some(5_000));
     assert_eq!(settings.rules.rules().len(), 4);
 }
@@ -106,17 +116,20 @@ fn every_key_of_the_file_is_used() {
 #[test]
 fn t11_t14_t15_spellings_can_be_said_in_the_environment() {
     let said = [
-        ("TOLLGATE_IDENTITY__FOLD__USER_ID", "nfc+casefold"),
-        ("TOLLGATE_IDENTITY__FOLD__DESCRIPTORS", "{ mail = \"casefold\" }"),
+        ("TOLLGATE_IDENTITY__NORMALIZE__USER_ID", "nfc+casefold"),
+        ("TOLLGATE_IDENTITY__NORMALIZE__DESCRIPTORS", "{ mail = \"casefold\" }"),
         ("TOLLGATE_IDENTITY__IGNORE_PATH_CASE", "true"),
         ("TOLLGATE_IDENTITY__HEAD", "own"),
     ];
     let settings = load(&Flags::default(), &said).unwrap();
-    let spelling = settings.rules.spelling();
-    assert_eq!((spelling.ids.user, spelling.descriptors.of("mail")), (Fold::NfcCasefold, Fold::Casefold));
-    assert!(spelling.ignore_path_case && spelling.head == Head::Own);
-    let wrong = load(&Flags::default(), &[("TOLLGATE_IDENTITY__FOLD__API_KEY", "nfc")]).unwrap_err();
-    assert!(problems(&wrong)[0].starts_with("TOLLGATE_IDENTITY__FOLD__API_KEY: "), "{wrong}");
+    let normalization = settings.rules.normalization();
+    assert_eq!(
+        (normalization.ids.user, normalization.descriptors.of("mail")),
+        (NormalForm::NfcCasefold, NormalForm::Casefold)
+    );
+    assert!(normalization.ignore_path_case && normalization.head == HeadCounting::Separate);
+    let wrong = load(&Flags::default(), &[("TOLLGATE_IDENTITY__NORMALIZE__API_KEY", "nfc")]).unwrap_err();
+    assert!(problems(&wrong)[0].starts_with("TOLLGATE_IDENTITY__NORMALIZE__API_KEY: "), "{wrong}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::identity::{DescriptorFolds, Folds, Spelling};
+use tollgate::identity::{DescriptorNormalization, IdNormalization, Normalization};
 use tollgate::limit::Window;
 use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
 use tollgate::{Limit, RuleSet, Span};
@@ -33,7 +33,7 @@ impl Settings {
         out.section("identity");
         out.plain("ipv6_prefix", self.ipv6_prefix);
         out.plain("nat64", self.nat64);
-        show_spelling(self.rules.spelling(), &mut out);
+        show_spelling(self.rules.normalization(), &mut out);
         show_rules(&self.rules, &mut out);
         out.0
     }
@@ -88,11 +88,11 @@ impl Settings {
     }
 }
 
-fn show_spelling(spelling: &Spelling, out: &mut Toml) {
-    let Folds { user, tenant, login } = spelling.ids;
-    let descriptors = match &spelling.descriptors {
-        DescriptorFolds::All(fold) => quoted(fold.as_str()),
-        DescriptorFolds::Named(folds) => {
+fn show_spelling(normalization: &Normalization, out: &mut Toml) {
+    let IdNormalization { user, tenant, login } = normalization.ids;
+    let descriptors = match &normalization.descriptors {
+        DescriptorNormalization::All(fold) => quoted(fold.as_str()),
+        DescriptorNormalization::Named(folds) => {
             let named =
                 folds.iter().map(|(name, fold)| format!("{} = {}", quoted(name), quoted(fold.as_str())));
             format!("{{ {} }}", named.collect::<Vec<_>>().join(", "))
@@ -100,9 +100,9 @@ fn show_spelling(spelling: &Spelling, out: &mut Toml) {
     };
     let ids = [("user_id", user), ("tenant", tenant), ("login", login)];
     let ids = ids.map(|(key, fold)| format!("{key} = {}", quoted(fold.as_str()))).join(", ");
-    out.plain("fold", format_args!("{{ {ids}, descriptors = {descriptors} }}"));
-    out.plain("ignore_path_case", spelling.ignore_path_case);
-    out.text("head", spelling.head.as_str());
+    out.plain("normalize", format_args!("{{ {ids}, descriptors = {descriptors} }}"));
+    out.plain("ignore_path_case", normalization.ignore_path_case);
+    out.text("head", normalization.head.as_str());
 }
 
 fn show_bounds(bounds: &MemoryBounds, out: &mut Toml) {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tollgate::accounts::{Accounts, Editor};
-use tollgate::identity::Spelling;
+use tollgate::accounts::{Accounts, AccountsEditor};
+use tollgate::identity::Normalization;
 use tollgate::rules::overrides::Override;
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
@@ -17,17 +17,20 @@ use super::{Rules, Source, items};
 use crate::app::App;
 
 /// Everything, at one version, for requests that are read so.
-pub(super) async fn load(database: &Database, spelling: &Spelling) -> Result<Configuration, DatabaseError> {
+pub(super) async fn load(
+    database: &Database,
+    spelling: &Normalization,
+) -> Result<Configuration, DatabaseError> {
     let mut loading = Loading {
         configuration: Configuration::default(),
-        accounts: Accounts::folded(spelling.ids).edit(),
+        accounts: Accounts::with_normalization(spelling.ids).edit(),
         limits: HashMap::new(),
     };
     let mut spelled_otherwise = Vec::new();
     let version = database
         .load(|stored: StoredItem| {
             let id = stored.item.id();
-            let read = if spelling.is_plain() { id.clone() } else { read_as(&id, spelling) };
+            let read = if spelling.is_exact() { id.clone() } else { read_as(&id, spelling) };
             if read == id {
                 loading.put(read, &stored);
             } else {
@@ -49,7 +52,7 @@ pub(super) async fn load(database: &Database, spelling: &Spelling) -> Result<Con
 /// A configuration that is being read.
 struct Loading {
     configuration: Configuration,
-    accounts: Editor,
+    accounts: AccountsEditor,
     /// Numbers of single users, by what user and endpoint are read as.
     limits: HashMap<ItemId, Override>,
 }
@@ -84,7 +87,7 @@ impl Loading {
         if several > 0 {
             warn!(
                 several,
-                "items of the database are there in several spellings that are read as one (identity.fold): of each the one \
+                "items of the database are there in several spellings that are read as one (identity.normalize): of each the one \
                  counts that is spelled as it is read"
             );
         }
@@ -165,7 +168,7 @@ fn forget_spellings(app: &App, changed: &[(ItemId, Option<StoredItem>)]) {
     let gone: Vec<&ItemId> =
         changed.iter().filter(|(_, stored)| stored.is_none()).map(|(id, _)| id).collect();
     let (rules, others) = (app.limiter().rules(), &app.config_sync().other_forms);
-    if let Some(next) = others.load().without(&gone, rules.spelling()) {
+    if let Some(next) = others.load().without(&gone, rules.normalization()) {
         others.store(Arc::new(next));
     }
 }

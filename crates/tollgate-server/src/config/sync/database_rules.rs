@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde_json::{Map, Value as Json};
-use tollgate::wire::{Document, Fields, Origin, Problem, Problems, Value, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
 use tollgate_stores::sql::{Item, ItemId, ItemWrite, RuleItem, TierItem};
 
@@ -139,7 +139,7 @@ impl DatabaseRules {
         let rules: Vec<Rule> = file.beside(&self.entries).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned()).map_err(|error| error.to_string())?;
         let set = set.with_ipv6_prefix(file.ipv6_prefix).with_nat64(file.set.nat64());
-        Ok(set.with_spelling(file.set.spelling().clone()))
+        Ok(set.with_normalization(file.set.normalization().clone()))
     }
 
     fn problems(&self, file: &FileRules) -> Problems {
@@ -184,7 +184,7 @@ fn read(
     name: &str,
     body: &Map<String, Json>,
     kind: &str,
-    read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Rule>,
+    read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>,
 ) -> Result<Rule, Problems> {
     let origin = Origin::Named(format!("{kind} {name:?} of the database"));
     let mut table = body.clone();
@@ -199,7 +199,7 @@ fn read(
     let mut fields = document.fields(&mut problems);
     let rule = read(&mut fields);
     fields.finish();
-    problems.or(rule)
+    problems.into_result(rule)
 }
 
 #[cfg(test)]

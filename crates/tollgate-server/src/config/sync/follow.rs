@@ -237,21 +237,21 @@ impl Follower {
     /// Whether the accounts were made for requests that were read otherwise: settings have changed, or they are from disk.
     fn reads_otherwise(&self) -> bool {
         let rules = self.app.limiter().rules();
-        rules.accounts().folds() != rules.spelling().ids
+        rules.accounts().normalization() != rules.normalization().ids
     }
 
     /// Whether these changes alone tell what is in force after them. Where there are several spellings of one item they do not.
     fn can_be_told(&self, changed: &[(ItemId, Option<StoredItem>)]) -> bool {
         let rules = self.app.limiter().rules();
         let others = self.app.config_sync().other_forms.load();
-        let spelling = rules.spelling();
-        spelling.is_plain() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
+        let spelling = rules.normalization();
+        spelling.is_exact() || changed.iter().all(|(id, _)| others.is_alone(id, spelling))
     }
 
     /// Puts everything in force anew, and makes up for the resets among what was not followed one by one.
     async fn read_again(&self, database: &Database) -> Result<(), Outage> {
         let followed = self.app.config_sync().version();
-        let spelling = self.app.limiter().rules().spelling().clone();
+        let spelling = self.app.limiter().rules().normalization().clone();
         let configuration = load(database, &spelling).await?;
         let version = configuration.version;
         // Asked for first: once the version is in force nobody asks for them again.
@@ -307,7 +307,7 @@ async fn open_and_load(app: &App) -> Result<(Database, Configuration), DatabaseE
     let database = Database::connect(app.config_sync().sql.clone()).await?;
     database.migrate().await?;
     app.config_sync().update_state(|state| state.is_loading = true);
-    let spelling = app.limiter().rules().spelling().clone();
+    let spelling = app.limiter().rules().normalization().clone();
     let loaded = load(&database, &spelling).await;
     app.config_sync().update_state(|state| state.is_loading = false);
     Ok((database, loaded?))

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tollgate::accounts::{Accounts, Blocked, Editor, NewKey, Numbers};
+use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, NewKey};
 use tollgate::rules::overrides::Override;
 use tollgate::{Algorithm, Endpoint, Id, Limit, Span, Timestamp, Window};
 use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem, UserEndpointLimit};
@@ -11,7 +11,7 @@ use tracing::warn;
 use crate::auth::scope::{Scope, Scopes};
 
 /// Puts what an item says about users, keys and blocks into the accounts; whether it says anything about them.
-pub(super) fn put(accounts: &mut Editor, item: &Item) -> bool {
+pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
     let put = match item {
         Item::Quota(quota) => put_quota(accounts, quota),
         Item::Key(key) => put_key(accounts, key),
@@ -27,7 +27,7 @@ pub(super) fn put(accounts: &mut Editor, item: &Item) -> bool {
 }
 
 /// Takes an item out of the accounts; whether it could be in them.
-pub(super) fn remove(accounts: &mut Editor, id: &ItemId) -> bool {
+pub(super) fn remove(accounts: &mut AccountsEditor, id: &ItemId) -> bool {
     match id {
         ItemId::Quota(user) => accounts.remove_user(user),
         ItemId::Key(id) => accounts.remove_key(id),
@@ -41,12 +41,11 @@ pub(super) fn remove(accounts: &mut Editor, id: &ItemId) -> bool {
     true
 }
 
-fn put_quota(accounts: &mut Editor, quota: &QuotaItem) -> Result<(), String> {
-    let numbers = numbers(&quota.numbers);
-    accounts.put_user(&quota.user, quota.tier.as_deref(), numbers).map_err(|error| error.to_string())
+fn put_quota(accounts: &mut AccountsEditor, quota: &QuotaItem) -> Result<(), String> {
+    accounts.put_user(&quota.user, quota.tier.as_deref(), quota.limits).map_err(|error| error.to_string())
 }
 
-fn put_key(accounts: &mut Editor, key: &KeyItem) -> Result<(), String> {
+fn put_key(accounts: &mut AccountsEditor, key: &KeyItem) -> Result<(), String> {
     let until = key.previous_until_micros.map(Timestamp::from_micros);
     accounts
         .put_key(&NewKey {
@@ -57,7 +56,7 @@ fn put_key(accounts: &mut Editor, key: &KeyItem) -> Result<(), String> {
             tenant: key.tenant.as_deref(),
             tier: key.tier.as_deref(),
             scopes: scopes(&key.scopes).bits(),
-            numbers: numbers(&key.numbers),
+            limits: key.limits,
             expires_at: key.expires_at_micros.map(Timestamp::from_micros),
             is_revoked: key.revoked_at_micros.is_some(),
         })
@@ -69,7 +68,7 @@ fn scopes(names: &[String]) -> Scopes {
     names.iter().filter_map(|name| Scope::parse(name)).collect()
 }
 
-fn put_block(accounts: &mut Editor, block: &BlockItem) -> Result<(), String> {
+fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), String> {
     let who = blocked(block.kind, &block.subject).ok_or("it is no address")?;
     accounts.put_block(who, &block.reason, block.until_micros.map(Timestamp::from_micros));
     Ok(())
@@ -88,26 +87,17 @@ pub(super) fn is_blocked(accounts: &Accounts, kind: BlockKind, subject: &str) ->
     blocked(kind, subject).is_some_and(|who| accounts.block(who, Timestamp::default()).is_some())
 }
 
-fn blocked(kind: BlockKind, subject: &str) -> Option<Blocked<'_>> {
+fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
     Some(match kind {
-        BlockKind::User => Blocked::User(subject),
-        BlockKind::ApiKey => Blocked::ApiKey(subject),
-        BlockKind::Tenant => Blocked::Tenant(subject),
-        BlockKind::Login => Blocked::Login(subject),
+        BlockKind::User => BlockTarget::User(subject),
+        BlockKind::ApiKey => BlockTarget::ApiKey(subject),
+        BlockKind::Tenant => BlockTarget::Tenant(subject),
+        BlockKind::Login => BlockTarget::Login(subject),
         BlockKind::Ip => {
             let network = subject.parse().ok();
-            Blocked::Ip(network.or_else(|| subject.parse::<IpAddr>().ok().map(Into::into))?)
+            BlockTarget::Ip(network.or_else(|| subject.parse::<IpAddr>().ok().map(Into::into))?)
         }
     })
-}
-
-fn numbers(written: &tollgate_stores::sql::Numbers) -> Numbers {
-    Numbers {
-        per_second: written.requests_per_second,
-        per_hour: written.requests_per_hour,
-        per_day: written.requests_per_day,
-        burst: written.burst,
-    }
 }
 
 /// Numbers for one user on one endpoint; nothing if they make no limit.

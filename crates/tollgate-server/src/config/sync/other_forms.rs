@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use tollgate::Endpoint;
-use tollgate::identity::{Fold, ID_BYTES_MAX, Spelling};
+use tollgate::identity::{ID_BYTES_MAX, NormalForm, Normalization};
 use tollgate_stores::sql::{BlockKind, Item, ItemId};
 
 use super::ConfigSync;
@@ -27,8 +27,8 @@ enum Other {
 
 impl ConfigSync {
     /// The id under which the database holds what is meant by `id`, in whichever spelling.
-    pub(crate) fn stored_as(&self, id: &ItemId, spelling: &Spelling) -> ItemId {
-        if spelling.is_plain() {
+    pub(crate) fn stored_as(&self, id: &ItemId, spelling: &Normalization) -> ItemId {
+        if spelling.is_exact() {
             return id.clone();
         }
         self.other_forms.load().stored_as(read_as(id, spelling))
@@ -38,7 +38,7 @@ impl ConfigSync {
     ///
     /// # Errors
     /// When a fact is too long as it is read.
-    pub(crate) fn to_store(&self, item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
+    pub(crate) fn to_store(&self, item: Item, spelling: &Normalization) -> Result<Item, TooLong> {
         let read = item_as_read(item, spelling)?;
         let id = self.stored_as(&read.id(), spelling);
         Ok(renamed(read, id))
@@ -60,7 +60,7 @@ impl OtherForms {
     }
 
     /// Whether a change of this item can be told from the change alone: it is the only one that is read so.
-    pub(super) fn is_alone(&self, id: &ItemId, spelling: &Spelling) -> bool {
+    pub(super) fn is_alone(&self, id: &ItemId, spelling: &Normalization) -> bool {
         let read = read_as(id, spelling);
         match self.0.get(&read) {
             None => read == *id,
@@ -70,7 +70,7 @@ impl OtherForms {
     }
 
     /// The same without those of these that are gone; nothing if none of them is here.
-    pub(super) fn without(&self, gone: &[&ItemId], spelling: &Spelling) -> Option<Self> {
+    pub(super) fn without(&self, gone: &[&ItemId], spelling: &Normalization) -> Option<Self> {
         let is_here = |(read, id): &(ItemId, &ItemId)| matches!(self.0.get(read), Some(Other::StoredAs(stored)) if stored == *id);
         let gone: Vec<(ItemId, &ItemId)> =
             gone.iter().map(|id| (read_as(id, spelling), *id)).filter(is_here).collect();
@@ -92,7 +92,7 @@ impl OtherForms {
 
 /// An id that is too long as it is read.
 #[derive(Debug, thiserror::Error)]
-#[error("is {length} bytes long once it is folded, the most is {ID_BYTES_MAX}")]
+#[error("is {length} bytes long after normalization; the maximum is {ID_BYTES_MAX}")]
 pub(crate) struct TooLong {
     /// Which.
     pub(crate) field: &'static str,
@@ -106,14 +106,14 @@ impl From<TooLong> for ApiError {
 }
 
 /// An id as its facts are read.
-pub(super) fn read_as(id: &ItemId, spelling: &Spelling) -> ItemId {
+pub(super) fn read_as(id: &ItemId, spelling: &Normalization) -> ItemId {
     match id {
-        ItemId::Quota(user) => ItemId::Quota(spelling.ids.user.apply(user).into_owned()),
+        ItemId::Quota(user) => ItemId::Quota(spelling.ids.user.normalize(user).into_owned()),
         ItemId::Block { kind, subject } => {
-            ItemId::Block { kind: *kind, subject: fold_of(*kind, spelling).apply(subject).into_owned() }
+            ItemId::Block { kind: *kind, subject: fold_of(*kind, spelling).normalize(subject).into_owned() }
         }
         ItemId::Limit { user, endpoint } => ItemId::Limit {
-            user: spelling.ids.user.apply(user).into_owned(),
+            user: spelling.ids.user.normalize(user).into_owned(),
             endpoint: endpoint_as_read(endpoint, spelling),
         },
         ItemId::Rule(_) | ItemId::Tier(_) | ItemId::Key(_) => id.clone(),
@@ -124,8 +124,8 @@ pub(super) fn read_as(id: &ItemId, spelling: &Spelling) -> ItemId {
 ///
 /// # Errors
 /// When one of them is too long then; it is named.
-fn item_as_read(mut item: Item, spelling: &Spelling) -> Result<Item, TooLong> {
-    if spelling.is_plain() {
+fn item_as_read(mut item: Item, spelling: &Normalization) -> Result<Item, TooLong> {
+    if spelling.is_exact() {
         return Ok(item);
     }
     let ids = spelling.ids;
@@ -158,25 +158,25 @@ fn renamed(mut item: Item, id: ItemId) -> Item {
     item
 }
 
-fn fold_of(kind: BlockKind, spelling: &Spelling) -> Fold {
+fn fold_of(kind: BlockKind, spelling: &Normalization) -> NormalForm {
     match kind {
         BlockKind::User => spelling.ids.user,
         BlockKind::Tenant => spelling.ids.tenant,
         BlockKind::Login => spelling.ids.login,
-        BlockKind::ApiKey | BlockKind::Ip => Fold::Exact,
+        BlockKind::ApiKey | BlockKind::Ip => NormalForm::Exact,
     }
 }
 
-fn endpoint_as_read(endpoint: &str, spelling: &Spelling) -> String {
+fn endpoint_as_read(endpoint: &str, spelling: &Normalization) -> String {
     match Endpoint::parse(endpoint) {
-        Ok(read) => spelling.endpoint(read).as_str().to_owned(),
+        Ok(read) => spelling.normalize_endpoint(read).as_str().to_owned(),
         // The door lets in nothing like it.
         Err(_) => endpoint.to_owned(),
     }
 }
 
-fn fold(field: &'static str, fold: Fold, id: &mut String) -> Result<(), TooLong> {
-    let folded = fold.apply(id).into_owned();
+fn fold(field: &'static str, fold: NormalForm, id: &mut String) -> Result<(), TooLong> {
+    let folded = fold.normalize(id).into_owned();
     if folded.len() > ID_BYTES_MAX {
         return Err(TooLong { field, length: folded.len() });
     }

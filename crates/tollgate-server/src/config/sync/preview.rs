@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tollgate::wire::Problems;
+use tollgate::config::Problems;
 use tollgate::{Rule, RuleSet, Timestamp};
 use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 

@@ -56,7 +56,7 @@ async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
 /// A user as the database knows it, where it was written before spellings were folded.
 fn stored_as(app: &App, user: String) -> String {
     let (id, rules) = (ItemId::Quota(user), app.limiter().rules());
-    app.config_sync().stored_as(&id, rules.spelling()).to_string()
+    app.config_sync().stored_as(&id, rules.normalization()).to_string()
 }
 
 /// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.

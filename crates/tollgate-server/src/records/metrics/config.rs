@@ -7,12 +7,12 @@ use crate::config::sync::Source;
 /// Reads all of them.
 pub(super) fn read(app: &App, figures: &mut Figures) {
     read_configuration(app, figures);
-    let brake = app.auth_throttle().figures();
-    let help = "Keys of callers that were compared and are none";
-    figures.counter("key_failures", help, brake.failures);
-    let help = "Requests turned away without a look at their key";
-    figures.counter("key_attempts_held_up", help, brake.throttled);
-    figures.counter("key_alarms", "How often somebody began to try keys", brake.activations);
+    let auth = app.auth_throttle().stats();
+    figures.counter("auth_failures", "Invalid caller keys that were compared", auth.failures);
+    let help = "Requests refused without comparing their key, because their address is in backoff";
+    figures.counter("auth_throttled", help, auth.throttled);
+    let help = "Times that authentication backoff began, for one address or for all";
+    figures.counter("auth_throttle_activations", help, auth.activations);
     let help = "Users and keys whose usage is not in the database yet";
     figures.gauge("usage_waiting", help, app.usage().waiting());
     figures.counter("usage_dropped", "Usage that was not counted", app.usage().dropped());

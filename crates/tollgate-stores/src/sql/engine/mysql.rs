@@ -3,29 +3,30 @@
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlPool, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _};
 
-use super::within;
+use super::with_deadline;
 use crate::sql::error::DatabaseError;
 use crate::sql::settings::SqlSettings;
 
-// The first with CHECK constraints that are checked; the oldest that is still maintained.
+/// The first version that enforces CHECK constraints.
 const MYSQL_MIN: [u32; 3] = [8, 0, 16];
+/// The oldest maintained version.
 const MARIADB_MIN: [u32; 3] = [10, 6, 0];
 
 pub(super) async fn connect(
     settings: &SqlSettings,
     options: &MySqlConnectOptions,
 ) -> Result<MySqlPool, DatabaseError> {
-    // One connection on its own first: the pool would say no more than that time ran out.
-    let first = within(settings.connect_timeout, options.connect()).await;
-    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.describe(), cause))?;
-    let version = version(&mut first, settings).await?;
+    // A single connection first, for its error: the pool reports only a timeout.
+    let first = with_deadline(settings.connect_timeout, options.connect()).await;
+    let mut first = first.map_err(|cause| DatabaseError::from_connect(settings.describe(), cause))?;
+    let version = check_version(&mut first, settings).await?;
     first.close().await?;
-    let setup = setup(settings, &version);
+    let setup = session_setup(settings, &version);
     let pool = MySqlPoolOptions::new()
         .max_connections(settings.connections_max)
         .acquire_timeout(settings.connect_timeout)
         .after_connect(move |connection, _| {
-            let setup = AssertSqlSafe(setup.clone()); // numbers and words of ours
+            let setup = AssertSqlSafe(setup.clone()); // contains only constants and numbers
             Box::pin(async move { connection.execute(setup).await.map(drop) })
         });
     Ok(pool.connect_lazy_with(options.clone()))
@@ -36,19 +37,22 @@ struct Version {
     number: [u32; 3],
 }
 
-async fn version(connection: &mut MySqlConnection, settings: &SqlSettings) -> Result<Version, DatabaseError> {
+async fn check_version(
+    connection: &mut MySqlConnection,
+    settings: &SqlSettings,
+) -> Result<Version, DatabaseError> {
     let text: String = sqlx::query_scalar("SELECT VERSION()").fetch_one(connection).await?;
     let version = Version::parse(&text);
-    let (min, needed) =
+    let (min, required) =
         if version.is_mariadb { (MARIADB_MIN, "MariaDB 10.6") } else { (MYSQL_MIN, "MySQL 8.0.16") };
     if version.number < min {
-        return Err(DatabaseError::ServerTooOld { place: settings.describe(), version: text, needed });
+        return Err(DatabaseError::ServerTooOld { database: settings.describe(), version: text, required });
     }
     Ok(version)
 }
 
 impl Version {
-    /// From `8.4.3` or `10.11.14-MariaDB-0+deb12u2`.
+    /// Parses `8.4.3` or `10.11.14-MariaDB-0+deb12u2`.
     fn parse(text: &str) -> Self {
         let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|digits| digits.parse().unwrap_or(0));
         let number = [(); 3].map(|()| numbers.next().unwrap_or(0));
@@ -56,8 +60,9 @@ impl Version {
     }
 }
 
-/// What the server's own settings must not decide: that a value too long is an error and not cut, and that a snapshot is one.
-fn setup(settings: &SqlSettings, version: &Version) -> String {
+/// Session settings that must not depend on the server's configuration: a value that is too long is an error instead of being
+/// truncated, and a transaction reads one snapshot.
+fn session_setup(settings: &SqlSettings, version: &Version) -> String {
     let millis = settings.statement_timeout.as_millis();
     let timeout = if version.is_mariadb {
         format!("max_statement_time = {}.{:03}", millis / 1000, millis % 1000)
@@ -77,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_told_apart() {
+    fn server_versions_are_parsed() {
         let parsed = |text: &str| {
             let version = Version::parse(text);
             (version.is_mariadb, version.number)

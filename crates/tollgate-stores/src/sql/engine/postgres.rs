@@ -3,7 +3,7 @@
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
-use super::within;
+use super::with_deadline;
 use crate::sql::error::DatabaseError;
 use crate::sql::settings::SqlSettings;
 
@@ -13,41 +13,38 @@ pub(super) async fn connect(
     settings: &SqlSettings,
     options: &PgConnectOptions,
 ) -> Result<PgPool, DatabaseError> {
-    // One connection on its own first: the pool would say no more than that time ran out.
-    let first = within(settings.connect_timeout, options.connect()).await;
-    let mut first = first.map_err(|cause| DatabaseError::connecting(settings.describe(), cause))?;
-    check(&mut first, settings).await?;
+    // A single connection first, for its error: the pool reports only a timeout.
+    let first = with_deadline(settings.connect_timeout, options.connect()).await;
+    let mut first = first.map_err(|cause| DatabaseError::from_connect(settings.describe(), cause))?;
+    check_server(&mut first, settings).await?;
     first.close().await?;
-    // Not as a parameter of the connection: some poolers refuse those.
+    // Not a connection parameter: some connection poolers reject those.
     let setup = format!("SET statement_timeout = {}", settings.statement_timeout.as_millis());
     let pool = PgPoolOptions::new()
         .max_connections(settings.connections_max)
         .acquire_timeout(settings.connect_timeout)
         .after_connect(move |connection, _| {
-            let setup = AssertSqlSafe(setup.clone()); // a number of ours
+            let setup = AssertSqlSafe(setup.clone()); // contains only a number
             Box::pin(async move { connection.execute(setup).await.map(drop) })
         });
     Ok(pool.connect_lazy_with(options.clone()))
 }
 
-async fn check(connection: &mut PgConnection, settings: &SqlSettings) -> Result<(), DatabaseError> {
+async fn check_server(connection: &mut PgConnection, settings: &SqlSettings) -> Result<(), DatabaseError> {
     let row = sqlx::query(
         "SELECT current_setting('server_version_num')::bigint / 10000, current_setting('server_version'), \
          current_setting('server_encoding')",
     )
     .fetch_one(connection)
     .await?;
+    let database = settings.describe();
     if row.try_get::<i64, _>(0)? < VERSION_MIN {
         let version = row.try_get(1)?;
-        return Err(DatabaseError::ServerTooOld {
-            place: settings.describe(),
-            version,
-            needed: "PostgreSQL 13",
-        });
+        return Err(DatabaseError::ServerTooOld { database, version, required: "PostgreSQL 13" });
     }
     let encoding: String = row.try_get(2)?;
     if encoding != "UTF8" {
-        return Err(DatabaseError::Encoding { place: settings.describe(), encoding });
+        return Err(DatabaseError::Encoding { database, encoding });
     }
     Ok(())
 }

@@ -1,144 +1,156 @@
-//! Reading items: one, a page, everything.
+//! Reads items: one, a page, or all.
+
+use std::collections::HashMap;
 
 use tollgate::identity::ID_BYTES_MAX;
 
-use super::table::{Table, check_text};
+use super::row::stored_item;
+use super::table::{CHUNK_ROWS, Table, check_text};
 use super::{BlockKind, ItemId, ItemKind, StoredItem};
-use crate::sql::Database;
-use crate::sql::engine::{Transaction, signed};
+use crate::sql::engine::{Pool, Transaction, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};
+use crate::sql::version;
 
-/// The most items of one answer: a page of a thousand, and one that tells whether there are more.
+/// Maximum number of items in one result: a page of 1000, plus one that shows whether there is a next page.
 pub const ITEM_COUNT_MAX: u32 = 1001;
 
-/// How many rows are in memory at once while everything is read.
+/// Rows in memory at once while loading everything.
 const LOAD_COUNT: u32 = 4000;
 
-/// Which items of a kind. What is not said does not matter, nor does what the kind does not have.
+/// Selects items of a kind. `None` and empty lists match everything; fields that the kind does not have are ignored.
 #[derive(Clone, Debug, Default)]
 pub struct ItemFilter {
-    /// Rules and tiers whose name, quotas and limits whose user, keys whose id, blocks whose subject begins like this.
+    /// Prefix of the name (rules, tiers), user (quotas, limits), id (keys) or subject (blocks).
     pub prefix: Option<String>,
     /// Quotas and keys of this tier.
     pub tier: Option<String>,
-    /// Quotas, keys and limits of one of these users; of all if there are none. A user may have several spellings.
+    /// Quotas, keys and limits of one of these users.
     pub users: Vec<String>,
-    /// Keys of one of these tenants; of all if there are none.
+    /// Keys of one of these tenants.
     pub tenants: Vec<String>,
-    /// Rules with this action. One that says none rejects.
+    /// Rules with this action. The default action is `reject`.
     pub action: Option<String>,
-    /// Rules that are switched on, or off.
+    /// Rules that are enabled, or disabled.
     pub enabled: Option<bool>,
     /// Blocks of this kind.
     pub block_kind: Option<BlockKind>,
-    /// Keys that are neither revoked nor expired, blocks that are in force, at this instant.
+    /// Keys and blocks in force at this instant.
     pub active_at_micros: Option<u64>,
 }
 
-impl Database {
-    /// One item, if it is there.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, or somebody else has written what cannot be read.
-    pub async fn get(&self, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
-        Table::of(id.kind()).check_id(id)?;
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let found = transaction.find(&[id]).await?;
-        transaction.end().await?;
-        Ok(found.into_values().next())
-    }
-
-    /// Items of a kind behind `after`, in the order of the bytes of their ids. To go on, ask again with the last id. At most
-    /// `count_max` and never more than [`ITEM_COUNT_MAX`].
-    ///
-    /// # Errors
-    /// When `after` is of another kind, the database cannot be asked, or somebody else has written what cannot be read.
-    pub async fn list(
-        &self,
-        kind: ItemKind,
-        filter: &ItemFilter,
-        after: Option<&ItemId>,
-        count_max: u32,
-    ) -> Result<Vec<StoredItem>, DatabaseError> {
-        filter.check()?;
-        if let Some(after) = after {
-            if after.kind() != kind {
-                return Err(DatabaseError::value("after", ValueError::Meaningless));
-            }
-            Table::of(kind).check_id(after)?;
-        }
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let page = transaction.page(kind, filter, after, count_max.min(ITEM_COUNT_MAX)).await;
-        transaction.end_with(page).await
-    }
-
-    /// Everything at one version, item by item; the version. Only a few thousand rows are in memory at once.
-    ///
-    /// # Errors
-    /// When the database cannot be asked, or somebody else has written what cannot be read. Some items may have been told.
-    pub async fn load(&self, mut each: impl FnMut(StoredItem) + Send) -> Result<u64, DatabaseError> {
-        let mut transaction = self.pool.begin_snapshot().await?;
-        let version = transaction.config_version().await?;
-        for kind in ItemKind::ALL {
-            let mut after = None;
-            loop {
-                let page = transaction.page(kind, &ItemFilter::default(), after.as_ref(), LOAD_COUNT).await?;
-                let is_last = page.len() < LOAD_COUNT as usize;
-                after = page.last().map(StoredItem::id);
-                page.into_iter().for_each(&mut each);
-                if is_last {
-                    break;
-                }
-            }
-        }
-        transaction.end().await?;
-        Ok(version)
-    }
+pub(in crate::sql) async fn get(pool: &Pool, id: &ItemId) -> Result<Option<StoredItem>, DatabaseError> {
+    Table::of(id.kind()).check_id(id)?;
+    let mut transaction = pool.begin_snapshot().await?;
+    let found = find(&mut transaction, &[id]).await?;
+    transaction.rollback().await?;
+    Ok(found.into_values().next())
 }
 
-impl Transaction {
-    /// Items behind one. Where two columns name an item, first those with the same first, then the rest: each a range of the
-    /// index on every engine.
-    async fn page(
-        &mut self,
-        kind: ItemKind,
-        filter: &ItemFilter,
-        after: Option<&ItemId>,
-        count_max: u32,
-    ) -> Result<Vec<StoredItem>, DatabaseError> {
-        let count_max = count_max as usize;
-        let mut page = Vec::new();
-        if let Some([Some(first), Some(second)]) = after.map(ItemId::keys) {
-            let behind = [(" = ", first), (" > ", second)];
-            page = self.range(kind, filter, &behind, count_max).await?;
+pub(in crate::sql) async fn list(
+    pool: &Pool,
+    kind: ItemKind,
+    filter: &ItemFilter,
+    after: Option<&ItemId>,
+    count_max: u32,
+) -> Result<Vec<StoredItem>, DatabaseError> {
+    filter.check()?;
+    if let Some(after) = after {
+        if after.kind() != kind {
+            return Err(DatabaseError::value("after", ValueError::NotAllowed));
         }
-        if page.len() < count_max {
-            let behind = after.and_then(|after| after.keys()[0]).map(|first| (" > ", first));
-            page.extend(self.range(kind, filter, behind.as_slice(), count_max - page.len()).await?);
-        }
-        Ok(page)
+        Table::of(kind).check_id(after)?;
     }
+    let mut transaction = pool.begin_snapshot().await?;
+    let page = page(&mut transaction, kind, filter, after, count_max.min(ITEM_COUNT_MAX)).await;
+    transaction.rollback_with(page).await
+}
 
-    async fn range(
-        &mut self,
-        kind: ItemKind,
-        filter: &ItemFilter,
-        behind: &[(&'static str, &str)],
-        count_max: usize,
-    ) -> Result<Vec<StoredItem>, DatabaseError> {
-        let table = Table::of(kind);
-        let upper = filter.prefix.as_deref().and_then(successor);
-        let mut query = table.select();
-        query.push(" WHERE 1 = 1");
-        for ((comparison, value), key) in behind.iter().zip(table.keys()) {
-            query.push(" AND ").push(key).push(comparison).bind(Value::Text(value));
+pub(in crate::sql) async fn load(
+    pool: &Pool,
+    mut each: impl FnMut(StoredItem) + Send,
+) -> Result<u64, DatabaseError> {
+    let mut transaction = pool.begin_snapshot().await?;
+    let version = version::current(&mut transaction).await?;
+    for kind in ItemKind::ALL {
+        let mut after = None;
+        loop {
+            let page =
+                page(&mut transaction, kind, &ItemFilter::default(), after.as_ref(), LOAD_COUNT).await?;
+            let is_last = page.len() < LOAD_COUNT as usize;
+            after = page.last().map(|stored| stored.item.id());
+            page.into_iter().for_each(&mut each);
+            if is_last {
+                break;
+            }
         }
-        filter.push(&mut query, kind, upper.as_deref())?;
-        query.push(" ORDER BY ").list(table.keys()).push(" LIMIT ");
-        query.bind(Value::Int(i64::try_from(count_max).unwrap_or(i64::MAX)));
-        self.rows(&query).await?.iter().map(|row| StoredItem::read(kind, row)).collect()
     }
+    transaction.rollback().await?;
+    Ok(version)
+}
+
+/// Those of these items that exist.
+pub(in crate::sql) async fn find(
+    transaction: &mut Transaction,
+    ids: &[&ItemId],
+) -> Result<HashMap<ItemId, StoredItem>, DatabaseError> {
+    let mut found = HashMap::with_capacity(ids.len());
+    for kind in ItemKind::ALL {
+        let of_kind: Vec<&ItemId> = ids.iter().copied().filter(|id| id.kind() == kind).collect();
+        let table = Table::of(kind);
+        for piece in of_kind.chunks(CHUNK_ROWS) {
+            let mut query = table.select();
+            table.push_where(&mut query, piece);
+            for row in &transaction.rows(&query).await? {
+                let stored = stored_item(kind, row)?;
+                found.insert(stored.item.id(), stored);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// The items after one. With a key of two columns, first the rest of the same first column, then the following ones: each is a
+/// range scan of the index on every engine.
+async fn page(
+    transaction: &mut Transaction,
+    kind: ItemKind,
+    filter: &ItemFilter,
+    after: Option<&ItemId>,
+    count_max: u32,
+) -> Result<Vec<StoredItem>, DatabaseError> {
+    let count_max = count_max as usize;
+    let mut page = Vec::new();
+    if let Some([Some(first), Some(second)]) = after.map(ItemId::key_values) {
+        let start = [(" = ", first), (" > ", second)];
+        page = range(transaction, kind, filter, &start, count_max).await?;
+    }
+    if page.len() < count_max {
+        let start = after.and_then(|after| after.key_values()[0]).map(|first| (" > ", first));
+        let rest = range(transaction, kind, filter, start.as_slice(), count_max - page.len()).await?;
+        page.extend(rest);
+    }
+    Ok(page)
+}
+
+async fn range(
+    transaction: &mut Transaction,
+    kind: ItemKind,
+    filter: &ItemFilter,
+    start: &[(&'static str, &str)],
+    count_max: usize,
+) -> Result<Vec<StoredItem>, DatabaseError> {
+    let table = Table::of(kind);
+    let upper = filter.prefix.as_deref().and_then(successor);
+    let mut query = table.select();
+    query.push(" WHERE 1 = 1");
+    for ((comparison, value), key) in start.iter().zip(table.key_names()) {
+        query.push(" AND ").push(key).push(comparison).bind(Value::Text(value));
+    }
+    filter.push(&mut query, kind, upper.as_deref())?;
+    query.push(" ORDER BY ").list(table.key_names()).push(" LIMIT ");
+    query.bind(Value::Int(i64::try_from(count_max).unwrap_or(i64::MAX)));
+    transaction.rows(&query).await?.iter().map(|row| stored_item(kind, row)).collect()
 }
 
 impl ItemFilter {
@@ -185,7 +197,7 @@ impl ItemFilter {
             query.push(" AND kind = ").bind(Value::Text(block_kind.as_str()));
         }
         let Some(at) = self.active_at_micros else { return Ok(()) };
-        let at = Value::Int(signed(at, "active_at")?);
+        let at = Value::Int(to_i64(at, "active_at")?);
         match kind {
             ItemKind::Key => {
                 query.push(" AND revoked_at_micros IS NULL AND (expires_at_micros IS NULL");
@@ -199,7 +211,7 @@ impl ItemFilter {
         Ok(())
     }
 
-    /// Not LIKE: it has signs of its own, and some engines take `a` and `A` for one in it.
+    /// Not LIKE: it has wildcards, and ignores case on some engines.
     fn push_prefix<'a>(&'a self, query: &mut Query<'a>, kind: ItemKind, upper: Option<&'a str>) {
         let Some(prefix) = &self.prefix else { return };
         let column = match kind {
@@ -215,14 +227,14 @@ impl ItemFilter {
     }
 }
 
-/// The first text behind all that begin with this one; none if there is no such text.
+/// The least text greater than all texts with this prefix; `None` if there is none.
 fn successor(prefix: &str) -> Option<String> {
-    let mut kept = prefix.to_owned();
-    while let Some(last) = kept.pop() {
+    let mut text = prefix.to_owned();
+    while let Some(last) = text.pop() {
         let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(u32::from(last) + 1) };
         if let Some(next) = next {
-            kept.push(next);
-            return Some(kept);
+            text.push(next);
+            return Some(text);
         }
     }
     None
@@ -233,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prefix_ends_where_its_bytes_do() {
+    fn successor_bounds_all_texts_with_a_prefix() {
         assert_eq!(successor("ab").as_deref(), Some("ac"));
         assert_eq!(successor("a\u{7f}").as_deref(), Some("a\u{80}"));
         assert_eq!(successor("\u{d7ff}").as_deref(), Some("\u{e000}"));

@@ -1,267 +1,235 @@
-//! Items as rows of their tables, and back.
+//! Converts items to rows of their tables and back.
 
 use serde_json::{Map, Value as Json};
+use tollgate::accounts::AccountLimits;
 
-use super::rule_columns as body;
-use super::table::{Cell, Table};
+use super::row_reader::RowReader;
+use super::rule_columns;
+use super::table::{ColumnType, ColumnValue, Table};
 use super::{
-    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, Numbers, QuotaItem, RuleItem, StoredItem,
-    TierItem, UserEndpointLimit,
+    BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
+    UserEndpointLimit,
 };
-use crate::sql::engine::{Row, signed, unsigned};
+use crate::sql::engine::{Row, from_i64, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
 
-impl From<u32> for Cell {
+impl From<u32> for ColumnValue {
     fn from(number: u32) -> Self {
-        Cell::Int(Some(number.into()))
+        ColumnValue::Int(Some(number.into()))
     }
 }
 
-impl From<Option<u32>> for Cell {
+impl From<Option<u32>> for ColumnValue {
     fn from(number: Option<u32>) -> Self {
-        Cell::Int(number.map(i64::from))
+        ColumnValue::Int(number.map(i64::from))
     }
 }
 
-impl From<&str> for Cell {
+impl From<&str> for ColumnValue {
     fn from(text: &str) -> Self {
-        Cell::Text(Some(text.to_owned()))
+        ColumnValue::Text(Some(text.to_owned()))
     }
 }
 
-impl From<Option<&str>> for Cell {
+impl From<Option<&str>> for ColumnValue {
     fn from(text: Option<&str>) -> Self {
-        Cell::Text(text.map(str::to_owned))
+        ColumnValue::Text(text.map(str::to_owned))
     }
 }
 
-impl From<Option<&[u8; 32]>> for Cell {
+impl From<Option<&[u8; 32]>> for ColumnValue {
     fn from(hash: Option<&[u8; 32]>) -> Self {
-        Cell::Bytes(hash.map(|hash| hash.to_vec()))
+        ColumnValue::Bytes(hash.map(|hash| hash.to_vec()))
     }
 }
 
-impl Item {
-    /// What its row holds, in the order of the columns.
-    pub(in crate::sql) fn cells(&self) -> Result<Vec<Cell>, DatabaseError> {
-        let cells = match self {
-            Item::Rule(rule) => body::rule_cells(&rule.name, &rule.body)?,
-            Item::Tier(tier) => body::tier_cells(&tier.name, &tier.description, &tier.body)?,
-            Item::Quota(quota) => quota_cells(quota)?,
-            Item::Key(key) => key_cells(key)?,
-            Item::Block(block) => vec![
-                block.kind.as_str().into(),
-                (&*block.subject).into(),
-                (&*block.reason).into(),
-                micros(block.until_micros, "until_micros")?,
-            ],
-            Item::Limit(limit) => vec![
-                (&*limit.user).into(),
-                (&*limit.endpoint).into(),
-                limit.requests.into(),
-                micros(Some(limit.window_micros), "window_micros")?,
-                (&*limit.algorithm).into(),
-                limit.burst.into(),
-            ],
-        };
-        Table::of(self.id().kind()).check(&cells)?;
-        Ok(cells)
-    }
+/// The columns of an item, in the order of its table. Rejects values that not every engine can store.
+pub(in crate::sql) fn columns(item: &Item) -> Result<Vec<ColumnValue>, DatabaseError> {
+    let columns = match item {
+        Item::Rule(rule) => rule_columns::of_rule(&rule.name, &rule.body)?,
+        Item::Tier(tier) => rule_columns::of_tier(&tier.name, &tier.description, &tier.body)?,
+        Item::Quota(quota) => quota_columns(quota)?,
+        Item::Key(key) => key_columns(key)?,
+        Item::Block(block) => vec![
+            block.kind.as_str().into(),
+            (&*block.subject).into(),
+            (&*block.reason).into(),
+            micros(block.until_micros, "until_micros")?,
+        ],
+        Item::Limit(limit) => vec![
+            (&*limit.user).into(),
+            (&*limit.endpoint).into(),
+            limit.requests.into(),
+            micros(Some(limit.window_micros), "window_micros")?,
+            (&*limit.algorithm).into(),
+            limit.burst.into(),
+        ],
+    };
+    Table::of(item.id().kind()).check(&columns)?;
+    Ok(columns)
+}
 
-    /// What a row tells.
-    pub(in crate::sql) fn from_cells(kind: ItemKind, cells: Vec<Cell>) -> Result<Self, DatabaseError> {
-        let mut row = Cells { cells: cells.into_iter(), what: Table::of(kind).name };
-        Ok(match kind {
-            ItemKind::Rule => Item::Rule(RuleItem { name: row.text()?, body: body::rule_body(&mut row)? }),
-            ItemKind::Tier => Item::Tier(TierItem {
-                name: row.text()?,
-                description: row.text()?,
-                body: body::tier_body(&mut row)?,
-            }),
-            ItemKind::Quota => Item::Quota(QuotaItem {
-                user: row.text()?,
-                tier: row.maybe_text()?,
-                numbers: row.numbers(None)?,
-            }),
-            ItemKind::Key => Item::Key(row.key()?),
-            ItemKind::Block => Item::Block(BlockItem {
-                kind: BlockKind::parse(&row.text()?).ok_or(row.corrupt())?,
-                subject: row.text()?,
-                reason: row.text()?,
-                until_micros: row.number()?,
-            }),
-            ItemKind::Limit => Item::Limit(UserEndpointLimit {
-                user: row.text()?,
-                endpoint: row.text()?,
-                requests: row.some_number()?,
-                window_micros: row.some_number()?,
-                algorithm: row.text()?,
-                burst: row.number()?,
-            }),
-        })
-    }
-
-    /// What the audit trail tells of it: everything but hashes.
-    pub(in crate::sql) fn told(&self) -> Result<Json, DatabaseError> {
-        let mut told = Map::new();
-        match self {
-            Item::Rule(RuleItem { name, body }) => {
-                told.insert("name".to_owned(), (&**name).into());
-                told.extend(body.clone());
-            }
-            Item::Tier(TierItem { name, description, body }) => {
-                told.insert("name".to_owned(), (&**name).into());
-                told.insert("description".to_owned(), (&**description).into());
-                told.extend(body.clone());
-            }
-            Item::Key(key) => {
-                told = told_columns(self)?;
-                told.insert("scopes".to_owned(), key.scopes.as_slice().into());
-            }
-            Item::Quota(_) | Item::Block(_) | Item::Limit(_) => told = told_columns(self)?,
+/// The item of a row.
+pub(in crate::sql) fn item(kind: ItemKind, columns: Vec<ColumnValue>) -> Result<Item, DatabaseError> {
+    let mut row = RowReader::new(columns, Table::of(kind).name);
+    Ok(match kind {
+        ItemKind::Rule => {
+            Item::Rule(RuleItem { name: row.text()?, body: rule_columns::rule_body(&mut row)? })
         }
-        Ok(told.into())
+        ItemKind::Tier => Item::Tier(TierItem {
+            name: row.text()?,
+            description: row.text()?,
+            body: rule_columns::tier_body(&mut row)?,
+        }),
+        ItemKind::Quota => Item::Quota(QuotaItem {
+            user: row.text()?,
+            tier: row.maybe_text()?,
+            limits: limits(&mut row, None)?,
+        }),
+        ItemKind::Key => Item::Key(key(&mut row)?),
+        ItemKind::Block => Item::Block(BlockItem {
+            kind: BlockKind::parse(&row.text()?).ok_or(row.corrupt())?,
+            subject: row.text()?,
+            reason: row.text()?,
+            until_micros: row.maybe_number()?,
+        }),
+        ItemKind::Limit => Item::Limit(UserEndpointLimit {
+            user: row.text()?,
+            endpoint: row.text()?,
+            requests: row.number()?,
+            window_micros: row.number()?,
+            algorithm: row.text()?,
+            burst: row.maybe_number()?,
+        }),
+    })
+}
+
+/// The stored item of a result row with all columns of its table.
+pub(in crate::sql) fn stored_item(kind: ItemKind, row: &Row) -> Result<StoredItem, DatabaseError> {
+    let Table { name: table, columns, .. } = Table::of(kind);
+    let value = |position, column_type| {
+        Ok(match column_type {
+            ColumnType::Int => ColumnValue::Int(row.maybe_int(position)?),
+            ColumnType::Text(_) => ColumnValue::Text(row.maybe_text(position, table)?),
+            ColumnType::Bytes => ColumnValue::Bytes(row.bytes(position)?),
+        })
+    };
+    let values = columns.iter().enumerate().map(|(position, column)| value(position, column.column_type));
+    let item = item(kind, values.collect::<Result<_, DatabaseError>>()?)?;
+    let common = columns.len();
+    Ok(StoredItem {
+        item,
+        created_by: row.text(common, table)?,
+        created_at_micros: from_i64(row.int(common + 1)?, table)?,
+        updated_at_micros: from_i64(row.int(common + 2)?, table)?,
+        version: from_i64(row.int(common + 3)?, table)?,
+    })
+}
+
+/// An item as the audit log shows it: everything except hashes.
+pub(in crate::sql) fn audit_json(item: &Item) -> Result<Json, DatabaseError> {
+    let mut json = Map::new();
+    match item {
+        Item::Rule(RuleItem { name, body }) => {
+            json.insert("name".to_owned(), (&**name).into());
+            json.extend(body.clone());
+        }
+        Item::Tier(TierItem { name, description, body }) => {
+            json.insert("name".to_owned(), (&**name).into());
+            json.insert("description".to_owned(), (&**description).into());
+            json.extend(body.clone());
+        }
+        Item::Key(key) => {
+            json = columns_json(item)?;
+            json.insert("scopes".to_owned(), key.scopes.as_slice().into());
+        }
+        Item::Quota(_) | Item::Block(_) | Item::Limit(_) => json = columns_json(item)?,
     }
+    Ok(json.into())
 }
 
-fn told_columns(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
-    let columns = Table::of(item.id().kind()).columns.iter().zip(item.cells()?);
-    let told = columns.filter_map(|(column, cell)| match cell {
-        Cell::Int(number) => Some((column.name.to_owned(), number?.into())),
-        Cell::Text(text) => Some((column.name.to_owned(), text?.into())),
-        Cell::Bytes(_) => None,
+fn columns_json(item: &Item) -> Result<Map<String, Json>, DatabaseError> {
+    let columns = Table::of(item.id().kind()).columns.iter().zip(columns(item)?);
+    let json = columns.filter_map(|(column, value)| match value {
+        ColumnValue::Int(number) => Some((column.name.to_owned(), number?.into())),
+        ColumnValue::Text(text) => Some((column.name.to_owned(), text?.into())),
+        ColumnValue::Bytes(_) => None,
     });
-    Ok(told.collect())
+    Ok(json.collect())
 }
 
-fn quota_cells(quota: &QuotaItem) -> Result<Vec<Cell>, DatabaseError> {
-    let Numbers { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.numbers;
+fn quota_columns(quota: &QuotaItem) -> Result<Vec<ColumnValue>, DatabaseError> {
+    let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = quota.limits;
     if requests_per_second.is_some() {
-        return Err(DatabaseError::value("requests_per_second", ValueError::Meaningless));
+        return Err(DatabaseError::value("requests_per_second", ValueError::NotAllowed));
     }
     Ok(vec![
         (&*quota.user).into(),
-        filled(quota.tier.as_deref(), "tier")?,
+        not_empty(quota.tier.as_deref(), "tier")?,
         requests_per_hour.into(),
         requests_per_day.into(),
         burst.into(),
     ])
 }
 
-fn key_cells(key: &KeyItem) -> Result<Vec<Cell>, DatabaseError> {
+fn key_columns(key: &KeyItem) -> Result<Vec<ColumnValue>, DatabaseError> {
     Ok(vec![
         (&*key.id).into(),
         Some(&key.hash).into(),
         key.previous_hash.as_ref().into(),
         micros(key.previous_until_micros, "previous_until_micros")?,
         (&*key.name).into(),
-        filled(key.user.as_deref(), "user_id")?,
-        filled(key.tenant.as_deref(), "tenant")?,
-        filled(key.tier.as_deref(), "tier")?,
-        Cell::Text(Some(Json::from(key.scopes.as_slice()).to_string())),
-        key.numbers.requests_per_second.into(),
-        key.numbers.requests_per_hour.into(),
-        key.numbers.requests_per_day.into(),
-        key.numbers.burst.into(),
+        not_empty(key.user.as_deref(), "user_id")?,
+        not_empty(key.tenant.as_deref(), "tenant")?,
+        not_empty(key.tier.as_deref(), "tier")?,
+        ColumnValue::Text(Some(Json::from(key.scopes.as_slice()).to_string())),
+        key.limits.requests_per_second.into(),
+        key.limits.requests_per_hour.into(),
+        key.limits.requests_per_day.into(),
+        key.limits.burst.into(),
         micros(key.expires_at_micros, "expires_at_micros")?,
         micros(key.revoked_at_micros, "revoked_at_micros")?,
-        filled(key.revoked_by.as_deref(), "revoked_by")?,
+        not_empty(key.revoked_by.as_deref(), "revoked_by")?,
     ])
 }
 
-fn micros(micros: Option<u64>, field: &'static str) -> Result<Cell, DatabaseError> {
-    Ok(Cell::Int(micros.map(|micros| signed(micros, field)).transpose()?))
+fn micros(micros: Option<u64>, field: &'static str) -> Result<ColumnValue, DatabaseError> {
+    Ok(ColumnValue::Int(micros.map(|micros| to_i64(micros, field)).transpose()?))
 }
 
-/// A text that is absent or not empty.
-fn filled(text: Option<&str>, field: &'static str) -> Result<Cell, DatabaseError> {
+fn not_empty(text: Option<&str>, field: &'static str) -> Result<ColumnValue, DatabaseError> {
     if text == Some("") {
         return Err(DatabaseError::value(field, ValueError::Empty));
     }
     Ok(text.into())
 }
 
-/// The cells of a row, taken one after another.
-pub(in crate::sql) struct Cells {
-    cells: std::vec::IntoIter<Cell>,
-    what: &'static str,
+fn limits(row: &mut RowReader, requests_per_second: Option<u32>) -> Result<AccountLimits, DatabaseError> {
+    Ok(AccountLimits {
+        requests_per_second,
+        requests_per_hour: row.maybe_number()?,
+        requests_per_day: row.maybe_number()?,
+        burst: row.maybe_number()?,
+    })
 }
 
-impl Cells {
-    pub(in crate::sql) const fn corrupt(&self) -> DatabaseError {
-        DatabaseError::Corrupt { what: self.what }
-    }
-
-    pub(in crate::sql) fn maybe_text(&mut self) -> Result<Option<String>, DatabaseError> {
-        if let Some(Cell::Text(text)) = self.cells.next() { Ok(text) } else { Err(self.corrupt()) }
-    }
-
-    pub(in crate::sql) fn text(&mut self) -> Result<String, DatabaseError> {
-        self.maybe_text()?.ok_or(self.corrupt())
-    }
-
-    pub(in crate::sql) fn number<T: TryFrom<i64>>(&mut self) -> Result<Option<T>, DatabaseError> {
-        let Some(Cell::Int(number)) = self.cells.next() else { return Err(self.corrupt()) };
-        number.map(|number| unsigned(number, self.what)).transpose()
-    }
-
-    fn some_number<T: TryFrom<i64>>(&mut self) -> Result<T, DatabaseError> {
-        self.number()?.ok_or(self.corrupt())
-    }
-
-    fn hash(&mut self) -> Result<Option<[u8; 32]>, DatabaseError> {
-        let Some(Cell::Bytes(bytes)) = self.cells.next() else { return Err(self.corrupt()) };
-        bytes.map(|bytes| bytes.try_into().map_err(|_| self.corrupt())).transpose()
-    }
-
-    fn numbers(&mut self, requests_per_second: Option<u32>) -> Result<Numbers, DatabaseError> {
-        Ok(Numbers {
-            requests_per_second,
-            requests_per_hour: self.number()?,
-            requests_per_day: self.number()?,
-            burst: self.number()?,
-        })
-    }
-
-    fn key(&mut self) -> Result<KeyItem, DatabaseError> {
-        Ok(KeyItem {
-            id: self.text()?,
-            hash: self.hash()?.ok_or(self.corrupt())?,
-            previous_hash: self.hash()?,
-            previous_until_micros: self.number()?,
-            name: self.text()?,
-            user: self.maybe_text()?,
-            tenant: self.maybe_text()?,
-            tier: self.maybe_text()?,
-            scopes: serde_json::from_str(&self.text()?).map_err(|_| self.corrupt())?,
-            numbers: {
-                let second = self.number()?;
-                self.numbers(second)?
-            },
-            expires_at_micros: self.number()?,
-            revoked_at_micros: self.number()?,
-            revoked_by: self.maybe_text()?,
-        })
-    }
-}
-
-impl StoredItem {
-    /// From a row with all columns of its table.
-    pub(in crate::sql) fn read(kind: ItemKind, row: &Row) -> Result<Self, DatabaseError> {
-        let Table { name: what, columns, .. } = Table::of(kind);
-        let cells = columns.iter().enumerate().map(|(place, column)| row.cell(place, column.form, what));
-        let item = Item::from_cells(kind, cells.collect::<Result<_, _>>()?)?;
-        let meta = columns.len();
-        Ok(StoredItem {
-            item,
-            created_by: row.text(meta, what)?,
-            created_at_micros: unsigned(row.int(meta + 1)?, what)?,
-            updated_at_micros: unsigned(row.int(meta + 2)?, what)?,
-            version: unsigned(row.int(meta + 3)?, what)?,
-        })
-    }
-
-    pub(in crate::sql) fn id(&self) -> ItemId {
-        self.item.id()
-    }
+fn key(row: &mut RowReader) -> Result<KeyItem, DatabaseError> {
+    Ok(KeyItem {
+        id: row.text()?,
+        hash: row.maybe_hash()?.ok_or(row.corrupt())?,
+        previous_hash: row.maybe_hash()?,
+        previous_until_micros: row.maybe_number()?,
+        name: row.text()?,
+        user: row.maybe_text()?,
+        tenant: row.maybe_text()?,
+        tier: row.maybe_text()?,
+        scopes: serde_json::from_str(&row.text()?).map_err(|_| row.corrupt())?,
+        limits: {
+            let per_second = row.maybe_number()?;
+            limits(row, per_second)?
+        },
+        expires_at_micros: row.maybe_number()?,
+        revoked_at_micros: row.maybe_number()?,
+        revoked_by: row.maybe_text()?,
+    })
 }

@@ -1,68 +1,66 @@
-//! The tables of items: one description each, from which every query on them is put together.
+//! The tables of items: one description each, from which all queries on them are built.
 
 use super::{ItemId, ItemKind};
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};
 use crate::sql::settings::Engine;
 
-/// The most rows that one statement names or writes, and about how many bytes: far below what any engine takes.
+/// Maximum rows per statement, and roughly the maximum bytes: far below the limits of all engines.
 pub(in crate::sql) const CHUNK_ROWS: usize = 200;
 pub(in crate::sql) const CHUNK_BYTES: usize = 1 << 20;
 
-/// A list or table as it was written, as JSON.
 const JSON_MAX: usize = 512 * 1024;
 const PROSE_MAX: usize = 4096;
 
-/// Where items of one kind are kept.
+/// The table of one kind of item.
 pub(in crate::sql) struct Table {
     pub(in crate::sql) name: &'static str,
-    /// The columns that name an item come first.
+    /// The columns of the primary key come first.
     pub(in crate::sql) columns: &'static [Column],
-    pub(in crate::sql) key_count: usize,
+    pub(in crate::sql) key_columns: usize,
 }
 
 pub(in crate::sql) struct Column {
     pub(in crate::sql) name: &'static str,
-    pub(in crate::sql) form: Form,
+    pub(in crate::sql) column_type: ColumnType,
 }
 
-/// What a column holds.
+/// The type of a column. All are nullable here; the schema says which are not.
 #[derive(Copy, Clone)]
-pub(in crate::sql) enum Form {
-    /// A number, or nothing.
+pub(in crate::sql) enum ColumnType {
     Int,
-    /// A text of at most so many bytes, or nothing.
+    /// With the maximum number of bytes.
     Text(usize),
-    /// A hash, or nothing. It is in no audit trail.
+    /// A hash. Never in the audit log.
     Bytes,
 }
 
-/// What one row has in one column.
+/// The value of one column of a row.
 #[derive(Clone, PartialEq)]
-pub(in crate::sql) enum Cell {
+pub(in crate::sql) enum ColumnValue {
     Int(Option<i64>),
     Text(Option<String>),
     Bytes(Option<Vec<u8>>),
 }
 
-/// The columns that every table of items has besides: who made it, when, when it was changed, and by which version.
-const META: [&str; 4] = ["created_by", "created_at_micros", "updated_at_micros", "version"];
+/// The columns that all tables of items have in common, after their own.
+const COMMON_COLUMNS: [&str; 4] = ["created_by", "created_at_micros", "updated_at_micros", "version"];
 
 const fn int(name: &'static str) -> Column {
-    Column { name, form: Form::Int }
+    Column { name, column_type: ColumnType::Int }
 }
 
 const fn text(name: &'static str, bytes_max: usize) -> Column {
-    Column { name, form: Form::Text(bytes_max) }
+    Column { name, column_type: ColumnType::Text(bytes_max) }
 }
 
 const fn bytes(name: &'static str) -> Column {
-    Column { name, form: Form::Bytes }
+    Column { name, column_type: ColumnType::Bytes }
 }
 
 const RULES: Table = Table {
     name: "rate_limit_rules",
-    key_count: 1,
+    key_columns: 1,
     columns: &[
         text("name", 128),
         int("priority"),
@@ -85,7 +83,7 @@ const RULES: Table = Table {
 
 const TIERS: Table = Table {
     name: "tiers",
-    key_count: 1,
+    key_columns: 1,
     columns: &[
         text("name", 256),
         text("description", PROSE_MAX),
@@ -98,7 +96,7 @@ const TIERS: Table = Table {
 
 const QUOTAS: Table = Table {
     name: "user_quotas",
-    key_count: 1,
+    key_columns: 1,
     columns: &[
         text("user_id", 256),
         text("tier", 256),
@@ -110,7 +108,7 @@ const QUOTAS: Table = Table {
 
 const KEYS: Table = Table {
     name: "api_keys",
-    key_count: 1,
+    key_columns: 1,
     columns: &[
         text("id", 64),
         bytes("hash"),
@@ -133,13 +131,13 @@ const KEYS: Table = Table {
 
 const BLOCKS: Table = Table {
     name: "blocks",
-    key_count: 2,
+    key_columns: 2,
     columns: &[text("kind", 64), text("subject", 256), text("reason", PROSE_MAX), int("until_micros")],
 };
 
 const LIMITS: Table = Table {
     name: "user_endpoint_limits",
-    key_count: 2,
+    key_columns: 2,
     columns: &[
         text("user_id", 256),
         text("endpoint", 2048),
@@ -162,66 +160,70 @@ impl Table {
         }
     }
 
-    /// The columns that name an item.
-    pub(in crate::sql) fn keys(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
-        self.columns[..self.key_count].iter().map(|column| column.name)
+    /// The columns of the primary key.
+    pub(in crate::sql) fn key_names(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.columns[..self.key_columns].iter().map(|column| column.name)
     }
 
-    fn names(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
-        self.columns.iter().map(|column| column.name).chain(META)
+    fn column_names(&self) -> impl Iterator<Item = &'static str> + Clone + use<> {
+        self.columns.iter().map(|column| column.name).chain(COMMON_COLUMNS)
     }
 
-    /// `SELECT` all columns `FROM` the table.
+    /// `SELECT` all columns.
     pub(in crate::sql) fn select<'a>(&self) -> Query<'a> {
         let mut query = Query::new("SELECT ");
-        query.list(self.names()).push(" FROM ").push(self.name);
+        query.list(self.column_names()).push(" FROM ").push(self.name);
         query
     }
 
-    /// ` WHERE` it is one of these.
+    /// Appends a `WHERE` clause for these ids.
     pub(in crate::sql) fn push_where<'a>(&self, query: &mut Query<'a>, ids: &[&'a ItemId]) {
         query.push(" WHERE ");
-        if self.key_count == 1 {
-            query.list(self.keys()).push(" IN (");
+        if self.key_columns == 1 {
+            query.list(self.key_names()).push(" IN (");
             for (number, id) in ids.iter().enumerate() {
                 query.push(if number == 0 { "" } else { ", " });
-                query.bind_all(id.keys().into_iter().flatten().map(Value::Text));
+                query.bind_all(id.key_values().into_iter().flatten().map(Value::Text));
             }
             query.push(")");
             return;
         }
         for (number, id) in ids.iter().enumerate() {
             query.push(if number == 0 { "(" } else { " OR (" });
-            for (place, (key, value)) in self.keys().zip(id.keys().into_iter().flatten()).enumerate() {
-                query.push(if place == 0 { "" } else { " AND " }).push(key).push(" = ");
+            for (position, (key, value)) in
+                self.key_names().zip(id.key_values().into_iter().flatten()).enumerate()
+            {
+                query.push(if position == 0 { "" } else { " AND " }).push(key).push(" = ");
                 query.bind(Value::Text(value));
             }
             query.push(")");
         }
     }
 
-    /// `INSERT INTO` the table these rows, each with all columns.
+    /// `INSERT` of rows with all columns.
     pub(in crate::sql) fn insert<'a>(&self, rows: impl Iterator<Item = Vec<Value<'a>>>) -> Query<'a> {
         let mut query = Query::new("INSERT INTO ");
-        query.push(self.name).push(" (").list(self.names()).push(") VALUES ");
+        query.push(self.name).push(" (").list(self.column_names()).push(") VALUES ");
         query.rows(rows);
         query
     }
 
-    /// The end of an `INSERT` that replaces what is there.
-    pub(in crate::sql) fn push_replacing(&self, query: &mut Query<'_>, engine: Engine) {
-        push_on_conflict(query, engine, self.keys());
-        for (number, name) in self.names().skip(self.key_count).enumerate() {
+    /// Turns an `INSERT` into an upsert.
+    pub(in crate::sql) fn push_replace(&self, query: &mut Query<'_>, engine: Engine) {
+        push_on_conflict(query, engine, self.key_names());
+        for (number, name) in self.column_names().skip(self.key_columns).enumerate() {
             query.push(if number == 0 { "" } else { ", " }).push(name).push(" = ");
-            push_new(query, engine, name);
+            push_proposed(query, engine, name);
         }
     }
 
-    /// Whether every engine can keep these values, unchanged.
-    pub(in crate::sql) fn check(&self, cells: &[Cell]) -> Result<(), DatabaseError> {
-        for (place, (column, cell)) in self.columns.iter().zip(cells).enumerate() {
-            let (Cell::Text(Some(text)), Form::Text(max)) = (cell, column.form) else { continue };
-            if text.is_empty() && place < self.key_count {
+    /// Checks that every engine can store these values unchanged.
+    pub(in crate::sql) fn check(&self, values: &[ColumnValue]) -> Result<(), DatabaseError> {
+        for (position, (column, value)) in self.columns.iter().zip(values).enumerate() {
+            let (ColumnValue::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
+                continue;
+            };
+            if text.is_empty() && position < self.key_columns {
                 return Err(DatabaseError::value(column.name, ValueError::Empty));
             }
             check_text(column.name, text, max)?;
@@ -229,15 +231,19 @@ impl Table {
         Ok(())
     }
 
-    /// Whether every engine can have an item of this name.
+    /// Checks that every engine can store this id.
     pub(in crate::sql) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
-        let keys: Vec<Cell> =
-            id.keys().into_iter().flatten().map(|key| Cell::Text(Some(key.to_owned()))).collect();
+        let keys: Vec<ColumnValue> = id
+            .key_values()
+            .into_iter()
+            .flatten()
+            .map(|key| ColumnValue::Text(Some(key.to_owned())))
+            .collect();
         self.check(&keys)
     }
 }
 
-/// ` ON CONFLICT … SET `, which MySQL spells otherwise.
+/// Appends ` ON CONFLICT … SET ` in the syntax of the engine.
 pub(in crate::sql) fn push_on_conflict(
     query: &mut Query<'_>,
     engine: Engine,
@@ -249,45 +255,45 @@ pub(in crate::sql) fn push_on_conflict(
     };
 }
 
-/// The value that the row would have had.
-pub(in crate::sql) fn push_new(query: &mut Query<'_>, engine: Engine, column: &'static str) {
+/// Appends the value that the `INSERT` proposed for a column.
+pub(in crate::sql) fn push_proposed(query: &mut Query<'_>, engine: Engine, column: &'static str) {
     match engine {
         Engine::MySql => query.push("VALUES(").push(column).push(")"),
         Engine::Sqlite | Engine::Postgres => query.push("excluded.").push(column),
     };
 }
 
-impl Cell {
+impl ColumnValue {
     pub(in crate::sql) fn value(&self) -> Value<'_> {
         match self {
-            Cell::Int(number) => Value::MaybeInt(*number),
-            Cell::Text(text) => Value::MaybeText(text.as_deref()),
-            Cell::Bytes(bytes) => Value::MaybeBytes(bytes.as_deref()),
+            ColumnValue::Int(number) => Value::MaybeInt(*number),
+            ColumnValue::Text(text) => Value::MaybeText(text.as_deref()),
+            ColumnValue::Bytes(bytes) => Value::MaybeBytes(bytes.as_deref()),
         }
     }
 
-    /// About how much of a statement it is.
+    /// Its approximate size in a statement.
     pub(in crate::sql) fn weight(&self) -> usize {
         match self {
-            Cell::Int(_) => 8,
-            Cell::Text(text) => text.as_ref().map_or(0, String::len),
-            Cell::Bytes(bytes) => bytes.as_ref().map_or(0, Vec::len),
+            ColumnValue::Int(_) => 8,
+            ColumnValue::Text(text) => text.as_ref().map_or(0, String::len),
+            ColumnValue::Bytes(bytes) => bytes.as_ref().map_or(0, Vec::len),
         }
     }
 }
 
-/// Whether a text can be stored on every engine, unchanged.
+/// Checks that every engine can store a text unchanged.
 pub(in crate::sql) fn check_text(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
     if text.len() > max {
         return Err(DatabaseError::value(field, ValueError::TooLong { max }));
     }
     if text.contains('\0') {
-        return Err(DatabaseError::value(field, ValueError::HoldsNul));
+        return Err(DatabaseError::value(field, ValueError::ContainsNul));
     }
     Ok(())
 }
 
-/// The same of a text that must be there.
+/// Like [`check_text`], for a text that must not be empty.
 pub(in crate::sql) fn check_name(field: &'static str, text: &str, max: usize) -> Result<(), DatabaseError> {
     if text.is_empty() {
         return Err(DatabaseError::value(field, ValueError::Empty));
@@ -295,16 +301,16 @@ pub(in crate::sql) fn check_name(field: &'static str, text: &str, max: usize) ->
     check_text(field, text, max)
 }
 
-/// Cuts rows into pieces that one statement can carry.
+/// Splits rows into pieces that fit into one statement.
 pub(in crate::sql) fn chunks<T>(rows: &[T], weight: impl Fn(&T) -> usize) -> Vec<&[T]> {
     let (mut pieces, mut start, mut bytes) = (Vec::new(), 0, 0);
-    for (place, row) in rows.iter().enumerate() {
-        let more = weight(row);
-        if place > start && (place - start == CHUNK_ROWS || bytes + more > CHUNK_BYTES) {
-            pieces.push(&rows[start..place]);
-            (start, bytes) = (place, 0);
+    for (position, row) in rows.iter().enumerate() {
+        let added = weight(row);
+        if position > start && (position - start == CHUNK_ROWS || bytes + added > CHUNK_BYTES) {
+            pieces.push(&rows[start..position]);
+            (start, bytes) = (position, 0);
         }
-        bytes += more;
+        bytes += added;
     }
     if start < rows.len() {
         pieces.push(&rows[start..]);
@@ -317,7 +323,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_bounded_in_rows_and_bytes_and_lose_nothing() {
+    fn chunks_are_bounded_and_complete() {
         let sizes = |rows: &[usize]| -> Vec<usize> {
             let pieces = chunks(rows, |weight| *weight);
             assert_eq!(pieces.concat(), rows);

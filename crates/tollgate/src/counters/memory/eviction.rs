@@ -224,7 +224,7 @@ mod tests {
                 let window = Span::from_secs(2);
                 shard.note_refusal(key(number), TenantSlot::numbered(holder), &penalty, window, *now);
             }
-            Step::Forget(number) => drop(shard.forget(key(number))),
+            Step::Forget(number) => drop(shard.remove(key(number))),
             Step::Pardon(number) => shard.pardon(key(number)),
             Step::Pass(micros) => *now = *now + Span::from_micros(micros),
             Step::Sweep => shard.sweep(*now),

@@ -312,7 +312,7 @@ impl Shard {
     }
 
     /// Forgets a counter. Whether it held anything.
-    pub(super) fn forget(&mut self, key: Key) -> bool {
+    pub(super) fn remove(&mut self, key: Key) -> bool {
         if let Some(entry) = self.cells.remove(key) {
             self.held.cells.give_back(entry.holder(), 1);
             return true;
@@ -332,7 +332,7 @@ impl Shard {
             return 0;
         }
         let looked = self.evaluate(key, TenantSlot::COMMON, &Charge { cost: 0, ..*charge }, now);
-        self.forget(key);
+        self.remove(key);
         charge.limit.capacity().saturating_sub(looked.verdict.remaining)
     }
 

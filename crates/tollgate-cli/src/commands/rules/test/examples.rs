@@ -2,9 +2,8 @@
 
 use std::net::IpAddr;
 
-use tollgate::identity::unmap;
-use tollgate::wire::values::{boolean, integer, span, text, word};
-use tollgate::wire::{Document, Fields, Problems, Value};
+use tollgate::config::values::{boolean, integer, span, text, word};
+use tollgate::config::{Document, Problems, TableReader, Value};
 use tollgate::{Endpoint, Id, Method, Refusal, Request, Span, Timestamp};
 
 use super::super::file::lines;
@@ -61,13 +60,13 @@ pub(super) fn read(text: &str) -> Result<Vec<Example>, Problems> {
     let tests = fields
         .list_of_tables("tests", |fields| read_test(fields, lines_left.next().copied().unwrap_or_default()));
     if lines.is_empty() && !fields.has_problems() {
-        fields.complain("tests", "there are none: begin one with [[tests]]".to_owned());
+        fields.report("tests", "there are none: begin one with [[tests]]".to_owned());
     }
     fields.finish();
-    problems.or(Some(tests))
+    problems.into_result(Some(tests))
 }
 
-fn read_test(fields: &mut Fields<'_, '_>, line: usize) -> Option<Example> {
+fn read_test(fields: &mut TableReader<'_, '_>, line: usize) -> Option<Example> {
     let name = fields.require("name", text);
     let start = fields.read("start", instant).unwrap_or(START);
     let base = fields.table("request", read_facts).unwrap_or_default();
@@ -85,33 +84,33 @@ fn read_test(fields: &mut Fields<'_, '_>, line: usize) -> Option<Example> {
         read_step(fields, line, base, complete).into_iter().collect()
     };
     if steps.is_empty() && !fields.has_problems() {
-        fields.complain("steps", "there are none: begin one with [[tests.steps]]".to_owned());
+        fields.report("steps", "there are none: begin one with [[tests.steps]]".to_owned());
     }
     Some(Example { name: name?, line, start, steps })
 }
 
-fn read_step(fields: &mut Fields<'_, '_>, line: usize, facts: Facts, complete: bool) -> Option<Step> {
+fn read_step(fields: &mut TableReader<'_, '_>, line: usize, facts: Facts, complete: bool) -> Option<Step> {
     let after = fields.read("after", span).unwrap_or_default();
     let repeat = fields.read("repeat", integer(1..=REPEAT_MAX)).unwrap_or(1);
     let every = fields.read("every", span).unwrap_or_default();
     let expect = fields.table("expect", read_expect);
     if expect.is_none() && !fields.has("expect") {
-        fields.complain("expect", "is missing: { allowed = true }".to_owned());
+        fields.report("expect", "is missing: { allowed = true }".to_owned());
     }
     if facts.endpoint.is_none() && !complete && !fields.has_problems() {
-        fields.complain("request", "has no endpoint".to_owned());
+        fields.report("request", "has no endpoint".to_owned());
     }
     let nobody = facts.ip.is_none()
         && [&facts.user, &facts.tenant, &facts.api_key, &facts.login].iter().all(|id| id.is_none());
     if nobody && !fields.has_problems() {
         // The service refuses such a request: a test of it would prove nothing.
-        fields.complain("request", "has none of user, api_key, ip, tenant, login".to_owned());
+        fields.report("request", "has none of user, api_key, ip, tenant, login".to_owned());
     }
     let endpoint = facts.endpoint.clone()?;
     Some(Step { line, after, repeat, every, endpoint, facts, expect: expect? })
 }
 
-fn read_facts(fields: &mut Fields<'_, '_>) -> Facts {
+fn read_facts(fields: &mut TableReader<'_, '_>) -> Facts {
     Facts {
         endpoint: fields.read("endpoint", endpoint),
         method: fields
@@ -127,19 +126,19 @@ fn read_facts(fields: &mut Fields<'_, '_>) -> Facts {
     }
 }
 
-fn read_descriptors(fields: &mut Fields<'_, '_>) -> Vec<(String, String)> {
+fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(String, String)> {
     let mut descriptors = Vec::new();
     for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
         let name_is_id = Id::parse(name).map_err(|error| error.to_string());
         match name_is_id.and_then(|_| id(value)) {
             Ok(value) => descriptors.push((name.to_owned(), value)),
-            Err(reason) => fields.complain("descriptors", format!("{name}: {reason}")),
+            Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
     descriptors
 }
 
-fn read_expect(fields: &mut Fields<'_, '_>) -> Vec<(&'static str, String)> {
+fn read_expect(fields: &mut TableReader<'_, '_>) -> Vec<(&'static str, String)> {
     const DECISIONS: [(&str, &str); 3] =
         [("admitted", "admitted"), ("refused", "refused"), ("blocked", "blocked")];
     let refusals = [Refusal::OverLimit, Refusal::CostExceedsLimit, Refusal::Cooldown];
@@ -161,7 +160,7 @@ fn read_expect(fields: &mut Fields<'_, '_>) -> Vec<(&'static str, String)> {
     .filter_map(|(key, value)| Some((key, value?)))
     .collect();
     if expect.is_empty() && !fields.has_problems() {
-        fields.complain("allowed", "is missing: expect something".to_owned());
+        fields.report("allowed", "is missing: expect something".to_owned());
     }
     expect
 }
@@ -180,7 +179,7 @@ fn endpoint(value: &Value) -> Result<Endpoint<'static>, String> {
 
 fn address(value: &Value) -> Result<IpAddr, String> {
     let text = text(value)?;
-    text.parse().map(unmap).map_err(|_| format!("{text:?} is not an address"))
+    text.parse().map(|ip: IpAddr| ip.to_canonical()).map_err(|_| format!("{text:?} is not an address"))
 }
 
 fn id(value: &Value) -> Result<String, String> {

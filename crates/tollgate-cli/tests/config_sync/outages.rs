@@ -1,0 +1,158 @@
+//! Without the database: decisions do not notice, and a node starts from what it had.
+
+use tempfile::TempDir;
+use tollgate_stores::sql::{AccountLimits, Item};
+use tollgate_testkit::PostgresServer;
+
+use crate::database::{
+    Store, block, check_with, config, key, node, node_again, node_again_without_database, rule, stop,
+    wait_for_version,
+};
+use crate::harness::{Service, wait_for};
+
+#[test]
+fn a_database_that_is_killed_while_serving_changes_no_decision() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let service = node(&url, "");
+    let store = Store::open(&url);
+    let mut key = key("keptinmemoryaaa2");
+    key.item.limits = AccountLimits { requests_per_hour: Some(50), ..AccountLimits::default() };
+    store.put(Item::Key(key.item.clone()));
+    store.put(block("mallory"));
+    let version = store.put(rule("by-user", 90));
+    wait_for_version(&service, version);
+    let decide = || {
+        let limits = check_with(&service, &key.text).json()["limit"].clone();
+        (limits, service.check("mallory", "/x").status, service.check("bob", "/x").json()["limit"].clone())
+    };
+    let before = decide();
+    assert_eq!(before, (50.into(), 403, 90.into()));
+    postgres.kill9();
+    for _ in 0..20 {
+        assert_eq!(decide(), before);
+    }
+    wait_for("the outage to be told", || {
+        (service.get("/readyz").json()["status"] == "degraded").then_some(())
+    });
+    assert_eq!(service.get("/readyz").status, 200, "it serves");
+    assert_eq!(service.metric("tollgate_catalog_database_reached"), Some(0.0));
+    assert_eq!(decide(), before);
+    let numbers = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
+    let refused = service.admin("PUT", "/v1/rate-limit/config", numbers);
+    assert_eq!(
+        (refused.status, refused.error().1),
+        (503, "SERVICE_UNAVAILABLE".to_owned()),
+        "{}",
+        refused.text
+    );
+    let lines = service.log().lines().filter(|line| line.contains("no answer from the database")).count();
+    assert_eq!(lines, 1, "{}", service.log());
+
+    postgres.restart();
+    wait_for("the database to be found again", || {
+        (service.get("/readyz").json()["status"] == "ready").then_some(())
+    });
+    drop(store);
+    let version = Store::open(&url).put(rule("by-user", 7));
+    wait_for_version(&service, version);
+    assert_eq!(decide(), (50.into(), 403, 7.into()));
+}
+
+#[test]
+fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so() {
+    let postgres = PostgresServer::start();
+    let url = postgres.create_database();
+    let service = node(&url, "");
+    let store = Store::open(&url);
+    let mut key = key("fromsnapshotaaa2");
+    key.item.limits = AccountLimits { requests_per_hour: Some(50), ..AccountLimits::default() };
+    store.put(Item::Key(key.item.clone()));
+    let version = store.put(rule("by-user", 12));
+    wait_for_version(&service, version);
+    let folder = stop(service);
+    postgres.kill9();
+
+    let service = node_again_without_database(folder);
+    assert_eq!(check_with(&service, &key.text).json()["limit"], 50);
+    assert_eq!(service.check("bob", "/x").json()["limit"], 12);
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
+    assert!(ready.text.contains("last good configuration on disk"), "{}", ready.text);
+    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(1.0));
+    assert!(service.log().contains("the last good configuration on disk is in force"));
+    assert!(service.banner.contains("serving on"));
+
+    postgres.restart();
+    wait_for("the database to be found again", || {
+        (service.get("/readyz").json()["status"] == "ready").then_some(())
+    });
+    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(0.0));
+}
+
+#[test]
+fn a_first_start_without_the_database_serves_the_rules_of_the_file_and_says_so() {
+    let url = format!("postgres://u:p@127.0.0.1:{}/gate", tollgate_testkit::free_port());
+    let service = Service::with_config(&format!("default_limit = 5\n{}", config(&url, "")));
+    assert_eq!(service.check("bob", "/x").json()["limit"], 5);
+    assert_eq!(
+        check_with(&service, &key("cannotbeknownaa2").text).status,
+        200,
+        "of a key nothing is known, not even that it is none"
+    );
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
+    assert!(ready.text.contains("only the rules of the file are in force"), "{}", ready.text);
+    assert!(!ready.text.contains("u:p@"), "{}", ready.text);
+    let refused = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
+    assert_eq!(refused.status, 503);
+}
+
+#[test]
+fn a_snapshot_of_another_database_or_a_damaged_one_is_not_used() {
+    let (service, store) = crate::database::alone("");
+    let version = store.put(rule("by-user", 12));
+    wait_for_version(&service, version);
+    let folder = stop(service);
+    drop(store);
+    let snapshot = folder.path().join("data/config.snap");
+    let bytes = std::fs::read(&snapshot).unwrap();
+    let elsewhere = config("postgres://u:p@127.0.0.1:1/gate", "");
+    std::fs::write(folder.path().join("tollgate.toml"), elsewhere).unwrap();
+    let service = node_again_without_database(folder);
+    assert_eq!(service.check("bob", "/x").json()["limit"], 100);
+    assert!(service.log().contains("is of another database"), "{}", service.log());
+    let folder = stop(service);
+    std::fs::write(&snapshot, &bytes[..bytes.len() / 2]).unwrap();
+    let service = node_again_without_database(folder);
+    assert_eq!(service.check("bob", "/x").status, 200);
+    assert!(service.log().contains("the configuration on disk cannot be read"), "{}", service.log());
+}
+
+#[test]
+fn a_data_directory_that_is_full_or_read_only_is_told_of_and_serving_goes_on() {
+    // The database is where a directory stands: SQLite cannot open it, whoever runs the test.
+    let folder = TempDir::new().unwrap();
+    std::fs::create_dir_all(folder.path().join("data/tollgate.db")).unwrap();
+    let service = Service::start(folder, None, &[]);
+    assert_eq!(service.check("bob", "/x").status, 200);
+    let ready = service.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
+    assert!(ready.text.contains("tollgate.db"), "{}", ready.text);
+    stop(service);
+}
+
+#[test]
+fn a_database_that_was_lost_and_made_anew_is_told() {
+    let (service, store) = crate::database::alone("");
+    let version = store.put(rule("by-user", 12));
+    wait_for_version(&service, version);
+    let folder = stop(service);
+    drop(store);
+    for name in ["gate.db", "gate.db-wal", "gate.db-shm"] {
+        let _ = std::fs::remove_file(folder.path().join(name));
+    }
+    let service = node_again(folder);
+    assert_eq!(service.check("bob", "/x").json()["limit"], 100);
+    assert!(service.log().contains("the database is older than what was in force here"), "{}", service.log());
+}

@@ -1,0 +1,268 @@
+//! Identifies the caller of a request by its `Authorization` header and checks its scope.
+
+use std::net::IpAddr;
+
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+use tollgate::Timestamp;
+use tollgate::accounts::Key;
+
+use super::api_keys::{self, KeyRefusal};
+use super::scope::{Scope, Scopes};
+use super::throttle::AuthThrottle;
+use crate::app::ServiceLimiter;
+use crate::config::settings::{AuthSettings, Caller as CallerSettings};
+use crate::config::sync::ConfigSync;
+use crate::http::error::{ApiError, Code};
+use crate::runtime::clock::Clock;
+
+/// What a route requires of its caller.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Nothing.
+    Anyone,
+    /// This scope, unless `auth.open_checks` is set.
+    OpenScope(Scope),
+    /// A key with this scope.
+    Keyed(Scope),
+}
+
+/// An authenticated caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Caller {
+    /// The name of the key; empty without one.
+    pub(crate) name: Box<str>,
+    /// The tenant to which the key is bound.
+    pub(crate) tenant: Option<Box<str>>,
+    scopes: Scopes,
+}
+
+impl Caller {
+    pub(crate) fn anonymous() -> Self {
+        Caller { name: "".into(), tenant: None, scopes: Scopes::default() }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn named(name: &str, scopes: Scopes) -> Self {
+        Caller { name: name.into(), tenant: None, scopes }
+    }
+
+    /// The caller with this key from the database.
+    fn with_key(key: &Key<'_>) -> Self {
+        Caller {
+            name: format!("key:{}", key.id()).into(),
+            tenant: key.tenant().map(Into::into),
+            scopes: Scopes::from_bits(key.scopes()),
+        }
+    }
+
+    /// Refuses a caller bound to a tenant, for operations that concern all tenants.
+    pub(crate) fn require_unbound(&self) -> Result<(), ApiError> {
+        match &self.tenant {
+            None => Ok(()),
+            Some(tenant) => {
+                let message = format!(
+                    "the key is bound to tenant {tenant:?}; this operation concerns all tenants and needs an unbound key"
+                );
+                Err(ApiError::new(Code::Forbidden, message))
+            }
+        }
+    }
+
+    pub(crate) fn is_anonymous(&self) -> bool {
+        self.name.is_empty()
+    }
+
+    pub(crate) fn has(&self, scope: Scope) -> bool {
+        self.scopes.has(scope)
+    }
+}
+
+/// The parts of the service that authentication uses.
+#[derive(Copy, Clone)]
+pub(crate) struct AuthParts<'a> {
+    pub(crate) clock: &'a Clock,
+    pub(crate) throttle: &'a AuthThrottle,
+    pub(crate) limiter: &'a ServiceLimiter,
+    pub(crate) config_sync: &'a ConfigSync,
+}
+
+/// The callers of the settings file and the rules for anonymous ones. Replaced on reload.
+#[derive(Debug)]
+pub(crate) struct Authenticator {
+    callers: Vec<CallerSettings>,
+    open_checks: bool,
+    override_max: Option<u32>,
+}
+
+impl Authenticator {
+    pub(crate) fn new(settings: &AuthSettings, admin_key: &str) -> Self {
+        let mut callers = settings.callers.clone();
+        callers.push(CallerSettings {
+            name: "admin".into(),
+            key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
+            scopes: Scopes::from(Scope::Admin),
+        });
+        Authenticator { callers, open_checks: settings.open_checks, override_max: settings.override_max }
+    }
+
+    /// Whether checks need no key.
+    pub(crate) fn open_checks(&self) -> bool {
+        self.open_checks
+    }
+
+    /// The most requests per window that an override sent with a check may set.
+    pub(crate) fn override_max(&self) -> Option<u32> {
+        self.override_max
+    }
+
+    /// The caller, if the route accepts it.
+    pub(crate) fn authorize(
+        &self,
+        headers: &HeaderMap,
+        access: Access,
+        peer: IpAddr,
+        parts: AuthParts<'_>,
+    ) -> Result<Caller, ApiError> {
+        let needed = match access {
+            // Probes may carry a proxy's credentials, which are not ours to judge.
+            Access::Anyone => return Ok(Caller::anonymous()),
+            Access::OpenScope(scope) | Access::Keyed(scope) => scope,
+        };
+        let open = self.open_checks && matches!(access, Access::OpenScope(_));
+        match self.authenticate(headers, peer, parts)? {
+            None if open => Ok(Caller::anonymous()),
+            Some(caller) if caller.scopes.is_empty() => Err(no_scopes()),
+            Some(caller) if open => Ok(caller),
+            Some(caller) if caller.has(needed) => Ok(caller),
+            Some(_) => Err(forbidden(needed)),
+            None => Err(ApiError::new(
+                Code::Unauthorized,
+                "API key required: send Authorization: Bearer … (the admin key is in admin.key of the data directory)",
+            )),
+        }
+    }
+
+    /// The caller whose key the request presents, if it presents one.
+    fn authenticate(
+        &self,
+        headers: &HeaderMap,
+        peer: IpAddr,
+        parts: AuthParts<'_>,
+    ) -> Result<Option<Caller>, ApiError> {
+        let Some(value) = headers.get(AUTHORIZATION) else { return Ok(None) };
+        let now = parts.clock.now();
+        let (scheme, key) = value.to_str().ok().and_then(|text| text.split_once(' ')).unwrap_or_default();
+        if let Some(wait) = parts.throttle.backoff(peer, key, now) {
+            return Err(ApiError::too_many_attempts(wait));
+        }
+        if !scheme.eq_ignore_ascii_case("bearer") {
+            return Err(ApiError::new(Code::Unauthorized, "send the key as Authorization: Bearer …"));
+        }
+        let found = self.find_caller(key.trim(), parts, now);
+        // Before the database is read, every key of its form is unknown. That is not a failed attempt.
+        if found.is_err() && !parts.config_sync.has_keys() && api_keys::id_of(key.trim()).is_some() {
+            return Err(ApiError::new(
+                Code::ServiceUnavailable,
+                "API keys are not loaded yet: the database has not been read; see /readyz for the cause",
+            ));
+        }
+        let reason = match found {
+            Ok(caller) => {
+                parts.throttle.record_success(peer, key);
+                return Ok(Some(caller));
+            }
+            Err(KeyRefusal::Unknown) => {
+                parts.throttle.record_failure(peer, key, now);
+                "unknown API key"
+            }
+            // Both require the right secret, so they are not guesses.
+            Err(KeyRefusal::Expired) => "the API key has expired",
+            Err(KeyRefusal::Revoked) => "the API key was revoked",
+        };
+        Err(ApiError::new(Code::Unauthorized, reason))
+    }
+
+    /// Compares every configured key in constant time, so that the duration reveals nothing about them.
+    fn find_caller(&self, key: &str, parts: AuthParts<'_>, now: Timestamp) -> Result<Caller, KeyRefusal> {
+        let presented: [u8; 32] = Sha256::digest(key.as_bytes()).into();
+        let mut found = Err(KeyRefusal::Unknown);
+        for caller in &self.callers {
+            if bool::from(caller.key_sha256.ct_eq(&presented)) {
+                found = Ok(Caller { name: caller.name.clone(), tenant: None, scopes: caller.scopes });
+            }
+        }
+        let Some(id) = api_keys::id_of(key) else { return found };
+        let rules = parts.limiter.rules();
+        match api_keys::verify(rules.accounts(), parts.config_sync.secret(), key, id, now) {
+            Ok(key) => {
+                parts.limiter.records().usage.note_key(key.id(), false, now);
+                Ok(Caller::with_key(&key))
+            }
+            Err(KeyRefusal::Unknown) => found,
+            Err(refusal) => Err(refusal),
+        }
+    }
+}
+
+/// The key belongs to a limited client.
+fn no_scopes() -> ApiError {
+    ApiError::new(
+        Code::Forbidden,
+        "the API key has no scopes: it identifies a limited client and cannot call the API",
+    )
+}
+
+/// The key lacks this scope.
+pub(crate) fn forbidden(scope: Scope) -> ApiError {
+    ApiError::new(Code::Forbidden, format!("the API key lacks the scope {}", scope.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tollgate::{MemoryCounters, Seed};
+
+    use super::*;
+    use crate::app::App;
+    use crate::app::Secrets;
+    use crate::auth::api_keys::KeySecret;
+    use crate::config::settings::Settings;
+    use crate::counters::Counters;
+
+    /// A service that has not read its database.
+    fn app() -> Arc<App> {
+        let counters = Counters::Memory(MemoryCounters::default());
+        let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
+        let settings = Settings::from_toml("").unwrap();
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    }
+
+    fn authorize(app: &App, key: &str) -> Result<Caller, Code> {
+        let mut headers = HeaderMap::new();
+        headers.insert(AUTHORIZATION, format!("Bearer {key}").parse().unwrap());
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        let authorized =
+            app.live().authenticator.authorize(&headers, Access::Keyed(Scope::Admin), peer, app.auth_parts());
+        authorized.map_err(|error| error.code())
+    }
+
+    #[test]
+    fn key_is_no_failure_before_the_database_is_read() {
+        let app = app();
+        let key = api_keys::NewKey::random().unwrap();
+        for _ in 0..1_000 {
+            assert_eq!(authorize(&app, key.reveal()), Err(Code::ServiceUnavailable));
+        }
+        assert_eq!(app.auth_throttle().stats().failures, 0);
+        assert_eq!(
+            authorize(&app, "wrong"),
+            Err(Code::Unauthorized),
+            "a key of another form is always unknown"
+        );
+        assert!(authorize(&app, "admin").is_ok());
+    }
+}

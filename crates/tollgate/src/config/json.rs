@@ -1,0 +1,91 @@
+//! Values from any format that describes itself, JSON above all: what is written in a file can come by an API too.
+//!
+//! A key without a value (`null`) is a key that is not there. A key that stands twice is refused, because whichever is
+//! taken, somebody meant the other.
+
+use std::fmt;
+
+use hashbrown::HashSet;
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+
+use super::document::{LocatedValue, Origin, Value};
+
+impl<'de> Deserialize<'de> for Value {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(Values)
+    }
+}
+
+impl Value {
+    /// Says of everything in it that it comes from there.
+    pub(super) fn stamp(&mut self, origin: &Origin) {
+        let stamp = |node: &mut LocatedValue| {
+            node.origin = origin.clone();
+            node.value.stamp(origin);
+        };
+        match self {
+            Value::List(items) => items.iter_mut().for_each(stamp),
+            Value::Table(entries) => entries.iter_mut().map(|(_, node)| node).for_each(stamp),
+            _ => {}
+        }
+    }
+}
+
+struct Values;
+
+impl<'de> Visitor<'de> for Values {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a boolean, a number, a string, a list or a table")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Boolean(value))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Value, E> {
+        Ok(Value::Integer(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
+        // Out of range is kept as what it is, to be refused where it is read.
+        Ok(i64::try_from(number).map_or(Value::Float(f64::INFINITY), Value::Integer))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Value, E> {
+        Ok(Value::Float(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<Value, E> {
+        Ok(Value::Text(text))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut items = Vec::new();
+        while let Some(value) = list.next_element()? {
+            items.push(node(value));
+        }
+        Ok(Value::List(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut table: A) -> Result<Value, A::Error> {
+        let (mut entries, mut seen) = (Vec::new(), HashSet::new());
+        while let Some((key, value)) = table.next_entry::<String, Option<Value>>()? {
+            if !seen.insert(key.clone()) {
+                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+            }
+            entries.extend(value.map(|value| (key, node(value))));
+        }
+        Ok(Value::Table(entries))
+    }
+}
+
+/// Where it comes from is said by whoever makes a document of it.
+fn node(value: Value) -> LocatedValue {
+    LocatedValue { value, origin: Origin::Named(String::new()) }
+}

@@ -1,0 +1,208 @@
+//! The limits of a rule: `limits`, or `requests_per_second` and its like.
+
+use std::sync::Arc;
+
+use jiff::civil::Weekday;
+
+use super::document::{TableReader, Value};
+use super::values::{integer, span, text, word};
+use crate::calendar::{Calendar, CalendarUnit};
+use crate::limit::{Algorithm, Limit, LimitError, Window};
+use crate::rules::Action;
+use crate::time::Span;
+
+/// How long `throttle` holds a request unless the rule says otherwise.
+const MAX_DELAY_DEFAULT: Span = Span::from_secs(1);
+/// Limits by their window in seconds.
+const UNITS: [(&str, u64); 4] = [
+    ("requests_per_second", 1),
+    ("requests_per_minute", 60),
+    ("requests_per_hour", 3_600),
+    ("requests_per_day", 86_400),
+];
+/// The keys that limits are written with.
+pub(super) const FORMS: [&str; 5] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].0, UNITS[3].0];
+
+/// The limits of a rule, from `limits` or from `requests_per_*`.
+///
+/// Of an action that could not be read nothing is known, so nothing is said of limits that it may not need.
+pub(super) fn read_limits(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> Vec<Limit> {
+    let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    let max_delay = fields.read("max_delay", span);
+    let max_delay = match (action, max_delay) {
+        (Some(Action::Throttle), _) if !algorithm.has_burst() => {
+            let reason = format!("needs token_bucket, gcra or leaky_bucket, not {algorithm}");
+            fields.report("action", format!("\"throttle\" {reason}"));
+            None
+        }
+        (Some(Action::Throttle), None) => Some(MAX_DELAY_DEFAULT),
+        (Some(Action::Throttle) | None, given) => given.filter(|_| algorithm.has_burst()),
+        (_, given) if algorithm == Algorithm::LeakyBucket => given,
+        (_, Some(_)) => {
+            fields.report(
+                "max_delay",
+                "needs action = \"throttle\" or algorithm = \"leaky_bucket\"".to_owned(),
+            );
+            None
+        }
+        (_, None) => None,
+    };
+    let mut limits = fields.list_of_tables("limits", |fields| read_limit(fields, algorithm, max_delay));
+    limits.extend(read_per_unit(fields, algorithm, max_delay));
+    check_limits(fields, &limits, action);
+    limits
+}
+
+fn check_limits(fields: &mut TableReader<'_, '_>, limits: &[Limit], action: Option<Action>) {
+    let written = |key: &&&str| fields.has(key) && !fields.has_empty_list(key);
+    let written = FORMS.iter().find(written).copied();
+    match (action, written) {
+        (Some(action), Some(key)) if !action.limits() => {
+            fields.report(key, format!("has no meaning for action = {:?}", action.as_str()));
+        }
+        (Some(action), None) if action.limits() => {
+            fields.report("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
+        }
+        _ if limits.len() > 8 => fields.report("limits", "a rule has at most 8 limits".to_owned()),
+        _ => {}
+    }
+    let windows: Vec<String> = limits.iter().map(|limit| limit.window().to_string()).collect();
+    if let Some(twice) = (1..windows.len()).find(|n| windows[..*n].contains(&windows[*n])) {
+        let window = &windows[twice];
+        fields.report("limits", format!("two limits have the window {window}: only the lower would count"));
+    }
+}
+
+/// An algorithm by its name, or by the one that it also has.
+pub(super) fn algorithm(value: &Value) -> Result<Algorithm, String> {
+    let name = text(value)?;
+    Algorithm::parse(&name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(Algorithm::as_str);
+        format!("{name:?} is not one of {}", names.join(", "))
+    })
+}
+
+fn read_limit(
+    fields: &mut TableReader<'_, '_>,
+    algorithm: Algorithm,
+    max_delay: Option<Span>,
+) -> Option<Limit> {
+    let requests = fields.require("requests", integer(0..=u32::MAX));
+    let window = read_window(fields);
+    let burst = fields.read("burst", integer(0..=u32::MAX));
+    make(
+        fields,
+        ["requests", "window", "burst"],
+        LimitFields { algorithm, requests, window, burst, max_delay },
+    )
+}
+
+/// The numbers of a limit, as far as they could be read.
+pub(super) struct LimitFields {
+    pub(super) algorithm: Algorithm,
+    pub(super) requests: Option<u32>,
+    pub(super) window: Option<Window>,
+    pub(super) burst: Option<u32>,
+    pub(super) max_delay: Option<Span>,
+}
+
+/// The limit that they make; what is wrong is told at the keys that stand for requests, window and burst.
+pub(super) fn make(
+    fields: &mut TableReader<'_, '_>,
+    keys: [&'static str; 3],
+    numbers: LimitFields,
+) -> Option<Limit> {
+    let LimitFields { algorithm, requests, window, burst, max_delay } = numbers;
+    // Each number beside others that do no harm: a mistake in one must not hide a mistake in the next.
+    let second = || Window::Length(Span::from_secs(1));
+    let few = requests.unwrap_or(0).min(1);
+    let alone = [
+        Limit::new(algorithm, requests.unwrap_or(0), second()).err(),
+        window.clone().and_then(|window| Limit::new(algorithm, 0, window).err()),
+        Limit::with_options(algorithm, few, second(), burst, None).err(),
+    ];
+    let mut wrong: Vec<LimitError> = alone.into_iter().flatten().collect();
+    let mut limit = None;
+    if let (true, Some(requests), Some(window)) = (wrong.is_empty(), requests, window) {
+        let made = Limit::with_options(algorithm, requests, window, burst, max_delay);
+        limit = made.map_err(|error| wrong.push(error)).ok();
+    }
+    for error in wrong {
+        fields.report(blame(error, keys), error.to_string());
+    }
+    limit
+}
+
+/// Which of the keys that stand for requests, window and burst an error is about.
+fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
+    match error {
+        LimitError::TooLarge | LimitError::LogTooLong => requests,
+        LimitError::BurstZero | LimitError::BurstWithoutBucket => burst,
+        _ => window,
+    }
+}
+
+fn read_window(fields: &mut TableReader<'_, '_>) -> Option<Window> {
+    let unit = |value: &Value| match value {
+        Value::Text(name) if ["day", "week", "month"].contains(&&**name) => Ok(None),
+        other => span(other).map(Some),
+    };
+    let length = fields.require("window", unit);
+    let zone = fields.read("time_zone", text);
+    let Some(None) = length else {
+        for key in ["time_zone", "anchor"] {
+            if fields.has(key) {
+                fields.report(key, "needs a calendar window: \"day\", \"week\" or \"month\"".to_owned());
+            }
+        }
+        let _ = fields.read("anchor", |_| Ok(()));
+        return length.flatten().map(Window::Length);
+    };
+    let unit = match fields.read("window", text).as_deref() {
+        Some("week") => CalendarUnit::Week(fields.read("anchor", weekday).unwrap_or(Weekday::Monday)),
+        Some("month") => CalendarUnit::Month(fields.read("anchor", integer(1..=31)).unwrap_or(1)),
+        _ => {
+            if fields.has("anchor") {
+                fields.report("anchor", "has no meaning for \"day\": use \"week\" or \"month\"".to_owned());
+                let _ = fields.read("anchor", |_| Ok(()));
+            }
+            CalendarUnit::Day
+        }
+    };
+    let calendar = Calendar::new(unit, zone.as_deref().unwrap_or("UTC"));
+    let calendar = calendar.map_err(|error| fields.report("time_zone", error.to_string())).ok()?;
+    Some(Window::Calendar(Arc::new(calendar)))
+}
+
+fn weekday(value: &Value) -> Result<Weekday, String> {
+    word(&[
+        ("monday", Weekday::Monday),
+        ("tuesday", Weekday::Tuesday),
+        ("wednesday", Weekday::Wednesday),
+        ("thursday", Weekday::Thursday),
+        ("friday", Weekday::Friday),
+        ("saturday", Weekday::Saturday),
+        ("sunday", Weekday::Sunday),
+    ])(value)
+}
+
+/// `requests_per_second` and so on, with one `burst_size` for all of them.
+fn read_per_unit(
+    fields: &mut TableReader<'_, '_>,
+    algorithm: Algorithm,
+    max_delay: Option<Span>,
+) -> Vec<Limit> {
+    let burst = fields.read("burst_size", integer(1..=u32::MAX));
+    let mut limits = Vec::new();
+    for (key, secs) in UNITS {
+        if let Some(requests) = fields.read(key, integer(0..=u32::MAX)) {
+            let window = Some(Window::Length(Span::from_secs(secs)));
+            let numbers = LimitFields { algorithm, requests: Some(requests), window, burst, max_delay };
+            limits.extend(make(fields, [key, key, "burst_size"], numbers));
+        }
+    }
+    if burst.is_some() && !UNITS.iter().any(|(key, _)| fields.has(key)) {
+        fields.report("burst_size", "needs requests_per_second, _minute, _hour or _day".to_owned());
+    }
+    limits
+}

@@ -1,0 +1,192 @@
+//! `[[rules]]`: one rule as written, checked whole.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::document::{TableReader, Value};
+use super::limits::read_limits;
+use super::values::{boolean, integer, span, text, word};
+use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
+use crate::method::Method;
+use crate::rules::pattern::Pattern;
+use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+
+/// Rules that name no priority stand here.
+const PRIORITY_DEFAULT: u32 = 100;
+/// Enough to put short forms behind every rule.
+pub(super) const PRIORITY_MAX: u32 = 1_000_000;
+const NAME_BYTES_MAX: usize = 128;
+
+/// Reads one rule, with the keys of `[[rules]]`. Nothing if anything in it is wrong.
+pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
+    let name = fields.require("name", name);
+    let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
+    let when = fields.table("when", read_matcher).unwrap_or_default();
+    let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a))));
+    let action = if fields.has("action") { action } else { Some(Action::Reject) };
+    let per = fields.items("per", dimension);
+    let limits = read_limits(fields, action);
+    check_per(fields, action);
+    let on_store_failure =
+        fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
+    let leases = fields.read("leases", boolean).unwrap_or(true);
+    let response = fields.table("response", read_response).unwrap_or_default();
+    let layer = fields.read("layer", name_of_layer);
+    let enabled = fields.read("enabled", boolean).unwrap_or(true);
+    if fields.has_problems() {
+        return None;
+    }
+    let (name, action) = (name?, action?);
+    let mut per = per.unwrap_or_default();
+    if per.is_empty() {
+        per.push(Dimension::Global);
+    }
+    per.sort();
+    per.dedup();
+    let by: Vec<String> = per.iter().map(Dimension::to_string).collect();
+    let limits = limits.into_iter().map(|limit| RuleLimit::new(&name, limit)).collect();
+    Some(Rule {
+        layer: layer.unwrap_or_else(|| by.join("+")).into(),
+        name: name.into(),
+        priority,
+        when,
+        per,
+        action,
+        limits,
+        leases,
+        on_store_failure: on_store_failure.unwrap_or_default(),
+        response,
+        enabled,
+    })
+}
+
+/// What an action needs to count by. Of one that could not be read nothing is known.
+fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
+    let Some(action) = action else { return };
+    if !action.limits() && fields.has("per") {
+        fields.report("per", format!("has no meaning for action = {:?}", action.as_str()));
+    } else if action.limits() && fields.has_empty_list("per") {
+        fields.report("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
+    } else if action.limits() && !fields.has("per") {
+        let reason = "is missing: say what to count by, [\"global\"] for everyone together";
+        fields.report("per", reason.to_owned());
+    }
+}
+
+/// The name of a rule, whatever the rest of it is.
+pub(super) fn peek_name(fields: &TableReader<'_, '_>) -> Option<String> {
+    fields.peek("name", name)
+}
+
+/// A name: printable, and not in a namespace of ours.
+fn name(value: &Value) -> Result<String, String> {
+    let name = text(value)?;
+    if name.is_empty() || name.len() > NAME_BYTES_MAX {
+        return Err(format!("must be 1 to {NAME_BYTES_MAX} bytes"));
+    }
+    if name.chars().any(char::is_control) {
+        return Err("must not contain control characters".to_owned());
+    }
+    if name.starts_with('@') {
+        return Err("must not begin with @".to_owned());
+    }
+    Ok(name)
+}
+
+fn name_of_layer(value: &Value) -> Result<String, String> {
+    name(value)
+}
+
+fn dimension(value: &Value) -> Result<Dimension, String> {
+    let text = text(value)?;
+    Dimension::parse(&text).ok_or_else(|| {
+        format!(
+            "{text:?} is not one of global, client, ip, tenant, user, api_key, login, endpoint, method, \
+             descriptor:<name>"
+        )
+    })
+}
+
+fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
+    Matcher {
+        tiers: some_of(fields, "tiers", id),
+        endpoints: some_of(fields, "endpoints", pattern),
+        methods: some_of(fields, "methods", method),
+        ips: some_of(fields, "ips", network),
+        users: some_of(fields, "users", id),
+        tenants: some_of(fields, "tenants", id),
+        descriptors: read_descriptors(fields),
+    }
+}
+
+/// The values of a condition. A list of none would match everyone, which nobody means by it.
+pub(super) fn some_of<T>(
+    fields: &mut TableReader<'_, '_>,
+    key: &'static str,
+    parse: impl FnMut(&Value) -> Result<T, String>,
+) -> Vec<T> {
+    if fields.has_empty_list(key) {
+        fields.report(key, "must not be empty: leave it out to match all".to_owned());
+    }
+    fields.items(key, parse).unwrap_or_default()
+}
+
+pub(super) fn id(value: &Value) -> Result<Box<str>, String> {
+    let text = text(value)?;
+    match text.len() {
+        1..=ID_BYTES_MAX => Ok(text.into()),
+        _ => Err(format!("must be 1 to {ID_BYTES_MAX} bytes")),
+    }
+}
+
+pub(super) fn pattern(value: &Value) -> Result<Pattern, String> {
+    Pattern::parse(&text(value)?).map_err(|error| match std::error::Error::source(&error) {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    })
+}
+
+pub(super) fn method(value: &Value) -> Result<Method, String> {
+    Method::parse(&text(value)?).map_err(|error| error.to_string())
+}
+
+/// A block of addresses, or a single one. Host bits are cleared; IPv4 in IPv6 clothes is IPv4.
+pub(super) fn network(value: &Value) -> Result<IpNet, String> {
+    let text = text(value)?;
+    let wrong = || format!("{text:?} is not an address or a block such as 10.0.0.0/8 or 2001:db8::/32");
+    if let Ok(net) = text.parse::<IpNet>() {
+        return Ok(canonical_net(net.trunc()));
+    }
+    text.parse().map(|ip: IpAddr| IpNet::from(ip.to_canonical())).map_err(|_| wrong())
+}
+
+fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {
+    let mut descriptors = Vec::new();
+    for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
+        let values = match value {
+            Value::List(items) => items.iter().map(|item| id(&item.value)).collect(),
+            one => id(one).map(|value| vec![value]),
+        };
+        match values {
+            Ok(values) if !values.is_empty() => descriptors.push((name.into(), values)),
+            Ok(_) => fields.report("descriptors", format!("{name}: must not be empty")),
+            Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
+        }
+    }
+    descriptors
+}
+
+fn read_response(fields: &mut TableReader<'_, '_>) -> Response {
+    let default = Response::default();
+    Response {
+        status: fields.read("status", integer(400..=599)).unwrap_or(default.status),
+        message: fields.read("message", message).map(String::into_boxed_str),
+        retry_after_floor: fields.read("retry_after_floor", span).unwrap_or_default(),
+    }
+}
+
+fn message(value: &Value) -> Result<String, String> {
+    let text = text(value)?;
+    if text.len() > 1_024 { Err("must be at most 1024 bytes".to_owned()) } else { Ok(text) }
+}

@@ -1,0 +1,150 @@
+//! The short forms: a default, tiers, endpoints and exemptions, compiled to rules of one layer.
+//!
+//! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
+//! applies to a client. Limits stand behind every `[[rules]]` entry that names no priority, exemptions before every entry
+//! that has a priority above 0, also before one that blocks.
+
+use super::Names;
+use super::document::{TableReader, Value};
+use super::limits::{FORMS, LimitFields, algorithm, make, read_limits};
+use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
+use super::values::{integer, list, span, text, word};
+use crate::identity::Dimension;
+use crate::limit::{Algorithm, Limit, Window};
+use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
+use crate::time::Span;
+
+/// What applies when nothing is configured.
+const DEFAULT_LIMIT: u32 = 100;
+const DEFAULT_WINDOW: Span = Span::from_secs(60);
+
+const EXEMPTION: u32 = 0;
+const ENDPOINT: u32 = PRIORITY_MAX - 2;
+const TIER: u32 = PRIORITY_MAX - 1;
+const DEFAULT: u32 = PRIORITY_MAX;
+
+/// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
+pub(super) fn read(fields: &mut TableReader<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
+    let mut rules = fields
+        .list_of_tables("exemptions", |one| names.unique(one, ("value", exemption_name), read_exemption));
+    rules.extend(
+        fields
+            .list_of_tables("endpoints", |one| names.unique(one, ("pattern", endpoint_name), read_endpoint)),
+    );
+    rules.extend(fields.list_of_tables("tiers", |one| names.unique(one, ("name", tier_name), read_tier)));
+    rules.extend(read_default(fields, alone));
+    rules
+}
+
+fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
+    let given = fields.has("default_limit");
+    let requests = fields.read("default_limit", integer(0..=u32::MAX)).unwrap_or(DEFAULT_LIMIT);
+    if !given && fields.has("default_window") {
+        fields.report("default_window", "needs default_limit".to_owned());
+    }
+    let window = fields.read("default_window", span).unwrap_or(DEFAULT_WINDOW);
+    let algorithm = fields.read("default_algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    if !given && !alone {
+        if fields.has("default_algorithm") {
+            fields.report("default_algorithm", "needs default_limit".to_owned());
+        }
+        return None;
+    }
+    let window = Some(Window::Length(window));
+    let numbers = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
+    let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
+    Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
+}
+
+/// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.
+pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
+    let name = fields.require("name", id);
+    let limits = read_limit_and_window(fields);
+    if fields.has_problems() {
+        return None;
+    }
+    let when = Matcher { tiers: vec![name?], ..Matcher::default() };
+    Some(limiting(tier_name(fields)?, TIER, when, limits))
+}
+
+fn tier_name(fields: &TableReader<'_, '_>) -> Option<String> {
+    fields.peek("name", id).map(|name| format!("tier:{name}"))
+}
+
+fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
+    let pattern = fields.require("pattern", pattern);
+    let methods = some_of(fields, "methods", method);
+    let limits = read_limit_and_window(fields);
+    if fields.has_problems() {
+        return None;
+    }
+    let when = Matcher { endpoints: vec![pattern?], methods, ..Matcher::default() };
+    Some(limiting(endpoint_name(fields)?, ENDPOINT, when, limits))
+}
+
+fn endpoint_name(fields: &TableReader<'_, '_>) -> Option<String> {
+    let pattern = fields.peek("pattern", pattern)?;
+    let one = |value: &Value| Ok(vec![method(value)?]);
+    let some = |value: &Value| if matches!(value, Value::List(_)) { list(method)(value) } else { one(value) };
+    let methods = if fields.has("methods") { fields.peek("methods", some)? } else { Vec::new() };
+    let verbs: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
+    let prefix = if verbs.is_empty() { String::new() } else { format!("{} ", verbs.join(",")) };
+    Some(format!("endpoint:{prefix}{pattern}"))
+}
+
+fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
+    let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
+    let value = fields.require("value", text)?;
+    let written = Value::Text(value);
+    let kind = kind?;
+    let when = match kind {
+        "ip" => network(&written).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
+        "user_id" => id(&written).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
+        _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
+    };
+    let when = when.map_err(|reason| fields.report("value", reason)).ok()?;
+    let rule = limiting(exemption_name(fields)?, EXEMPTION, when, Vec::new());
+    Some(Rule { action: Action::Allow, ..rule })
+}
+
+fn exemption_name(fields: &TableReader<'_, '_>) -> Option<String> {
+    Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
+}
+
+/// Reads `limit` and `window`, or any form that `[[rules]]` takes. What is wrong with them, the fields know.
+pub fn read_limit_and_window(fields: &mut TableReader<'_, '_>) -> Vec<Limit> {
+    let short = fields.has("limit") || fields.has("window");
+    let burst = fields.read("burst", integer(1..=u32::MAX));
+    if !short && FORMS.iter().any(|key| fields.has(key)) {
+        if fields.has("burst") {
+            fields.report("burst", "needs limit and window".to_owned());
+        }
+        return read_limits(fields, Some(Action::Reject));
+    }
+    let requests = fields.require("limit", integer(0..=u32::MAX));
+    let window = fields.require("window", span);
+    let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
+    for key in FORMS {
+        let _: Option<()> = fields.read(key, |_| Err("has no meaning beside limit and window".to_owned()));
+    }
+    let window = window.map(Window::Length);
+    let numbers = LimitFields { algorithm, requests, window, burst, max_delay: None };
+    make(fields, ["limit", "window", "burst"], numbers).into_iter().collect()
+}
+
+fn limiting(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> Rule {
+    let limits = limits.into_iter().map(|limit| RuleLimit::new(&name, limit)).collect();
+    Rule {
+        name: name.into(),
+        priority,
+        when,
+        per: vec![Dimension::Client],
+        layer: "client".into(),
+        action: Action::Reject,
+        limits,
+        leases: true,
+        on_store_failure: OnStoreFailure::default(),
+        response: Response::default(),
+        enabled: true,
+    }
+}

@@ -1,0 +1,135 @@
+//! One decision, step by step.
+
+use super::Limiter;
+use crate::counters::memory::MemoryCounters;
+use crate::counters::{Charges, CounterStore, Effect, StoreError, Verdicts};
+use crate::decision::{Decision, Draft, closed_rule};
+use crate::identity::{Request, Scratch};
+use crate::record::{Record, RecordSink};
+use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, RuleSet, Snapshot};
+use crate::time::Timestamp;
+
+impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
+    /// Decides one request and charges its counters if it is admitted. A request always gets a decision.
+    pub async fn check(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load();
+        let draft = self.decide(&rules, request, now, false).await;
+        self.record(draft, rules, request, now)
+    }
+
+    /// Returns what [`Limiter::check`] would decide now, without charging or recording anything.
+    pub async fn peek(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load();
+        self.decide(&rules, request, now, true).await.complete(rules, now)
+    }
+
+    /// The steps of one decision, against one rule set.
+    pub(super) async fn decide(
+        &self,
+        rules: &RuleSet,
+        request: &Request<'_>,
+        now: Timestamp,
+        dry_run: bool,
+    ) -> Draft {
+        let mut scratch = Scratch::default();
+        // 1. Complete the request from its account, normalize it, and collect the charges of the rules that match.
+        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        plan.charges.dry_run = dry_run;
+        self.charge_plan(&mut plan, rules, now).await
+    }
+
+    /// The steps that follow once the charges are known.
+    pub(super) async fn charge_plan(
+        &self,
+        plan: &mut ChargePlan<'_>,
+        rules: &RuleSet,
+        now: Timestamp,
+    ) -> Draft {
+        // 2. Blocked, or nothing to charge: the counters are not needed.
+        if let Some(draft) = decide_without_counters(plan) {
+            return draft;
+        }
+        // 3. Charge all limits or none.
+        match self.charge(&plan.charges, now).await {
+            // 4. Combine the verdicts.
+            Ok(verdicts) => Draft::from_verdicts(plan, &verdicts),
+            // Or apply each rule's `on_store_failure`.
+            Err(error) => self.decide_by_fallback(plan, rules, &error, now),
+        }
+    }
+
+    /// Charges the counters. Outside an outage the only extra cost is reading one flag.
+    pub(super) async fn charge(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
+        if self.fallback.is_used() {
+            return Box::pin(self.charge_after_outage(charges, now)).await;
+        }
+        self.counters.charge_all(charges, now).await
+    }
+
+    /// Decides while the shared counters are unreachable, as each rule's `on_store_failure` says: `local` charges this
+    /// node's share, `open` admits, `closed` refuses.
+    fn decide_by_fallback(
+        &self,
+        plan: &mut ChargePlan<'_>,
+        rules: &RuleSet,
+        error: &StoreError,
+        now: Timestamp,
+    ) -> Draft {
+        if let Some(rule) = closed_rule(plan, rules.rules(), error) {
+            return Draft::unavailable(Some(rule), error);
+        }
+        for (charge, source) in plan.charges.charges.iter_mut().zip(&plan.sources) {
+            let rule = rules.rules().get(*source as usize);
+            if rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Open) {
+                charge.effect = Effect::Shadow;
+            }
+        }
+        let verdicts = self.fallback.charge(&plan.charges, self.counters.nodes(), now);
+        Draft::from_verdicts(plan, &verdicts).degraded()
+    }
+}
+
+impl<R: RecordSink> Limiter<MemoryCounters, R> {
+    /// [`Limiter::check`] without a future: memory counters never wait.
+    pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
+        let rules = self.rules.load();
+        let mut scratch = Scratch::default();
+        let plan = rules.plan(request, &mut scratch, rules.seed, now);
+        let draft = decide_without_counters(&plan).unwrap_or_else(|| {
+            Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
+        });
+        drop(plan);
+        self.record(draft, rules, request, now)
+    }
+}
+
+impl<S, R: RecordSink> Limiter<S, R> {
+    /// Completes the decision and emits its record, with the request as it was counted.
+    pub(super) fn record(
+        &self,
+        draft: Draft,
+        rules: Snapshot,
+        request: &Request<'_>,
+        now: Timestamp,
+    ) -> Decision {
+        let decision = draft.complete(rules, now);
+        if decision.rules().is_exact() {
+            self.records.offer(&Record { request, decision: &decision });
+        } else {
+            let mut scratch = Scratch::default();
+            let request = decision.rules().read(request, &mut scratch);
+            self.records.offer(&Record { request: &request, decision: &decision });
+        }
+        decision
+    }
+}
+
+/// The decision about a request that is blocked or that no limit applies to.
+fn decide_without_counters(plan: &ChargePlan<'_>) -> Option<Draft> {
+    match plan.end {
+        EvaluationEnd::Blocked(rule) => Some(Draft::blocked_by_rule(rule)),
+        EvaluationEnd::BlockedPrincipal(block) => Some(Draft::blocked(block)),
+        _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
+        _ => None,
+    }
+}

@@ -1,0 +1,46 @@
+//! Clearing the counters of one client.
+
+use super::Limiter;
+use crate::counters::{CounterAdmin, CounterStore, StoreError};
+use crate::identity::{Request, Scratch};
+use crate::record::RecordSink;
+use crate::rules::RuleSet;
+
+/// What a reset did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reset {
+    /// Counters that held something.
+    pub counters: usize,
+    /// Rules whose counter could not be identified because the request lacks a dimension they count by.
+    pub skipped: Vec<String>,
+}
+
+impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
+    /// Clears the counters and the penalty record of the request's client.
+    ///
+    /// If the request carries a limit override, the counter of that window and algorithm is cleared too, whatever its
+    /// size.
+    ///
+    /// # Errors
+    /// When the store, or a part of it, is unreachable. The parts that were reached and the fallback counters are
+    /// cleared all the same.
+    pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
+        self.reset_by(&self.rules.load(), request).await
+    }
+
+    pub(super) async fn reset_by(&self, rules: &RuleSet, request: &Request<'_>) -> Result<Reset, StoreError> {
+        let mut scratch = Scratch::default();
+        let (charges, skipped) = rules.charges_of_client(request, &mut scratch, rules.seed);
+        let reset = self.counters.reset(&charges).await;
+        // Also after an error: what was cleared in part must not return by reconciliation.
+        if self.fallback.is_used() {
+            let counters = charges.charges.iter().map(|charge| charge.subject.0 ^ charge.counter.0);
+            let penalty = charges.penalty.map(|penalty| penalty.subject.0);
+            self.fallback.discard(&counters.chain(penalty).collect::<Vec<_>>());
+        }
+        Ok(Reset {
+            counters: reset?,
+            skipped: skipped.iter().map(|missing| missing.rule.to_owned()).collect(),
+        })
+    }
+}
