@@ -94,7 +94,7 @@ fn mistakes_of_a_file_for_apply_are_told_with_their_lines() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     for (line, told) in [
         (13, "quotas[0].teir: unknown key (did you mean tier?)"),
-        (16, "blocks[0].for: begins anew with each import"),
+        (16, "blocks[0].for: would start over with each import"),
         (22, "limits[0].strategy: "),
         (24, "quotas[1].user_id: \"a\" is given twice"),
         (25, "server: unknown key"),

@@ -95,7 +95,7 @@ fn told(body: &Value, output: &Output) -> String {
         let words = format!("blocked{}{}", reason.unwrap_or_default(), until.unwrap_or_default());
         lines.push(format!("  {}", output.paint(Style::Bad, &words)));
     }
-    if let Some(until) = render::reset(&body["kept_out_until"]) {
+    if let Some(until) = render::reset(&body["cooldown_until"]) {
         let words = format!("kept out for running into its limits, ends {until}");
         lines.push(format!("  {}", output.paint(Style::Bad, &words)));
     }
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn counters_read_as_sentences() {
-        let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "kept_out_until": 1,
+        let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "cooldown_until": 1,
             "blocked": true, "block_reason": "unpaid", "blocked_until": 1, "counters": [
                 {"rule": "free", "limit": 10, "window": "1m", "strategy": "token_bucket", "capacity": 20, "used": 20,
                  "remaining": 0, "restored_at": 1, "retry_after": 6},

@@ -66,7 +66,7 @@ fn a_block_of_a_file_ends_at_an_instant_and_applied_again_it_is_the_same() {
     ]);
     let ran = operator.run(&["rules", "apply", &files.path("for.toml")]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("for: begins anew") && ran.stderr.contains("until = "),
+        ran.code == 2 && ran.stderr.contains("for: would start over") && ran.stderr.contains("until = "),
         "{}",
         ran.stderr
     );

@@ -36,7 +36,7 @@ fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
     assert_eq!(service.check("alice", "/x").json()["limit"], 9, "the file's");
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    let told = ready.json()["catalog_error"].as_str().unwrap().to_owned();
+    let told = ready.json()["database_error"].as_str().unwrap().to_owned();
     assert!(
         told.contains("\"mine\"") && told.contains("tollgate.toml") && told.contains("database"),
         "{told}"

@@ -143,7 +143,7 @@ fn inspect_tells_the_live_counters_of_a_client_in_words() {
         .map(|counter| (counter["rule"].as_str().unwrap(), counter["used"].as_u64().unwrap()))
         .collect();
     assert_eq!(counters, [("per-path", 1), ("per-user", 1)]);
-    assert_eq!(told["kept_out_until"], Value::Null);
+    assert_eq!(told["cooldown_until"], Value::Null);
     let refused = (0..2).filter(|_| service.check("alice", "/a").status == 429).count();
     assert_eq!(refused, 1);
     let (_, text) = said(&run(&service, &["inspect", "alice"]));

@@ -317,7 +317,7 @@ fn with_names_quoted(script: &str) -> String {
 
 #[test]
 fn requests_that_the_page_offers_are_as_described() {
-    let script = text_of("crates/tollgate-server/src/docs/docs.js");
+    let script = text_of("crates/tollgate-server/src/http/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
     // As JSON: names in quotes, no comma at the end.
     let parts = examples.split('"').enumerate();

@@ -84,7 +84,7 @@ fn all_that_is_said_about_a_route_stands_in_its_box() {
     let text = text.as_str().unwrap();
     // It was cut off in the middle of a sentence, and stood in the place of the summary.
     assert!(text.contains("method and descriptors where rules count by them."), "{text}");
-    for part in ["Body", "user_id?", "string or null", "Answers", "400", "Answer 200", "Try it"] {
+    for part in ["Body", "user_id?", "string or null", "Responses", "400", "Response 200", "Try it"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }

@@ -1,4 +1,4 @@
-//! Health, metrics and documentation: what operators and machines ask of the service itself.
+//! Health checks, metrics and the API documentation.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -12,84 +12,87 @@ use crate::counters::StoreState;
 use crate::http::error::ApiError;
 use crate::http::response;
 
-/// Pages may load what this server serves, and nothing else.
+/// Pages load only what this server serves.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// How the service is.
+/// State of this node.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
-    /// `ok`, `ready`, `degraded` (it decides, but something needs attention), `misconfigured` (it can decide nothing
-    /// until an operator acts), `starting` (everything is being read for the first time) or `draining`.
+    /// `ok`, `ready`, `degraded` (serves, but an error needs attention), `misconfigured` (cannot serve until the error is
+    /// fixed), `starting` (loading the configuration) or `draining` (shutting down).
     status: &'static str,
-    /// What is wrong with the configuration file, if it is not the one in force.
+    /// Why the settings file could not be applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_error: Option<String>,
-    /// What is wrong with the shared counters, if anything is.
+    /// Error of the counter store.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_error: Option<String>,
-    /// What is wrong with the database or with what it holds, if anything is; what is in force then.
+    /// Error of the database or its contents, and which configuration is in force instead.
     #[serde(skip_serializing_if = "Option::is_none")]
-    catalog_error: Option<String>,
-    /// What could not be written to the data directory, if anything could not: decisions do not depend on it.
+    database_error: Option<String>,
+    /// Error of the data directory. Decisions do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_dir_error: Option<String>,
 }
 
-/// 200 as soon as the process serves.
-#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "It serves", body = HealthBody)))]
+/// Liveness: 200 while the process serves requests.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The process is alive.", body = HealthBody)))]
 pub(crate) async fn healthz(_: Call) -> Result<Response, ApiError> {
     Ok(response::json(StatusCode::OK, &HealthBody { status: "ok", ..HealthBody::default() }))
 }
 
-/// Whether new requests should be sent here.
+/// Readiness: whether this node should receive requests.
 #[utoipa::path(get, path = "/readyz", responses(
-    (status = 200, description = "Send requests; `degraded` names what needs attention", body = HealthBody),
-    (status = 503, description = "It is shutting down or starting, the shared counters refuse it, or its key_secret is not that of the others", body = HealthBody),
+    (status = 200, description = "Ready. With `degraded`, an error field says what needs attention.", body = HealthBody),
+    (status = 503, description = "Draining, starting, rejected by the counter store, or `auth.key_secret` differs from that of the other nodes.", body = HealthBody),
 ))]
 pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
         let body = HealthBody { status: "draining", ..HealthBody::default() };
         return Ok(response::json(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
-    // A broken file is no reason to stop sending requests: the old rules are in force. Nor are counters that do not
-    // answer: every node would be taken out at once, and all of them can still decide. Nor is a full disk.
+    // Not a reason to be unready: an invalid settings file (the previous one is in force), unreachable counters (all
+    // nodes would be removed at once, though all can decide with their fallback), a full disk.
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
     let store = call.app.counters().state();
     let store_error = store.trouble();
-    let catalog = call.app.config_sync().state();
-    let catalog_error = catalog.trouble();
+    let config = call.app.config_sync().state();
+    let database_error = config.trouble();
     let data_dir_error = call.app.persistence_status().trouble();
-    let is_fine = config_error.is_none() && catalog_error.is_none() && data_dir_error.is_none();
+    let is_fine = config_error.is_none() && database_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {
         StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
-        // Every client with an API key would be refused here.
-        _ if catalog.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
-        _ if catalog.source == Source::File && catalog.is_loading => {
+        // Every client with an API key would be refused.
+        _ if config.secret_differs => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),
+        _ if config.source == Source::File && config.is_loading => {
             (StatusCode::SERVICE_UNAVAILABLE, "starting")
         }
         StoreState::Reached if is_fine => (StatusCode::OK, "ready"),
         _ => (StatusCode::OK, "degraded"),
     };
-    Ok(response::json(code, &HealthBody { status, config_error, store_error, catalog_error, data_dir_error }))
+    Ok(response::json(
+        code,
+        &HealthBody { status, config_error, store_error, database_error, data_dir_error },
+    ))
 }
 
-/// Metrics: OpenMetrics text, or the text format of before where that is asked for.
+/// Metrics in OpenMetrics text format.
 #[utoipa::path(get, path = "/metrics", responses((
-    status = 200, description = "OpenMetrics text",
+    status = 200, description = "OpenMetrics text.",
     content((String = "application/openmetrics-text; version=1.0.0; charset=utf-8")),
 )))]
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
     Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", call.app.metrics_text()))
 }
 
-/// This description.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
+/// This OpenAPI document.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
 pub(crate) async fn openapi(_: Call) -> Result<Response, ApiError> {
     Ok(text("application/json", description::json()))
 }
 
-/// The documentation, as a page that needs nothing from elsewhere.
+/// The documentation page. It loads nothing from other hosts.
 pub(crate) async fn docs(_: Call) -> Result<Response, ApiError> {
     Ok(text("text/html; charset=utf-8", include_str!("docs/index.html")))
 }
@@ -102,7 +105,7 @@ pub(crate) async fn docs_style(_: Call) -> Result<Response, ApiError> {
     Ok(text("text/css; charset=utf-8", include_str!("docs/docs.css")))
 }
 
-/// Where to go from the root, and from the documentation with a slash behind it.
+/// Redirects `/` and `/docs/` to `/docs`.
 pub(crate) async fn index(_: Call) -> Result<Response, ApiError> {
     let mut response = Response::default();
     *response.status_mut() = StatusCode::SEE_OTHER;
