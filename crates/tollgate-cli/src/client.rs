@@ -1,321 +1,296 @@
-//! Asks a server one question, and waits for the answer.
-//!
-//! A command asks a few times and ends, so there is no pool and no retry: for each question one connection, one
-//! request, and one deadline over all of it.
+//! A blocking HTTP client for the API of a server.
 
 mod error;
-mod handshake;
 mod tls;
+mod tls_errors;
+pub(crate) mod url;
 
-use std::error::Error;
 use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::HeaderName;
-use http::response::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH, LOCATION,
+};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode};
 use serde::Serialize;
 use serde_json::Value;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use ureq::{Agent, AsSendBody};
 
 pub(crate) use self::error::{ApiError, ClientError};
-use self::handshake::{HandshakeError, hangs_up};
 pub(crate) use self::tls::TlsFiles;
+use self::url::ServerUrl;
 use crate::secret::Secret;
-use crate::url::Target;
 
-/// Longer than any decision takes; short enough for someone who waits at a terminal.
-const DEADLINE: Duration = Duration::from_secs(10);
-/// Importing or exporting everything may take longer.
-const DEADLINE_BULK: Duration = Duration::from_mins(2);
-/// An explanation of ten thousand rules is well below this, and so is a page of a list.
-const ANSWER_BYTES_MAX: usize = 16 << 20;
-/// A page of an export, or the plan of an import, may be some megabytes more.
-const ANSWER_BYTES_MAX_BULK: usize = 256 << 20;
+/// Longer than any decision takes.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// For imports and exports.
+const TIMEOUT_BULK: Duration = Duration::from_mins(2);
+/// More than a page of a list, or an explanation of ten thousand rules.
+const RESPONSE_BYTES_MAX: u64 = 16 << 20;
+/// For the plan of an import, or a page of an export.
+const RESPONSE_BYTES_MAX_BULK: u64 = 256 << 20;
 
-/// Said when a key is needed and there is none.
-const NO_KEY: &str =
-    "hint: put it into TOLLGATE_KEY or ~/.config/tollgate/config.toml; see `tollgate --help`";
+const NO_KEY_HINT: &str =
+    "hint: set TOLLGATE_KEY or `key` in ~/.config/tollgate/config.toml; see `tollgate --help`";
 
-/// What nginx, Go and Apache say to somebody who speaks HTTP where they expect TLS.
-const WANTS_TLS: [&str; 3] = ["HTTPS port", "HTTPS server", "SSL-enabled server port"];
-
-/// A server to ask.
+/// A connection to one server.
 pub(crate) struct Client {
-    target: Target,
+    url: ServerUrl,
     key: Option<HeaderValue>,
-    /// How `https://` is spoken; with `http://` nobody needs it.
-    tls: Option<TlsConnector>,
-    /// What to say when the server wants a key and we had one that is for another server.
+    agent: Agent,
+    /// Printed after a 401 instead of the general hint.
     hint: Option<String>,
 }
 
-/// What a server answered, error envelopes aside.
+/// A response without an error envelope.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    /// The status.
+pub(crate) struct ApiResponse {
     pub(crate) status: StatusCode,
-    /// The version of what was answered.
-    pub(crate) etag: Option<String>,
-    /// The body as it came.
+    etag: Option<String>,
+    /// The body unchanged.
     pub(crate) text: String,
-    /// The body as it is read; null if there is none.
+    /// The body parsed; null if it is empty.
     pub(crate) body: Value,
 }
 
-/// What must hold for a write to happen.
+impl ApiResponse {
+    /// The version of the item in the response.
+    pub(crate) fn version(&self) -> Option<&str> {
+        self.etag.as_deref().map(|etag| etag.trim_matches('"'))
+    }
+}
+
+/// The condition of a write.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Expect {
-    /// Nothing.
-    Anything,
-    /// It is not there yet.
+pub(crate) enum Precondition {
+    None,
+    /// The item does not exist.
     Absent,
-    /// It is at this version.
+    /// The item is at this version.
     Version(u64),
 }
 
-/// A question in the making.
-struct Question {
+impl Precondition {
+    fn header(self) -> Option<(HeaderName, HeaderValue)> {
+        match self {
+            Precondition::None => None,
+            Precondition::Absent => Some((IF_NONE_MATCH, HeaderValue::from_static("*"))),
+            Precondition::Version(version) => {
+                Some((IF_MATCH, HeaderValue::try_from(format!("\"{version}\"")).ok()?))
+            }
+        }
+    }
+}
+
+/// A request before headers for all requests are added.
+struct ApiRequest<'a> {
     method: Method,
-    path: String,
-    body: Bytes,
-    expect: Expect,
+    path: &'a str,
+    body: Option<Vec<u8>>,
+    precondition: Precondition,
     bulk: bool,
 }
 
-impl Question {
-    fn new(method: Method, path: &str) -> Self {
-        let (body, expect) = (Bytes::new(), Expect::Anything);
-        Question { method, path: path.to_owned(), body, expect, bulk: false }
+impl<'a> ApiRequest<'a> {
+    fn new(method: Method, path: &'a str) -> Self {
+        ApiRequest { method, path, body: None, precondition: Precondition::None, bulk: false }
     }
 }
 
 impl Client {
-    /// A client for a server. An empty key is none. The files are looked at only if the server is asked through TLS.
-    pub(crate) fn new(target: Target, key: Option<Secret>, files: &TlsFiles) -> Result<Self, ClientError> {
-        let tls = target.is_tls().then(|| files.connector()).transpose()?;
-        let key = key.filter(|key| !key.reveal().is_empty());
-        let bearer = |key: Secret| {
-            let mut value = HeaderValue::try_from(format!("Bearer {}", key.reveal().trim_end()))?;
-            value.set_sensitive(true);
-            Ok(value)
-        };
-        let key =
-            key.map(bearer).transpose().map_err(|_: http::header::InvalidHeaderValue| ClientError::Key)?;
-        Ok(Client { target, key, tls, hint: None })
+    /// A client for a server. The certificate files are only read for `https://`.
+    pub(crate) fn new(url: ServerUrl, key: Option<Secret>, files: &TlsFiles) -> Result<Self, ClientError> {
+        let mut config = Agent::config_builder()
+            .http_status_as_error(false)
+            // A redirect could send the key elsewhere.
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .proxy(None)
+            .user_agent(concat!("tollgate-cli/", env!("CARGO_PKG_VERSION")));
+        if url.is_tls() {
+            config = config.tls_config(files.tls_config()?);
+        }
+        let key = key.filter(|key| !key.reveal().is_empty()).map(|key| bearer(&key)).transpose()?;
+        Ok(Client { url, key, agent: config.build().new_agent(), hint: None })
     }
 
-    /// The same, with what to say if it turns out that a key was needed.
+    /// Sets the hint for a 401.
     pub(crate) fn with_hint(self, hint: Option<String>) -> Self {
         Client { hint, ..self }
     }
 
-    /// What should be known before anything is asked.
+    /// A warning if the key would be sent in clear text over a network.
     pub(crate) fn warning(&self) -> Option<String> {
-        let heard = self.key.is_some() && !self.target.is_tls() && !self.target.is_loopback();
-        heard.then(|| {
-            format!(
-                "the key goes to {} unencrypted, and who is on the way can read it: use https://",
-                self.target
-            )
-        })
+        let exposed = self.key.is_some() && !self.url.is_tls() && !self.url.is_loopback();
+        exposed.then(|| format!("the key is sent to {} unencrypted: use https://", self.url))
     }
 
-    /// Asks with `GET`.
-    pub(crate) fn get(&self, path: &str) -> Result<Answer, ClientError> {
-        self.ask(Question::new(Method::GET, path))
+    pub(crate) fn get(&self, path: &str) -> Result<ApiResponse, ClientError> {
+        self.send(ApiRequest::new(Method::GET, path))
     }
 
-    /// Asks with `POST` and a JSON body.
-    pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> Result<Answer, ClientError> {
-        let body = self.json(body)?;
-        self.ask(Question { body, ..Question::new(Method::POST, path) })
+    pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> Result<ApiResponse, ClientError> {
+        let body = Some(self.to_json(body)?);
+        self.send(ApiRequest { body, ..ApiRequest::new(Method::POST, path) })
     }
 
-    /// Asks with `PUT` and a JSON body.
     pub(crate) fn put(
         &self,
         path: &str,
         body: &impl Serialize,
-        expect: Expect,
-    ) -> Result<Answer, ClientError> {
-        let body = self.json(body)?;
-        self.ask(Question { body, expect, ..Question::new(Method::PUT, path) })
+        precondition: Precondition,
+    ) -> Result<ApiResponse, ClientError> {
+        let body = Some(self.to_json(body)?);
+        self.send(ApiRequest { body, precondition, ..ApiRequest::new(Method::PUT, path) })
     }
 
-    /// Asks with `DELETE`.
-    pub(crate) fn delete(&self, path: &str, expect: Expect) -> Result<Answer, ClientError> {
-        self.ask(Question { expect, ..Question::new(Method::DELETE, path) })
+    pub(crate) fn delete(&self, path: &str, precondition: Precondition) -> Result<ApiResponse, ClientError> {
+        self.send(ApiRequest { precondition, ..ApiRequest::new(Method::DELETE, path) })
     }
 
-    /// Sends a body with `POST` that may be large and take its time.
+    /// `POST` with a large body or response.
     pub(crate) fn post_bulk(
         &self,
         path: &str,
         body: &impl Serialize,
-        expect: Expect,
-    ) -> Result<Answer, ClientError> {
-        let body = self.json(body)?;
-        self.ask(Question { body, expect, bulk: true, ..Question::new(Method::POST, path) })
+        precondition: Precondition,
+    ) -> Result<ApiResponse, ClientError> {
+        let body = Some(self.to_json(body)?);
+        self.send(ApiRequest { body, precondition, bulk: true, ..ApiRequest::new(Method::POST, path) })
     }
 
-    /// Asks with `GET` for what may be large and take its time.
-    pub(crate) fn get_bulk(&self, path: &str) -> Result<Answer, ClientError> {
-        self.ask(Question { bulk: true, ..Question::new(Method::GET, path) })
+    /// `GET` with a large response.
+    pub(crate) fn get_bulk(&self, path: &str) -> Result<ApiResponse, ClientError> {
+        self.send(ApiRequest { bulk: true, ..ApiRequest::new(Method::GET, path) })
     }
 
-    fn json(&self, body: &impl Serialize) -> Result<Bytes, ClientError> {
-        serde_json::to_vec(body).map(Bytes::from).map_err(|error| self.broken(error))
+    /// Rejects a response that has neither a success status nor an error envelope.
+    pub(crate) fn require_success(&self, response: ApiResponse) -> Result<ApiResponse, ClientError> {
+        if response.status.is_success() { Ok(response) } else { Err(self.not_tollgate(response.status)) }
     }
 
-    #[allow(clippy::needless_pass_by_value, reason = "a question is asked once")]
-    fn ask(&self, question: Question) -> Result<Answer, ClientError> {
-        let request = self.request(&question)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| self.broken(error))?;
-        let (waited, bytes_max) =
-            if question.bulk { (DEADLINE_BULK, ANSWER_BYTES_MAX_BULK) } else { (DEADLINE, ANSWER_BYTES_MAX) };
-        let exchange = async { tokio::time::timeout(waited, self.exchange(request, bytes_max)).await };
-        let timeout = |_| ClientError::Timeout { target: self.target.clone(), waited };
-        let (head, body) = runtime.block_on(exchange).map_err(timeout)??.into_parts();
-        self.read(&head, String::from_utf8_lossy(&body).into_owned())
+    /// The error for a JSON response that lacks a field.
+    pub(crate) fn missing_field(&self, name: &str) -> ClientError {
+        ClientError::MissingField { url: self.url.clone(), name: name.to_owned() }
     }
 
-    fn request(&self, question: &Question) -> Result<Request<Full<Bytes>>, ClientError> {
-        let mut request = Request::builder()
-            .method(&question.method)
-            .uri(self.target.path(&question.path))
-            .header(header::HOST, self.target.host())
-            .header(header::ACCEPT, "application/json")
-            .header(header::USER_AGENT, concat!("tollgate-cli/", env!("CARGO_PKG_VERSION")));
-        if !question.body.is_empty() {
-            request = request.header(header::CONTENT_TYPE, "application/json");
+    fn not_tollgate(&self, status: StatusCode) -> ClientError {
+        ClientError::NotTollgate { url: self.url.clone(), status }
+    }
+
+    fn to_json(&self, body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
+        let failed = |error: serde_json::Error| self.connection_error(error.into());
+        serde_json::to_vec(body).map_err(failed)
+    }
+
+    fn send(&self, request: ApiRequest<'_>) -> Result<ApiResponse, ClientError> {
+        let mut builder = Request::builder()
+            .method(request.method)
+            .uri(format!("{}{}", self.url, request.path))
+            .header(ACCEPT, "application/json");
+        if request.body.is_some() {
+            builder = builder.header(CONTENT_TYPE, "application/json");
         }
-        request = match question.expect {
-            Expect::Anything => request,
-            Expect::Absent => request.header(header::IF_NONE_MATCH, "*"),
-            Expect::Version(version) => request.header(header::IF_MATCH, format!("\"{version}\"")),
-        };
-        if let Some(key) = &self.key {
-            request = request.header(header::AUTHORIZATION, key);
+        for (name, value) in request.precondition.header().into_iter().chain(self.authorization()) {
+            builder = builder.header(name, value);
         }
-        request.body(Full::new(question.body.clone())).map_err(|error| self.broken(error))
+        match request.body {
+            Some(body) => self.run(builder.body(&*body), request.bulk),
+            None => self.run(builder.body(()), request.bulk),
+        }
     }
 
-    async fn exchange(
+    fn authorization(&self) -> Option<(HeaderName, HeaderValue)> {
+        Some((AUTHORIZATION, self.key.clone()?))
+    }
+
+    fn run(
         &self,
-        request: Request<Full<Bytes>>,
-        bytes_max: usize,
-    ) -> Result<Response<Bytes>, ClientError> {
-        let stream =
-            TcpStream::connect(&self.target.authority).await.map_err(|error| self.unreachable(error))?;
-        let (Some(tls), Some(name)) = (&self.tls, &self.target.certified) else {
-            return self.converse(stream, request, bytes_max).await;
+        request: http::Result<Request<impl AsSendBody>>,
+        bulk: bool,
+    ) -> Result<ApiResponse, ClientError> {
+        let (timeout, bytes_max) =
+            if bulk { (TIMEOUT_BULK, RESPONSE_BYTES_MAX_BULK) } else { (TIMEOUT, RESPONSE_BYTES_MAX) };
+        let exchange = || {
+            let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
+            let (head, body) = self.agent.run(request)?.into_parts();
+            let text = body.into_with_config().limit(bytes_max).lossy_utf8(true).read_to_string()?;
+            Ok((head, text))
         };
-        let stream = tls.connect(name.clone(), stream).await;
-        let stream = stream.map_err(|error| match HandshakeError::of(&error) {
-            Some(why) => self.untrusted(why),
-            None => self.unreachable(error),
-        })?;
-        self.converse(stream, request, bytes_max).await
+        let (head, text) = exchange().map_err(|error| self.failure(error, timeout))?;
+        self.read(head.status, &head.headers, text)
     }
 
-    async fn converse(
+    fn read(
         &self,
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        request: Request<Full<Bytes>>,
-        bytes_max: usize,
-    ) -> Result<Response<Bytes>, ClientError> {
-        let handshake = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = handshake.map_err(|error| self.broken(error))?;
-        // Ends with the exchange: the runtime is dropped right after it.
-        tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(|error| self.interrupted(error))?;
-        let (head, body) = response.into_parts();
-        let body = Limited::new(body, bytes_max).collect().await;
-        let body = body.map_err(|source| self.broken(io::Error::other(source)))?;
-        Ok(Response::from_parts(head, body.to_bytes()))
-    }
-
-    fn read(&self, head: &Parts, text: String) -> Result<Answer, ClientError> {
-        let status = head.status;
-        let etag = word(head, &header::ETAG);
+        status: StatusCode,
+        headers: &HeaderMap,
+        text: String,
+    ) -> Result<ApiResponse, ClientError> {
+        let etag = header(headers, &ETAG);
         if status == StatusCode::NO_CONTENT {
-            return Ok(Answer { status, etag, text: String::new(), body: Value::Null });
+            return Ok(ApiResponse { status, etag, text: String::new(), body: Value::Null });
         }
         match serde_json::from_str::<Value>(&text) {
             Ok(body) if body.get("error").is_some_and(Value::is_object) => {
-                let hint = self.hint.as_deref().or(self.key.is_none().then_some(NO_KEY));
+                let hint = self.hint.as_deref().or(self.key.is_none().then_some(NO_KEY_HINT));
                 let hint = hint.filter(|_| status == StatusCode::UNAUTHORIZED);
                 Err(ClientError::Api(Box::new(ApiError::read(text, status, &body["error"], hint))))
             }
-            Ok(body) if body.is_object() => Ok(Answer { status, etag, text, body }),
-            _ => Err(self.gate(head, &text).unwrap_or_else(|| self.stranger(status))),
+            Ok(body) if body.is_object() => Ok(ApiResponse { status, etag, text, body }),
+            _ => Err(self.proxy_error(status, headers, &text).unwrap_or_else(|| self.not_tollgate(status))),
         }
     }
 
-    /// What stands between us and tollgate and answers in its place, if that can be told.
-    fn gate(&self, head: &Parts, text: &str) -> Option<ClientError> {
-        let target = self.target.clone();
-        match word(head, &header::LOCATION) {
-            Some(to) if head.status.is_redirection() => Some(ClientError::Redirected { target, to }),
-            _ if head.status != StatusCode::BAD_REQUEST => None,
-            _ if self.target.is_tls() => HandshakeError::told_in(text).map(|why| self.untrusted(why)),
-            _ => WANTS_TLS.iter().any(|part| text.contains(part)).then_some(ClientError::WantsTls(target)),
+    /// The error that a proxy in front of tollgate reports in a page of its own, if it is recognized.
+    fn proxy_error(&self, status: StatusCode, headers: &HeaderMap, page: &str) -> Option<ClientError> {
+        let url = self.url.clone();
+        match header(headers, &LOCATION) {
+            Some(to) if status.is_redirection() => Some(ClientError::Redirected { url, to }),
+            _ if status != StatusCode::BAD_REQUEST => None,
+            _ if self.url.is_tls() => {
+                let reason = tls_errors::explain_page(page)?.to_owned();
+                Some(ClientError::Handshake { url, reason })
+            }
+            _ => tls_errors::is_tls_port_page(page).then_some(ClientError::NotPlainHttp(url)),
         }
     }
 
-    /// The error for an answer that tollgate does not give.
-    pub(crate) fn stranger(&self, status: StatusCode) -> ClientError {
-        ClientError::NotTollgate { target: self.target.clone(), status }
-    }
-
-    /// The error for an answer in JSON that lacks the list that was asked for.
-    pub(crate) fn no_such_list(&self, name: &str) -> ClientError {
-        ClientError::NoList { target: self.target.clone(), name: name.to_owned() }
-    }
-
-    fn unreachable(&self, source: io::Error) -> ClientError {
-        let target = self.target.clone();
-        match source.kind() {
-            io::ErrorKind::ConnectionRefused => ClientError::NothingAnswers(target),
-            _ => ClientError::Connection { target, source },
+    fn failure(&self, error: ureq::Error, timeout: Duration) -> ClientError {
+        let url = self.url.clone();
+        match error {
+            ureq::Error::Timeout(_) => ClientError::Timeout { url, timeout },
+            ureq::Error::HostNotFound => ClientError::HostNotFound(url),
+            ureq::Error::Protocol(_) if !url.is_tls() => ClientError::NotPlainHttp(url),
+            error => {
+                let error = error.into_io();
+                if let Some(cause) = tls_errors::find(&error) {
+                    return ClientError::Handshake { url, reason: tls_errors::explain(cause) };
+                }
+                match error.kind() {
+                    io::ErrorKind::ConnectionRefused => ClientError::ConnectionRefused(url),
+                    io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionAborted
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::UnexpectedEof => ClientError::Disconnected(url),
+                    _ => self.connection_error(error),
+                }
+            }
         }
     }
 
-    /// A connection that ended before the answer. Of TLS 1.3, the server may tell only now that it does not want us.
-    fn interrupted(&self, error: hyper::Error) -> ClientError {
-        let target = self.target.clone();
-        match HandshakeError::of(&error) {
-            Some(why) => self.untrusted(why),
-            None if self.target.is_tls() => self.broken(error),
-            None if error.is_parse() => ClientError::WantsTls(target),
-            None if hung_up(&error) => ClientError::HungUp(target),
-            None => self.broken(error),
-        }
-    }
-
-    fn untrusted(&self, why: HandshakeError) -> ClientError {
-        ClientError::Handshake { target: self.target.clone(), source: Box::new(why) }
-    }
-
-    fn broken<E: Into<Box<dyn std::error::Error + Send + Sync>>>(&self, error: E) -> ClientError {
-        ClientError::Connection { target: self.target.clone(), source: io::Error::other(error) }
+    fn connection_error(&self, source: io::Error) -> ClientError {
+        ClientError::Connection { url: self.url.clone(), source }
     }
 }
 
-fn word(head: &Parts, name: &HeaderName) -> Option<String> {
-    head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
+fn bearer(key: &Secret) -> Result<HeaderValue, ClientError> {
+    let value = HeaderValue::try_from(format!("Bearer {}", key.reveal().trim_end()));
+    let mut value = value.map_err(|_| ClientError::InvalidKey)?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
-/// Whether the other side ended the connection without an answer: before, while or after it was asked.
-fn hung_up(error: &hyper::Error) -> bool {
-    let cause = error.source().and_then(|cause| cause.downcast_ref());
-    error.is_incomplete_message() || error.is_canceled() || error.is_closed() || cause.is_some_and(hangs_up)
+fn header(headers: &HeaderMap, name: &HeaderName) -> Option<String> {
+    headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned)
 }

@@ -1,15 +1,15 @@
-//! What the process answers to whoever started it.
+//! Exit codes.
 
 use std::process::ExitCode;
 
 /// How a command ended.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// Admitted, passed, done.
+    /// Admitted, passed or done.
     Ok,
-    /// Refused or blocked, or a test did not pass: an answer, not a mistake.
+    /// Refused, blocked, a failed test, or a declined confirmation.
     Refused,
-    /// Something is wrong: the arguments, a file, the server or the way to it.
+    /// The arguments, a file, the server or the connection are at fault.
     Error,
 }
 

@@ -1,78 +1,72 @@
-//! The `tollgate` command: parse, dispatch, and turn the outcome into an exit code.
+//! The `tollgate` command: parses the arguments, runs the command, and returns its exit code.
 
 mod args;
 mod client;
 mod commands;
-mod confirm;
-mod connection;
+mod error;
 mod exit;
-mod failure;
-mod items;
-mod moment;
+mod input;
+mod item_kind;
 mod output;
-mod plan;
-mod record;
-mod render;
 mod secret;
-mod table;
-mod toml_text;
-mod url;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
-use crate::args::{Cli, Color, Command};
+use crate::args::{Cli, Command};
 use crate::client::Client;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::output::Output;
+use crate::input::connection;
+use crate::output::{Color, Output};
 
-/// The server allocates on every check that a protocol asks it to: the system allocator is the slower one there.
+/// Checks over HTTP allocate, and mimalloc is faster than the system allocator there.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    if secret::has_stray_key(std::env::args_os().skip(1)) {
+    // Before clap parses: its error messages repeat the arguments.
+    if secret::contains_misplaced_key(std::env::args_os().skip(1)) {
         let json = std::env::args_os().any(|argument| argument == "--json");
-        let failure = Failure::Arguments(format!("an argument {}", secret::WHOLE));
-        return Output::new(json, Color::Auto).failure(&failure).into();
+        let error = CliError::Arguments(format!("an argument {}", secret::FULL_KEY));
+        return error.report(&Output::new(json, Color::Auto)).into();
     }
     let Cli { global, command } = Cli::parse();
     let output = Output::new(global.json, global.color);
-    let client = || {
-        let client = connection::client(&global)?;
+    let connect = || {
+        let client = connection::connect(&global.connection)?;
         if let Some(warning) = client.warning() {
             output.warning(&warning);
         }
         Ok(client)
     };
-    let exit = run(&command, &output, client).unwrap_or_else(|failure| output.failure(&failure));
+    let exit = run(&command, &output, connect).unwrap_or_else(|error| error.report(&output));
     exit.into()
 }
 
-/// Commands that talk to a server ask for the client, so that a wrong URL troubles no other command.
+/// Runs a command. Only commands that need a server call `connect`, so offline commands work with an invalid URL.
 fn run(
     command: &Command,
     output: &Output,
-    client: impl FnOnce() -> Result<Client, Failure>,
-) -> Result<Exit, Failure> {
+    connect: impl FnOnce() -> Result<Client, CliError>,
+) -> Result<Exit, CliError> {
     match command {
         Command::Serve(serve) => commands::serve::run(serve, output),
         Command::Migrate(migrate) => commands::migrate::run(migrate, output),
-        Command::Check(facts) => commands::check::run(facts, &client()?, output),
-        Command::Status(place) => commands::status::run(place, &client()?, output),
-        Command::Reset(place) => commands::reset::run(place, &client()?, output),
-        Command::Explain(facts) => commands::explain::run(facts, &client()?, output),
-        Command::Inspect(inspect) => commands::inspect::run(inspect, &client()?, output),
-        Command::Rules(rules) => commands::rules::run(rules, output, client),
-        Command::Tiers(tiers) => commands::tiers::run(tiers, &client()?, output),
-        Command::Quotas(quotas) => commands::quotas::run(quotas, &client()?, output),
-        Command::Users(users) => commands::users::run(users, &client()?, output),
-        Command::Keys(keys) => commands::keys::run(keys, &client()?, output),
-        Command::Audit(audit) => commands::audit::run(audit, &client()?, output),
+        Command::Check(request) => commands::check::run(request, &connect()?, output),
+        Command::Status(request) => commands::status::run(request, &connect()?, output),
+        Command::Reset(reset) => commands::reset::run(reset, &connect()?, output),
+        Command::Explain(request) => commands::explain::run(request, &connect()?, output),
+        Command::Inspect(inspect) => commands::inspect::run(inspect, &connect()?, output),
+        Command::Rules(rules) => commands::rules::run(rules, output, connect),
+        Command::Tiers(tiers) => commands::tiers::run(tiers, &connect()?, output),
+        Command::Quotas(quotas) => commands::quotas::run(quotas, &connect()?, output),
+        Command::Users(users) => commands::users::run(users, &connect()?, output),
+        Command::Keys(keys) => commands::keys::run(keys, &connect()?, output),
+        Command::Audit(audit) => commands::audit::run(audit, &connect()?, output),
         Command::Config(config) => commands::config::run(config, output),
-        Command::Completions(completions) => commands::completions::run(completions, output),
-        Command::Man(man) => commands::man::run(man, output),
+        Command::Completions(completions) => commands::completions::run(completions, Cli::command(), output),
+        Command::Man(man) => commands::man::run(man, Cli::command(), output),
     }
 }

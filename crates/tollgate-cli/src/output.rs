@@ -1,39 +1,46 @@
-//! Everything the command prints leaves through here.
+//! Everything that a command prints.
 //!
-//! Whoever reads us may stop at any time (`tollgate rules list f | head -1`): a closed pipe means that enough was
-//! read, which is no error. Texts may come from clients or from a server, so what could steer a terminal is escaped
-//! before it is printed.
+//! A closed pipe (`tollgate rules list f | head -1`) is not an error. Text may come from clients or from a server, so
+//! characters that control a terminal are escaped before they are printed.
+
+pub(crate) mod changes;
+pub(crate) mod decision;
+pub(crate) mod format;
+pub(crate) mod record;
+pub(crate) mod table;
+pub(crate) mod toml;
 
 use std::io::{self, IsTerminal, Write};
 
+use clap::ValueEnum;
 use serde::Serialize;
 
-use crate::args::Color;
-use crate::exit::Exit;
-use crate::failure::Failure;
+/// When to use colors. The variants have no doc comments, because clap would print each on its own line.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    Auto,
+    Always,
+    Never,
+}
 
-/// How a piece of text is meant.
+/// The meaning of a piece of text, which decides its color.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// As the rest.
     Plain,
-    /// Admitted, passed.
+    /// Admitted, passed, created.
     Good,
-    /// Refused, failed.
+    /// Refused, failed, deleted.
     Bad,
-    /// Worth a look.
     Warning,
-    /// A heading.
     Heading,
-    /// Less important.
     Faint,
 }
 
-/// Where and how to print.
+/// Prints results to standard output, and messages to standard error.
 pub(crate) struct Output {
     json: bool,
-    colors: bool,
-    colors_on_error: bool,
+    stdout_colors: bool,
+    stderr_colors: bool,
 }
 
 impl Output {
@@ -46,72 +53,77 @@ impl Output {
         };
         Output {
             json,
-            colors: colors(io::stdout().is_terminal()),
-            colors_on_error: colors(io::stderr().is_terminal()),
+            stdout_colors: colors(io::stdout().is_terminal()),
+            stderr_colors: colors(io::stderr().is_terminal()),
         }
     }
 
-    /// Whether JSON is wanted in place of text.
+    /// Whether `--json` was given.
     pub(crate) fn json(&self) -> bool {
         self.json
     }
 
-    /// Prints a text as it is.
-    pub(crate) fn text(&self, text: &str) -> Result<(), Failure> {
+    /// Prints text unchanged.
+    pub(crate) fn text(&self, text: &str) -> io::Result<()> {
         self.bytes(text.as_bytes())
     }
 
+    /// Prints a response body unchanged, on a line of its own.
+    pub(crate) fn body(&self, text: &str) -> io::Result<()> {
+        self.text(&format!("{}\n", text.trim_end()))
+    }
+
     /// Prints a value as JSON.
-    pub(crate) fn value(&self, value: &impl Serialize) -> Result<(), Failure> {
-        let mut text = serde_json::to_string_pretty(value).map_err(|error| Failure::Write(error.into()))?;
+    pub(crate) fn value(&self, value: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_string_pretty(value)?;
         text.push('\n');
         self.text(&text)
     }
 
-    /// Prints bytes as they are. A reader that has gone is no error.
-    #[allow(clippy::unused_self, reason = "an output is what entitles a command to print")]
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
-        let mut stdout = io::stdout().lock();
-        match stdout.write_all(bytes).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::Write(error)),
-            _ => Ok(()),
+    /// Prints bytes unchanged. A closed pipe is not an error.
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        match self.write(bytes) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+            result => result,
         }
     }
 
-    /// Prints what is told once and never again: a reader that has gone is an error here.
-    #[allow(clippy::unused_self, reason = "an output is what entitles a command to print")]
-    pub(crate) fn once(&self, text: &str) -> io::Result<()> {
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
+    /// Prints a secret that cannot be shown again. Here a closed pipe is an error.
+    pub(crate) fn secret(&self, text: &str) -> io::Result<()> {
+        self.write(text.as_bytes())
     }
 
-    /// Says something beside the answer, on the error stream.
+    #[allow(clippy::unused_self, reason = "only the holder of an output may print")]
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(bytes).and_then(|()| stdout.flush())
+    }
+
+    /// Prints a note to standard error.
     pub(crate) fn note(&self, text: &str) {
         let mut stderr = io::stderr().lock();
-        let _ = writeln!(stderr, "{}", paint(self.colors_on_error, Style::Faint, &escape_lines(text)));
+        let _ = writeln!(stderr, "{}", paint(self.stderr_colors, Style::Faint, &escape_lines(text)));
     }
 
-    /// Says what somebody should think about, on the error stream.
+    /// Prints a warning to standard error.
     pub(crate) fn warning(&self, text: &str) {
-        let label = paint(self.colors_on_error, Style::Warning, "warning:");
+        self.message(Style::Warning, "warning:", text);
+    }
+
+    /// Prints an error to standard error.
+    pub(crate) fn error(&self, text: &str) {
+        self.message(Style::Bad, "error:", text);
+    }
+
+    /// A failed write to standard error is ignored: the exit code still reports the outcome.
+    fn message(&self, style: Style, label: &str, text: &str) {
+        let label = paint(self.stderr_colors, style, label);
         let _ = writeln!(io::stderr().lock(), "{label} {}", escape_lines(text));
     }
 
-    /// Says what went wrong: in words for people, and where JSON is wanted also as JSON for the program that reads.
-    pub(crate) fn failure(&self, failure: &Failure) -> Exit {
-        let label = paint(self.colors_on_error, Style::Bad, "error:");
-        let mut stderr = io::stderr().lock();
-        // With nobody left to read the complaint, the exit code still tells.
-        let _ = writeln!(stderr, "{label} {}", escape_lines(&failure.to_string()));
-        if self.json {
-            let _ = self.text(&failure.to_json());
-        }
-        Exit::Error
-    }
-
-    /// The text in the colours of its style, if colours are wanted.
+    /// The text in the color of its style, if standard output has colors.
     pub(crate) fn paint(&self, style: Style, text: &str) -> String {
-        paint(self.colors, style, text)
+        paint(self.stdout_colors, style, text)
     }
 }
 
@@ -127,16 +139,16 @@ fn paint(colors: bool, style: Style, text: &str) -> String {
     if colors && !text.is_empty() { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
 }
 
-/// Whether a terminal would act upon it.
-pub(crate) fn steers(c: char) -> bool {
+/// Whether a terminal would interpret the character instead of showing it.
+pub(crate) fn is_unprintable(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The text with everything escaped that a terminal would act upon.
+/// The text with unprintable characters escaped.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
-        if steers(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
+        if is_unprintable(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
     }
     escaped
 }
@@ -150,12 +162,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_steers_a_terminal_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         assert_eq!(escape("a\x1b[31mb\r\n\u{202e}é"), "a\\u{1b}[31mb\\r\\n\\u{202e}é");
     }
 
     #[test]
-    fn without_colours_a_painted_text_is_the_text() {
+    fn text_without_colors_is_unchanged() {
         assert_eq!(paint(false, Style::Bad, "refused"), "refused");
         assert_eq!(paint(true, Style::Bad, "refused"), "\x1b[31mrefused\x1b[0m");
     }

@@ -1,14 +1,14 @@
-//! Texts that are used and never shown, and keys that got where they would be.
+//! Secrets that are never printed, and detection of API keys in the wrong place.
 
 use std::ffi::OsString;
 use std::fmt;
 
-/// A secret. It prints as `***` by type, not by care.
+/// A secret; its `Debug` form is `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// The text, for the one place that sends it.
+    /// The plain text, for the code that sends it.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -26,46 +26,44 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Said of a whole key where its id is asked for.
-pub(crate) const WHOLE: &str = "is a whole key: give only its id, which stands between tg_ and the second _, and keep the rest to yourself";
+/// The end of the error for a full key where only its id is expected.
+pub(crate) const FULL_KEY: &str =
+    "is a full API key: pass only its id, the part between tg_ and the second _, and keep the rest secret";
 
 /// Flags whose value is a key.
-const FLAGS_OF_KEYS: [&str; 2] = ["--key", "--api-key"];
-/// The id of a client's key.
-const ID_CHARACTERS: usize = 16;
-/// A secret, and so much of one behind an id that it is hardly anything else.
-const SECRET_CHARACTERS: usize = 43;
-const SECRET_CHARACTERS_MIN: usize = 16;
+const KEY_FLAGS: [&str; 2] = ["--key", "--api-key"];
+const ID_LEN: usize = 16;
+const SECRET_LEN: usize = 43;
+/// A truncated secret of this length after a valid id is still taken for a key.
+const SECRET_LEN_MIN: usize = 16;
 
-/// Whether a text that ought to be an id is a whole key, or a part of one that is more than its id.
-pub(crate) fn is_whole_key(text: &str) -> bool {
+/// Whether a text that should be a key id contains more of the key.
+pub(crate) fn is_full_key(text: &str) -> bool {
     text.strip_prefix("tg_").is_some_and(|rest| rest.contains('_'))
 }
 
-/// Whether a whole key stands among the arguments where none belongs.
+/// Whether a full key stands in an argument that does not take one.
 ///
-/// Looked for before anything is made of them: what an argument is used for ends in URLs, which servers and proxies write into
-/// their logs, and what cannot be used is repeated by the message that says so.
-pub(crate) fn has_stray_key(args: impl IntoIterator<Item = OsString>) -> bool {
-    let mut is_key = false;
+/// Checked before the arguments are parsed: they end up in error messages, and in URLs that servers and proxies log.
+pub(crate) fn contains_misplaced_key(args: impl IntoIterator<Item = OsString>) -> bool {
+    let mut follows_key_flag = false;
     args.into_iter().any(|argument| {
         let text = argument.to_string_lossy();
-        let belongs = std::mem::replace(&mut is_key, FLAGS_OF_KEYS.contains(&&*text));
+        let is_flag_value = std::mem::replace(&mut follows_key_flag, KEY_FLAGS.contains(&&*text));
         let flag = text.split_once('=').map(|(flag, _)| flag);
-        !belongs && !flag.is_some_and(|flag| FLAGS_OF_KEYS.contains(&flag)) && holds_key(&text)
+        !is_flag_value && !flag.is_some_and(|flag| KEY_FLAGS.contains(&flag)) && contains_key(&text)
     })
 }
 
-/// Whether a whole key is anywhere in a text: of a client, `tg_<id>_<secret>`, or the administrator's.
-fn holds_key(text: &str) -> bool {
+/// Whether a client's key, `tg_<id>_<secret>`, or an admin key is anywhere in a text.
+fn contains_key(text: &str) -> bool {
     text.match_indices("tg_").any(|(at, prefix)| {
         let Some((id, secret)) = text[at + prefix.len()..].split_once('_') else { return false };
-        let of_secret = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        let is_id =
-            id.len() == ID_CHARACTERS && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'));
-        let characters = secret.bytes().take_while(of_secret).count();
-        // Files and users may be called something that begins alike.
-        is_id && characters >= SECRET_CHARACTERS_MIN || id == "admin" && characters >= SECRET_CHARACTERS
+        let is_secret_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let is_id = id.len() == ID_LEN && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'));
+        let len = secret.bytes().take_while(is_secret_byte).count();
+        // File and user names may start with tg_ too.
+        is_id && len >= SECRET_LEN_MIN || id == "admin" && len >= SECRET_LEN
     })
 }
 
@@ -74,21 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn t29_a_key_is_found_wherever_it_stands_and_belongs_to_its_flags_alone() {
+    fn keys_are_accepted_only_in_key_flags() {
         let key = "tg_4kq2mz7ehv3xw5ta_hunter2hunter2hunter2hunter2hunter2hunter2h";
-        let stray = |args: &[&str]| has_stray_key(args.iter().map(OsString::from));
+        let misplaced = |args: &[&str]| contains_misplaced_key(args.iter().map(OsString::from));
         for args in [&["keys", "show", key][..], &["inspect", &format!("api_key:{key}")]] {
-            assert!(stray(args), "{args:?}");
+            assert!(misplaced(args), "{args:?}");
         }
-        assert!(stray(&[&format!("--user={key}")]) && stray(&["--key", "a", key]));
-        assert!(stray(&[&key.replace("4kq2mz7ehv3xw5ta", "admin")]));
-        assert!(!stray(&["--key", key, "--api-key", key, &format!("--key={key}")]));
-        assert!(!stray(&[
+        assert!(misplaced(&[&format!("--user={key}")]) && misplaced(&["--key", "a", key]));
+        assert!(misplaced(&[&key.replace("4kq2mz7ehv3xw5ta", "admin")]));
+        assert!(!misplaced(&["--key", key, "--api-key", key, &format!("--key={key}")]));
+        assert!(!misplaced(&[
             "tg_4kq2mz7ehv3xw5ta",
             "tg_admin_rules-of-production.toml",
             "user:tg_team_bob",
             "tg__"
         ]));
-        assert!(!stray(&["tg_rules_production-eu-west-1.toml"]));
+        assert!(!misplaced(&["tg_rules_production-eu-west-1.toml"]));
     }
 }

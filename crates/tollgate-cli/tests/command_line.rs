@@ -1,11 +1,11 @@
 //! Flags, help, completions, manual pages and pipes.
 
-mod common;
+mod support;
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use common::{Files, run, tollgate};
+use support::{Files, run, tollgate};
 
 const COMMANDS: [&[&str]; 14] = [
     &["serve"],
@@ -25,22 +25,18 @@ const COMMANDS: [&[&str]; 14] = [
 ];
 
 #[test]
-fn the_help_of_every_command_has_examples() {
+fn help_of_every_command_has_examples() {
     for command in COMMANDS.iter().chain([&&[][..]]) {
         let ran = run(&[command, &["--help"][..]].concat());
         assert_eq!(ran.code, 0);
         assert!(ran.stdout.contains("Examples:\n"), "{command:?}: {}", ran.stdout);
         let example = [&["tollgate"], *command].concat().join(" ");
-        assert!(
-            ran.stdout.matches(&example).count() > 1,
-            "{command:?} shows no use of itself: {}",
-            ran.stdout
-        );
+        assert!(ran.stdout.matches(&example).count() > 1, "{command:?} has no example: {}", ran.stdout);
     }
 }
 
 #[test]
-fn arguments_that_make_no_sense_exit_with_2() {
+fn invalid_arguments_exit_with_2() {
     for args in [
         &[][..],
         &["fly"],
@@ -60,7 +56,7 @@ fn arguments_that_make_no_sense_exit_with_2() {
 }
 
 #[test]
-fn completions_name_the_commands_of_every_shell() {
+fn completions_exist_for_every_shell() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = run(&["completions", shell]);
         assert_eq!(ran.code, 0);
@@ -69,7 +65,7 @@ fn completions_name_the_commands_of_every_shell() {
 }
 
 #[test]
-fn the_manual_names_every_command() {
+fn manual_lists_every_command() {
     let ran = run(&["man"]);
     assert_eq!(ran.code, 0);
     for command in COMMANDS.iter().filter(|command| command.len() == 1) {
@@ -78,7 +74,7 @@ fn the_manual_names_every_command() {
 }
 
 #[test]
-fn every_command_has_a_manual_page_of_its_own() {
+fn every_command_has_a_manual_page() {
     let files = Files::new(&[]);
     assert_eq!(run(&["man", "--out", &files.path("man1")]).code, 0);
     for command in COMMANDS {
@@ -89,13 +85,13 @@ fn every_command_has_a_manual_page_of_its_own() {
 }
 
 #[test]
-fn a_reader_that_has_read_enough_is_no_error() {
+fn closed_pipe_is_not_an_error() {
     let rule = |n: u32| {
         format!(
             "[[rules]]\nname = \"r{n}\"\nlayer = \"one\"\nper = [\"user\"]\nlimits = [{{ requests = 1, window = 1 }}]\n"
         )
     };
-    // Longer than a pipe holds, so that the reader is gone while we still write.
+    // Larger than a pipe buffer, so that the pipe closes during a write.
     let text: String = (0..5_000).map(rule).collect();
     let files = Files::new(&[("rules.toml", &text)]);
     for command in [vec!["rules", "list"], vec!["rules", "list", "--json"]] {
@@ -115,7 +111,7 @@ fn a_reader_that_has_read_enough_is_no_error() {
 }
 
 #[test]
-fn colours_are_for_terminals_unless_asked_for() {
+fn colors_need_a_terminal_or_a_flag() {
     let files = Files::new(&[("rules.toml", "default_limit = 5\n")]);
     let list = |color: &str| run(&["rules", "list", &files.path("rules.toml"), "--color", color]).stdout;
     assert!(!list("auto").contains('\x1b'));
@@ -124,7 +120,7 @@ fn colours_are_for_terminals_unless_asked_for() {
 }
 
 #[test]
-fn an_address_to_listen_on_is_explained_by_example() {
+fn invalid_listen_address_is_explained() {
     for command in [&["serve"][..], &["config", "show"]] {
         let ran = run(&[command, &["--listen", "localhost:8080"]].concat());
         assert_eq!(ran.code, 2);
@@ -133,14 +129,14 @@ fn an_address_to_listen_on_is_explained_by_example() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_named() {
+fn unwritable_directory_is_reported() {
     let ran = run(&["man", "--out", "/proc/x"]);
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.starts_with("error: cannot write /proc/x: "), "{}", ran.stderr);
 }
 
 #[test]
-fn the_settings_are_shown_as_an_object_with_the_flags_of_serve() {
+fn config_show_prints_json_with_flags_applied() {
     let file = format!(
         "default_limit = 7\n[server]\nlisten = \"127.0.0.1:1\"\n[[auth.callers]]\nname = \"a\"\n\
          key_sha256 = \"{}\"\nscopes = [\"read\"]\n",

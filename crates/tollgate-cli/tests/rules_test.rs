@@ -1,8 +1,8 @@
-//! `rules test`: rules tried on example requests.
+//! `rules test`: rules tested against sample requests.
 
-mod common;
+mod support;
 
-use common::{Files, Ran, run};
+use support::{CommandOutput, Files, run};
 
 const RULES: &str = r#"
 [server]
@@ -38,15 +38,15 @@ per = ["user"]
 limits = [{ requests = 2, window = "1m" }]
 "#;
 
-fn test(tests: &str, more: &[&str]) -> (Ran, String) {
+fn test(tests: &str, more: &[&str]) -> (CommandOutput, String) {
     let files = Files::new(&[("rules.toml", RULES), ("tests.toml", tests)]);
     let path = files.path("tests.toml");
     (run(&[&["rules", "test", &files.path("rules.toml"), &path], more].concat()), path)
 }
 
-/// The example of the page about rules holds for the rule of the same page.
+/// The test example in docs/rules.md passes with the rule in docs/rules.md.
 #[test]
-fn the_example_of_the_documentation_passes() {
+fn documentation_example_passes() {
     let page = include_str!("../../../docs/rules.md");
     let block = |beginning: &str| {
         let (_, rest) = page.split_once(&format!("```toml\n{beginning}\n")).unwrap();
@@ -116,7 +116,7 @@ expect = { allowed = true }
 "#;
 
 #[test]
-fn tests_that_pass_exit_with_0() {
+fn passing_tests_exit_with_0() {
     let (ran, _) = test(PASSING, &[]);
     assert_eq!((ran.code, &*ran.stderr), (0, ""), "{}", ran.stdout);
     assert!(ran.stdout.starts_with("ok    free users get two a minute (16 requests)\n"), "{}", ran.stdout);
@@ -144,7 +144,7 @@ expect = { allowed = true }
 "#;
 
 #[test]
-fn every_mismatch_is_told_with_test_step_and_line_and_exits_with_1() {
+fn mismatches_show_step_and_line_and_exit_with_1() {
     let (ran, path) = test(FAILING, &[]);
     let expected = format!(
         "FAIL  three are too many (4 requests)
@@ -160,7 +160,7 @@ failed: 2 tests, 1 passed, 1 failed
 }
 
 #[test]
-fn mismatches_are_told_as_json_too() {
+fn mismatches_are_reported_as_json() {
     let (ran, _) = test(FAILING, &["--json"]);
     assert_eq!(ran.code, 1);
     let test = &ran.json()["tests"][0];
@@ -174,7 +174,7 @@ fn mismatches_are_told_as_json_too() {
 }
 
 #[test]
-fn mistakes_in_a_test_file_are_told_all_at_once() {
+fn test_file_errors_are_reported_all_at_once() {
     let mistaken = r#"[[tests]]
 name = 3
 request = { usr = "a", endpoint = "/a/%zz", ip = "here", descriptors = { plan = 1 } }
@@ -201,15 +201,15 @@ expect = { allowed = true }
         "3: tests[0].request.ip: \"here\" is not an address",
         "3: tests[0].request.descriptors: plan: must be a string, not an integer",
         "3: tests[0].request.usr: unknown key (did you mean user?)",
-        "4: tests[0].steps[0].expect: is missing: { allowed = true }",
+        "4: tests[0].steps[0].expect: is required, for example { allowed = true }",
         "5: tests[0].steps[0].repeat: must be between 1 and 1000000",
         "7: tests[0].steps[1].after: \"soon\" is not a length of time such as \"90s\", \"5m\", \"1h30m\" or \"7d\"",
-        "8: tests[0].steps[1].expect.allowed: is missing: expect something",
+        "8: tests[0].steps[1].expect.allowed: is required, or another expectation",
         "10: tests[0].steps[2].expect.allowed: must be true or false, not a string",
         "10: tests[0].steps[2].expect.decision: \"maybe\" is not one of admitted, refused, blocked",
         "10: tests[0].steps[2].expect.retry_after: must be a number of seconds or \"never\"",
-        "13: tests[1].start: must be an instant as a string, \"2026-03-29T00:30:00Z\"",
-        "17: tests[2].request: has no endpoint",
+        "13: tests[1].start: must be a time as a string, such as \"2026-03-29T00:30:00Z\"",
+        "17: tests[2].request: requires an endpoint",
     ];
     let mut lines: Vec<String> = ran.stderr.lines().skip(1).map(str::to_owned).collect();
     let mut expected: Vec<String> = expected.iter().map(|line| format!("{path}:{line}")).collect();
@@ -222,18 +222,18 @@ expect = { allowed = true }
 }
 
 #[test]
-fn a_file_without_tests_is_a_mistake() {
+fn file_without_tests_is_an_error() {
     for tests in ["", "tests = []\n"] {
         let (ran, _) = test(tests, &[]);
         assert_eq!(ran.code, 2);
-        assert!(ran.stderr.contains("tests: there are none: begin one with [[tests]]"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("tests: is empty: start a test with [[tests]]"), "{}", ran.stderr);
     }
     let (ran, _) = test("[[tests]]\nname = \"a\"\nrequest = { endpoint = \"/\" }\nsteps = []\n", &[]);
     assert_eq!(ran.code, 2, "{}", ran.stdout);
 }
 
 #[test]
-fn mistakes_in_the_rules_are_told_before_any_test_runs() {
+fn rule_errors_are_reported_before_tests_run() {
     let files = Files::new(&[("rules.toml", "default_limit = -1\n"), ("tests.toml", PASSING)]);
     let ran = run(&["rules", "test", &files.path("rules.toml"), &files.path("tests.toml")]);
     assert_eq!((ran.code, &*ran.stdout), (2, ""));
@@ -241,7 +241,7 @@ fn mistakes_in_the_rules_are_told_before_any_test_runs() {
 }
 
 #[test]
-fn the_example_of_the_help_passes() {
+fn help_example_passes() {
     let help = run(&["rules", "test", "--help"]).stdout;
     let example = help.split("A test file:\n").nth(1).unwrap().split("\nA test has").next().unwrap();
     let (ran, _) = test(example, &[]);
@@ -249,7 +249,7 @@ fn the_example_of_the_help_passes() {
 }
 
 #[test]
-fn addresses_are_counted_as_the_service_would_count_them() {
+fn addresses_are_grouped_as_in_the_service() {
     let rules = "[[rules]]\nname = \"a\"\nper = [\"ip\"]\nlimits = [{ requests = 1, window = \"1m\" }]\n";
     let tests = r#"
 [[tests]]
@@ -268,7 +268,7 @@ expect = { allowed = false }
 }
 
 #[test]
-fn t11_t14_t15_spellings_are_read_as_the_service_would_read_them() {
+fn identifiers_are_normalized_as_in_the_service() {
     let rules =
         "[[rules]]\nname = \"a\"\nper = [\"user\", \"endpoint\", \"method\"]\nrequests_per_hour = 1\n";
     let tests = r#"
@@ -297,11 +297,12 @@ expect = { allowed = true }
     let test = |rules: &str| run(&["rules", "test", &files.path(rules), &files.path("tests.toml")]);
     assert_eq!((test("exact.toml").code, test("folding.toml").code), (1, 0));
     let refused = test("wrong.toml");
-    let told = format!("{}:2: identity.normalize.user_id: \"lower\" is not one of", files.path("wrong.toml"));
-    assert!(refused.code == 2 && refused.stderr.contains(&told), "{}", refused.stderr);
+    let shown =
+        format!("{}:2: identity.normalize.user_id: \"lower\" is not one of", files.path("wrong.toml"));
+    assert!(refused.code == 2 && refused.stderr.contains(&shown), "{}", refused.stderr);
     let linted = run(&["rules", "lint", &files.path("wrong.toml")]);
     assert!(
-        linted.code != 0 && format!("{}{}", linted.stdout, linted.stderr).contains(&told),
+        linted.code != 0 && format!("{}{}", linted.stdout, linted.stderr).contains(&shown),
         "{}",
         linted.stderr
     );

@@ -7,45 +7,30 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::Semaphore;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
-use tollgate::record::{Record, RecordSink};
 use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
 
-use crate::auth::api_keys::{KeyRing, KeySecret};
+use crate::api::batch_check::BodyBudget;
+use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
 use crate::auth::throttle::AuthThrottle;
-use crate::auth::{AuthParts, Authenticator};
-use crate::check::idempotency::Idempotency;
+use crate::auth::{AuthParts, Authenticator, Caller};
+use crate::check::batch::BatchQueue;
+use crate::check::idempotency::IdempotencyStore;
+use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
 use crate::config::sync::{ConfigSync, FileRules};
-use crate::counters::{Counters, StoreState};
+use crate::counters::{Counters, ServiceLimiter, StoreState};
+use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
+use crate::records::Records;
 use crate::records::metrics::Metrics;
 use crate::records::traffic_sample::TrafficSample;
 use crate::records::usage::Usage;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
-
-/// The limiter of this service.
-pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
-
-/// Where decisions are written down.
-pub(crate) struct Records {
-    pub(crate) metrics: Metrics,
-    pub(crate) usage: Usage,
-    pub(crate) traffic_sample: TrafficSample,
-}
-
-impl RecordSink for Records {
-    fn offer(&self, record: &Record<'_>) {
-        self.metrics.offer(record);
-        self.usage.offer(record);
-        self.traffic_sample.offer(record);
-    }
-}
 
 /// The secrets of a service.
 pub(crate) struct Secrets<'a> {
@@ -69,13 +54,11 @@ pub(crate) struct App {
     persistence_status: PersistenceStatus,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
-    pub(crate) idempotency: Idempotency,
-    /// Places for batches that are worked on.
-    pub(crate) batches: Arc<Semaphore>,
-    /// BodyBudget for the bodies of those, and of others that wait.
-    pub(crate) batch_room: crate::api::batch_check::BodyBudget,
-    pub(crate) request_ids: RequestIds,
-    pub(crate) body_timeout: Duration,
+    idempotency: IdempotencyStore,
+    batches: BatchQueue,
+    batch_bodies: BodyBudget,
+    request_ids: RequestIds,
+    body_timeout: Duration,
     listen: SocketAddr,
 }
 
@@ -83,13 +66,19 @@ pub(crate) struct App {
 pub(crate) struct Reloadable {
     pub(crate) authenticator: Authenticator,
     pub(crate) profiles: Vec<HeaderProfile>,
+    pub(crate) overrides: OverridePolicy,
     /// What callers may ask; nothing if that is not limited.
     pub(crate) callers: Option<CallerLimiter>,
 }
 
 impl Reloadable {
-    fn new(settings: &Settings, admin_key: &str, before: Option<&Reloadable>) -> Self {
+    /// `listen` is the address in use: changing it needs a restart.
+    fn new(settings: &Settings, listen: SocketAddr, admin_key: &str, before: Option<&Reloadable>) -> Self {
         Reloadable {
+            overrides: OverridePolicy {
+                is_open: settings.auth.open_checks && listen.ip().is_loopback(),
+                requests_max: settings.auth.override_max,
+            },
             authenticator: Authenticator::new(&settings.auth, admin_key),
             profiles: settings.server.headers.clone(),
             callers: CallerLimiter::new(settings, before.and_then(|before| before.callers.as_ref())),
@@ -108,18 +97,11 @@ impl App {
         connections: Arc<ConnectionStats>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let batch_places = crate::api::batch_check::concurrent_batches(&counters);
-        let live = Reloadable::new(&settings, admin_key, None);
-        let records = Records {
-            metrics: Metrics::new(&settings.rules),
-            usage: Usage::default(),
-            traffic_sample: TrafficSample::default(),
-        };
+        let live = Reloadable::new(&settings, settings.listen, admin_key, None);
+        let records = Records::new(&settings.rules);
         Arc::new(App {
             config_sync: ConfigSync::new(&settings, key_secret),
             auth_throttle: AuthThrottle::default(),
-            limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_fallback_bounds(settings.counters.bounds()),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
@@ -128,13 +110,24 @@ impl App {
             persistence_status: PersistenceStatus::default(),
             connections,
             admin_key: admin_key.into(),
-            idempotency: Idempotency::default(),
-            batches: Arc::new(Semaphore::new(batch_places)),
-            batch_room: crate::api::batch_check::BodyBudget::default(),
+            idempotency: IdempotencyStore::new(counters.redis().cloned()),
+            batches: BatchQueue::new(&counters),
+            batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
+            limiter: Limiter::with_records(settings.rules, counters, records, seed)
+                .with_fallback_bounds(settings.counters.bounds()),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
         })
+    }
+
+    /// A service with counters in memory and these settings.
+    #[cfg(test)]
+    pub(crate) fn for_tests(settings: &str) -> Arc<Self> {
+        let counters = Counters::Memory(MemoryCounters::default());
+        let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
+        let settings = Settings::from_toml(settings).unwrap();
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
     /// The limiter.
@@ -198,16 +191,37 @@ impl App {
         }
     }
 
-    /// The keys as of now, if this text may be one of them.
-    pub(crate) fn key_ring(&self, text: Option<&str>, now: Timestamp) -> KeyRing<'_> {
-        let is_ours = text.and_then(crate::auth::api_keys::id_of).is_some() && self.config_sync.has_keys();
-        KeyRing::new(is_ours.then(|| (self.limiter.rules(), self.config_sync.secret())), now)
+    /// Decides the checks of one caller with the rules in force now.
+    pub(crate) fn checker<'a>(&'a self, caller: &'a Caller, overrides: OverridePolicy) -> Checker<'a> {
+        Checker {
+            snapshot: self.limiter.snapshot(),
+            metrics: self.metrics(),
+            key_secret: self.config_sync.has_keys().then(|| self.config_sync.secret()),
+            caller,
+            overrides,
+            now: self.now(),
+        }
     }
 
-    /// The same for who administers: there a key may be named by its id.
-    pub(crate) fn key_ring_by_id(&self, now: Timestamp) -> KeyRing<'_> {
-        let held = self.config_sync.has_keys().then(|| (self.limiter.rules(), self.config_sync.secret()));
-        KeyRing::new(held, now).by_id_too()
+    pub(crate) fn idempotency(&self) -> &IdempotencyStore {
+        &self.idempotency
+    }
+
+    pub(crate) fn batches(&self) -> &BatchQueue {
+        &self.batches
+    }
+
+    pub(crate) fn batch_bodies(&self) -> &BodyBudget {
+        &self.batch_bodies
+    }
+
+    pub(crate) fn request_ids(&self) -> &RequestIds {
+        &self.request_ids
+    }
+
+    /// How long a request body may take to arrive.
+    pub(crate) fn body_timeout(&self) -> Duration {
+        self.body_timeout
     }
 
     /// The traffic of the last minutes.
@@ -234,7 +248,7 @@ impl App {
     /// When the rules do not go together with those of the database; nothing has changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.config_sync.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
-        let live = Reloadable::new(settings, &self.admin_key, Some(&self.live()));
+        let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
             callers.extend_retention(before);
@@ -261,16 +275,6 @@ impl App {
     /// No new work from here on: readiness says so.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits for the batches that go on without their callers, and no longer than this: who has all of their places knows that none
-    /// is left.
-    pub(crate) async fn finish_batches(&self, patience: Duration) {
-        let places =
-            u32::try_from(crate::api::batch_check::concurrent_batches(self.counters())).unwrap_or(u32::MAX);
-        if tokio::time::timeout(patience, self.batches.acquire_many(places)).await.is_err() {
-            tracing::warn!("ending in the middle of batches that did not finish in time");
-        }
     }
 
     pub(crate) fn is_draining(&self) -> bool {
@@ -300,34 +304,8 @@ impl App {
         &self.connections
     }
 
-    /// Whether checks may bring their own numbers without a key: they are open to everyone on a loopback address.
-    pub(crate) fn open_on_loopback(&self) -> bool {
-        self.listen.ip().is_loopback() && self.live().authenticator.open_checks()
-    }
-
     /// Everything that is measured, as of now.
     pub(crate) fn metrics_text(&self) -> String {
         self.metrics().text(self)
-    }
-}
-
-/// Makes an identifier for each request that brings none. It starts anywhere, and from a seed of its own: ids are
-/// shown to everyone, the seed of the counters to no one.
-pub(crate) struct RequestIds {
-    base: u64,
-    next: AtomicU64,
-}
-
-impl RequestIds {
-    fn new(seed: Seed) -> Self {
-        let base = seed.0.iter().fold(0u64, |base, byte| base.rotate_left(8) ^ u64::from(*byte));
-        RequestIds { base, next: AtomicU64::new(0) }
-    }
-
-    /// Unique in this process, and unlike those of the one before.
-    pub(crate) fn make(&self) -> u64 {
-        // An odd multiplier permutes all numbers: consecutive requests look nothing alike.
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.base.wrapping_add(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }

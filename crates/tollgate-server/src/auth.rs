@@ -7,4 +7,4 @@ pub(crate) mod caller_limits;
 pub(crate) mod scope;
 pub(crate) mod throttle;
 
-pub(crate) use self::authenticator::{Access, AuthParts, Authenticator, Caller, forbidden};
+pub(crate) use self::authenticator::{Access, AuthParts, Authenticator, Caller};

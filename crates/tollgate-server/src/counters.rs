@@ -5,8 +5,13 @@ use std::num::NonZeroU32;
 use tollgate::counters::{
     Charges, CounterAdmin, CounterStore, PenalizedClient, RetentionExtension, StoreError, Verdicts,
 };
-use tollgate::{MemoryCounters, Timestamp};
+use tollgate::{Limiter, MemoryCounters, Timestamp};
 use tollgate_stores::redis::{RedisCounters, ServerStats};
+
+use crate::records::Records;
+
+/// The limiter of this service.
+pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
 
 /// Where this service counts.
 pub(crate) enum Counters {

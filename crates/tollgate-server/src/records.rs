@@ -3,3 +3,35 @@
 pub(crate) mod metrics;
 pub(crate) mod traffic_sample;
 pub(crate) mod usage;
+
+use tollgate::RuleSet;
+use tollgate::record::{Record, RecordSink};
+
+use self::metrics::Metrics;
+use self::traffic_sample::TrafficSample;
+use self::usage::Usage;
+
+/// Everything that records decisions.
+pub(crate) struct Records {
+    pub(crate) metrics: Metrics,
+    pub(crate) usage: Usage,
+    pub(crate) traffic_sample: TrafficSample,
+}
+
+impl Records {
+    pub(crate) fn new(rules: &RuleSet) -> Self {
+        Records {
+            metrics: Metrics::new(rules),
+            usage: Usage::default(),
+            traffic_sample: TrafficSample::default(),
+        }
+    }
+}
+
+impl RecordSink for Records {
+    fn offer(&self, record: &Record<'_>) {
+        self.metrics.offer(record);
+        self.usage.offer(record);
+        self.traffic_sample.offer(record);
+    }
+}

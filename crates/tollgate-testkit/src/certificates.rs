@@ -1,10 +1,10 @@
-//! A certificate authority for one test, made by the `openssl` command.
+//! A certificate authority for one test, created with the `openssl` command.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-// The machine's own openssl.cnf would make every certificate one of an authority.
+// The system's openssl.cnf would make every certificate a CA certificate.
 const CONFIG: &str = "\
 [req]
 distinguished_name = name
@@ -49,14 +49,14 @@ policy = any_name
 [any_name]
 commonName = supplied
 ";
-const BY_THE_AUTHORITY: [&str; 4] = ["-CA", "authority.pem", "-CAkey", "authority.key"];
+const SIGNED_BY_CA: [&str; 4] = ["-CA", "authority.pem", "-CAkey", "authority.key"];
 
-/// PEM files of an authority and of what it signed: a server (`localhost`, `127.0.0.1`, `::1`) and a client.
+/// PEM files of a CA, a server certificate (`localhost`, `127.0.0.1`, `::1`) and a client certificate.
 ///
-/// Keys are P-256 in PKCS#8. Two calls make two authorities, neither of which trusts the other.
+/// Keys are P-256 in PKCS#8. Each call creates a CA of its own.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The authority's certificate.
+    /// The CA certificate.
     pub authority: PathBuf,
     /// The server's certificate.
     pub server: PathBuf,
@@ -69,12 +69,12 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes them in an existing folder.
+    /// Creates all files in an existing folder.
     pub fn create_in(folder: &Path) -> Self {
-        fs::write(folder.join("openssl.cnf"), CONFIG).expect("the folder can be written to");
+        fs::write(folder.join("openssl.cnf"), CONFIG).expect("the folder is writable");
         sign(folder, "authority", &[]);
         for name in ["server", "client"] {
-            sign(folder, name, &BY_THE_AUTHORITY);
+            sign(folder, name, &SIGNED_BY_CA);
         }
         let file = |name: &str| folder.join(name);
         Self {
@@ -86,36 +86,36 @@ impl Certificates {
         }
     }
 
-    /// The same authority and client with a server that is called `other.test`.
+    /// A server certificate for the host name `other.test`.
     #[must_use]
     pub fn for_other_host(&self) -> Self {
-        sign(self.folder(), "other_host", &BY_THE_AUTHORITY);
+        sign(self.folder(), "other_host", &SIGNED_BY_CA);
         self.with_server("other_host")
     }
 
-    /// The same with a server that signed for itself, and that has to be trusted in place of the authority.
+    /// A self-signed server certificate; clients must trust it in place of the CA.
     #[must_use]
     pub fn self_signed(&self) -> Self {
-        self.signed_by_itself("self_signed")
+        self.self_signed_as("self_signed")
     }
 
-    /// The same, but its certificate may sign others, as `openssl req -x509` makes them if nobody says otherwise.
+    /// A self-signed server certificate that is also a CA, as `openssl req -x509` creates by default.
     #[must_use]
     pub fn self_signed_ca(&self) -> Self {
-        self.signed_by_itself("self_signed_ca")
+        self.self_signed_as("self_signed_ca")
     }
 
-    fn signed_by_itself(&self, name: &str) -> Self {
+    fn self_signed_as(&self, name: &str) -> Self {
         sign(self.folder(), name, &[]);
-        let alone = self.with_server(name);
-        Self { authority: alone.server.clone(), ..alone }
+        let certificates = self.with_server(name);
+        Self { authority: certificates.server.clone(), ..certificates }
     }
 
-    /// The same with a server whose certificate was good on the first of January 2020 only.
+    /// A server certificate that expired in January 2020.
     #[must_use]
     pub fn expired(&self) -> Self {
         let folder = self.folder();
-        fs::write(folder.join("register.txt"), "").expect("the folder can be written to");
+        fs::write(folder.join("register.txt"), "").expect("the folder is writable");
         let named = ["-subj", "/CN=tollgate test expired"];
         let request = ["req", "-new", "-key", "server.key", "-config", "openssl.cnf", "-out", "expired.csr"];
         openssl(folder, &[&request[..], &named].concat());
@@ -124,7 +124,7 @@ impl Certificates {
         let dates = ["-startdate", "20200101000000Z", "-enddate", "20200102000000Z"];
         let files = ["-in", "expired.csr", "-out", "expired.pem"];
         openssl(folder, &[&sign[..], &by, &dates, &files].concat());
-        fs::copy(&self.server_key, folder.join("expired.key")).expect("the folder can be written to");
+        fs::copy(&self.server_key, folder.join("expired.key")).expect("the folder is writable");
         self.with_server("expired")
     }
 
@@ -134,7 +134,7 @@ impl Certificates {
     }
 
     fn folder(&self) -> &Path {
-        self.authority.parent().expect("it was made in a folder")
+        self.authority.parent().expect("the files are in a folder")
     }
 }
 

@@ -1,8 +1,7 @@
 //! A Redis Cluster of three masters with one replica each.
 //!
-//! Put together by commands of our own rather than by `redis-cli --cluster create`: every node is introduced to
-//! every other at once instead of hearing of it by gossip, and nothing sleeps. Two seconds remain in which a
-//! new master of a cluster refuses to serve, whatever is done (`CLUSTER_WRITABLE_DELAY` in its source).
+//! Built without `redis-cli --cluster create`: every node meets every other at once, without waiting for gossip or sleeping.
+//! A new cluster master still refuses commands for two seconds (`CLUSTER_WRITABLE_DELAY` in the source of Redis).
 
 use std::net::SocketAddr;
 use std::thread;
@@ -19,9 +18,10 @@ const SLOTS_PER_MASTER: u16 = SLOTS.div_ceil(3);
 const START_DEADLINE: Duration = Duration::from_secs(20);
 const MIGRATION_DEADLINE: Duration = Duration::from_secs(10);
 
-// A master that a busy machine lets wait for its turn is not dead. A replica that has been out of touch for long would not stand for election: here it always may. None moves to
-// another master, so that a test knows who replicates whom. And `CLUSTER SLOTS` conceals a replica until its
-// master has sent it something, which would be ten seconds.
+// - node-timeout: a master that a busy machine does not schedule for a while is not dead.
+// - replica-validity-factor: a replica may be promoted however old its data is.
+// - allow-replica-migration: replicas stay with their masters.
+// - repl-ping-replica-period: `CLUSTER SLOTS` omits a replica until its master has pinged it, ten seconds by default.
 const SETTINGS: [&str; 8] = [
     "--cluster-node-timeout",
     "10000",
@@ -33,28 +33,28 @@ const SETTINGS: [&str; 8] = [
     "1",
 ];
 
-/// A running cluster, killed on drop. A master is taken for dead after ten seconds.
+/// A running cluster, killed on drop. A master is considered dead after ten seconds.
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
 }
 
-/// A slot on its way from one master to another, as a test sees it in [`RedisCluster::migrate_slot`].
+/// A slot in the middle of a migration, see [`RedisCluster::migrate_slot`].
 #[derive(Clone, Debug)]
 pub struct SlotMigration {
     /// The slot.
     pub slot: u16,
-    /// Still the owner; answers `ASK` for keys it does not have.
+    /// The current owner; answers `ASK` for keys that have moved.
     pub from: SocketAddr,
-    /// The next owner; serves the slot's keys after `ASKING` only.
+    /// The next owner; serves keys of the slot only after `ASKING`.
     pub to: SocketAddr,
-    /// Keys that are at the next owner already; at least one, if the slot held any.
+    /// Keys that have moved; at least one, if the slot held any.
     pub moved: Vec<Vec<u8>>,
-    /// Keys that have not left yet.
+    /// Keys that have not moved yet.
     pub remaining: Vec<Vec<u8>>,
 }
 
-/// Who serves which slots, as one node sees it: first slot, last slot, master.
+/// The slot map of one node: first slot, last slot, master.
 type Owners = Vec<(u16, u16, SocketAddr)>;
 
 impl RedisCluster {
@@ -63,17 +63,17 @@ impl RedisCluster {
         Self::with(&[])
     }
 
-    /// Starts a cluster that takes a master for dead after one second: for tests that kill one. On a busy machine it may
-    /// replace a master that only stood still.
+    /// Starts a cluster that considers a master dead after one second, for tests that kill one. On a busy machine it may also
+    /// replace a master that is alive.
     pub fn with_quick_failover() -> Self {
         Self::with(&["--cluster-node-timeout", "1000"])
     }
 
-    /// Starts a cluster whose nodes have more settings, in the manner of the command line.
+    /// Starts a cluster with more settings, written as command line arguments.
     ///
     /// # Panics
     ///
-    /// With the logs, if the cluster does not come together within twenty seconds.
+    /// With the logs, if the cluster is not complete within twenty seconds.
     pub fn with(args: &[&str]) -> Self {
         let options = RedisOptions::with_args(&[&SETTINGS, args].concat());
         let nodes = thread::scope(|scope| {
@@ -90,17 +90,17 @@ impl RedisCluster {
         cluster
     }
 
-    /// Where all nodes listen, dead or alive.
+    /// The addresses of all nodes, running or not.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.nodes.iter().map(RedisServer::address).collect()
     }
 
-    /// All nodes, dead or alive.
+    /// All nodes, running or not.
     pub fn nodes(&self) -> &[RedisServer] {
         &self.nodes
     }
 
-    /// The masters that own slots, in the order of their slots.
+    /// The masters that own slots, ordered by slot.
     pub fn masters(&self) -> Vec<SocketAddr> {
         let mut masters: Vec<SocketAddr> = Vec::new();
         for (_, _, master) in self.owners() {
@@ -115,23 +115,23 @@ impl RedisCluster {
     ///
     /// # Panics
     ///
-    /// If the slot has none.
+    /// If the slot has no master.
     pub fn slot_owner(&self, slot: u16) -> SocketAddr {
         let owners = self.owners();
         let owner = owners.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
         owner.unwrap_or_else(|| panic!("slot {slot} has no master")).2
     }
 
-    /// The node that listens there.
+    /// The node at this address.
     ///
     /// # Panics
     ///
-    /// If none of the cluster does.
+    /// If no node of the cluster has this address.
     pub fn server_at(&self, address: SocketAddr) -> &RedisServer {
         self.nodes.iter().find(|node| node.address() == address).expect("an address of the cluster")
     }
 
-    /// Kills the master of a slot (`SIGKILL`); where it was.
+    /// Kills the master of a slot (`SIGKILL`); returns its address.
     pub fn kill_master_of(&self, slot: u16) -> SocketAddr {
         let master = self.slot_owner(slot);
         self.server_at(master).kill9();
@@ -144,7 +144,7 @@ impl RedisCluster {
     ///
     /// With the logs, if that takes longer than `timeout`.
     pub fn wait_until_healthy(&self, timeout: Duration) {
-        self.expect_soon(timeout, || self.is_ok(), "the cluster is not well");
+        self.expect_soon(timeout, || self.is_ok(), "the cluster is not healthy");
     }
 
     /// Moves a slot to another master, and calls `halfway` when half of its keys, rounded up, have moved.
@@ -163,14 +163,14 @@ impl RedisCluster {
         move_keys(source, to, &moved);
         halfway(&SlotMigration { slot, from, to, moved, remaining });
 
-        // Asked again, for the test may have added and deleted some.
+        // Listed again: the test may have added or deleted keys.
         move_keys(source, to, &keys_in(source, slot));
         self.give_slot(slot, source, target);
         let arrived = || self.slot_owner(slot) == to && self.is_ok();
-        self.expect_soon(MIGRATION_DEADLINE, arrived, "the slot has not arrived everywhere");
+        self.expect_soon(MIGRATION_DEADLINE, arrived, "not all nodes know the new owner of the slot");
     }
 
-    /// The new owner is told first: were it last, nobody would own the slot if it died in between.
+    /// The new owner first: otherwise the slot would have no owner if the new one died in between.
     fn give_slot(&self, slot: u16, source: &RedisServer, target: &RedisServer) {
         let masters = self.masters();
         let others = masters.iter().map(|master| self.server_at(*master));
@@ -184,7 +184,7 @@ impl RedisCluster {
         for (number, master) in (0..).zip(&self.nodes[..MASTERS]) {
             let first = number * SLOTS_PER_MASTER;
             let last = (first + SLOTS_PER_MASTER).min(SLOTS) - 1;
-            // Different epochs from the start, so that the masters need not settle who gives way.
+            // Distinct epochs, so that the masters have no conflict to resolve.
             expect_ok(master, &["CLUSTER", "SET-CONFIG-EPOCH", &(number + 1).to_string()]);
             expect_ok(master, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
         }
@@ -197,11 +197,11 @@ impl RedisCluster {
                 expect_ok(one, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]);
             }
         }
-        let acquainted = |node: &RedisServer| {
+        let knows_all = |node: &RedisServer| {
             let known = node.cli(&["CLUSTER", "NODES"]);
             known.lines().count() == NODES && !known.contains("handshake")
         };
-        self.expect_soon(START_DEADLINE, || self.nodes.iter().all(acquainted), "the nodes do not meet");
+        self.expect_soon(START_DEADLINE, || self.nodes.iter().all(knows_all), "not all nodes have met");
     }
 
     fn assign_replicas(&self) {
@@ -216,16 +216,16 @@ impl RedisCluster {
     }
 
     fn owners(&self) -> Owners {
-        self.running().find_map(owners_seen_by).expect("a node that runs")
+        self.running().find_map(owners_seen_by).expect("a running node")
     }
 
     fn is_ok(&self) -> bool {
         let Some(owners) = self.running().next().and_then(owners_seen_by) else { return false };
         let covered: u32 = owners.iter().map(|(first, last, _)| u32::from(last - first) + 1).sum();
         covered == u32::from(SLOTS)
-            // The dead are missed only after a while: until then all looks well to the others.
+            // The other nodes notice a dead master only after a timeout.
             && owners.iter().all(|(_, _, master)| self.server_at(*master).is_running())
-            && self.running().all(|node| is_content(node) && owners_seen_by(node).as_ref() == Some(&owners))
+            && self.running().all(|node| is_in_sync(node) && owners_seen_by(node).as_ref() == Some(&owners))
     }
 
     fn expect_soon(&self, timeout: Duration, condition: impl FnMut() -> bool, complaint: &str) {
@@ -233,7 +233,7 @@ impl RedisCluster {
     }
 }
 
-/// The slot of a key: CRC16 of the key, or of what stands in its first `{}` if that is not empty.
+/// The slot of a key: CRC16 of its hash tag, the non-empty text in the first `{}`, or of the whole key.
 pub fn key_slot(key: &[u8]) -> u16 {
     crc16(hash_tag(key).unwrap_or(key)) % SLOTS
 }
@@ -290,7 +290,7 @@ fn owners_seen_by(node: &RedisServer) -> Option<Owners> {
 
 /// One range of `CLUSTER SLOTS`: first, last, master, replicas.
 fn owner(range: &Reply) -> (u16, u16, SocketAddr) {
-    let [first, last, master, ..] = range.items() else { panic!("no range of slots: {range:?}") };
+    let [first, last, master, ..] = range.items() else { panic!("not a range of slots: {range:?}") };
     let slot = |reply: &Reply| u16::try_from(reply.int()).expect("a slot");
     let address = format!("{}:{}", master.items()[0], master.items()[1]);
     (slot(first), slot(last), address.parse().expect("an address"))
@@ -301,8 +301,8 @@ fn sees_every_replica(node: &RedisServer) -> bool {
     slots.items().iter().all(|range| range.items().len() == 4)
 }
 
-/// Whether a node serves, and is in sync if it is a replica.
-fn is_content(node: &RedisServer) -> bool {
+/// Whether a node serves commands and, as a replica, is in sync.
+fn is_in_sync(node: &RedisServer) -> bool {
     let serves =
         fields(&node.cli(&["CLUSTER", "INFO"])).get("cluster_state").is_some_and(|state| state == "ok");
     serves && node.info("replication").get("master_link_status").is_none_or(|status| status == "up")
@@ -313,11 +313,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_specification() {
+    fn key_slot_matches_the_specification() {
         assert_eq!(crc16(b"123456789"), 0x31C3);
         assert_eq!(key_slot(b"foo"), 12182);
         assert_eq!(key_slot(b"a{foo}b{bar}"), 12182);
-        assert_eq!(key_slot(b"{}foo"), crc16(b"{}foo") % SLOTS, "an empty tag is none");
+        assert_eq!(key_slot(b"{}foo"), crc16(b"{}foo") % SLOTS, "an empty tag is ignored");
         assert_eq!(key_slot(b"foo{{bar}}zap"), key_slot(b"{bar"));
         assert_eq!(key_slot(b""), 0);
     }

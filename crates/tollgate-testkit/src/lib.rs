@@ -1,22 +1,23 @@
-//! Real servers and broken networks for tollgate's tests.
+//! Real servers and network faults for tollgate's tests.
 //!
-//! A fake Redis is as wrong as the idea its author has of Redis. This kit starts the installed servers themselves, on
-//! free loopback ports and in temporary folders, and stops them on drop.
+//! A fake Redis would only repeat its author's assumptions. This crate runs the installed servers, on free loopback ports
+//! and in temporary folders, and stops them on drop.
 //!
-//! - [`RedisServer`]: one server, to be asked, frozen, killed and restarted.
-//! - [`SentinelFleet`]: a master, two replicas and three sentinels, for failovers.
-//! - [`RedisCluster`]: three masters with a replica each, for redirections and moving slots.
-//! - [`PostgresServer`], [`MariaDbServer`]: one server each, with as many empty databases as there are tests.
-//! - [`TlsProxy`]: nginx that speaks TLS in front of a server that does not.
-//! - [`FaultProxy`]: a TCP proxy whose fault can be switched while connections are open.
-//! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: what the above are made of.
+//! - [`RedisServer`]: one server that a test can query, freeze, kill and restart.
+//! - [`SentinelFleet`]: a master, two replicas and three sentinels.
+//! - [`RedisCluster`]: three masters with one replica each.
+//! - [`PostgresServer`], [`MariaDbServer`]: a server of one test; [`SharedPostgres`], [`SharedMariaDb`]: one for all tests,
+//!   each with a database of its own.
+//! - [`TlsProxy`]: nginx that terminates TLS in front of an HTTP server.
+//! - [`FaultProxy`]: a TCP proxy whose fault can be changed while connections are open.
+//! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: building blocks.
 //!
-//! Everything blocks, nothing needs a runtime, and all methods take `&self`: a test may share a server between
-//! threads. What goes wrong panics with the server's log, for a test has nothing better to do with an error.
+//! All calls block, none needs an async runtime, and all methods take `&self`, so threads can share a server. Failures
+//! panic with the server's log.
 //!
 //! ```
 //! use std::time::Duration;
-//! use tollgate_testkit::{RespClient, Fault, FaultProxy, RedisServer};
+//! use tollgate_testkit::{Fault, FaultProxy, RedisServer, RespClient};
 //!
 //! let redis = RedisServer::start();
 //! assert_eq!(redis.cli(&["SET", "colour", "green"]), "OK");
@@ -30,17 +31,16 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! # What stays behind
+//! # Cleanup
 //!
-//! Nothing runs on: `Drop` kills and reaps, also when a test panics. Should the test process itself be killed,
-//! or hold a server in a `static` (which is never dropped), a guard process notices and kills the server; of
-//! Redis the temporary folder is left then.
+//! `Drop` kills and reaps each server, also when a test panics. If the test process is killed, or holds a server in a
+//! `static`, a guard process kills the server. The temporary folder of a Redis server remains in that case.
 
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::missing_panics_doc,
-    reason = "test code: a panic is how a failure is told"
+    reason = "test code reports failures by panicking"
 )]
 
 mod certificates;
@@ -54,15 +54,16 @@ mod proxy;
 mod redis;
 mod resp;
 mod sentinel;
+mod shared_sql_server;
 mod sql_server;
 mod tls_proxy;
 
 pub use certificates::Certificates;
 pub use cluster::{RedisCluster, SlotMigration, key_slot};
-pub use mariadb::MariaDbServer;
+pub use mariadb::{MariaDbServer, SharedMariaDb};
 pub use poll::{eventually, wait_until};
 pub use port::{free_port, listen};
-pub use postgres::PostgresServer;
+pub use postgres::{PostgresServer, SharedPostgres};
 pub use proxy::{Fault, FaultProxy};
 pub use redis::{RedisOptions, RedisServer};
 pub use resp::{Reply, RespClient};

@@ -1,4 +1,4 @@
-//! One real MariaDB server.
+//! MariaDB.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -7,14 +7,18 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::process::StopSignal;
-use crate::sql_server::{SqlEngine, SqlInstance, SqlServer, USER, find, finish};
+use crate::shared_sql_server::SharedSqlServer;
+use crate::sql_server::{SqlEngine, SqlInstance, SqlServer, USER, find, run_to_end};
 
 const SOCKET: &str = "mariadb.sock";
 
-/// A MariaDB server.
+/// A MariaDB server of one test.
 pub type MariaDbServer = SqlServer<MariaDb>;
 
-/// What MariaDB does its own way.
+/// A MariaDB server that tests share.
+pub type SharedMariaDb = SharedSqlServer<MariaDb>;
+
+/// Runs MariaDB.
 pub struct MariaDb;
 
 impl SqlEngine for MariaDb {
@@ -27,7 +31,7 @@ impl SqlEngine for MariaDb {
         let mut install = instance.command(find("mariadb-install-db", &[]));
         install.args(["--no-defaults", "--skip-test-db", "--skip-name-resolve"]).args(folders(instance));
         install.args(["--auth-root-authentication-method=normal", "--innodb-flush-log-at-trx-commit=2"]);
-        finish(install.args(["--innodb-log-file-size=8M", "--skip-log-bin"]));
+        run_to_end(install.args(["--innodb-log-file-size=8M", "--skip-log-bin"]));
     }
 
     fn server(instance: &SqlInstance) -> Command {
@@ -49,19 +53,19 @@ impl SqlEngine for MariaDb {
         ))
     }
 
-    /// Its collation is the one that is wrong for names, so that tables must say their own.
-    fn database(name: &str) -> (String, &'static str) {
+    /// The default collation is deliberately one that ignores case and accents: tables must declare their own.
+    fn create_database(name: &str) -> (String, &'static str) {
         (format!("CREATE DATABASE {name} COLLATE utf8mb4_unicode_ci"), "mysql")
     }
 
-    /// A tab between columns.
+    /// Columns are separated by tabs.
     fn client(instance: &SqlInstance, database: &str, sql: &str) -> Command {
         let mut client = instance.command(find("mariadb", &[]));
         client.args(["--no-defaults", "-N", "-B", "-S", SOCKET, "-u", "root", "-e", sql, database]);
         client
     }
 
-    /// The first word is the server's. Nobody else has a socket in our folder.
+    /// The server speaks first, and no other server uses the socket in this folder.
     fn is_ready(instance: &SqlInstance, _: u32) -> bool {
         let Ok(mut stream) = UnixStream::connect(instance.path(SOCKET)) else { return false };
         let timeout = stream.set_read_timeout(Some(Duration::from_secs(1)));
@@ -69,8 +73,8 @@ impl SqlEngine for MariaDb {
     }
 }
 
-/// Whole paths: a part of one would be looked for under `/usr`. Temporary tables apart too, for each server that starts
-/// removes what another has left in a common folder, and also what it still uses.
+/// Absolute paths, because relative ones are resolved below `/usr`. A starting server deletes the temporary tables in its
+/// `tmpdir`, so servers must not share one.
 fn folders(instance: &SqlInstance) -> [String; 2] {
     [
         format!("--datadir={}", instance.path("data").display()),

@@ -1,11 +1,11 @@
-//! Waiting for something to become true, without a fixed sleep.
+//! Polling instead of fixed sleeps.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Asks until the answer is `Some`, at most for `timeout`.
+/// Polls until `ask` returns `Some` or `timeout` has passed; returns the last answer.
 pub fn eventually<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let deadline = Instant::now() + timeout;
     loop {
@@ -17,7 +17,7 @@ pub fn eventually<T>(timeout: Duration, mut ask: impl FnMut() -> Option<T>) -> O
     }
 }
 
-/// Asks until the answer is yes; whether it came within `timeout`.
+/// Polls until `ask` returns true; returns whether it did within `timeout`.
 #[must_use]
 pub fn wait_until(timeout: Duration, mut ask: impl FnMut() -> bool) -> bool {
     eventually(timeout, || ask().then_some(())).is_some()

@@ -1,8 +1,7 @@
-//! Ports nobody else is likely to take.
+//! Ports that other programs are unlikely to take.
 //!
-//! Asking the kernel for port 0 gives a port of the ephemeral range. Every outgoing connection of every test is
-//! given one from there too, so such a port may be gone before the server binds it, or while a killed server is
-//! to come back. Ours lie below that range.
+//! Binding port 0 gives a port of the ephemeral range, which outgoing connections use too: another test could take it
+//! before the server binds it, or while a killed server restarts. These ports lie below that range.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::TcpListener;
@@ -11,26 +10,25 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const LOWEST: u64 = 10_000;
-const COUNT: u64 = 22_000; // Linux hands out 32768 and up
-const STRIDE: u64 = 7919; // prime to COUNT: visits every port before any comes back
+const COUNT: u64 = 22_000; // the ephemeral range of Linux starts at 32768
+const STRIDE: u64 = 7919; // coprime to COUNT: visits every port before repeating one
 
-/// A loopback port that was free a moment ago and that this process has not been given before.
+/// Returns a loopback port that is currently free and that this process has not received before.
 ///
-/// Test processes run side by side and may still be given the same port: whoever starts a server has to notice
-/// that the port was taken, and try another.
+/// Parallel test processes may receive the same port: if a server cannot bind it, try another.
 ///
 /// # Panics
 ///
-/// If no port is free at all.
+/// If no port is free.
 pub fn free_port() -> u16 {
     (0..COUNT).map(|_| next_candidate()).find(|port| is_free(*port)).expect("no free port below 32000")
 }
 
-/// Listens on a port of its own on loopback; nobody in this process is given that port afterwards.
+/// Listens on a loopback port that [`free_port`] does not return again in this process.
 ///
 /// # Panics
 ///
-/// If no port is free at all.
+/// If no port is free.
 pub fn listen() -> TcpListener {
     (0..COUNT)
         .find_map(|_| TcpListener::bind(("127.0.0.1", free_port())).ok())
@@ -39,10 +37,10 @@ pub fn listen() -> TcpListener {
 
 fn next_candidate() -> u16 {
     static SEED: OnceLock<u64> = OnceLock::new();
-    static GIVEN: AtomicU64 = AtomicU64::new(0);
-    // Test processes start at random places, so that they do not try the same ports in the same order.
+    static USED: AtomicU64 = AtomicU64::new(0);
+    // Random start, so that parallel processes do not try the same ports in the same order.
     let seed = *SEED.get_or_init(|| RandomState::new().hash_one(process::id()) % COUNT);
-    let offset = (seed + GIVEN.fetch_add(1, Ordering::Relaxed) * STRIDE) % COUNT;
+    let offset = (seed + USED.fetch_add(1, Ordering::Relaxed) * STRIDE) % COUNT;
     u16::try_from(LOWEST + offset).expect("the range ends below 65536")
 }
 
@@ -56,14 +54,14 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_port_is_given_twice_and_none_is_ephemeral() {
+    fn ports_are_unique_and_not_ephemeral() {
         let ports: HashSet<u16> = (0..500).map(|_| free_port()).collect();
         assert_eq!(ports.len(), 500);
         assert!(ports.iter().all(|port| (10_000..32_000).contains(port)));
     }
 
     #[test]
-    fn a_port_in_use_is_not_free() {
+    fn port_in_use_is_not_free() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         assert!(!is_free(listener.local_addr().unwrap().port()));
     }

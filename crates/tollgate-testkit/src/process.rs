@@ -1,12 +1,13 @@
 //! A child process that does not outlive its owner.
 //!
-//! `Drop` kills and reaps it, also while a panic unwinds. `Drop` does not run when the test process is killed or
-//! aborts, nor for a value in a `static`; for these cases a guard, a shell waiting on a pipe that only we hold
-//! open, kills the child when the pipe breaks. Rejected: `prctl(PR_SET_PDEATHSIG)`, which needs unsafe code and
-//! fires when the *thread* that started the child ends, that is with the first test.
+//! `Drop` kills and reaps it, also during a panic. `Drop` does not run when the test process is killed or aborts, nor for
+//! values in a `static`. For these cases a guard, a shell script, stops the child when its owner is gone. Rejected:
+//! `prctl(PR_SET_PDEATHSIG)`, which needs unsafe code and fires when the *thread* that started the child ends.
 
 use std::fs;
 use std::io::Write;
+use std::mem;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,10 +16,15 @@ use crate::poll::wait_until;
 
 const QUIT_DEADLINE: Duration = Duration::from_secs(5);
 
-// Interrupts go to the whole process group; the guard has to survive them to do its work.
-// A server with a folder to be removed is given five seconds to leave it.
-const GUARD: &str = r#"trap '' INT TERM HUP QUIT
-read -r _ && exit
+// Child and guard have process groups of their own: nextest kills the group of a test that times out, and Ctrl-C signals
+// the group of the terminal.
+// $0: process to stop, $1: signal, $2 and $3: paths to remove, $4: process to wait for.
+const GUARD: &str = r#"trap '' INT TERM HUP
+if [ -n "$4" ]; then
+    while kill -0 "$4"; do sleep 0.2; done
+else
+    read -r _ && exit
+fi
 kill -"$1" "$0"
 [ -n "$2" ] || exit
 tries=0
@@ -27,7 +33,7 @@ while kill -0 "$0"; do
     [ $tries -lt 100 ] || { kill -9 "$0"; break; }
     sleep 0.05
 done
-rm -rf -- "$2""#;
+rm -rf -- "$2" "$3""#;
 
 pub(crate) struct Process {
     child: Child,
@@ -35,12 +41,12 @@ pub(crate) struct Process {
     stop: StopSignal,
 }
 
-/// How a process is ended.
+/// The signal that stops a process.
 #[derive(Clone, Copy)]
 pub enum StopSignal {
     /// `SIGKILL`.
     Kill,
-    /// `SIGQUIT`, for one that has something to give back and does so at once.
+    /// `SIGQUIT`, followed by `SIGKILL` after five seconds.
     Quit,
 }
 
@@ -49,20 +55,25 @@ impl Process {
         Self::spawn_with(command, StopSignal::Kill, None)
     }
 
-    /// Starts a process that ends in its own way. Should our own process end first, the guard removes `folder` too.
+    /// Starts a process that is stopped by `stop`. If this process dies first, the guard also removes `folder`.
     pub(crate) fn spawn_with(command: &mut Command, stop: StopSignal, folder: Option<&Path>) -> Self {
-        let program = command.get_program().to_owned();
-        let child = command.stdin(Stdio::null()).spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()));
-        let guard = guard(child.id(), stop, folder).unwrap_or_else(|error| {
-            let _ = child.kill();
-            let _ = child.wait();
-            panic!("cannot start the guard process: {error}")
-        });
+        let mut child = spawn(command);
+        let mut guard = guard_command(child.id(), stop);
+        guard.arg(folder.unwrap_or(Path::new(""))).args(["", ""]).stdin(Stdio::piped());
+        let guard = spawn_guard(guard, &mut child);
         Self { child, guard, stop }
     }
 
-    /// Kills the process (`SIGKILL`) and reaps it.
+    /// Lets the process run until the process `owner` ends; `paths` are removed then.
+    pub(crate) fn hand_over(mut self, owner: u32, paths: [&Path; 2]) {
+        let mut guard = guard_command(self.pid(), self.stop);
+        guard.args(paths).arg(owner.to_string()).stdin(Stdio::null());
+        spawn_guard(guard, &mut self.child);
+        dismiss(&mut self.guard);
+        mem::forget(self);
+    }
+
+    /// Sends `SIGKILL` and reaps the process.
     pub(crate) fn kill9(mut self) {
         self.stop = StopSignal::Kill;
     }
@@ -72,10 +83,10 @@ impl Process {
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
-        self.child.try_wait().expect("a child can be asked").is_some()
+        self.child.try_wait().expect("a child can be waited for").is_some()
     }
 
-    /// Stops every thread of the process; returns when they have stopped.
+    /// Sends `SIGSTOP`; returns when the process has stopped.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
         let stopped = wait_until(Duration::from_secs(5), || self.stat_field(2).starts_with('T'));
@@ -86,22 +97,23 @@ impl Process {
         self.signal("CONT");
     }
 
-    /// User and system time of the whole process.
+    /// User and system time of all threads.
     pub(crate) fn cpu_time(&self) -> Duration {
         let ticks: u64 = [13, 14].map(|field| self.stat_field(field).parse::<u64>().unwrap()).iter().sum();
-        Duration::from_millis(ticks * 10) // Linux counts in hundredths of a second towards user space
+        Duration::from_millis(ticks * 10) // USER_HZ is 100 on Linux
     }
 
     fn signal(&self, name: &str) {
         let kill =
             Command::new("sh").args(["-c", r#"kill -"$0" "$1""#, name, &self.pid().to_string()]).status();
-        assert!(kill.is_ok_and(|status| status.success()), "cannot send {name} to process {}", self.pid());
+        assert!(kill.is_ok_and(|status| status.success()), "cannot send SIG{name} to process {}", self.pid());
     }
 
-    /// A field of `/proc/PID/stat`, counted from 0 as if the name of the program held no space.
+    /// A field of `/proc/PID/stat`, numbered from 0.
     fn stat_field(&self, index: usize) -> String {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process exists");
-        let (_, after_name) = stat.rsplit_once(") ").expect("the name is in brackets");
+        // The program name, field 1, may contain spaces.
+        let (_, after_name) = stat.rsplit_once(") ").expect("the name is in parentheses");
         after_name.split(' ').nth(index - 2).expect("the field exists").to_owned()
     }
 }
@@ -115,24 +127,35 @@ impl Drop for Process {
             let _ = wait_until(QUIT_DEADLINE, || self.has_ended());
         }
         let _ = self.child.kill();
-        // Before the child is reaped: until then nobody else can have been given its number.
+        // The guard goes first: once the child is reaped, its process id may be reused.
         dismiss(&mut self.guard);
         let _ = self.child.wait();
     }
 }
 
-fn guard(pid: u32, stop: StopSignal, folder: Option<&Path>) -> std::io::Result<Child> {
+fn spawn(command: &mut Command) -> Child {
+    let program = command.get_program().to_owned();
+    let child = command.stdin(Stdio::null()).process_group(0).spawn();
+    child.unwrap_or_else(|error| panic!("cannot start {}: {error}", program.display()))
+}
+
+fn guard_command(pid: u32, stop: StopSignal) -> Command {
     let signal = match stop {
         StopSignal::Kill => "KILL",
         StopSignal::Quit => "QUIT",
     };
-    Command::new("sh")
-        .args(["-c", GUARD, &pid.to_string(), signal])
-        .arg(folder.unwrap_or(Path::new("")))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
+    let mut guard = Command::new("sh");
+    guard.args(["-c", GUARD, &pid.to_string(), signal]).stdout(Stdio::null()).stderr(Stdio::null());
+    guard.process_group(0);
+    guard
+}
+
+fn spawn_guard(mut guard: Command, child: &mut Child) -> Child {
+    guard.spawn().unwrap_or_else(|error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        panic!("cannot start the guard process: {error}")
+    })
 }
 
 fn dismiss(guard: &mut Child) {
@@ -155,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_nothing_running() {
+    fn panic_stops_child_and_guard() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let panicked = std::thread::spawn(move || {
             let process = sleeper();
@@ -167,14 +190,30 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_kills_when_its_pipe_breaks() {
+    fn guard_kills_child_when_its_pipe_closes() {
         let mut process = sleeper();
-        drop(process.guard.stdin.take()); // what the kernel does when the test process dies
+        drop(process.guard.stdin.take()); // as the kernel does when the test process dies
         assert!(wait_until(Duration::from_secs(5), || process.has_ended()));
     }
 
     #[test]
-    fn a_frozen_process_can_be_killed() {
+    fn guard_stops_handed_over_process_with_its_owner() {
+        let (owner, process) = (sleeper(), sleeper());
+        let pid = process.pid();
+        let folder = tempfile::tempdir().unwrap();
+        let paths = [folder.path().join("data"), folder.path().join("address")];
+        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        process.hand_over(owner.pid(), [&paths[0], &paths[1]]);
+        assert!(exists(pid));
+        drop(owner);
+        assert!(wait_until(Duration::from_secs(20), || paths.iter().all(|path| !path.exists())));
+        // Nobody has reaped it.
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+
+    #[test]
+    fn frozen_process_can_be_killed() {
         let process = sleeper();
         process.freeze();
         let pid = process.pid();

@@ -1,13 +1,12 @@
-//! A TCP proxy that can be told to misbehave, while connections are open.
+//! A TCP proxy that injects faults into open connections.
 //!
-//! Three threads serve a connection (`proxy/connection.rs`): one takes requests from the client, one takes
-//! replies from the server, one hands replies to the client. The last two are apart so that `Latency` delays each
-//! reply by its own due time; a single thread sleeping between read and write would add up to twice the delay.
+//! Three threads serve a connection (`proxy/connection.rs`): one forwards requests, one reads replies, one writes replies.
+//! The last two are separate so that `Latency` delays each reply by the same time; a single thread that sleeps between read
+//! and write would delay up to twice as long.
 //!
-//! A fault never does what a network cannot do. Bytes that were held back go on, in order, when the fault ends;
-//! a connection whose bytes were lost or falsified is closed then, so that no later reply can be taken for that
-//! of an earlier command. Requests that begin with `*` are RESP and forwarded command by command; with
-//! anything else (TLS, SQL, HTTP) the proxy passes bytes as they come.
+//! Faults are those of real networks. Bytes that a fault holds back are delivered in order when it ends. A connection whose
+//! bytes were lost or replaced is closed then, so that no later reply can be taken for that of an earlier command. Requests
+//! that start with `*` are parsed as RESP and forwarded command by command; other protocols are forwarded as bytes.
 
 mod connection;
 
@@ -23,44 +22,44 @@ use connection::Connection;
 
 const CONNECT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What is wrong with the network.
+/// A network or server fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// Each reply arrives this much later. Replies overtake nothing and do not add up.
+    /// Delays each reply by this time. Order is kept; delays of pipelined replies do not add up.
     Latency(Duration),
-    /// Open connections are closed, new ones are accepted and closed at once.
+    /// Closes open connections, and new ones as soon as they are accepted.
     Drop,
-    /// A connection is reset (`RST`) as soon as the client sends something, or closed when the server does.
+    /// Resets a connection (`RST`) when the client sends something; closes it when the server does.
     Reset,
-    /// Nothing is forwarded either way, not even the end of a connection. What was held goes on afterwards.
+    /// Forwards nothing in either direction, not even the end of a connection, until the fault ends.
     HalfOpen,
-    /// Replies arrive byte by byte, with this pause after each.
+    /// Sends replies byte by byte, with this pause after each.
     Trickle(Duration),
-    /// Requests reach the server, replies are lost. Connections that lost some are closed afterwards.
+    /// Forwards requests and discards replies. Affected connections are closed afterwards.
     BlackHoleReplies,
-    /// Requests reach the server, but what comes back is no RESP. Such connections are closed afterwards.
+    /// Forwards requests and replaces replies by bytes that are not RESP. Affected connections are closed afterwards.
     Garbage,
-    /// Every command is answered with these bytes and does not reach the server. See [`Fault::reply`].
+    /// Answers every command with these bytes instead of forwarding it. See [`Fault::reply`].
     Reply(Vec<u8>),
-    /// Commands of this name, in either case, are answered with these bytes; the others pass.
+    /// Answers commands of this name, in any case, with these bytes; forwards the others.
     ReplyTo(String, Vec<u8>),
 }
 
 impl Fault {
-    /// Every command is answered with this line: `Fault::reply("-LOADING Redis is loading the dataset in memory")`.
+    /// Answers every command with this line: `Fault::reply("-LOADING Redis is loading the dataset in memory")`.
     pub fn reply(line: impl AsRef<str>) -> Self {
-        Self::Reply(ended(line.as_ref()))
+        Self::Reply(line_bytes(line.as_ref()))
     }
 
-    /// Commands of this name are answered with this line; the others, a handshake for instance, pass.
+    /// Answers commands of this name with this line; forwards the others, such as a handshake.
     pub fn reply_to(command: &str, line: impl AsRef<str>) -> Self {
-        Self::ReplyTo(command.to_owned(), ended(line.as_ref()))
+        Self::ReplyTo(command.to_owned(), line_bytes(line.as_ref()))
     }
 
-    /// The proxy's own answer to a command, if it does not reach the server.
+    /// The proxy's reply to a command that is not forwarded.
     fn answer_to(&self, request: &[u8]) -> Option<&[u8]> {
         match self {
             Self::Reply(reply) => Some(reply),
@@ -72,11 +71,11 @@ impl Fault {
     }
 }
 
-fn ended(line: &str) -> Vec<u8> {
+fn line_bytes(line: &str) -> Vec<u8> {
     format!("{}\r\n", line.trim_end()).into_bytes()
 }
 
-/// A proxy on a loopback port of its own, stopped on drop.
+/// A proxy on a loopback port, stopped on drop.
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
@@ -85,13 +84,13 @@ pub struct FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy that forwards to `server`, at first without a fault.
+    /// Starts a proxy that forwards to `server`, without a fault.
     ///
     /// # Panics
     ///
-    /// If there is no port to listen on.
+    /// If no port is free.
     pub fn in_front_of(server: SocketAddr) -> Self {
-        // A port of our own: a test that drops its proxy must not find somebody else's server there.
+        // Never reused in this process: a test that drops its proxy must not find another server there.
         let listener = listen();
         let address = listener.local_addr().expect("a bound address");
         let shared = Arc::new(Shared::default());
@@ -102,35 +101,35 @@ impl FaultProxy {
         Self { address, shared, acceptor: Some(acceptor) }
     }
 
-    /// Where clients connect.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Switches the fault. What a client or the server sends after this returns meets the new one.
+    /// Sets the fault. It applies to everything that client or server send after this call.
     pub fn set(&self, fault: Fault) {
         self.shared.set(fault);
     }
 
-    /// Silences one connection for good, and no other: the oldest that is open and not silent on which a command of this
-    /// name was sent. What either side says on it from now on is lost, and neither is told. Whether there was one.
+    /// Silently discards all further bytes, in both directions, on the oldest open connection that has sent this command and is
+    /// not silent yet. Returns whether there was one.
     pub fn silence(&self, command: &str) -> bool {
         let state = self.shared.state();
         let open = state.connections.iter().filter_map(Weak::upgrade);
         open.into_iter().any(|connection| connection.silence(command))
     }
 
-    /// How many connections clients have opened so far, including those closed at once.
+    /// Connections accepted so far, including those closed at once.
     pub fn connections_opened(&self) -> usize {
         self.shared.opened.load(Ordering::SeqCst)
     }
 
-    /// How many bytes went through so far, both ways together.
+    /// Bytes forwarded so far, in both directions.
     pub fn bytes_forwarded(&self) -> u64 {
         self.shared.bytes_forwarded.load(Ordering::SeqCst)
     }
 
-    /// How many commands reached the server so far.
+    /// Commands forwarded to the server so far.
     pub fn commands_forwarded(&self) -> u64 {
         self.shared.commands_forwarded.load(Ordering::SeqCst)
     }
@@ -155,7 +154,7 @@ fn accept(listener: &TcpListener, server: SocketAddr, shared: &Arc<Shared>) {
         let Ok(client) = client else { continue };
         shared.opened.fetch_add(1, Ordering::SeqCst);
         let shared = Arc::clone(shared);
-        // Connecting to a server that is down or frozen must not keep the next client waiting.
+        // Connecting to a server that is down or frozen must not block the next client.
         thread::spawn(move || serve(client, server, &shared));
     }
 }
@@ -164,7 +163,7 @@ fn serve(client: TcpStream, server: SocketAddr, shared: &Arc<Shared>) {
     if shared.fault().0 == Fault::Drop {
         return;
     }
-    // A server that is down closes the connection: the client has been accepted already.
+    // If the server is down, the connection closes: the client has already been accepted.
     let Ok(server) = TcpStream::connect_timeout(&server, CONNECT_DEADLINE) else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let connection = Arc::new(Connection::new(client, server, Arc::clone(shared)));
@@ -172,7 +171,7 @@ fn serve(client: TcpStream, server: SocketAddr, shared: &Arc<Shared>) {
     connection::run(connection);
 }
 
-/// What all connections of a proxy share.
+/// State shared by all connections of a proxy.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -186,9 +185,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     fault: Fault,
-    /// How often the fault was set: tells a waiting thread that it was, even to the same.
+    /// Incremented by every `set`, so that waiting threads also notice when the same fault is set again.
     changes: u64,
-    /// Weak, for a connection is closed by its last user: only so can it end in a reset.
+    /// Weak: a connection must be closed by its last user to end in a reset.
     connections: Vec<Weak<Connection>>,
 }
 
@@ -203,13 +202,13 @@ impl Shared {
         self.fault_changed.notify_all();
     }
 
-    /// The fault, and how often it was set before.
+    /// The fault and its change number.
     fn fault(&self) -> (Fault, u64) {
         let state = self.state();
         (state.fault.clone(), state.changes)
     }
 
-    /// Waits until the fault is set again or the time has come; whether the fault was set.
+    /// Waits until the fault is set again or `until`; returns whether it was set.
     fn wait_for_change(&self, seen: u64, until: Option<Instant>) -> bool {
         let mut state = self.state();
         while state.changes == seen {
@@ -226,13 +225,13 @@ impl Shared {
     fn admit(&self, connection: &Arc<Connection>) {
         let mut state = self.state();
         if state.fault == Fault::Drop {
-            connection.close(); // set while we were connecting
+            connection.close(); // set during connect
         }
         state.connections.retain(|connection| connection.strong_count() > 0);
         state.connections.push(Arc::downgrade(connection));
     }
 
-    /// Marks a connection as one to be closed with the next fault; not if that has come already.
+    /// Marks a connection to be closed at the next change of the fault, unless that has already happened.
     fn taint(&self, connection: &Connection, seen: u64) -> bool {
         let state = self.state();
         let in_time = state.changes == seen;

@@ -1,8 +1,7 @@
 //! One real `redis-server`.
 //!
-//! Its settings stand in a file, not on the command line, so that `CONFIG REWRITE`, and with it a failover by
-//! Sentinel, survives a restart as it does in production. The kit logs in as a user of its own, so that a test
-//! may take every right from the default user and the kit can still look inside.
+//! Settings are in a file rather than on the command line, so that `CONFIG REWRITE`, and with it a Sentinel failover,
+//! survives a restart. The kit authenticates as a user of its own, so that a test can restrict the default user.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -25,41 +24,41 @@ use crate::resp::{Reply, RespClient};
 const START_DEADLINE: Duration = Duration::from_secs(10);
 const REPLY_DEADLINE: Duration = Duration::from_secs(10);
 const PORT_ATTEMPTS: usize = 20;
-/// Each sentinel that makes a replica of a master closes the connections of its clients.
-const CONNECTIONS_TRIED_MAX: usize = 5;
+/// A sentinel that demotes a master closes the connections of its clients.
+const CONNECT_ATTEMPTS: usize = 5;
 const KIT_USER: &str = "testkit on >testkit ~* &* +@all";
 
-/// What a server is to be like; `RedisOptions::default()` is an open one that keeps nothing on disk.
+/// Options of a server. By default it needs no password and persists nothing.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
-    /// More settings, in the manner of the command line: `["--maxmemory", "3mb"]`.
+    /// More settings, written as command line arguments: `["--maxmemory", "3mb"]`.
     pub args: Vec<String>,
     /// The password of the default user (`requirepass`).
     pub password: Option<String>,
-    /// Users as in an ACL file, without the word `user`: `alice on >secret ~* +@all`.
+    /// ACL users, written as in an ACL file without the word `user`: `alice on >secret ~* +@all`.
     pub users: Vec<String>,
-    /// Keep the users in an ACL file, as `ACL LOAD` and `ACL SAVE` want it. Redis ignores `password` then.
+    /// Keep the users in an ACL file, as `ACL LOAD` and `ACL SAVE` require. Redis then ignores `password`.
     pub acl_file: bool,
-    /// Listen on a Unix socket as well.
+    /// Also listen on a Unix socket.
     pub unix_socket: bool,
-    /// Listen for TLS on a second port. A client may show a certificate but need not, unless `args` hold
+    /// Also listen for TLS on a second port. Client certificates are optional unless `args` contain
     /// `["--tls-auth-clients", "yes"]`.
     pub tls: bool,
 }
 
 impl RedisOptions {
-    /// The defaults with more settings, in the manner of the command line.
+    /// The defaults with more settings, written as command line arguments.
     pub fn with_args(args: &[&str]) -> Self {
         Self { args: args.iter().map(ToString::to_string).collect(), ..Self::default() }
     }
 }
 
-/// What a `redis-server` is started as.
+/// The role of a `redis-server`.
 #[derive(Clone, Copy)]
 pub(crate) enum Role<'a> {
     Single,
     ClusterNode,
-    /// With these lines of configuration.
+    /// With these configuration lines.
     Sentinel(&'a str),
 }
 
@@ -74,27 +73,27 @@ pub struct RedisServer {
     is_sentinel: bool,
     /// `None` after `kill9`.
     process: Mutex<Option<Process>>,
-    /// Kept open: a test that counts connections should not see ours come and go.
+    /// Kept open: a test that counts connections must not see new ones from the kit.
     client: Mutex<Option<RespClient>>,
-    folder: TempDir, // last, so that it is removed when nobody writes to it any more
+    folder: TempDir, // last: removed after the process has stopped
 }
 
 impl RedisServer {
-    /// Starts a server with the defaults; returns when it answers.
+    /// Starts a server with the defaults; returns when it replies.
     pub fn start() -> Self {
         Self::start_with(&RedisOptions::default())
     }
 
-    /// Starts a server with more settings, in the manner of the command line: `&["--maxmemory", "3mb"]`.
+    /// Starts a server with more settings, written as command line arguments: `&["--maxmemory", "3mb"]`.
     pub fn with(args: &[&str]) -> Self {
         Self::start_with(&RedisOptions::with_args(args))
     }
 
-    /// Starts a server; returns when it answers.
+    /// Starts a server; returns when it replies.
     ///
     /// # Panics
     ///
-    /// With the server's log, if it does not answer within ten seconds.
+    /// With the server's log, if it does not reply within ten seconds.
     pub fn start_with(options: &RedisOptions) -> Self {
         Self::start_as(Role::Single, options)
     }
@@ -135,7 +134,7 @@ impl RedisServer {
         format!("rediss://{}localhost:{}", self.url_password(), self.tls_address().port())
     }
 
-    /// Where TLS is spoken.
+    /// The address of the TLS port.
     ///
     /// # Panics
     ///
@@ -144,7 +143,7 @@ impl RedisServer {
         (Ipv4Addr::LOCALHOST, self.tls_port.expect("started with TLS")).into()
     }
 
-    /// The certificates of server, client and authority.
+    /// The certificates of the server, a client and their CA.
     ///
     /// # Panics
     ///
@@ -157,17 +156,17 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If the server was started without one.
+    /// If the server was started without a Unix socket.
     pub fn socket_path(&self) -> &Path {
         self.socket.as_deref().expect("started with a Unix socket")
     }
 
-    /// The server's folder: its data, its settings (`redis.conf`), its log (`redis.log`).
+    /// The server's folder: data, settings (`redis.conf`), log (`redis.log`).
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// What the server has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         let read = |name| fs::read_to_string(self.folder().join(name)).unwrap_or_default();
         read("redis.log") + &read("output.txt")
@@ -181,7 +180,7 @@ impl RedisServer {
     ///
     /// # Panics
     ///
-    /// If the server was killed. So do all the methods below, unless they say otherwise.
+    /// If the server was killed. So do the methods below unless documented otherwise.
     pub fn pid(&self) -> u32 {
         self.with_process(Process::pid)
     }
@@ -191,87 +190,87 @@ impl RedisServer {
         lock(&self.process).as_mut().is_some_and(|process| !process.has_ended())
     }
 
-    /// User and system time the process has used, in steps of 10 ms.
+    /// User and system time of the process, in steps of 10 ms.
     pub fn cpu_time(&self) -> Duration {
         self.with_process(Process::cpu_time)
     }
 
-    /// Stops the process where it stands (`SIGSTOP`): connections stay open, nothing is answered.
+    /// Sends `SIGSTOP`: connections stay open, commands get no reply.
     pub fn freeze(&self) {
         self.with_process(Process::freeze);
     }
 
-    /// Lets a frozen process go on.
+    /// Continues a frozen process.
     pub fn thaw(&self) {
         self.with_process(Process::thaw);
     }
 
-    /// Kills the process (`SIGKILL`) and reaps it. Its port refuses connections afterwards.
+    /// Kills the process (`SIGKILL`). The port refuses connections afterwards.
     pub fn kill9(&self) {
         lock(&self.process).take();
         lock(&self.client).take();
     }
 
-    /// Kills the process if it runs, and starts it again: same port, same folder, same settings.
+    /// Kills the process if it runs, and starts it again with the same port, folder and settings.
     ///
     /// # Panics
     ///
-    /// With the server's log, if it does not answer within ten seconds.
+    /// With the server's log, if it does not reply within ten seconds.
     pub fn restart(&self) {
         self.kill9();
-        self.run().unwrap_or_else(|log| panic!("redis-server does not start again:\n{log}"));
+        self.run().unwrap_or_else(|log| panic!("redis-server does not restart:\n{log}"));
     }
 
-    /// Runs one command over the kit's own connection, as a user who may do everything.
+    /// Runs one command on the kit's connection, as a user with all permissions.
     ///
     /// # Panics
     ///
-    /// If no reply comes. An error reply is a reply.
+    /// If there is no reply. An error reply is a reply.
     pub fn command(&self, arguments: &[&[u8]]) -> Reply {
         self.try_command(arguments)
             .unwrap_or_else(|error| panic!("port {}: {error}\n{}", self.port, self.log()))
     }
 
-    /// As [`command`](Self::command), for a server that may be dead.
+    /// Like [`command`](Self::command), for a server that may be down.
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// Errors of the socket.
     pub fn try_command(&self, arguments: &[&[u8]]) -> io::Result<Reply> {
-        let mut kept = lock(&self.client);
-        for _ in 1..CONNECTIONS_TRIED_MAX {
-            match self.command_on(&mut kept, arguments) {
+        let mut open = lock(&self.client);
+        for _ in 1..CONNECT_ATTEMPTS {
+            match self.command_on(&mut open, arguments) {
                 Err(error) if was_closed(&error) => {}
                 outcome => return outcome,
             }
         }
-        self.command_on(&mut kept, arguments)
+        self.command_on(&mut open, arguments)
     }
 
-    /// Runs one command; the reply as `redis-cli` prints it, one element per line.
+    /// Runs one command; returns the reply as `redis-cli` prints it, one element per line.
     ///
     /// # Panics
     ///
-    /// If no reply comes. An error reply is a reply.
+    /// If there is no reply. An error reply is a reply.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         self.command(&arguments).to_string()
     }
 
-    /// A section of `INFO` as names and values.
+    /// A section of `INFO`.
     pub fn info(&self, section: &str) -> HashMap<String, String> {
         fields(&self.cli(&["INFO", section]))
     }
 
-    /// How often a command has been called since the start or `CONFIG RESETSTAT`: `evalsha`, `client|kill`.
+    /// Calls of a command, such as `evalsha` or `client|kill`, since the start or `CONFIG RESETSTAT`.
     pub fn commandstats(&self, command: &str) -> u64 {
         let stats = self.info("commandstats");
         let Some(stat) = stats.get(&format!("cmdstat_{}", command.to_lowercase())) else { return 0 };
         let calls = stat.split(',').find_map(|field| field.strip_prefix("calls="));
-        calls.and_then(|calls| calls.parse().ok()).expect("every command has its calls")
+        calls.and_then(|calls| calls.parse().ok()).expect("every command has a call count")
     }
 
-    /// Bytes the server has allocated (`used_memory`).
+    /// Allocated bytes (`used_memory`).
     pub fn memory_used(&self) -> u64 {
         self.info("memory")["used_memory"].parse().expect("a number of bytes")
     }
@@ -281,12 +280,12 @@ impl RedisServer {
         assert_eq!(self.cli(&["FLUSHALL", "SYNC"]), "OK");
     }
 
-    /// Forgets every script, so that `EVALSHA` answers `NOSCRIPT`.
+    /// Removes all scripts, so that `EVALSHA` returns `NOSCRIPT`.
     pub fn script_flush(&self) {
         assert_eq!(self.cli(&["SCRIPT", "FLUSH", "SYNC"]), "OK");
     }
 
-    /// Closes every client's connection but the kit's own; how many there were.
+    /// Closes all client connections except the kit's; returns their number.
     pub fn kill_clients(&self) -> usize {
         let killed = self.cli(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
         killed.parse().expect("the number of killed clients")
@@ -300,9 +299,9 @@ impl RedisServer {
         self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default()
     }
 
-    /// Chooses ports and writes the files of a server that does not run yet.
+    /// Chooses ports and writes the configuration files.
     fn configure(role: Role<'_>, options: &RedisOptions) -> Self {
-        let folder = TempDir::with_prefix("tollgate-redis-").expect("a temporary folder can be made");
+        let folder = TempDir::with_prefix("tollgate-redis-").expect("a temporary folder can be created");
         let server = Self {
             port: free_port(),
             bus_port: matches!(role, Role::ClusterNode).then(free_port),
@@ -316,7 +315,7 @@ impl RedisServer {
             folder,
         };
         let settings = server.settings(role, options);
-        fs::write(server.folder().join("redis.conf"), settings).expect("the folder can be written to");
+        fs::write(server.folder().join("redis.conf"), settings).expect("the folder is writable");
         server
     }
 
@@ -342,7 +341,7 @@ impl RedisServer {
             options.users.iter().map(String::as_str).chain([KIT_USER]).map(|user| format!("user {user}\n"));
         if options.acl_file {
             let acl: String = users.collect();
-            fs::write(self.folder().join("users.acl"), acl).expect("the folder can be written to");
+            fs::write(self.folder().join("users.acl"), acl).expect("the folder is writable");
             return "aclfile users.acl\n".to_owned();
         }
         password.chain(users).collect()
@@ -363,12 +362,12 @@ impl RedisServer {
         lines
     }
 
-    /// Starts the process and waits until it answers; the log if it does not.
+    /// Starts the process and waits for a reply. Fails with the log.
     fn run(&self) -> Result<(), String> {
-        let output = File::create(self.folder().join("output.txt")).expect("the folder can be written to");
+        let output = File::create(self.folder().join("output.txt")).expect("the folder is writable");
         let mut command = Command::new("redis-server");
         command.arg("redis.conf").current_dir(self.folder());
-        command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
+        command.stdout(output.try_clone().expect("a file can be cloned")).stderr(output);
         if self.is_sentinel {
             command.arg("--sentinel");
         }
@@ -383,21 +382,21 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Whether this very process answers, and not a stranger who took the port before it.
+    /// Whether this process replies, rather than another server that took the port first.
     fn answers_as(&self, pid: u32) -> bool {
-        let says = |arguments: &[&[u8]]| {
+        let reply_to = |arguments: &[&[u8]]| {
             self.try_command(arguments).map(|reply| reply.to_string()).unwrap_or_default()
         };
-        says(&[b"PING"]) == "PONG"
-            && fields(&says(&[b"INFO", b"server"])).get("process_id") == Some(&pid.to_string())
+        reply_to(&[b"PING"]) == "PONG"
+            && fields(&reply_to(&[b"INFO", b"server"])).get("process_id") == Some(&pid.to_string())
     }
 
-    /// On the connection that is kept, or a new one. It is kept if the reply came: one that may still come would be
-    /// taken for that of the next command.
-    fn command_on(&self, kept: &mut Option<RespClient>, arguments: &[&[u8]]) -> io::Result<Reply> {
-        let mut client = kept.take().map_or_else(|| self.log_in(), Ok)?;
+    /// Uses the open connection or a new one. Keeps it only after a reply: a late reply would be taken for that of the next
+    /// command.
+    fn command_on(&self, open: &mut Option<RespClient>, arguments: &[&[u8]]) -> io::Result<Reply> {
+        let mut client = open.take().map_or_else(|| self.log_in(), Ok)?;
         let reply = client.command(arguments)?;
-        *kept = Some(client);
+        *open = Some(client);
         Ok(reply)
     }
 
@@ -421,8 +420,8 @@ impl std::fmt::Debug for RedisServer {
     }
 }
 
-// A replica should be in sync at once: a snapshot on disk begins when it is asked for, one without a disk only
-// with the next beat of a clock that beats once a second; and the end of either is noticed `hz` times a second.
+// For quick replication: a snapshot on disk starts at once, a diskless one only at the next one-second tick, and Redis checks
+// `hz` times a second whether it is complete.
 const SERVER_SETTINGS: &str = "\
 save \"\"
 appendonly no
@@ -432,28 +431,28 @@ repl-diskless-sync-delay 0
 hz 50
 ";
 
-/// A poisoned lock only means that another test thread panicked; what it guards is still whole.
+/// A poisoned lock only means that another test thread panicked; the value is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What several servers have logged, for the message of a panic.
+/// The logs of several servers, for a panic message.
 pub(crate) fn logs_of<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) -> String {
     let logs = servers.into_iter().map(|server| format!("--- port {}\n{}", server.port(), server.log()));
     logs.collect::<Vec<_>>().join("\n")
 }
 
-/// `name:value` lines, as `INFO` and `CLUSTER INFO` answer them.
+/// Parses the `name:value` lines of `INFO` and `CLUSTER INFO`.
 pub(crate) fn fields(lines: &str) -> HashMap<String, String> {
     let pairs = lines.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Arguments of the command line as lines of a configuration file.
+/// Converts command line arguments to lines of a configuration file.
 fn lines_of(args: &[String]) -> String {
     let starts = args.iter().enumerate().filter(|(_, arg)| arg.starts_with("--")).map(|(at, _)| at);
     let starts: Vec<usize> = starts.collect();
-    assert_eq!(starts.first().copied().unwrap_or(args.len()), 0, "settings begin with --: {args:?}");
+    assert_eq!(starts.first().copied().unwrap_or(args.len()), 0, "settings start with --: {args:?}");
     let ends = starts.iter().skip(1).copied().chain([args.len()]);
     let settings = starts.iter().zip(ends).map(|(start, end)| &args[*start..end]);
     settings.map(|setting| directive(&setting[0][2..], &setting[1..])).collect()
@@ -470,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arguments_become_lines() {
+    fn arguments_become_configuration_lines() {
         let args = RedisOptions::with_args(&[
             "--maxmemory",
             "3mb",

@@ -1,13 +1,13 @@
-//! The protocol of Redis, as much as the kit needs: a blocking client, and where a frame ends.
+//! A minimal blocking client for RESP, the Redis protocol, and a frame parser.
 //!
-//! Of our own, so that the kit shares no mistake with the client under test.
+//! Written for the kit, so that it shares no bugs with the client under test.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// What a server answered.
+/// A reply of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// `+OK`
@@ -16,36 +16,36 @@ pub enum Reply {
     Error(String),
     /// `:42`
     Int(i64),
-    /// `$5`, or `None` for null, be it a null string or a null array.
+    /// `$5`; `None` for a null string or null array.
     Bulk(Option<Vec<u8>>),
     /// `*2`
     Array(Vec<Reply>),
 }
 
 impl Reply {
-    /// Whether the server refused the command.
+    /// Whether this is an error reply.
     pub fn is_error(&self) -> bool {
         matches!(self, Self::Error(_))
     }
 
-    /// The number, be it sent as a number or as text.
+    /// The number, sent as an integer or as text.
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If it is not a number.
     pub fn int(&self) -> i64 {
-        self.to_string().parse().unwrap_or_else(|_| panic!("{self:?} is no number"))
+        self.to_string().parse().unwrap_or_else(|_| panic!("{self:?} is not a number"))
     }
 
     /// The elements of an array.
     ///
     /// # Panics
     ///
-    /// If it is none.
+    /// If it is not an array.
     pub fn items(&self) -> &[Reply] {
         match self {
             Self::Array(items) => items,
-            other => panic!("{other:?} is no array"),
+            other => panic!("{other:?} is not an array"),
         }
     }
 
@@ -53,17 +53,17 @@ impl Reply {
     ///
     /// # Panics
     ///
-    /// If it is no string.
+    /// If it is not a string.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Simple(text) => text.as_bytes(),
             Self::Bulk(bytes) => bytes.as_deref().unwrap_or_default(),
-            other => panic!("{other:?} is no string"),
+            other => panic!("{other:?} is not a string"),
         }
     }
 }
 
-/// As `redis-cli` prints into a pipe: null is empty, an array is one element per line.
+/// Formats like `redis-cli` in a pipe: null is empty, an array has one element per line.
 impl fmt::Display for Reply {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -87,11 +87,11 @@ pub struct RespClient {
 }
 
 impl RespClient {
-    /// Connects; `timeout` bounds the connecting and each later wait for bytes.
+    /// Connects. `timeout` applies to connecting and to each read and write.
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// Errors of the socket.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -100,11 +100,11 @@ impl RespClient {
         Ok(Self { stream: BufReader::new(stream) })
     }
 
-    /// How long to wait for what comes next.
+    /// Changes the read timeout.
     ///
     /// # Errors
     ///
-    /// What the socket says, and `InvalidInput` if the time is zero.
+    /// Errors of the socket; `InvalidInput` if the timeout is zero.
     pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(timeout))
     }
@@ -113,17 +113,17 @@ impl RespClient {
     ///
     /// # Errors
     ///
-    /// What the socket says, and `InvalidData` if the answer is no RESP.
+    /// Errors of the socket; `InvalidData` if the reply is not RESP.
     pub fn command(&mut self, arguments: &[&[u8]]) -> io::Result<Reply> {
         self.send(&request(arguments))?;
         self.receive()
     }
 
-    /// Sends bytes as they are, several commands at once for instance.
+    /// Sends raw bytes, for example a pipeline of commands.
     ///
     /// # Errors
     ///
-    /// What the socket says.
+    /// Errors of the socket.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
@@ -132,7 +132,7 @@ impl RespClient {
     ///
     /// # Errors
     ///
-    /// What the socket says, and `InvalidData` if the answer is no RESP.
+    /// Errors of the socket; `InvalidData` if the reply is not RESP.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| not_resp(&line))?;
@@ -151,7 +151,7 @@ impl RespClient {
         let mut line = Vec::new();
         self.stream.read_until(b'\n', &mut line)?;
         let whole = line.strip_suffix(b"\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
-        String::from_utf8(whole.to_vec()).map_err(|_| not_resp("bytes that are no text"))
+        String::from_utf8(whole.to_vec()).map_err(|_| not_resp("not UTF-8"))
     }
 
     fn bulk(&mut self, length: i64) -> io::Result<Reply> {
@@ -168,7 +168,7 @@ impl RespClient {
     }
 }
 
-/// A command as bytes.
+/// Encodes a command.
 pub(crate) fn request(arguments: &[&[u8]]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -183,11 +183,11 @@ fn not_resp(line: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("not RESP: {line:?}"))
 }
 
-/// The bytes are no RESP, of either version.
+/// The bytes are neither RESP2 nor RESP3.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotResp;
 
-/// How long the first frame is, a request or a reply in RESP2 or RESP3; `None` while it is incomplete.
+/// The length of the first frame, a request or a reply; `None` if it is incomplete.
 pub(crate) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     let mut at = 0;
     let mut elements_left = 1_usize;
@@ -208,7 +208,7 @@ pub(crate) fn frame_length(bytes: &[u8]) -> Result<Option<usize>, NotResp> {
     Ok((at <= bytes.len()).then_some(at))
 }
 
-/// The name of the command in a whole request.
+/// The command name of a complete request.
 pub(crate) fn command_name(request: &[u8]) -> Option<&[u8]> {
     let count = line_at(request, 0)?;
     let length = line_at(request, count.len() + 2)?;
@@ -220,7 +220,7 @@ fn line_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     rest.windows(2).position(|pair| pair == b"\r\n").map(|end| &rest[..end])
 }
 
-/// A length; `None` for the -1 of null.
+/// A length; `None` for -1 (null).
 fn length(digits: &[u8]) -> Result<Option<usize>, NotResp> {
     let number: i64 = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok()).ok_or(NotResp)?;
     if number > 512 << 20 {
@@ -234,13 +234,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_frame_ends_where_its_last_element_ends() {
+    fn frame_ends_with_its_last_element() {
         let frames: [&[u8]; 9] = [
             b"+OK\r\n",
             b":12\r\n",
             b"$-1\r\n",
             b"*0\r\n",
-            b"$4\r\n\r\n\r\n\r\n", // a string that holds line ends
+            b"$4\r\n\r\n\r\n\r\n", // a string of line breaks
             b"*2\r\n*1\r\n:1\r\n$1\r\na\r\n",
             b"%1\r\n+key\r\n*2\r\n#t\r\n_\r\n",
             b"|1\r\n+ttl\r\n:1\r\n:5\r\n",
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_knows_its_command() {
+    fn command_name_is_the_first_argument() {
         assert_eq!(command_name(&request(&[b"GET", b"key"])), Some(&b"GET"[..]));
     }
 }

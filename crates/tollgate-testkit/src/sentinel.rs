@@ -1,4 +1,4 @@
-//! A master, two replicas and the three sentinels that watch over them.
+//! A master, two replicas and three sentinels.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -12,13 +12,13 @@ const MASTER_NAME: &str = "gate";
 const REPLICAS: usize = 2;
 const SENTINELS: usize = 3;
 const START_DEADLINE: Duration = Duration::from_secs(20);
-/// Longer than any machine lets a server wait for its turn.
-const DEAD_AFTER: Duration = Duration::from_secs(10);
-/// Longer than a busy machine does, as a rule: sentinels would fail over a second time.
-const DEAD_SOON_AFTER: Duration = Duration::from_millis(1_500);
+/// Longer than a busy machine suspends a process.
+const DOWN_AFTER: Duration = Duration::from_secs(10);
+/// Usually longer than a busy machine suspends a process; otherwise sentinels fail over once more.
+const QUICK_DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
-// Left alone, sentinels look for each other every two seconds and for replicas every ten, and one that was not
-// scheduled for two seconds, as happens on a busy machine, does nothing for the next thirty.
+// By default sentinels announce themselves every two seconds and look for replicas every ten, and a sentinel that was not
+// scheduled for two seconds enters TILT mode for thirty.
 const QUICK: [&[u8]; 12] = [
     b"SENTINEL",
     b"DEBUG",
@@ -34,9 +34,9 @@ const QUICK: [&[u8]; 12] = [
     b"100",
 ];
 
-/// A running fleet: one master, two replicas, three sentinels of which two must agree. Killed on drop.
+/// A running master, two replicas and three sentinels with a quorum of two. Killed on drop.
 ///
-/// A master is taken for dead after ten seconds of silence; a failover then takes a second or two.
+/// A master is considered down after ten seconds without a reply; the failover then takes a second or two.
 #[derive(Debug)]
 pub struct SentinelFleet {
     servers: Vec<RedisServer>,
@@ -44,39 +44,39 @@ pub struct SentinelFleet {
 }
 
 impl SentinelFleet {
-    /// Starts a fleet; returns when the replicas are in sync and all sentinels know all others.
+    /// Starts all servers; returns when the replicas are in sync and all sentinels know each other.
     pub fn start() -> Self {
         Self::with(&[])
     }
 
-    /// Starts a fleet that takes a master for dead after a second and a half: for tests that kill it. On a busy machine it may
-    /// replace a master that only stood still.
+    /// Starts servers that consider a master down after 1.5 seconds, for tests that kill it. On a busy machine they may also
+    /// replace a master that is alive.
     ///
     /// # Panics
     ///
     /// As [`SentinelFleet::with`].
     pub fn with_quick_failover() -> Self {
-        Self::assemble(&[], DEAD_SOON_AFTER)
+        Self::assemble(&[], QUICK_DOWN_AFTER)
     }
 
-    /// Starts a fleet whose servers, though not its sentinels, have more settings:
+    /// Starts servers with more settings, which do not apply to the sentinels:
     /// `&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"]`.
     ///
     /// # Panics
     ///
-    /// With the logs, if the fleet does not come together within twenty seconds.
+    /// With the logs, if the fleet is not complete within twenty seconds.
     pub fn with(args: &[&str]) -> Self {
-        Self::assemble(args, DEAD_AFTER)
+        Self::assemble(args, DOWN_AFTER)
     }
 
-    fn assemble(args: &[&str], dead_after: Duration) -> Self {
+    fn assemble(args: &[&str], down_after: Duration) -> Self {
         let master = RedisServer::with(args);
         let port = master.port().to_string();
         let replica_args = [args, &["--replicaof", "127.0.0.1", &port]].concat();
-        let dead_after = dead_after.as_millis();
+        let down_after = down_after.as_millis();
         let monitor = format!(
             "sentinel monitor {MASTER_NAME} 127.0.0.1 {port} 2\n\
-             sentinel down-after-milliseconds {MASTER_NAME} {dead_after}\n\
+             sentinel down-after-milliseconds {MASTER_NAME} {down_after}\n\
              sentinel failover-timeout {MASTER_NAME} 6000\n"
         );
         let (replicas, sentinels) = thread::scope(|scope| {
@@ -88,54 +88,54 @@ impl SentinelFleet {
             Self { servers: [master].into_iter().chain(replicas).collect(), sentinels: sentinels.into() };
         assert!(
             wait_until(START_DEADLINE, || fleet.is_complete()),
-            "no fleet comes together:\n{}",
+            "the sentinel fleet is not complete:\n{}",
             fleet.logs()
         );
         fleet
     }
 
-    /// Where the sentinels listen.
+    /// The addresses of the sentinels.
     pub fn sentinels(&self) -> Vec<SocketAddr> {
         self.sentinels.iter().map(RedisServer::address).collect()
     }
 
-    /// The name by which sentinels know the master.
+    /// The master name that the sentinels monitor.
     pub fn master_name(&self) -> &'static str {
         MASTER_NAME
     }
 
-    /// The master of the moment, as a sentinel names it.
+    /// The current master, as reported by a sentinel.
     ///
     /// # Panics
     ///
     /// If no sentinel runs.
     pub fn master(&self) -> SocketAddr {
-        self.sentinels.iter().find_map(named_by).expect("a sentinel that runs")
+        self.sentinels.iter().find_map(master_of).expect("a running sentinel")
     }
 
-    /// Master and replicas, in no order that means something after a failover.
+    /// Master and replicas. The order does not change with a failover.
     pub fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// The server or sentinel that listens there.
+    /// The server or sentinel at this address.
     ///
     /// # Panics
     ///
-    /// If none of the fleet does.
+    /// If no server of the fleet has this address.
     pub fn server_at(&self, address: SocketAddr) -> &RedisServer {
         let all = self.servers.iter().chain(&self.sentinels);
         all.into_iter().find(|server| server.address() == address).expect("an address of the fleet")
     }
 
-    /// Kills the master of the moment (`SIGKILL`); where it was.
+    /// Kills the current master (`SIGKILL`); returns its address.
     pub fn kill_master(&self) -> SocketAddr {
         let address = self.master();
         self.server_at(address).kill9();
         address
     }
 
-    /// Waits until all running sentinels name the same master, another than `old`, and it sees itself as one.
+    /// Waits until all running sentinels report the same master other than `old`, and its own role is master.
     ///
     /// # Panics
     ///
@@ -146,14 +146,15 @@ impl SentinelFleet {
     }
 
     fn agreed_master(&self) -> Option<SocketAddr> {
-        let mut named = self.sentinels.iter().filter(|sentinel| sentinel.is_running()).map(named_by);
-        let master = named.next()??;
+        let mut reported = self.sentinels.iter().filter(|sentinel| sentinel.is_running()).map(master_of);
+        let master = reported.next()??;
         let role = self.server_at(master).try_command(&[b"ROLE"]).ok()?;
-        (named.all(|other| other == Some(master)) && role.items()[0].bytes() == b"master").then_some(master)
+        (reported.all(|other| other == Some(master)) && role.items()[0].bytes() == b"master")
+            .then_some(master)
     }
 
     fn is_complete(&self) -> bool {
-        // A replica that was made a master has no such field.
+        // A promoted replica has no such field.
         let in_sync = |replica: &RedisServer| {
             replica.info("replication").get("master_link_status").is_some_and(|status| status == "up")
         };
@@ -171,18 +172,19 @@ fn start_sentinel(monitor: &str) -> RedisServer {
     sentinel
 }
 
-fn named_by(sentinel: &RedisServer) -> Option<SocketAddr> {
+fn master_of(sentinel: &RedisServer) -> Option<SocketAddr> {
     let reply =
         sentinel.try_command(&[b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", MASTER_NAME.as_bytes()]).ok()?;
     let Reply::Array(parts) = reply else { return None };
     format!("{}:{}", parts[0], parts[1]).parse().ok()
 }
 
-/// Whether a sentinel could carry out a failover now.
+/// Whether a sentinel knows enough to fail over.
 fn knows_all(sentinel: &RedisServer) -> bool {
-    let ask = |what: &str| sentinel.command(&[b"SENTINEL", what.as_bytes(), MASTER_NAME.as_bytes()]);
-    let sees =
-        |who: &Reply, field: &str, value: &str| field_of(who, field).is_some_and(|found| found == value);
+    let ask = |section: &str| sentinel.command(&[b"SENTINEL", section.as_bytes(), MASTER_NAME.as_bytes()]);
+    let sees = |server: &Reply, field: &str, value: &str| {
+        field_of(server, field).is_some_and(|found| found == value)
+    };
     let (replicas, sentinels) = (ask("REPLICAS"), ask("SENTINELS"));
     sees(&ask("MASTER"), "flags", "master")
         && replicas.items().iter().filter(|replica| sees(replica, "master-link-status", "ok")).count()
@@ -191,7 +193,7 @@ fn knows_all(sentinel: &RedisServer) -> bool {
         && sentinels.items().iter().filter(|other| sees(other, "flags", "sentinel")).count() == SENTINELS - 1
 }
 
-/// A field of a flat list of names and values.
+/// A value in a flat list of names and values.
 fn field_of(pairs: &Reply, name: &str) -> Option<String> {
     let pair = pairs.items().chunks(2).find(|pair| pair[0].bytes() == name.as_bytes())?;
     Some(pair[1].to_string())

@@ -1,7 +1,6 @@
-//! What the SQL servers have in common: a folder, a port, a process that is not root's.
+//! What PostgreSQL and MariaDB servers have in common: a data folder, a port, a process.
 //!
-//! Neither PostgreSQL nor MariaDB runs as root. Where the tests do, as in many containers, the server runs as `nobody`, and
-//! its folder is given to it.
+//! Neither server runs as root. If the tests do, as in many containers, the server runs as `nobody` and owns its folder.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -28,149 +27,159 @@ const PORT_ATTEMPTS: usize = 20;
 /// The user in every URL.
 pub(crate) const USER: &str = "tollgate";
 
-/// What a kind of server does its own way.
+/// What differs between PostgreSQL and MariaDB.
 pub trait SqlEngine {
-    /// The name of its program, for messages.
+    /// The name of the engine, for messages and folders.
     const NAME: &'static str;
-    /// How it is told to end.
+    /// The signal that stops the server.
     const STOP: StopSignal;
-    /// The password in every URL. Told by nobody: a test may look for it where it must not be.
+    /// The password in every URL. A test may search output for it.
     const PASSWORD: &'static str;
-    /// The database that is always there.
+    /// The database that always exists.
     const DEFAULT_DATABASE: &'static str;
 
-    /// Makes an empty database in the folder.
+    /// Initializes the data folder.
     fn init(instance: &SqlInstance);
     /// The command that runs the server.
     fn server(instance: &SqlInstance) -> Command;
-    /// Whether the server with this process id serves.
+    /// Whether the server with this process id accepts connections.
     fn is_ready(instance: &SqlInstance, pid: u32) -> bool;
-    /// What is said once to a server that serves.
+    /// SQL to run once, after the first start.
     fn init_sql() -> Option<String> {
         None
     }
-    /// The statement that makes a database, and the scheme of its URL.
-    fn database(name: &str) -> (String, &'static str);
-    /// The command that runs statements.
+    /// The statement that creates a database, and the scheme of its URL.
+    fn create_database(name: &str) -> (String, &'static str);
+    /// The command that runs SQL statements.
     fn client(instance: &SqlInstance, database: &str, sql: &str) -> Command;
 }
 
-/// Where a server lives.
+/// The port and the data folder of one server.
 pub struct SqlInstance {
     pub(crate) port: u16,
+    folder: PathBuf,
     owner: Option<(u32, u32)>,
-    folder: TempDir,
+    cleanup: Option<TempDir>,
 }
 
-/// A running SQL server, ended on drop. What was committed survives a kill, though not a power cut: no write waits for the
-/// disk.
-pub struct SqlServer<K: SqlEngine> {
-    kind: PhantomData<K>,
+/// A running SQL server, stopped on drop.
+///
+/// Committed data survives `SIGKILL` but not a power failure: the server does not call `fsync`.
+pub struct SqlServer<E: SqlEngine> {
+    engine: PhantomData<E>,
     databases: AtomicU32,
     process: Mutex<Option<Process>>,
-    instance: SqlInstance, // last, so that its folder is removed when nobody writes to it any more
+    instance: SqlInstance, // last: its folder is removed after the process has stopped
 }
 
-impl<K: SqlEngine> SqlServer<K> {
-    /// Starts a server in a folder of its own; returns when it serves, after a few seconds.
+impl<E: SqlEngine> SqlServer<E> {
+    /// Starts a server in a new folder; returns when it accepts connections, after a few seconds.
     ///
     /// # Panics
     ///
-    /// With the server's log, if it does not serve within thirty seconds.
+    /// With the server's log, if it does not start within thirty seconds.
     pub fn start() -> Self {
-        let mut instance = SqlInstance::new(K::NAME);
-        K::init(&instance);
+        let mut instance = SqlInstance::new(E::NAME);
+        E::init(&instance);
         for _ in 0..PORT_ATTEMPTS {
             let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
-            let server = Self { kind: PhantomData, databases, process, instance };
+            let server = Self { engine: PhantomData, databases, process, instance };
             match server.run() {
                 Ok(()) => {
-                    if let Some(sql) = K::init_sql() {
-                        server.execute(K::DEFAULT_DATABASE, &sql);
+                    if let Some(sql) = E::init_sql() {
+                        server.execute(E::DEFAULT_DATABASE, &sql);
                     }
                     return server;
                 }
                 Err(log) if log.contains("Address already in use") => {
                     instance = SqlInstance { port: free_port(), ..server.instance };
                 }
-                Err(log) => panic!("{} does not start:\n{log}", K::NAME),
+                Err(log) => panic!("{} does not start:\n{log}", E::NAME),
             }
         }
         panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
     }
 
-    /// Makes an empty database; its URL, with user and password.
+    /// Creates the empty database `test_N`, counted from 0; returns its URL with user and password.
     pub fn create_database(&self) -> String {
-        let name = format!("test_{}", self.databases.fetch_add(1, Ordering::Relaxed));
-        let (statement, scheme) = K::database(&name);
-        self.execute(K::DEFAULT_DATABASE, &statement);
-        format!("{scheme}://{USER}:{}@{}/{name}", K::PASSWORD, self.instance.address())
+        let number = self.databases.fetch_add(1, Ordering::Relaxed);
+        self.instance.create_database::<E>(&format!("test_{number}"))
     }
 
-    /// Runs statements with the server's own client; what they answer, a line for each row.
+    /// Runs statements with the server's own client; returns their output, one line per row.
     ///
     /// # Panics
     ///
-    /// If one fails.
+    /// If a statement fails.
     pub fn execute(&self, database: &str, sql: &str) -> String {
-        finish(&mut K::client(&self.instance, database, sql))
+        run_to_end(&mut E::client(&self.instance, database, sql))
     }
 
     /// The password in every URL.
-    pub const PASSWORD: &str = K::PASSWORD;
+    pub const PASSWORD: &str = E::PASSWORD;
 
     /// The loopback port.
     pub fn port(&self) -> u16 {
         self.instance.port
     }
 
-    /// What the server has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         self.instance.log()
     }
 
-    /// Kills the process (`SIGKILL`). Its port refuses connections afterwards.
+    /// Sends `SIGKILL`. The port refuses connections afterwards.
     pub fn kill9(&self) {
         if let Some(process) = self.lock().take() {
             process.kill9();
         }
     }
 
-    /// Kills the process if it runs, and starts it again: same port, same data.
+    /// Kills the process if it runs, and starts it again with the same port and data.
     pub fn restart(&self) {
         self.kill9();
-        let mut log = String::new();
+        let mut failure = String::new();
         let started = eventually(START_DEADLINE, || match self.run() {
             Ok(()) => Some(true),
-            // PostgreSQL waits for the children of a process that was killed: they notice when they next look up.
-            Err(said) if said.contains("still in use") => None,
-            Err(said) => {
-                log = said;
+            // PostgreSQL refuses to start until the children of the killed process have exited.
+            Err(log) if log.contains("still in use") => None,
+            Err(log) => {
+                failure = log;
                 Some(false)
             }
         });
-        assert!(started == Some(true), "{} does not start again:\n{log}", K::NAME);
+        assert!(started == Some(true), "{} does not restart:\n{failure}", E::NAME);
     }
 
-    /// Stops the process where it stands (`SIGSTOP`): nothing new is answered. The children of PostgreSQL, one for each
-    /// connection, go on.
+    /// Sends `SIGSTOP`: new connections get no reply. PostgreSQL serves open connections from child processes, which
+    /// continue.
     pub fn freeze(&self) {
-        self.lock().as_ref().expect("the server was killed").freeze();
+        self.lock().as_ref().expect("the server runs").freeze();
     }
 
-    /// Lets a frozen process go on.
+    /// Continues a frozen process.
     pub fn thaw(&self) {
-        self.lock().as_ref().expect("the server was killed").thaw();
+        self.lock().as_ref().expect("the server runs").thaw();
+    }
+
+    /// Lets the server run until the process `owner` ends; its folder and `file` are removed then.
+    pub(crate) fn hand_over(mut self, owner: u32, file: &Path) -> SqlInstance {
+        let process = self.lock().take().expect("the server runs");
+        process.hand_over(owner, [&self.instance.folder, file]);
+        if let Some(mut folder) = self.instance.cleanup.take() {
+            folder.disable_cleanup(true);
+        }
+        self.instance
     }
 
     fn run(&self) -> Result<(), String> {
-        let output = File::create(self.instance.path("output.txt")).expect("the folder can be written to");
-        let mut command = K::server(&self.instance);
-        command.stdout(output.try_clone().expect("a file can be shared")).stderr(output);
-        let mut process = Process::spawn_with(&mut command, K::STOP, Some(self.instance.folder.path()));
+        let output = File::create(self.instance.path("output.txt")).expect("the folder is writable");
+        let mut command = E::server(&self.instance);
+        command.stdout(output.try_clone().expect("a file can be cloned")).stderr(output);
+        let mut process = Process::spawn_with(&mut command, E::STOP, Some(&self.instance.folder));
         let pid = process.pid();
         let settled =
-            || (K::is_ready(&self.instance, pid) || process.has_ended()).then(|| !process.has_ended());
+            || (E::is_ready(&self.instance, pid) || process.has_ended()).then(|| !process.has_ended());
         if eventually(START_DEADLINE, settled) != Some(true) {
             drop(process);
             return Err(self.instance.log());
@@ -184,66 +193,82 @@ impl<K: SqlEngine> SqlServer<K> {
     }
 }
 
-impl<K: SqlEngine> fmt::Debug for SqlServer<K> {
+impl<E: SqlEngine> fmt::Debug for SqlServer<E> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct(K::NAME).field("port", &self.port()).finish_non_exhaustive()
+        out.debug_struct(E::NAME).field("port", &self.port()).finish_non_exhaustive()
     }
 }
 
 impl SqlInstance {
     fn new(name: &str) -> Self {
         let folder =
-            TempDir::with_prefix(format!("tollgate-{name}-")).expect("a temporary folder can be made");
-        let owner = (fs::metadata(folder.path()).expect("it was just made").uid() == 0).then(nobody);
-        if let Some((user, group)) = owner {
-            chown(folder.path(), Some(user), Some(group)).expect("root may give its folder away");
+            TempDir::with_prefix(format!("tollgate-{name}-")).expect("a temporary folder can be created");
+        let mut instance = Self::at(folder.path().to_owned(), free_port());
+        if let Some((user, group)) = instance.owner {
+            chown(folder.path(), Some(user), Some(group)).expect("root may change the owner");
         }
-        Self { port: free_port(), owner, folder }
+        instance.cleanup = Some(folder);
+        instance
+    }
+
+    /// A server that another test process has started.
+    pub(crate) fn at(folder: PathBuf, port: u16) -> Self {
+        let is_root = fs::metadata("/proc/self").expect("/proc is mounted").uid() == 0;
+        Self { port, folder, owner: is_root.then(nobody), cleanup: None }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
-    /// What the server has said.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.path("output.txt")).unwrap_or_default()
     }
 
-    /// A command that runs in the folder, and not as root.
+    /// A command that runs in the folder as the user who owns it.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
-        command.current_dir(self.folder.path()).env("HOME", self.folder.path());
+        command.current_dir(&self.folder).env("HOME", &self.folder);
         if let Some((user, group)) = self.owner {
             command.uid(user).gid(group);
         }
         command
     }
+
+    pub(crate) fn create_database<E: SqlEngine>(&self, name: &str) -> String {
+        let (statement, scheme) = E::create_database(name);
+        run_to_end(&mut E::client(self, E::DEFAULT_DATABASE, &statement));
+        format!("{scheme}://{USER}:{}@{}/{name}", E::PASSWORD, self.address())
+    }
 }
 
-/// Runs a command to its end; what it says.
+/// Runs a command to its end; returns its standard output.
 #[track_caller]
-pub(crate) fn finish(command: &mut Command) -> String {
+pub(crate) fn run_to_end(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}:\n{said}{complaint}", command.get_program().display());
-    said
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}:\n{stdout}{stderr}", command.get_program().display());
+    stdout
 }
 
-/// Where a program is: in the `PATH`, or in one of these folders.
+/// Finds a program in `PATH` or in one of these folders.
 pub(crate) fn find(program: &str, folders: &[PathBuf]) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut candidates = std::env::split_paths(&path).chain(folders.iter().cloned());
     let found = candidates.find_map(|folder| Some(folder.join(program)).filter(|file| file.is_file()));
-    found.unwrap_or_else(|| panic!("{program} is not installed: see scripts/install-tools"))
+    found.unwrap_or_else(|| panic!("{program} is not installed: run scripts/install-tools test"))
 }
 
-/// Folders in a folder, latest version first.
+/// The subfolders of a folder, latest version first.
 pub(crate) fn versions_in(folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut versions: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
@@ -255,6 +280,6 @@ pub(crate) fn versions_in(folder: &Path) -> Vec<PathBuf> {
 }
 
 fn nobody() -> (u32, u32) {
-    let id = |flag| finish(Command::new("id").args([flag, "nobody"])).trim().parse().expect("a number");
+    let id = |flag| run_to_end(Command::new("id").args([flag, "nobody"])).trim().parse().expect("a number");
     (id("-u"), id("-g"))
 }

@@ -1,4 +1,4 @@
-//! One real `nginx` that speaks TLS in front of a server that speaks plain HTTP, as an ingress does.
+//! nginx that terminates TLS in front of an HTTP server, like an ingress.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,17 +18,20 @@ const PORT_ATTEMPTS: usize = 20;
 
 /// A running `nginx` on a loopback port, killed on drop.
 ///
-/// What is asked goes to the server behind it as it came, and `/ratelimit/…` without the `/ratelimit`, byte for byte. From
-/// `/decoded/…` the path goes there decoded and normalised, as it does wherever `proxy_pass` has a path of its own.
+/// | request path | path sent to the server |
+/// |---|---|
+/// | `/ratelimit/…` | unchanged, without the prefix `/ratelimit` |
+/// | `/decoded/…` | decoded and normalized, without the prefix, as `proxy_pass` with a path does |
+/// | any other | unchanged |
 pub struct TlsProxy {
     port: u16,
     redirecting_port: u16,
     _process: Process,
-    _folder: TempDir, // last, so that it is removed when nobody writes to it any more
+    _folder: TempDir, // last: removed after the process has stopped
 }
 
 impl TlsProxy {
-    /// Shows the server's certificate; returns when connections are taken.
+    /// Starts nginx with the server certificate; returns when it listens.
     ///
     /// # Panics
     ///
@@ -37,7 +40,7 @@ impl TlsProxy {
         Self::start(server, certificates, "")
     }
 
-    /// The same, for clients alone that show a certificate of the authority.
+    /// Starts nginx that requires a client certificate signed by the CA.
     ///
     /// # Panics
     ///
@@ -56,7 +59,7 @@ impl TlsProxy {
         self.port
     }
 
-    /// A loopback port for plain HTTP where everybody is sent on to `https://`.
+    /// A loopback port for plain HTTP that redirects every request to `https://`.
     pub fn redirecting_port(&self) -> u16 {
         self.redirecting_port
     }
@@ -68,10 +71,10 @@ impl TlsProxy {
 
     fn start(server: SocketAddr, certificates: &Certificates, more: &str) -> Self {
         for _ in 0..PORT_ATTEMPTS {
-            let folder = TempDir::new().expect("a temporary folder can be made");
+            let folder = TempDir::new().expect("a temporary folder can be created");
             let ports @ [port, redirecting_port] = [free_port(), free_port()];
             let text = configuration(server, certificates, ports, more);
-            fs::write(folder.path().join("nginx.conf"), text).expect("the folder can be written to");
+            fs::write(folder.path().join("nginx.conf"), text).expect("the folder is writable");
             match run(folder.path()) {
                 Ok(process) => return Self { port, redirecting_port, _process: process, _folder: folder },
                 Err(log) if log.contains("Address already in use") => {}
@@ -82,27 +85,27 @@ impl TlsProxy {
     }
 }
 
-/// Starts nginx in a folder with its configuration. Its log, if it ends or finds its port taken.
+/// Starts nginx with the configuration in `folder`. Fails with its log.
 fn run(folder: &Path) -> Result<Process, String> {
     let log = folder.join("error.log");
-    // Where Debian has it is on the path of root alone.
+    // Debian installs it where only root's PATH finds it.
     let program = ["/usr/sbin/nginx"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("nginx");
     let mut command = Command::new(program);
     command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(&log);
-    let output = fs::File::create(folder.join("output")).expect("the folder can be written to");
+    let output = fs::File::create(folder.join("output")).expect("the folder is writable");
     let mut process = Process::spawn(command.stderr(output));
-    let told = || fs::read_to_string(&log).unwrap_or_default();
+    let error_log = || fs::read_to_string(&log).unwrap_or_default();
     let outcome = eventually(START_DEADLINE, || {
-        // It writes its number once it listens.
+        // nginx writes its process id once it listens.
         if fs::read_to_string(folder.join("pid")).is_ok_and(|pid| pid.ends_with('\n')) {
             return Some(Ok(()));
         }
-        (process.has_ended() || told().contains("Address already in use")).then(|| Err(told()))
+        (process.has_ended() || error_log().contains("Address already in use")).then(|| Err(error_log()))
     });
-    outcome.unwrap_or_else(|| Err(format!("it does not listen: {}", told()))).map(|()| process)
+    outcome.unwrap_or_else(|| Err(format!("nginx does not listen: {}", error_log()))).map(|()| process)
 }
 
-// One process, in the foreground: nothing outlives the one we kill.
+// A single process in the foreground, so that killing it stops everything.
 fn configuration(server: SocketAddr, certificates: &Certificates, ports: [u16; 2], more: &str) -> String {
     let [port, redirecting_port] = ports;
     let (certificate, key) = (certificates.server.display(), certificates.server_key.display());

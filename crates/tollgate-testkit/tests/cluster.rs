@@ -1,5 +1,5 @@
-//! Redirections and failovers as they really go.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are test code too")]
+//! Redirections and failovers of a real cluster.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn get(client: &mut RespClient, key: &[u8]) -> String {
 }
 
 #[test]
-fn every_slot_has_a_master_that_agrees_on_where_keys_belong() {
+fn masters_agree_on_key_slots() {
     let cluster = RedisCluster::start();
     assert_eq!((cluster.addresses().len(), cluster.masters().len()), (6, 3));
     for key in ["a", "b", "c", "{user}:1", "d{}e"] {
@@ -29,7 +29,7 @@ fn every_slot_has_a_master_that_agrees_on_where_keys_belong() {
 }
 
 #[test]
-fn a_slot_on_its_way_answers_ask_for_keys_that_have_left() {
+fn migrating_slot_redirects_with_ask() {
     let cluster = RedisCluster::start();
     let slot = key_slot(b"{t}");
     let old = cluster.slot_owner(slot);
@@ -58,7 +58,7 @@ fn a_slot_on_its_way_answers_ask_for_keys_that_have_left() {
 }
 
 #[test]
-fn a_replica_takes_over_and_the_dead_master_returns_as_its_replica() {
+fn replica_is_promoted_and_old_master_demoted() {
     let cluster = RedisCluster::with_quick_failover();
     let slot = key_slot(b"a");
     let master = cluster.server_at(cluster.slot_owner(slot));
@@ -66,10 +66,10 @@ fn a_replica_takes_over_and_the_dead_master_returns_as_its_replica() {
     assert_eq!(master.cli(&["WAIT", "1", "5000"]), "1");
     let dead = cluster.kill_master_of(slot);
     cluster.wait_until_healthy(PATIENCE);
-    let heir = cluster.slot_owner(slot);
-    assert_ne!(heir, dead);
-    assert_eq!(get(&mut client(heir), b"a"), "here");
+    let new = cluster.slot_owner(slot);
+    assert_ne!(new, dead);
+    assert_eq!(get(&mut client(new), b"a"), "here");
     cluster.server_at(dead).restart();
     cluster.wait_until_healthy(PATIENCE);
-    assert_eq!(get(&mut client(dead), b"a"), format!("MOVED {slot} {heir}"));
+    assert_eq!(get(&mut client(dead), b"a"), format!("MOVED {slot} {new}"));
 }

@@ -1,5 +1,5 @@
-//! Each fault, as a client of a real server sees it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are test code too")]
+//! Each fault, as seen by a client of a real server.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -24,13 +24,13 @@ impl Bench {
 
     fn client(&self) -> RespClient {
         let mut client = RespClient::connect(self.proxy.address(), PATIENCE).unwrap();
-        // Through, so that the fault under test meets an established connection.
+        // Connected to the server, so that the fault applies to an established connection.
         assert_eq!(ping(&mut client).unwrap(), "PONG");
         client
     }
 
-    /// One that soon gives up, once it is through.
-    fn hasty_client(&self) -> RespClient {
+    /// A connected client with a short timeout.
+    fn impatient_client(&self) -> RespClient {
         let mut client = self.client();
         client.set_timeout(SHORT).unwrap();
         client
@@ -55,7 +55,7 @@ fn assert_kind<T: std::fmt::Debug>(outcome: io::Result<T>, kind: ErrorKind) {
 }
 
 #[test]
-fn without_a_fault_everything_passes_and_is_counted() {
+fn no_fault_forwards_and_counts_everything() {
     let bench = Bench::new();
     let (mut one, mut two) = (bench.client(), bench.client());
     let value = vec![b'x'; 300_000];
@@ -72,7 +72,7 @@ fn latency_delays_each_reply_once() {
     let mut client = bench.client();
     bench.proxy.set(Fault::Latency(SHORT));
     let started = Instant::now();
-    // Sent one by one and not waited for: delays that add up would make 25 seconds of it.
+    // Pipelined: delays that add up would take 25 seconds.
     for _ in 0..100 {
         client.send(PING).unwrap();
     }
@@ -83,7 +83,7 @@ fn latency_delays_each_reply_once() {
 }
 
 #[test]
-fn drop_closes_open_connections_and_new_ones() {
+fn drop_closes_open_and_new_connections() {
     let bench = Bench::new();
     let mut old = bench.client();
     bench.proxy.set(Fault::Drop);
@@ -96,7 +96,7 @@ fn drop_closes_open_connections_and_new_ones() {
 }
 
 #[test]
-fn reset_is_a_reset() {
+fn reset_sends_rst() {
     let bench = Bench::new();
     let (mut old, mut untouched) = (bench.client(), bench.client());
     bench.proxy.set(Fault::Reset);
@@ -104,13 +104,17 @@ fn reset_is_a_reset() {
     let mut new = RespClient::connect(bench.proxy.address(), PATIENCE).unwrap();
     assert_kind(increment(&mut new), ErrorKind::ConnectionReset);
     bench.proxy.set(Fault::None);
-    assert_eq!(increment(&mut untouched).unwrap(), Reply::Int(1), "those before did not get through");
+    assert_eq!(
+        increment(&mut untouched).unwrap(),
+        Reply::Int(1),
+        "earlier commands did not reach the server"
+    );
 }
 
 #[test]
-fn half_open_holds_both_ways_and_goes_on_afterwards() {
+fn half_open_holds_bytes_until_it_ends() {
     let bench = Bench::new();
-    let mut client = bench.hasty_client();
+    let mut client = bench.impatient_client();
     bench.proxy.set(Fault::HalfOpen);
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
     assert_eq!(bench.increments(), "", "nothing reached the server");
@@ -121,9 +125,9 @@ fn half_open_holds_both_ways_and_goes_on_afterwards() {
 }
 
 #[test]
-fn half_open_hides_the_end_of_the_server() {
+fn half_open_hides_a_dead_server() {
     let bench = Bench::new();
-    let mut client = bench.hasty_client();
+    let mut client = bench.impatient_client();
     bench.proxy.set(Fault::HalfOpen);
     bench.redis.kill9();
     assert_kind(client.receive(), ErrorKind::WouldBlock);
@@ -133,7 +137,7 @@ fn half_open_hides_the_end_of_the_server() {
 }
 
 #[test]
-fn trickle_hands_out_byte_by_byte() {
+fn trickle_sends_byte_by_byte() {
     let bench = Bench::new();
     let mut client = bench.client();
     let pause = Duration::from_millis(20);
@@ -145,20 +149,19 @@ fn trickle_hands_out_byte_by_byte() {
 }
 
 #[test]
-fn black_hole_takes_requests_and_gives_nothing_back() {
+fn black_hole_forwards_requests_and_drops_replies() {
     let bench = Bench::new();
-    let mut client = bench.hasty_client();
+    let mut client = bench.impatient_client();
     bench.proxy.set(Fault::BlackHoleReplies);
     assert_kind(increment(&mut client), ErrorKind::WouldBlock);
     assert!(wait_until(PATIENCE, || bench.increments() == "1"));
     bench.proxy.set(Fault::None);
-    // What the server said may be late; what it says next must not be there at all.
-    let told = ping(&mut client).ok();
-    assert_ne!(told.as_deref(), Some("PONG"), "a lost reply must not make way for a later one");
+    let reply = ping(&mut client).ok();
+    assert_ne!(reply.as_deref(), Some("PONG"), "a later reply must not take the place of a lost one");
 }
 
 #[test]
-fn garbage_is_no_resp() {
+fn garbage_is_not_resp() {
     let bench = Bench::new();
     let mut client = bench.client();
     bench.proxy.set(Fault::Garbage);
@@ -169,13 +172,13 @@ fn garbage_is_no_resp() {
 }
 
 #[test]
-fn each_command_of_a_pipeline_gets_its_own_answer() {
+fn each_pipelined_command_gets_its_reply() {
     let bench = Bench::new();
     let mut client = bench.client();
     let before = bench.proxy.commands_forwarded();
     bench.proxy.set(Fault::reply("-LOADING Redis is loading the dataset in memory"));
     let loading = Reply::Error("LOADING Redis is loading the dataset in memory".to_owned());
-    // Cut in the middle of a command: it must be counted once.
+    // Split within a command: it must be counted once.
     let pipeline = [PING, b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n", PING].concat();
     let (head, tail) = pipeline.split_at(20);
     client.send(head).unwrap();
@@ -188,7 +191,7 @@ fn each_command_of_a_pipeline_gets_its_own_answer() {
 }
 
 #[test]
-fn an_answer_of_the_proxy_does_not_overtake_the_server() {
+fn proxy_reply_does_not_overtake_server_reply() {
     let bench = Bench::new();
     let mut client = bench.client();
     bench.redis.freeze();
@@ -203,7 +206,7 @@ fn an_answer_of_the_proxy_does_not_overtake_the_server() {
 }
 
 #[test]
-fn reply_to_answers_one_command_and_lets_the_others_pass() {
+fn reply_to_answers_only_the_named_command() {
     let bench = Bench::new();
     let mut client = bench.client();
     bench.proxy.set(Fault::reply_to("incr", format!("-MOVED 1 {}", bench.redis.address())));
@@ -214,7 +217,7 @@ fn reply_to_answers_one_command_and_lets_the_others_pass() {
 }
 
 #[test]
-fn other_protocols_pass_as_they_are() {
+fn other_protocols_are_forwarded_unchanged() {
     let bench = Bench::new();
     let mut stream = TcpStream::connect(bench.proxy.address()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -226,14 +229,14 @@ fn other_protocols_pass_as_they_are() {
 }
 
 #[test]
-fn a_dropped_proxy_closes_its_connections_and_its_port() {
+fn dropped_proxy_closes_connections_and_port() {
     let Bench { redis, proxy } = Bench::new();
     let mut client = RespClient::connect(proxy.address(), PATIENCE).unwrap();
     assert_eq!(ping(&mut client).unwrap(), "PONG");
     let address = proxy.address();
     drop(proxy);
     assert!(ping(&mut client).is_err());
-    // A program that another test is just starting holds what this process had open until it is loaded.
+    // A child that another test is forking holds the sockets of this process until it execs.
     assert!(wait_until(PATIENCE, || TcpStream::connect(address).is_err()));
     assert_eq!(redis.cli(&["PING"]), "PONG");
 }

@@ -1,5 +1,5 @@
-//! The server under test is the installed one; these tests hold what the kit promises about it.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are test code too")]
+//! What the kit promises about the installed `redis-server`.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -34,7 +34,7 @@ fn replies_keep_their_types() {
 }
 
 #[test]
-fn a_dropped_server_is_gone_with_its_folder() {
+fn drop_stops_server_and_removes_folder() {
     let redis = RedisServer::start();
     let (pid, folder, address) = (redis.pid(), redis.folder().to_owned(), redis.address());
     drop(redis);
@@ -44,7 +44,7 @@ fn a_dropped_server_is_gone_with_its_folder() {
 }
 
 #[test]
-fn servers_start_side_by_side() {
+fn servers_start_in_parallel() {
     let starts: Vec<_> = (0..8).map(|_| thread::spawn(RedisServer::start)).collect();
     let servers: Vec<RedisServer> = starts.into_iter().map(|start| start.join().unwrap()).collect();
     for (number, redis) in servers.iter().enumerate() {
@@ -56,7 +56,7 @@ fn servers_start_side_by_side() {
 }
 
 #[test]
-fn settings_given_as_arguments_hold_and_survive_a_restart() {
+fn settings_survive_a_restart() {
     let redis = RedisServer::with(&["--maxmemory", "3mb", "--appendonly", "yes", "--appendfsync", "always"]);
     let (port, pid) = (redis.port(), redis.pid());
     redis.cli(&["SET", "k", "kept"]);
@@ -70,22 +70,22 @@ fn settings_given_as_arguments_hold_and_survive_a_restart() {
 }
 
 #[test]
-fn by_default_nothing_is_kept_on_disk() {
+fn nothing_is_persisted_by_default() {
     let redis = RedisServer::start();
     redis.cli(&["SET", "k", "v"]);
     redis.restart();
     assert_eq!(redis.cli(&["DBSIZE"]), "0");
-    assert_eq!(redis.cli(&["DEBUG", "SLEEP", "0"]), "OK", "and DEBUG is allowed");
+    assert_eq!(redis.cli(&["DEBUG", "SLEEP", "0"]), "OK", "DEBUG is allowed");
 }
 
 #[test]
 #[should_panic(expected = "Bad directive")]
-fn a_bad_setting_is_told_with_the_words_of_the_server() {
+fn invalid_setting_panics_with_server_log() {
     RedisServer::with(&["--no-such-setting", "1"]);
 }
 
 #[test]
-fn a_frozen_server_keeps_connections_and_answers_nothing() {
+fn frozen_server_keeps_connections_without_replying() {
     let redis = RedisServer::start();
     let mut client = RespClient::connect(redis.address(), Duration::from_millis(250)).unwrap();
     redis.freeze();
@@ -96,7 +96,7 @@ fn a_frozen_server_keeps_connections_and_answers_nothing() {
 }
 
 #[test]
-fn the_server_can_be_looked_into() {
+fn statistics_and_scripts_are_accessible() {
     let redis = RedisServer::start();
     assert_eq!(redis.info("server")["tcp_port"], redis.port().to_string());
     for _ in 0..3 {
@@ -115,7 +115,7 @@ fn the_server_can_be_looked_into() {
 }
 
 #[test]
-fn work_costs_time_of_the_server_and_waiting_does_not() {
+fn cpu_time_grows_with_work() {
     let redis = RedisServer::start();
     let before = redis.cpu_time();
     redis.cli(&["EVAL", "for i = 1, 5e7 do end", "0"]);
@@ -123,7 +123,7 @@ fn work_costs_time_of_the_server_and_waiting_does_not() {
 }
 
 #[test]
-fn killed_clients_are_all_but_the_kit() {
+fn kill_clients_spares_the_kit() {
     let redis = RedisServer::start();
     let mut clients = [client(&redis), client(&redis)];
     for client in &mut clients {
@@ -138,7 +138,7 @@ fn killed_clients_are_all_but_the_kit() {
 }
 
 #[test]
-fn a_password_is_asked_of_others() {
+fn password_is_required_of_clients() {
     let redis =
         RedisServer::start_with(&RedisOptions { password: Some("secret".into()), ..RedisOptions::default() });
     let mut client = client(&redis);
@@ -149,7 +149,7 @@ fn a_password_is_asked_of_others() {
 }
 
 #[test]
-fn users_have_the_rights_they_are_given() {
+fn users_have_their_acl_permissions() {
     for acl_file in [false, true] {
         let users = vec!["default off".to_owned(), "reader on >secret ~* +get".to_owned()];
         let redis = RedisServer::start_with(&RedisOptions { users, acl_file, ..RedisOptions::default() });
@@ -163,7 +163,7 @@ fn users_have_the_rights_they_are_given() {
 }
 
 #[test]
-fn a_unix_socket_is_answered() {
+fn unix_socket_replies() {
     let redis = RedisServer::start_with(&RedisOptions { unix_socket: true, ..RedisOptions::default() });
     let mut stream = UnixStream::connect(redis.socket_path()).unwrap();
     stream.write_all(b"PING\r\n").unwrap();
@@ -172,7 +172,7 @@ fn a_unix_socket_is_answered() {
     assert_eq!(&reply, b"+PONG\r\n");
 }
 
-/// What a TLS client reads that trusts `authority` and shows the certificate of `redis` if it has one.
+/// Replies to a TLS client that trusts `authority`, with or without a client certificate.
 fn ping_over_tls(redis: &RedisServer, authority: &Path, with_certificate: bool) -> String {
     let files = redis.certificates();
     let mut command = Command::new("openssl");
@@ -188,17 +188,17 @@ fn ping_over_tls(redis: &RedisServer, authority: &Path, with_certificate: bool) 
 }
 
 #[test]
-fn tls_is_spoken_to_those_who_trust_the_authority() {
+fn tls_requires_a_trusted_ca() {
     let redis = RedisServer::start_with(&RedisOptions { tls: true, ..RedisOptions::default() });
     let authority = &redis.certificates().authority;
     assert_eq!(ping_over_tls(&redis, authority, false), "+PONG\r\n+OK\r\n");
     assert_eq!(ping_over_tls(&redis, authority, true), "+PONG\r\n+OK\r\n");
-    assert_eq!(ping_over_tls(&redis, &redis.certificates().client, false), "", "a stranger as authority");
+    assert_eq!(ping_over_tls(&redis, &redis.certificates().client, false), "", "an unrelated CA");
     assert_eq!(redis.tls_url(), format!("rediss://localhost:{}", redis.tls_address().port()));
 }
 
 #[test]
-fn tls_can_demand_a_certificate_of_the_client() {
+fn tls_can_require_client_certificates() {
     let args = RedisOptions::with_args(&["--tls-auth-clients", "yes"]);
     let redis = RedisServer::start_with(&RedisOptions { tls: true, ..args });
     let authority = &redis.certificates().authority;

@@ -1,5 +1,5 @@
-//! A failover as it really goes.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are test code too")]
+//! Failover by real sentinels.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tollgate_testkit::{SentinelFleet, wait_until};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_replica_becomes_master_when_the_master_dies_and_keeps_what_it_had() {
+fn replica_with_data_is_promoted_when_master_dies() {
     let fleet = SentinelFleet::with_quick_failover();
     assert_eq!((fleet.sentinels().len(), fleet.master_name()), (3, "gate"));
     let first = fleet.server_at(fleet.master());
@@ -27,7 +27,7 @@ fn a_replica_becomes_master_when_the_master_dies_and_keeps_what_it_had() {
 }
 
 #[test]
-fn a_master_without_replicas_can_be_made_to_refuse_writes() {
+fn master_without_replicas_refuses_writes() {
     let fleet = SentinelFleet::with(&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "2"]);
     let master = fleet.server_at(fleet.master());
     assert!(wait_until(PATIENCE, || master.cli(&["SET", "k", "v"]) == "OK"));

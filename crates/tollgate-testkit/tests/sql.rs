@@ -1,12 +1,12 @@
-//! The SQL servers of the kit, asked with their own clients.
+//! The SQL servers, queried with their own clients.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::path::Path;
 
 use tollgate_testkit::{MariaDbServer, PostgresServer};
 
-macro_rules! serves_until_it_is_killed_and_again_afterwards {
+macro_rules! keeps_data_after_kill_and_restart {
     ($($name:ident: $server:ty,)+) => {
         $(
             #[test]
@@ -23,13 +23,13 @@ macro_rules! serves_until_it_is_killed_and_again_afterwards {
     };
 }
 
-serves_until_it_is_killed_and_again_afterwards! {
-    postgres_serves_until_it_is_killed_and_again_afterwards: PostgresServer,
-    mariadb_serves_until_it_is_killed_and_again_afterwards: MariaDbServer,
+keeps_data_after_kill_and_restart! {
+    postgres_keeps_data_after_kill_and_restart: PostgresServer,
+    mariadb_keeps_data_after_kill_and_restart: MariaDbServer,
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn drop_removes_the_folder() {
     let server = PostgresServer::start();
     let data = server.execute("postgres", "SHOW data_directory");
     let folder = Path::new(data.trim()).parent().unwrap().to_owned();

@@ -1,133 +1,112 @@
-//! Whom we trust, and who we are to a server that asks.
+//! Trusted CAs and the client certificate.
 //!
-//! The same TLS and the same cryptography as towards Redis and databases. There is no way to trust just anybody:
-//! whoever answered would be sent the key. A private authority is named with a file instead.
+//! Verification cannot be turned off: an impostor would receive the key. A private CA is trusted with a file instead.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
-use tokio_rustls::TlsConnector;
+use rustls::sign::CertifiedKey;
+use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-/// The files that flags, environment or configuration name; all in PEM.
+/// Certificate files in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
-    /// Authorities that are trusted beside the system's.
-    pub(crate) authorities: Option<PathBuf>,
-    /// Our own certificate.
-    pub(crate) certificate: Option<PathBuf>,
-    /// Its private key; in the same file if there is no other.
-    pub(crate) certificate_key: Option<PathBuf>,
+    /// CAs to trust in addition to the system's.
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The client certificate.
+    pub(crate) cert_file: Option<PathBuf>,
+    /// Its private key; by default in the same file.
+    pub(crate) cert_key_file: Option<PathBuf>,
 }
 
-/// Why files cannot be used.
+/// Why certificate files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// A file cannot be read: look at its name and permissions.
-    #[error("the {what} {path}: {source}")]
-    Read {
-        /// What it should hold.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: io::Error,
-    },
-    /// A file holds something else.
-    #[error("the {what} {path} holds no {item} in PEM (`-----BEGIN {label}-----`)")]
-    Empty {
-        /// What it should be.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        item: &'static str,
-        /// How that begins.
-        label: &'static str,
-    },
-    /// A file holds what looks right and is not.
-    #[error("the {what} {path} cannot be used: {reason}")]
-    Unusable {
-        /// What it should be.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A key for which there is no certificate.
-    #[error("--cert-key-file has no meaning without --cert-file")]
-    KeyAlone,
-    /// This machine trusts nobody.
-    #[error("this machine has no list of trusted authorities{0}: install ca-certificates, or use --ca-file")]
-    NoAuthorities(String),
-    /// The cryptography does not work.
-    #[error("TLS cannot be set up: {0}")]
-    Setup(rustls::Error),
+    /// A file cannot be read: check its name and permissions.
+    #[error("{what} {path}: {source}")]
+    Read { what: &'static str, path: PathBuf, source: io::Error },
+    /// A file does not contain what it should.
+    #[error("{what} {path} contains no {item} in PEM (`-----BEGIN {label}-----`)")]
+    Empty { what: &'static str, path: PathBuf, item: &'static str, label: &'static str },
+    /// The contents of a file are invalid.
+    #[error("{what} {path} cannot be used: {reason}")]
+    Unusable { what: &'static str, path: PathBuf, reason: String },
+    #[error("--cert-key-file requires --cert-file")]
+    KeyWithoutCertificate,
+    /// The system has no trusted CAs.
+    #[error("this machine has no trusted CA certificates{0}: install ca-certificates, or pass --ca-file")]
+    NoTrustedCas(String),
 }
 
-const AUTHORITIES: &str = "file of authorities";
-const CERTIFICATE: &str = "client certificate";
-const CERTIFICATE_KEY: &str = "key of the client certificate";
+const CA_FILE: &str = "CA file";
+const CERT_FILE: &str = "client certificate";
+const CERT_KEY_FILE: &str = "client certificate key";
 
 impl TlsFiles {
-    /// What makes a connection one with TLS.
-    pub(super) fn connector(&self) -> Result<TlsConnector, TlsError> {
-        let own = self.own()?;
-        // Said here and not process-wide: who reads this sees what is used.
+    /// The TLS settings of the client. All certificates are checked here, because ureq skips or panics on invalid ones.
+    pub(super) fn tls_config(&self) -> Result<TlsConfig, TlsError> {
+        let client_cert = self.client_cert()?;
+        // Set explicitly, because rustls has no default provider unless one is installed for the process.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::Setup)?
-            .with_root_certificates(self.roots()?);
-        let mut config = match own {
-            None => builder.with_no_client_auth(),
-            Some((chain, key)) => builder.with_client_auth_cert(chain, key).map_err(|error| {
-                unusable(CERTIFICATE, self.certificate.as_deref().unwrap_or(Path::new("")), &error)
-            })?,
-        };
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(TlsConnector::from(Arc::new(config)))
+        Ok(TlsConfig::builder()
+            .unversioned_rustls_crypto_provider(provider)
+            .root_certs(RootCerts::new_with_certs(&self.trusted_cas()?))
+            .client_cert(client_cert)
+            .build())
     }
 
-    fn roots(&self) -> Result<RootCertStore, TlsError> {
-        let mut roots = RootCertStore::empty();
+    fn trusted_cas(&self) -> Result<Vec<Certificate<'static>>, TlsError> {
         let system = rustls_native_certs::load_native_certs();
-        // A system's list may have odd ones in it that nobody here has chosen.
-        roots.add_parsable_certificates(system.certs);
-        if let Some(path) = &self.authorities {
-            for certificate in certificates(AUTHORITIES, path)? {
-                roots.add(certificate).map_err(|error| unusable(AUTHORITIES, path, &error))?;
+        let mut store = RootCertStore::empty();
+        // Invalid certificates of the system are skipped; the user cannot correct them.
+        let (valid, _) = store.add_parsable_certificates(system.certs.iter().cloned());
+        let mut trusted = if valid == 0 { Vec::new() } else { system.certs };
+        if let Some(path) = &self.ca_file {
+            for certificate in read_certificates(CA_FILE, path)? {
+                store.add(certificate.clone()).map_err(|error| unusable(CA_FILE, path, &error))?;
+                trusted.push(certificate);
             }
         }
-        if roots.is_empty() {
-            let why = system.errors.first().map(|error| format!(" ({error})"));
-            return Err(TlsError::NoAuthorities(why.unwrap_or_default()));
+        if trusted.is_empty() {
+            let reason = system.errors.first().map(|error| format!(" ({error})"));
+            return Err(TlsError::NoTrustedCas(reason.unwrap_or_default()));
         }
-        Ok(roots)
+        Ok(trusted.iter().map(|certificate| Certificate::from_der(certificate).to_owned()).collect())
     }
 
-    fn own(&self) -> Result<Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>, TlsError> {
-        let Some(path) = &self.certificate else {
-            return if self.certificate_key.is_some() { Err(TlsError::KeyAlone) } else { Ok(None) };
+    fn client_cert(&self) -> Result<Option<ClientCert>, TlsError> {
+        let Some(cert_path) = &self.cert_file else {
+            return if self.cert_key_file.is_some() {
+                Err(TlsError::KeyWithoutCertificate)
+            } else {
+                Ok(None)
+            };
         };
-        let chain = certificates(CERTIFICATE, path)?;
-        let path = self.certificate_key.as_ref().unwrap_or(path);
-        let key = PrivateKeyDer::from_pem_slice(&read(CERTIFICATE_KEY, path)?);
-        // Why not is not repeated: it would be about the bytes of a key.
+        let chain = read_certificates(CERT_FILE, cert_path)?;
+        let path = self.cert_key_file.as_ref().unwrap_or(cert_path);
+        // The cause is not shown, because it would describe bytes of the key.
         let (item, label) = ("unencrypted private key", "PRIVATE KEY");
-        let empty = |_| TlsError::Empty { what: CERTIFICATE_KEY, path: path.clone(), item, label };
-        Ok(Some((chain, key.map_err(empty)?)))
+        let empty = |_| TlsError::Empty { what: CERT_KEY_FILE, path: path.clone(), item, label };
+        let pem = read_file(CERT_KEY_FILE, path)?;
+        let der = PrivateKeyDer::from_pem_slice(&pem).map_err(empty)?;
+        let provider = rustls::crypto::aws_lc_rs::default_provider();
+        CertifiedKey::from_der(chain.clone(), der, &provider)
+            .map_err(|error| unusable(CERT_FILE, cert_path, &error))?;
+        let key =
+            PrivateKey::from_pem(&pem).map_err(|_| unusable(CERT_KEY_FILE, path, &"unsupported format"))?;
+        let chain: Vec<_> = chain.iter().map(|cert| Certificate::from_der(cert).to_owned()).collect();
+        Ok(Some(ClientCert::new_with_certs(&chain, key)))
     }
 }
 
-/// All certificates of a file: at least one, and none that cannot be read.
-fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(what, path)?).collect();
+/// All certificates of a file: at least one, and all valid PEM.
+fn read_certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read_file(what, path)?).collect();
     match found {
         Ok(found) if found.is_empty() => {
             let (path, item, label) = (path.to_owned(), "certificate", "CERTIFICATE");
@@ -138,7 +117,7 @@ fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'s
     }
 }
 
-fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     fs::read(path).map_err(|source| TlsError::Read { what, path: path.to_owned(), source })
 }
 

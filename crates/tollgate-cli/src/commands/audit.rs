@@ -1,16 +1,15 @@
-//! `tollgate audit`: who changed what on a running server.
+//! `tollgate audit`: the audit log of a server.
 
 use clap::Args;
 use serde_json::Value;
 
+use super::list::{Columns, ListQuery};
 use crate::client::Client;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::items::{Columns, List};
-use crate::moment;
 use crate::output::Output;
-use crate::render::word;
-use crate::table::Cell;
+use crate::output::format::{format_time, joined, text_of};
+use crate::output::table::Cell;
 
 /// The flags of `audit`.
 #[derive(Args)]
@@ -21,21 +20,21 @@ Examples:
   tollgate audit --by key:4kq2mz7ehv3xw5ta
   tollgate audit --after 1200 --limit 1000 --json
 
-The newest come first; with --after the oldest behind that entry do, for programs that follow the trail.")]
+Entries are listed newest first. With --after they are listed oldest first, so that a program can follow the log.")]
 pub(crate) struct Audit {
     /// Only changes of this kind: rule, tier, quota, key, block, `user_endpoint_limit`, counters
     #[arg(long)]
     kind: Option<String>,
-    /// Only changes made by this caller
+    /// Only changes by this caller
     #[arg(long, value_name = "CALLER")]
     by: Option<String>,
     /// Only changes of this item
     #[arg(long, value_name = "ID")]
     subject: Option<String>,
-    /// Only entries behind this one, the oldest first
+    /// Only entries after this one, oldest first
     #[arg(long, value_name = "ENTRY")]
     after: Option<u64>,
-    /// At most so many
+    /// Maximum number of entries
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
 }
@@ -43,7 +42,7 @@ pub(crate) struct Audit {
 const COLUMNS: Columns =
     Columns { headings: &["ENTRY", "WHEN", "BY", "ACTION", "KIND", "SUBJECT", "CHANGED"], row };
 
-pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let after = audit.after.map(|after| after.to_string());
     let filters = [
         ("kind", audit.kind.as_deref()),
@@ -52,31 +51,25 @@ pub(crate) fn run(audit: &Audit, client: &Client, output: &Output) -> Result<Exi
         ("newest", audit.after.is_none().then_some("true")),
         ("after", after.as_deref()),
     ];
-    let list = List { name: "entries", path: "/v1/admin/audit", filters: &filters, count: Some(audit.limit) };
-    list.print(client, &COLUMNS, output)
+    let limit = Some(audit.limit);
+    let query = ListQuery { name: "entries", path: "/v1/admin/audit", filters: &filters, limit };
+    query.print(client, &COLUMNS, output)
 }
 
 fn row(entry: &Value) -> Vec<Cell> {
     vec![
-        word(&entry["id"]).into(),
-        moment::told(&entry["at"]).into(),
-        word(&entry["by"]).into(),
-        word(&entry["action"]).into(),
-        word(&entry["kind"]).into(),
-        subject(&entry["subject"]).into(),
-        changed(&entry["before"], &entry["after"]).into(),
+        text_of(&entry["id"]).into(),
+        format_time(&entry["at"]).into(),
+        text_of(&entry["by"]).into(),
+        text_of(&entry["action"]).into(),
+        text_of(&entry["kind"]).into(),
+        joined(&entry["subject"], " ").into(),
+        changed_keys(&entry["before"], &entry["after"]).into(),
     ]
 }
 
-fn subject(subject: &Value) -> String {
-    match subject {
-        Value::Array(parts) => parts.iter().map(word).collect::<Vec<_>>().join(" "),
-        other => word(other),
-    }
-}
-
-/// The keys whose values differ; nothing where all of it is new or gone.
-fn changed(before: &Value, after: &Value) -> String {
+/// The keys whose values differ; empty if the item was created or deleted.
+fn changed_keys(before: &Value, after: &Value) -> String {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return String::new() };
     let mut keys: Vec<&str> = before.keys().chain(after.keys()).map(String::as_str).collect();
     keys.sort_unstable();
@@ -92,8 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_update_names_the_keys_that_changed() {
-        assert_eq!(changed(&json!({"a": 1, "b": 2, "d": 0}), &json!({"a": 1, "b": 3, "c": 4})), "b, c, d");
-        assert_eq!(changed(&Value::Null, &json!({"a": 1})), "");
+    fn update_lists_changed_keys() {
+        let (before, after) = (json!({"a": 1, "b": 2, "d": 0}), json!({"a": 1, "b": 3, "c": 4}));
+        assert_eq!(changed_keys(&before, &after), "b, c, d");
+        assert_eq!(changed_keys(&Value::Null, &json!({"a": 1})), "");
     }
 }

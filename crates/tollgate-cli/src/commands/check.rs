@@ -1,19 +1,18 @@
-//! `tollgate check`: may this request pass?
+//! `tollgate check`: checks a request and counts it.
 
-use super::Facts;
+use super::request_args::RequestArgs;
 use crate::client::{Client, ClientError};
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::output::Output;
-use crate::render;
+use crate::output::{Output, decision};
 
-pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let answer = client.post("/v1/rate-limit/check", facts)?;
-    let admits = render::admits(&answer.body).ok_or(ClientError::NoDecision)?;
+pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let response = client.post("/v1/rate-limit/check", request)?;
+    let admits = decision::admits(&response.body).ok_or(ClientError::NoDecision)?;
     if output.json() {
-        output.text(&format!("{}\n", answer.text.trim_end()))?;
+        output.body(&response.text)?;
     } else {
-        output.text(&render::decision(&answer.body, output))?;
+        output.text(&decision::decision(&response.body, output))?;
     }
     Ok(if admits { Exit::Ok } else { Exit::Refused })
 }

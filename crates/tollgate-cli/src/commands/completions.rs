@@ -1,11 +1,10 @@
-//! `tollgate completions`: what a shell needs to complete our flags.
+//! `tollgate completions`: shell completions.
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::args::Cli;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// The flags of `completions`.
@@ -16,14 +15,18 @@ Examples:
   tollgate completions zsh > ~/.zfunc/_tollgate
   tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 
-pub(crate) fn run(completions: &Completions, output: &Output) -> Result<Exit, Failure> {
-    // Into a buffer first: the generator panics where a write fails, and a closed pipe is no error of ours.
+pub(crate) fn run(
+    completions: &Completions,
+    mut command: Command,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    // Into a buffer first: the generator panics if a write fails, for example on a closed pipe.
     let mut script = Vec::new();
-    clap_complete::generate(completions.shell, &mut Cli::command(), "tollgate", &mut script);
+    clap_complete::generate(completions.shell, &mut command, "tollgate", &mut script);
     output.bytes(&script)?;
     Ok(Exit::Ok)
 }

@@ -1,11 +1,11 @@
-//! `tollgate config`: the settings in force.
+//! `tollgate config`: the effective settings.
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
 use super::serve::SettingsFlags;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// The flags of `config`.
@@ -29,18 +29,18 @@ Examples:
   tollgate config show --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
   TOLLGATE_LOG__LEVEL=debug tollgate config show
 
-Defaults are spelled out, and short forms of rules shown as the rules they stand for. With --json the sections and
-their keys are objects, named as in the file.")]
+The output includes defaults, and expands short forms to full rules. With --json it has the same sections and keys
+as the file.")]
     Show(SettingsFlags),
 }
 
-pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, CliError> {
     let Command::Show(flags) = &config.command;
     let shown = flags.load()?.show();
     if output.json() {
-        // What is shown is TOML that was just written: secrets are masked in one place.
+        // Converted from the TOML, so that secrets are masked in one place only.
         let settings: Value =
-            toml::from_str(&shown).map_err(|error| Failure::Arguments(error.to_string()))?;
+            toml::from_str(&shown).map_err(|error| CliError::Arguments(error.to_string()))?;
         output.value(&settings)?;
     } else {
         output.text(&shown)?;

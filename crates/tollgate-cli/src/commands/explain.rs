@@ -1,55 +1,54 @@
-//! `tollgate explain`: every rule, what became of it, and what its limits say.
+//! `tollgate explain`: shows for every rule whether it matches and what its limits say.
 
 use serde_json::Value;
 
-use super::Facts;
+use super::request_args::RequestArgs;
 use crate::client::Client;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
+use crate::output::decision::decision;
+use crate::output::format::{format_duration, format_reset, text_of};
+use crate::output::table::{Cell, Table};
 use crate::output::{Output, Style, escape};
-use crate::render::{self, word};
-use crate::table::{Cell, Table};
 
-pub(crate) fn run(facts: &Facts, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let answer = client.post("/v1/rate-limit/explain", facts)?;
+pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let response = client.post("/v1/rate-limit/explain", request)?;
     if output.json() {
-        output.text(&format!("{}\n", answer.text.trim_end()))?;
+        output.body(&response.text)?;
     } else {
-        output.text(&render::decision(&answer.body, output))?;
-        output.text(&known(&answer.body["known"]))?;
+        output.text(&decision(&response.body, output))?;
+        output.text(&known(&response.body["known"]))?;
         output.text("\n")?;
-        output.text(&rules(&answer.body["rules"]).render(output))?;
+        output.text(&rules(&response.body["rules"]).render(output))?;
     }
     Ok(Exit::Ok)
 }
 
-/// What the request did not say and the server knows: `known: user alice, tier gold; numbers of the user's own`.
+/// What the server added to the request: `known: user alice, tier gold`, and the source of an override.
 fn known(known: &Value) -> String {
     let fact = |(key, name): (&str, &str)| Some(format!("{name} {}", escape(known[key].as_str()?)));
     let facts = [("user_id", "user"), ("tenant", "tenant"), ("tier", "tier")];
     let facts: Vec<String> = facts.into_iter().filter_map(fact).collect();
-    let numbers = known["numbers"].as_str().map(|numbers| match numbers {
-        "@check" => "the numbers are the check's own (@check)".to_owned(),
-        "@config" => "the numbers are those set for this user and endpoint (@config)".to_owned(),
-        "@key" => "the numbers are the key's own (@key)".to_owned(),
-        "@quota" => "the numbers are the user's own (@quota)".to_owned(),
-        other => format!("the numbers are {}", escape(other)),
+    let override_source = known["numbers"].as_str().map(|source| match source {
+        "@check" => "limit override: sent with the check (@check)".to_owned(),
+        "@config" => "limit override: set for this user and endpoint (@config)".to_owned(),
+        "@key" => "limit override: set for the API key (@key)".to_owned(),
+        "@quota" => "limit override: quota of the user (@quota)".to_owned(),
+        other => format!("limit override: {}", escape(other)),
     });
     let facts = if facts.is_empty() { None } else { Some(format!("known: {}", facts.join(", "))) };
-    [facts, numbers].into_iter().flatten().map(|line| line + "\n").collect()
+    [facts, override_source].into_iter().flatten().map(|line| line + "\n").collect()
 }
 
-/// One row per rule and limit; the rule is named in the first of its rows.
+/// One row per limit; the first row of a rule also names the rule.
 fn rules(rules: &Value) -> Table {
     let headings =
         ["MATCHED", "PRIORITY", "RULE", "ACTION", "LAYER", "LIMIT", "REMAINING", "RESET", "RETRY", "WHY"];
     let mut table = Table::new(&headings);
     for rule in rules.as_array().into_iter().flatten() {
         let limits = rule["limits"].as_array().map_or(&[] as &[Value], Vec::as_slice);
-        let [limit, remaining, reset, retry] =
-            limits.first().map_or([const { String::new() }; 4], limit_cells);
-        let cells = [limit, remaining, reset, retry].map(Cell::from);
-        table.row(rule_cells(rule).into_iter().chain(cells).chain([word(&rule["reason"]).into()]));
+        let first = limits.first().map_or([const { String::new() }; 4], limit_cells).map(Cell::from);
+        table.row(rule_cells(rule).into_iter().chain(first).chain([text_of(&rule["reason"]).into()]));
         for limit in limits.iter().skip(1) {
             let blank = std::iter::repeat_n("", 5).map(Cell::from);
             table.row(blank.chain(limit_cells(limit).map(Cell::from)));
@@ -63,21 +62,21 @@ fn rule_cells(rule: &Value) -> [Cell; 5] {
         Some(true) => Cell::styled(Style::Good, "yes"),
         _ => Cell::styled(Style::Faint, "no"),
     };
-    let text = |key: &str| Cell::from(word(&rule[key]));
+    let text = |key: &str| Cell::from(text_of(&rule[key]));
     [matched, text("priority"), text("name"), text("action"), text("layer")]
 }
 
 fn limit_cells(limit: &Value) -> [String; 4] {
-    let window = limit["window_seconds"].as_u64().map(render::lasting);
+    let window = limit["window_seconds"].as_u64().map(format_duration);
     let amount = match window {
-        Some(window) => format!("{}/{window} {}", word(&limit["limit"]), word(&limit["strategy"])),
-        None => format!("{} {}", word(&limit["limit"]), word(&limit["strategy"])),
+        Some(window) => format!("{}/{window} {}", text_of(&limit["limit"]), text_of(&limit["strategy"])),
+        None => format!("{} {}", text_of(&limit["limit"]), text_of(&limit["strategy"])),
     };
-    let retry = limit["retry_after"].as_u64().map(render::lasting);
-    let reset = render::reset(&limit["reset_at"]);
+    let retry = limit["retry_after"].as_u64().map(format_duration);
+    let reset = format_reset(&limit["reset_at"]);
     [
         amount.trim_end().to_owned(),
-        word(&limit["remaining"]),
+        text_of(&limit["remaining"]),
         reset.unwrap_or_default(),
         retry.unwrap_or_default(),
     ]
@@ -88,18 +87,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::args::Color;
+    use crate::output::Color;
 
     #[test]
-    fn what_is_known_and_whose_numbers_apply_is_told() {
+    fn known_facts_and_override_source_are_shown() {
         let body = json!({"user_id": "alice", "tier": "gold", "numbers": "@key"});
-        assert_eq!(known(&body), "known: user alice, tier gold\nthe numbers are the key's own (@key)\n");
+        assert_eq!(
+            known(&body),
+            "known: user alice, tier gold\nlimit override: set for the API key (@key)\n"
+        );
         assert_eq!(known(&Value::Null), "");
     }
 
     #[test]
-    fn every_rule_has_a_row_and_every_limit_its_own() {
-        let answer = json!([
+    fn every_limit_has_a_row() {
+        let response = json!([
             {"name": "free", "matched": true, "reason": "matches: its limits apply", "action": "reject",
              "priority": 500, "layer": "user", "limits": [
                 {"limit": 10, "remaining": 0, "retry_after": 30, "reset_at": 1, "window_seconds": 60,
@@ -109,7 +111,7 @@ mod tests {
             {"name": "pro", "matched": false, "reason": "the tier does not match", "action": "reject",
              "priority": 600, "layer": "user", "limits": []},
         ]);
-        let shown = rules(&answer).render(&Output::new(false, Color::Never));
+        let shown = rules(&response).render(&Output::new(false, Color::Never));
         let lines: Vec<&str> = shown.lines().collect();
         assert_eq!(lines.len(), 4, "{shown}");
         let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>().join(" ");

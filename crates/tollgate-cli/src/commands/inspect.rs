@@ -1,142 +1,107 @@
-//! `tollgate inspect`: what the counters of a user, key or address hold, in plain words.
-
-use std::net::IpAddr;
+//! `tollgate inspect`: shows the live counters of a user, key or address.
 
 use clap::Args;
 use serde_json::Value;
 
+use super::client_name::ClientName;
 use crate::client::Client;
+use crate::client::url::query;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::{Failure, counted};
+use crate::output::format::{format_duration, format_full_at, format_reset, plural};
 use crate::output::{Output, Style, escape};
-use crate::render;
-use crate::secret::{WHOLE, is_whole_key};
-use crate::url::segment;
 
-/// Whose counters.
+/// The flags of `inspect`.
 #[derive(Args)]
 pub(crate) struct Inspect {
-    /// Whom: `alice`, 203.0.113.7, or with its kind, as `user:`, `api_key:` (its id), `ip:`, `login:` or `tenant:`
-    #[arg(value_parser = subject)]
-    subject: Subject,
-    /// Only rules that apply on this endpoint
+    /// Client: `alice`, 203.0.113.7, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
+    #[arg(value_parser = ClientName::parse)]
+    subject: ClientName,
+    /// Only rules that apply to this endpoint
     #[arg(long)]
     endpoint: Option<String>,
-    /// Only rules for this plan
+    /// Only rules for this tier
     #[arg(long)]
     tier: Option<String>,
-    /// The method, for rules that count by it
+    /// HTTP method, for rules that count per method
     #[arg(long)]
     method: Option<String>,
 }
 
-/// A client by its kind. It may be an API key, so it is never printed.
-#[derive(Clone, PartialEq, Eq)]
-struct Subject {
-    kind: &'static str,
-    name: String,
-}
-
-pub(super) const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
-
-fn subject(text: &str) -> Result<Subject, &'static str> {
-    let kind = |kind, name: &str| Subject { kind, name: name.to_owned() };
-    // First, because an address may look like a name with a kind: `::1`.
-    if text.parse::<IpAddr>().is_ok() {
-        return Ok(kind("ip", text));
-    }
-    let named =
-        KINDS.iter().find_map(|known| Some(kind(known, text.strip_prefix(known)?.strip_prefix(':')?)));
-    let subject = named.unwrap_or_else(|| kind("user", text));
-    if subject.name.is_empty() { Err("must not be empty") } else { Ok(subject) }
-}
-
-pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let Subject { kind, name } = &inspect.subject;
-    if *kind == "api_key" && is_whole_key(name) {
-        return Err(Failure::Arguments(format!("SUBJECT {WHOLE}")));
-    }
-    let answer = client.get(&path(inspect))?;
+pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    inspect.subject.reject_full_key("SUBJECT")?;
+    let pairs = [
+        (inspect.subject.kind, Some(&*inspect.subject.name)),
+        ("endpoint", inspect.endpoint.as_deref()),
+        ("tier", inspect.tier.as_deref()),
+        ("method", inspect.method.as_deref()),
+    ];
+    let response = client.get(&format!("/v1/admin/counters{}", query(&pairs)))?;
     if output.json() {
-        output.text(&format!("{}\n", answer.text.trim_end()))?;
+        output.body(&response.text)?;
     } else {
-        output.text(&told(&answer.body, output))?;
+        output.text(&render(&response.body, output))?;
     }
     Ok(Exit::Ok)
 }
 
-fn path(inspect: &Inspect) -> String {
-    let Subject { kind, name } = &inspect.subject;
-    let pairs = [
-        (*kind, Some(name)),
-        ("endpoint", inspect.endpoint.as_ref()),
-        ("tier", inspect.tier.as_ref()),
-        ("method", inspect.method.as_ref()),
-    ];
-    let pair = |(key, value): (&str, Option<&String>)| value.map(|value| format!("{key}={}", segment(value)));
-    let query: Vec<String> = pairs.into_iter().filter_map(pair).collect();
-    format!("/v1/admin/counters?{}", query.join("&"))
-}
-
-fn told(body: &Value, output: &Output) -> String {
+fn render(body: &Value, output: &Output) -> String {
     let none = Vec::new();
     let list = |key: &str| body[key].as_array().unwrap_or(&none).iter();
     let client = body["client"].as_str().map_or_else(|| "the client".to_owned(), escape);
-    let place = if body["store"].as_str() == Some("redis") { "on Redis" } else { "in memory" };
-    let count = counted(list("counters").len(), "counter");
-    let mut lines = vec![format!("{}: {count} {place}", output.paint(Style::Heading, &client))];
+    let store = if body["store"].as_str() == Some("redis") { "in Redis" } else { "in memory" };
+    let count = plural(list("counters").len(), "counter");
+    let mut lines = vec![format!("{}: {count} {store}", output.paint(Style::Heading, &client))];
     if body["degraded"].as_bool() == Some(true) {
-        let words = "  the shared counters cannot be reached: this is what this node has counted itself";
-        lines.push(words.to_owned());
+        lines.push("  degraded: Redis is unreachable, showing the counters of this node only".to_owned());
     }
     if body["blocked"].as_bool() == Some(true) {
         let reason = body["block_reason"].as_str().map(|reason| format!(": {}", escape(reason)));
-        let until = render::reset(&body["blocked_until"]).map(|until| format!(", ends {until}"));
-        let words = format!("blocked{}{}", reason.unwrap_or_default(), until.unwrap_or_default());
-        lines.push(format!("  {}", output.paint(Style::Bad, &words)));
+        let until = format_reset(&body["blocked_until"]).map(|until| format!(", ends {until}"));
+        let text = format!("blocked{}{}", reason.unwrap_or_default(), until.unwrap_or_default());
+        lines.push(format!("  {}", output.paint(Style::Bad, &text)));
     }
-    if let Some(until) = render::reset(&body["cooldown_until"]) {
-        let words = format!("kept out for running into its limits, ends {until}");
-        lines.push(format!("  {}", output.paint(Style::Bad, &words)));
+    if let Some(until) = format_reset(&body["cooldown_until"]) {
+        let text = format!("in cooldown after too many refusals, ends {until}");
+        lines.push(format!("  {}", output.paint(Style::Bad, &text)));
     }
-    lines.extend(list("counters").map(|counter| format!("  {}", sentence(counter))));
-    let skipped = |rule| format!("  {}: {}", escape(rule), unsaid(&body["skipped_for"][rule]));
+    lines.extend(list("counters").map(|counter| format!("  {}", counter_line(counter))));
+    let skipped = |rule| format!("  {}: {}", escape(rule), skip_reason(&body["skipped_for"][rule]));
     lines.extend(list("skipped").filter_map(Value::as_str).map(skipped));
     lines.push(String::new());
     lines.join("\n")
 }
 
-/// What a rule counts by that was not said, and how to say it where that can be done.
-fn unsaid(by: &Value) -> String {
-    let by: Vec<String> = by.as_array().into_iter().flatten().filter_map(Value::as_str).map(escape).collect();
-    let flag = |by: &String| match &**by {
+/// Which dimensions a rule needs that were not given, and the flags to give them.
+fn skip_reason(missing: &Value) -> String {
+    let missing: Vec<String> =
+        missing.as_array().into_iter().flatten().filter_map(Value::as_str).map(escape).collect();
+    let flag = |dimension: &String| match &**dimension {
         "endpoint" => Some("--endpoint"),
         "method" => Some("--method"),
         _ => None,
     };
-    let flags: Option<Vec<&str>> = by.iter().map(flag).collect();
-    match (by.is_empty(), flags) {
-        (true, _) => "counts by more than was said".to_owned(),
-        (false, Some(flags)) => format!("counts by {} too; add {}", by.join(" and "), flags.join(" and ")),
-        (false, None) => {
-            let all = if by.len() == 1 { "" } else { "all " };
-            format!("counts by {} too, which cannot {all}be said here", by.join(" and "))
-        }
+    let flags: Option<Vec<&str>> = missing.iter().map(flag).collect();
+    let dimensions = missing.join(" and ");
+    match flags {
+        _ if missing.is_empty() => "skipped: also counts by other dimensions".to_owned(),
+        Some(flags) => format!("skipped: also counts by {dimensions}; add {}", flags.join(" and ")),
+        None => format!("skipped: also counts by {dimensions}, which `inspect` cannot select"),
     }
 }
 
 /// `free-tier (10 per 1m): 3 used, 7 left, full again in 18s`.
-fn sentence(counter: &Value) -> String {
+fn counter_line(counter: &Value) -> String {
     let text = |key: &str| counter[key].as_str().map(escape).unwrap_or_default();
     let number = |key: &str| counter[key].as_u64().unwrap_or_default();
     let (used, left) = (number("used"), number("remaining"));
     let burst = Some(number("capacity")).filter(|capacity| *capacity != number("limit"));
-    let burst = burst.map(|burst| format!(", {burst} at once")).unwrap_or_default();
+    let burst = burst.map(|burst| format!(", burst {burst}")).unwrap_or_default();
     let mut facts = vec![if used == 0 { "unused".to_owned() } else { format!("{used} used") }];
     facts.push(format!("{left} left"));
     facts
-        .extend(counter["retry_after"].as_u64().map(|wait| format!("refused for {}", render::lasting(wait))));
-    facts.extend(render::full_again(&counter["restored_at"]));
+        .extend(counter["retry_after"].as_u64().map(|wait| format!("refused for {}", format_duration(wait))));
+    facts.extend(format_full_at(&counter["restored_at"]));
     let facts = facts.join(", ");
     format!(
         "{} ({} per {}{burst}, {}): {facts}",
@@ -152,23 +117,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::args::Color;
+    use crate::output::Color;
 
     #[test]
-    fn a_subject_is_known_by_its_kind_or_its_looks() {
-        let is = |text: &str| subject(text).ok().map(|subject| (subject.kind, subject.name));
-        let expected = |kind, name: &str| Some((kind, name.to_owned()));
-        assert_eq!(is("alice"), expected("user", "alice"));
-        assert_eq!(is("user:ip:x"), expected("user", "ip:x"));
-        assert_eq!(is("203.0.113.7"), expected("ip", "203.0.113.7"));
-        assert_eq!(is("::1"), expected("ip", "::1"));
-        assert_eq!(is("api_key:k:1"), expected("api_key", "k:1"));
-        assert_eq!(is("other:x"), expected("user", "other:x"));
-        assert_eq!((is(""), is("tenant:")), (None, None));
-    }
-
-    #[test]
-    fn counters_read_as_sentences() {
+    fn every_counter_is_one_line() {
         let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "cooldown_until": 1,
             "blocked": true, "block_reason": "unpaid", "blocked_until": 1, "counters": [
                 {"rule": "free", "limit": 10, "window": "1m", "strategy": "token_bucket", "capacity": 20, "used": 20,
@@ -177,15 +129,15 @@ mod tests {
                  "remaining": 99, "restored_at": null, "retry_after": null}],
             "skipped": ["by-path", "by-both", "guard", "of-old"], "skipped_for": {"by-path": ["endpoint"],
                 "by-both": ["endpoint", "method"], "guard": ["login", "method"]}});
-        let expected = "user:alice: 2 counters on Redis\n  \
+        let expected = "user:alice: 2 counters in Redis\n  \
             blocked: unpaid, ends now\n  \
-            kept out for running into its limits, ends now\n  \
-            free (10 per 1m, 20 at once, token_bucket): 20 used, 0 left, refused for 6s\n  \
+            in cooldown after too many refusals, ends now\n  \
+            free (10 per 1m, burst 20, token_bucket): 20 used, 0 left, refused for 6s\n  \
             daily (99 per 1d, fixed_window): unused, 99 left\n  \
-            by-path: counts by endpoint too; add --endpoint\n  \
-            by-both: counts by endpoint and method too; add --endpoint and --method\n  \
-            guard: counts by login and method too, which cannot all be said here\n  \
-            of-old: counts by more than was said\n";
-        assert_eq!(told(&body, &Output::new(false, Color::Never)), expected);
+            by-path: skipped: also counts by endpoint; add --endpoint\n  \
+            by-both: skipped: also counts by endpoint and method; add --endpoint and --method\n  \
+            guard: skipped: also counts by login and method, which `inspect` cannot select\n  \
+            of-old: skipped: also counts by other dimensions\n";
+        assert_eq!(render(&body, &Output::new(false, Color::Never)), expected);
     }
 }

@@ -1,25 +1,24 @@
-//! `tollgate keys`: API keys, on a running server.
+//! `tollgate keys`: API keys.
 //!
-//! A new key is told once, alone on standard output, so that a script can take it; everything else that is said
-//! goes to the error stream.
+//! A new key is printed alone on standard output, so that a script can capture it. Everything else goes to standard error.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::client::{Answer, Client};
-use crate::confirm::Confirm;
+use super::items::{DeleteArgs, DryRunArg, Items};
+use super::list::{Columns, LimitArg};
+use crate::client::{ApiResponse, Client};
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::items::{self, Columns, Count, Kind, Writing};
-use crate::moment::{self, Moment, moment, span};
+use crate::input::confirm::ConfirmArgs;
+use crate::input::expiry::{Expiry, parse_duration, parse_expiry};
+use crate::item_kind::ItemKind;
+use crate::output::format::{format_time, joined, text_of};
+use crate::output::table::Cell;
 use crate::output::{Output, Style, escape};
-use crate::record::print_record;
-use crate::render::word;
-use crate::secret::{WHOLE, is_whole_key};
-use crate::table::Cell;
-use crate::url::segment;
+use crate::secret::{FULL_KEY, is_full_key};
 
 /// The flags of `keys`.
 #[derive(Args)]
@@ -36,7 +35,7 @@ pub(crate) struct Keys {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a key, and print it: it is shown this once
+    /// Create a key and print it; it is shown only once
     #[command(after_help = "\
 Examples:
   tollgate keys create 'mobile app' --user alice --tier pro --expires 90d
@@ -44,7 +43,7 @@ Examples:
   tollgate keys create batch --user bob --requests-per-day 5000 --expires 2027-01-31T00:00:00Z
   KEY=$(tollgate keys create ci --scope admin --quiet)
 
-A key with scopes may call tollgate itself; without any it only says who a limited client is.")]
+A key with scopes can call the API. A key without scopes only identifies a client.")]
     Create(Box<Create>),
     /// List keys
     #[command(after_help = "\
@@ -66,102 +65,92 @@ Examples:
         #[arg(long)]
         active: bool,
         #[command(flatten)]
-        count: Count,
+        limit: LimitArg,
     },
-    /// Print what is known of a key; the key itself is not
+    /// Print the details of a key, without its secret
     #[command(after_help = "\
 Examples:
   tollgate keys show 4kq2mz7ehv3xw5ta
   tollgate keys show 4kq2mz7ehv3xw5ta --json")]
-    Show {
-        #[command(flatten)]
-        key: Id,
-    },
-    /// Give a key a new secret, and print it: it is shown this once
+    Show(KeyIdArg),
+    /// Replace the secret of a key and print it; it is shown only once
     #[command(after_help = "\
 Examples:
   tollgate keys rotate 4kq2mz7ehv3xw5ta
   tollgate keys rotate 4kq2mz7ehv3xw5ta --overlap 7d --quiet
   tollgate keys rotate 4kq2mz7ehv3xw5ta --overlap 0s --yes
 
-Its id, its owner and what it has used stay the same.")]
-    Rotate {
-        #[command(flatten)]
-        key: Id,
-        /// How long the old secret stays good; 0s ends it at once
-        #[arg(long, value_name = "SPAN", value_parser = span, default_value = "24h")]
-        overlap: String,
-        /// Print the key and nothing else
-        #[arg(long, short)]
-        quiet: bool,
-        #[command(flatten)]
-        confirm: Confirm,
-        #[command(flatten)]
-        dry: Dry,
-    },
-    /// End a key for good; it stays on record
+Id, owner and usage stay the same.")]
+    Rotate(Rotate),
+    /// Revoke a key permanently; it remains listed
     #[command(after_help = "\
 Examples:
   tollgate keys revoke 4kq2mz7ehv3xw5ta
   tollgate keys revoke 4kq2mz7ehv3xw5ta --yes")]
     Revoke {
         #[command(flatten)]
-        key: Id,
+        key: KeyIdArg,
         #[command(flatten)]
-        confirm: Confirm,
+        confirm: ConfirmArgs,
         #[command(flatten)]
-        dry: Dry,
+        dry: DryRunArg,
     },
-    /// Remove a key from the record altogether
+    /// Delete a key; it is no longer listed
     #[command(after_help = "\
 Examples:
   tollgate keys delete 4kq2mz7ehv3xw5ta
   tollgate keys delete 4kq2mz7ehv3xw5ta --yes")]
     Delete {
         #[command(flatten)]
-        key: Id,
+        key: KeyIdArg,
         #[command(flatten)]
-        confirm: Confirm,
-        #[command(flatten)]
-        writing: Writing,
+        delete: DeleteArgs,
     },
 }
 
-/// Which key.
 #[derive(Args)]
-struct Id {
-    /// Its id: what stands between tg_ and the second _
-    #[arg(value_parser = id)]
+struct KeyIdArg {
+    /// Key id: the part between tg_ and the second _
+    #[arg(value_parser = parse_id)]
     id: String,
 }
 
-/// Whether it is only tried.
+/// The flags of `keys rotate`.
 #[derive(Args)]
-struct Dry {
-    /// Print what would change, and change nothing
-    #[arg(long)]
-    dry_run: bool,
+struct Rotate {
+    #[command(flatten)]
+    key: KeyIdArg,
+    /// How long the old secret stays valid; 0s invalidates it immediately
+    #[arg(long, value_name = "SPAN", value_parser = parse_duration, default_value = "24h")]
+    overlap: String,
+    /// Print only the key
+    #[arg(long, short)]
+    quiet: bool,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    #[command(flatten)]
+    dry: DryRunArg,
 }
 
-/// The flags of `keys create`, and as they are, the body that is sent.
+/// The flags of `keys create`. They serialize to the request body.
 #[derive(Args, Serialize)]
 struct Create {
-    /// What it is for
+    /// Name, for example what the key is used for
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
-    /// Whose it is
+    /// User that the key belongs to
     #[arg(long)]
     #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
     user: Option<String>,
-    /// The organisation it is bound to
+    /// Tenant (organization) that the key belongs to
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
-    /// The plan of its holder
+    /// Tier of the key
     #[arg(long)]
     #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
-    /// What its holder may ask of tollgate; several with commas, or by giving it several times
+    /// What the key may do; separate several with commas or repeat the flag
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     scopes: Vec<Scope>,
@@ -181,21 +170,20 @@ struct Create {
     #[arg(long, value_name = "N")]
     #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u32>,
-    /// When it ends: after a time (24h, 90d) or at an instant (2027-01-31T12:00:00Z); never if not given
-    #[arg(long, value_name = "WHEN", value_parser = moment)]
-    #[serde(flatten, skip_serializing_if = "Option::is_none", serialize_with = "end")]
-    expires: Option<Moment>,
-    /// Print the key and nothing else
+    /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default
+    #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
+    #[serde(flatten, skip_serializing_if = "Option::is_none", serialize_with = "expiry_field")]
+    expires: Option<Expiry>,
+    /// Print only the key
     #[arg(long, short)]
     #[serde(skip)]
     quiet: bool,
-    /// Print what would change, and change nothing
-    #[arg(long)]
+    #[command(flatten)]
     #[serde(skip)]
-    dry_run: bool,
+    dry: DryRunArg,
 }
 
-/// What the holder of a key may do. Its variants have no comments of their own: clap would print them, one to a line.
+/// A scope. The variants have no doc comments, because clap would print each on its own line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Scope {
@@ -207,28 +195,28 @@ enum Scope {
     Admin,
 }
 
-#[allow(clippy::ref_option, reason = "the shape that serde asks for")]
-fn end<S: serde::Serializer>(expires: &Option<Moment>, serializer: S) -> Result<S::Ok, S::Error> {
+#[allow(clippy::ref_option, reason = "the signature that serde expects")]
+fn expiry_field<S: serde::Serializer>(expires: &Option<Expiry>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(expires.iter().map(|expires| match expires {
-        Moment::In(span) => ("expires_in", span),
-        Moment::At(instant) => ("expires_at", instant),
+        Expiry::After(duration) => ("expires_in", duration),
+        Expiry::At(time) => ("expires_at", time),
     }))
 }
 
-fn id(text: &str) -> Result<String, &'static str> {
+fn parse_id(text: &str) -> Result<String, &'static str> {
     match text.strip_prefix("tg_") {
-        // Let through, because a complaint from here would repeat it.
-        _ if is_whole_key(text) => Ok(text.to_owned()),
+        // Rejected later, because clap would repeat the key in its message.
+        _ if is_full_key(text) => Ok(text.to_owned()),
         Some("") => Err("must not be empty"),
         None if text.is_empty() => Err("must not be empty"),
         stripped => Ok(stripped.unwrap_or(text).to_owned()),
     }
 }
 
-impl Id {
-    /// The id, unless it is a whole key: that must get into no path.
-    fn checked(&self) -> Result<&str, Failure> {
-        if is_whole_key(&self.id) { Err(Failure::Arguments(format!("ID {WHOLE}"))) } else { Ok(&self.id) }
+impl KeyIdArg {
+    /// The id. A full key is rejected, because it would end up in a URL.
+    fn checked(&self) -> Result<&str, CliError> {
+        if is_full_key(&self.id) { Err(CliError::Arguments(format!("ID {FULL_KEY}"))) } else { Ok(&self.id) }
     }
 }
 
@@ -248,8 +236,8 @@ const COLUMNS: Columns = Columns {
     row,
 };
 
-/// What a person looks for first.
-const ORDER: [&str; 16] = [
+/// The fields that `show` prints first.
+const FIELDS: [&str; 16] = [
     "id",
     "name",
     "status",
@@ -268,107 +256,92 @@ const ORDER: [&str; 16] = [
     "revoked_by",
 ];
 
-pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let items = Items { kind: ItemKind::Key, client, output };
     match &keys.command {
-        Command::Create(create) => run_create(create, client, output),
-        Command::List { user, tenant, tier, active, count } => {
+        Command::Create(create) => {
+            let response = items.create(&**create, &create.dry)?;
+            print_new_key(&items, &response, "created", None, create.quiet, &create.dry)
+        }
+        Command::List { user, tenant, tier, active, limit } => {
             let filters = [
                 ("user_id", user.as_deref()),
                 ("tenant", tenant.as_deref()),
                 ("tier", tier.as_deref()),
                 ("active", active.then_some("true")),
             ];
-            items::print_list(client, Kind::Key, &filters, count, &COLUMNS, output)
+            items.list(&filters, limit, &COLUMNS)
         }
-        Command::Show { key } => {
-            print_record(&items::get(client, Kind::Key, key.checked()?)?, &ORDER, output)
-        }
-        Command::Rotate { key, overlap, quiet, confirm, dry } => {
-            let id = key.checked()?;
-            let at_once =
-                tollgate::config::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
-            let act = format!("end the secret of key {id} at once");
-            if at_once && !dry.dry_run && !confirm.agreed(&act)? {
-                return Ok(Exit::Refused);
-            }
-            let body = serde_json::json!({ "overlap": overlap });
-            let answer = act_on(client, id, "rotate", &body, dry.dry_run)?;
-            let told = if at_once {
-                "the old secret is no longer good".to_owned()
-            } else {
-                format!("the old secret stays good for {overlap}")
-            };
-            print_new(&answer, "gave a new secret to", &told, (*quiet, dry.dry_run), output)
-        }
+        Command::Show(key) => items.print_fields(key.checked()?, &FIELDS),
+        Command::Rotate(rotate) => run_rotate(rotate, &items),
         Command::Revoke { key, confirm, dry } => {
             let id = key.checked()?;
-            if !dry.dry_run && !confirm.agreed(&format!("revoke key {id} for good"))? {
+            if !dry.dry_run && !confirm.confirmed(&format!("revoke key {id} permanently"))? {
                 return Ok(Exit::Refused);
             }
-            let answer = act_on(client, id, "revoke", &serde_json::json!({}), dry.dry_run)?;
-            items::print_written("revoked", Kind::Key, id, &answer, dry.dry_run, output)
+            let response = items.post_action(id, "revoke", &json!({}), dry)?;
+            items.report_written("revoked", id, &response, dry)
         }
-        Command::Delete { key, confirm, writing } => {
-            items::delete(client, Kind::Key, key.checked()?, (confirm, writing), output)
-        }
+        Command::Delete { key, delete } => items.delete(key.checked()?, delete),
     }
 }
 
-fn run_create(create: &Create, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let query = if create.dry_run { "?dry_run=true" } else { "" };
-    let answer = client.post(&format!("/v1/admin/keys{query}"), create)?;
-    let answer = items::succeeded(client, answer)?;
-    print_new(&answer, "created", "", (create.quiet, create.dry_run), output)
+fn run_rotate(rotate: &Rotate, items: &Items<'_>) -> Result<Exit, CliError> {
+    let Rotate { key, overlap, quiet, confirm, dry } = rotate;
+    let id = key.checked()?;
+    let immediately = tollgate::config::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
+    let action = format!("invalidate the current secret of key {id} immediately");
+    if immediately && !dry.dry_run && !confirm.confirmed(&action)? {
+        return Ok(Exit::Refused);
+    }
+    let response = items.post_action(id, "rotate", &json!({ "overlap": overlap }), dry)?;
+    let note = if immediately {
+        "the old secret is no longer valid".to_owned()
+    } else {
+        format!("the old secret stays valid for {overlap}")
+    };
+    print_new_key(items, &response, "rotated", Some(&note), *quiet, dry)
 }
 
-fn act_on(client: &Client, id: &str, act: &str, body: &Value, dry_run: bool) -> Result<Answer, Failure> {
-    let query = if dry_run { "?dry_run=true" } else { "" };
-    let path = format!("/v1/admin/keys/{}/{act}{query}", segment(id));
-    Ok(items::succeeded(client, client.post(&path, body)?)?)
-}
-
-/// The key alone on standard output; what there is to say about it beside.
-fn print_new(
-    answer: &Answer,
-    did: &str,
-    more: &str,
-    (quiet, dry_run): (bool, bool),
-    output: &Output,
-) -> Result<Exit, Failure> {
-    let id = word(&answer.body["id"]);
-    let unread = |source| Failure::Unread { id: id.clone(), source };
-    if dry_run {
-        return items::print_written(did, Kind::Key, &id, answer, dry_run, output);
+/// Prints the key to standard output, and notes about it to standard error.
+fn print_new_key(
+    items: &Items<'_>,
+    response: &ApiResponse,
+    action: &str,
+    note: Option<&str>,
+    quiet: bool,
+    dry: &DryRunArg,
+) -> Result<Exit, CliError> {
+    let output = items.output;
+    let id = text_of(&response.body["id"]);
+    let not_printed = |source| CliError::KeyNotPrinted { id: id.clone(), source };
+    if dry.dry_run {
+        return items.report_written(action, &id, response, dry);
     }
     if output.json() {
-        output.once(&format!("{}\n", answer.text.trim_end())).map_err(unread)?;
+        output.secret(&format!("{}\n", response.text.trim_end())).map_err(not_printed)?;
         return Ok(Exit::Ok);
     }
-    let key = answer.body["key"].as_str().ok_or_else(|| {
-        Failure::Arguments(
-            "the server made the key and did not tell it: revoke it, and make another".to_owned(),
+    let key = response.body["key"].as_str().ok_or_else(|| {
+        CliError::Arguments(
+            "the response does not contain the new key: revoke it and create another".to_owned(),
         )
     })?;
     if !quiet {
-        let name = word(&answer.body["name"]);
-        output.note(&format!(
-            "{did} key {} ({}); this is the only time it is shown:",
-            escape(&id),
-            escape(&name)
-        ));
+        let name = text_of(&response.body["name"]);
+        output.note(&format!("{action} key {id} ({name}); the key is shown only this once:"));
     }
-    output.once(&format!("{}\n", escape(key))).map_err(unread)?;
-    if !quiet && !more.is_empty() {
-        output.note(more);
+    output.secret(&format!("{}\n", escape(key))).map_err(not_printed)?;
+    if let Some(note) = note.filter(|_| !quiet) {
+        output.note(note);
     }
     Ok(Exit::Ok)
 }
 
 fn row(key: &Value) -> Vec<Cell> {
-    let text = |name: &str| Cell::from(word(&key[name]));
-    let status = word(&key["status"]);
+    let text = |name: &str| Cell::from(text_of(&key[name]));
+    let status = text_of(&key["status"]);
     let style = if status == "active" { Style::Good } else { Style::Faint };
-    let scopes: Vec<String> = key["scopes"].as_array().into_iter().flatten().map(word).collect();
     vec![
         text("id"),
         text("name"),
@@ -376,9 +349,9 @@ fn row(key: &Value) -> Vec<Cell> {
         text("user_id"),
         text("tenant"),
         text("tier"),
-        scopes.join(",").into(),
-        moment::told(&key["expires_at"]).into(),
-        moment::told(&key["last_used_at"]).into(),
+        joined(&key["scopes"], ",").into(),
+        format_time(&key["expires_at"]).into(),
+        format_time(&key["last_used_at"]).into(),
         text("requests_total"),
     ]
 }
@@ -400,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_is_sent_under_the_name_the_server_knows_and_nothing_else() {
-        assert_eq!(body(&["ci"]), serde_json::json!({"name": "ci"}));
+    fn flags_are_sent_under_their_api_names() {
+        assert_eq!(body(&["ci"]), json!({"name": "ci"}));
         let sent = body(&[
             "ci",
             "--user=u",
@@ -416,7 +389,7 @@ mod tests {
             "--expires=90d",
             "--quiet",
         ]);
-        let expected = serde_json::json!({
+        let expected = json!({
             "name": "ci", "user_id": "u", "tenant": "t", "tier": "pro", "scopes": ["check", "read", "admin"],
             "requests_per_second": 1, "requests_per_hour": 2, "requests_per_day": 3, "burst": 4, "expires_in": "90d",
         });
@@ -425,11 +398,11 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_key_is_no_id() {
-        assert_eq!(id("4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
-        assert_eq!(id("tg_4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
-        let whole = Id { id: id("tg_4kq2mz7ehv3xw5ta_secret").unwrap() };
-        assert!(whole.checked().is_err_and(|error| !error.to_string().contains("secret")));
-        assert!(id("").is_err() && id("tg_").is_err());
+    fn full_key_is_not_accepted_as_id() {
+        assert_eq!(parse_id("4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
+        assert_eq!(parse_id("tg_4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
+        let full = KeyIdArg { id: parse_id("tg_4kq2mz7ehv3xw5ta_hunter2").unwrap() };
+        assert!(full.checked().is_err_and(|error| !error.to_string().contains("hunter2")));
+        assert!(parse_id("").is_err() && parse_id("tg_").is_err());
     }
 }

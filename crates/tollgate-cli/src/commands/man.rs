@@ -1,12 +1,11 @@
-//! `tollgate man`: the manual pages.
+//! `tollgate man`: manual pages.
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 
-use crate::args::Cli;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// The flags of `man`.
@@ -16,20 +15,19 @@ Examples:
   tollgate man | man -l -
   tollgate man --out /usr/local/share/man/man1")]
 pub(crate) struct Man {
-    /// Write one page per command into this folder
+    /// Write one page per command to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
 
-pub(crate) fn run(man: &Man, output: &Output) -> Result<Exit, Failure> {
-    let command = Cli::command();
+pub(crate) fn run(man: &Man, command: Command, output: &Output) -> Result<Exit, CliError> {
     if let Some(folder) = &man.out {
         let pages = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(command, folder));
-        pages.map_err(|source| Failure::WriteFile { path: folder.display().to_string(), source })?;
+        pages.map_err(|source| CliError::WriteFile { path: folder.display().to_string(), source })?;
         return Ok(Exit::Ok);
     }
     let mut page = Vec::new();
-    clap_mangen::Man::new(command).render(&mut page).map_err(Failure::Write)?;
+    clap_mangen::Man::new(command).render(&mut page)?;
     output.bytes(&page)?;
     Ok(Exit::Ok)
 }

@@ -1,4 +1,4 @@
-//! `tollgate migrate`: brings the schema of the database up to date, without a running service.
+//! `tollgate migrate`: updates the database schema.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration, SqlSettings};
 
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::{Failure, counted};
+use crate::output::format::plural;
 use crate::output::{Output, escape};
 
 /// The flags of `migrate`.
@@ -21,36 +22,36 @@ Examples:
   tollgate migrate --config tollgate.toml
   TOLLGATE_DATABASE__URL=postgres://tollgate@db.internal/tollgate tollgate migrate
 
-`serve` does the same when it starts. Any number of these may run at once: one does it, the others wait.")]
+`serve` does the same at startup. Several may run at once: one migrates, the others wait.")]
 pub(crate) struct Migrate {
-    /// Print what would be done, and do nothing
+    /// Print the pending steps without applying them
     #[arg(long)]
     dry_run: bool,
-    /// The settings file
+    /// Settings file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Where the service keeps what must survive a restart, its own database too
+    /// Data directory of the service, which holds the embedded database
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
-pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> {
     let Migrate { dry_run, config, data_dir } = migrate;
     let flags = Flags { config: config.clone(), data_dir: data_dir.clone(), ..Flags::default() };
     let settings = Settings::load(&flags, environment())?;
     let sql = settings.database.sql(&settings.data_dir);
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Runtime)?;
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     if *dry_run {
-        // To look must not make the file.
+        // A dry run must not create the file.
         let steps = if is_missing(&sql) { None } else { Some(runtime.block_on(pending(&sql))?) };
         return print_pending(&sql, steps.as_deref(), output);
     }
     if settings.database.url.is_none() {
-        make_directory(&settings.data_dir)?;
+        create_directory(&settings.data_dir)?;
     }
-    let steps = runtime.block_on(take(&sql))?;
-    print_taken(&sql, &steps, output)
+    let steps = runtime.block_on(migrate_schema(&sql))?;
+    print_applied(&sql, &steps, output)
 }
 
 async fn pending(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
@@ -60,55 +61,55 @@ async fn pending(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
     steps
 }
 
-async fn take(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
+async fn migrate_schema(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
     let database = Database::connect(sql.clone()).await?;
     let steps = database.migrate().await;
     database.close().await;
     steps
 }
 
-/// Whether it is a file that is not there yet.
+/// Whether the database is a file that does not exist yet.
 fn is_missing(sql: &SqlSettings) -> bool {
     let place = sql.describe();
     let file = place.strip_prefix("SQLite database ").filter(|_| sql.engine() == Engine::Sqlite);
     file.is_some_and(|file| !Path::new(file).exists())
 }
 
-/// As `serve` makes it: for its owner only.
-fn make_directory(path: &Path) -> Result<(), Failure> {
+/// Created as `serve` does: accessible by the owner only.
+fn create_directory(path: &Path) -> Result<(), CliError> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
     #[cfg(unix)]
     std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder.create(path).map_err(|source| Failure::Read { path: path.display().to_string(), source })
+    builder.create(path).map_err(|source| CliError::Read { path: path.display().to_string(), source })
 }
 
-fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output) -> Result<Exit, Failure> {
+fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output) -> Result<Exit, CliError> {
     let place = sql.describe();
     if output.json() {
-        let steps = steps.map(told);
+        let steps = steps.map(steps_json);
         output.value(&json!({ "database": place, "exists": steps.is_some(), "pending": steps }))?;
         return Ok(Exit::Ok);
     }
     let place = escape(&place);
     output.text(&match steps {
-        None => format!("{place} does not exist yet: it would be made\n"),
+        None => format!("{place} does not exist yet and would be created\n"),
         Some([]) => format!("{place} is up to date\n"),
-        Some(steps) => format!("{place} lacks {}\n{}", counted(steps.len(), "step"), lines(steps)),
+        Some(steps) => format!("{place} has {} pending\n{}", plural(steps.len(), "migration"), lines(steps)),
     })?;
     Ok(Exit::Ok)
 }
 
-fn print_taken(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Result<Exit, Failure> {
+fn print_applied(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Result<Exit, CliError> {
     let place = sql.describe();
     if output.json() {
-        output.value(&json!({ "database": place, "applied": told(steps) }))?;
+        output.value(&json!({ "database": place, "applied": steps_json(steps) }))?;
         return Ok(Exit::Ok);
     }
     let place = escape(&place);
     output.text(&match steps {
-        [] => format!("{place} was up to date\n"),
-        steps => format!("{place} is up to date: {}\n{}", counted(steps.len(), "step"), lines(steps)),
+        [] => format!("{place} is already up to date\n"),
+        steps => format!("{place}: applied {}\n{}", plural(steps.len(), "migration"), lines(steps)),
     })?;
     Ok(Exit::Ok)
 }
@@ -121,6 +122,6 @@ fn lines(steps: &[Migration]) -> String {
     text
 }
 
-fn told(steps: &[Migration]) -> Value {
+fn steps_json(steps: &[Migration]) -> Value {
     steps.iter().map(|step| json!({ "number": step.number, "name": step.name })).collect()
 }

@@ -1,21 +1,19 @@
-//! `tollgate quotas`: what single users may do, on a running server.
+//! `tollgate quotas`: per-user quotas.
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::item_file::configured;
-use crate::client::{Client, Expect};
-use crate::confirm::Confirm;
+use super::items::{DeleteArgs, Items, UserArg, WriteArgs};
+use super::list::{Columns, LimitArg};
+use crate::client::{Client, Precondition};
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::items::{self, Columns, Count, Kind, Writing};
-use crate::moment;
+use crate::input::item_file::without_server_fields;
+use crate::item_kind::ItemKind;
+use crate::output::format::{format_time, text_of};
+use crate::output::table::Cell;
 use crate::output::{Output, Style};
-use crate::record::print_record;
-use crate::render::word;
-use crate::table::Cell;
 
 /// The flags of `quotas`.
 #[derive(Args)]
@@ -31,33 +29,29 @@ pub(crate) struct Quotas {
 
 #[derive(Subcommand)]
 enum Command {
-    /// List users that have a tier or numbers of their own, and what they use
+    /// List users with a quota, and their usage
     #[command(after_help = "\
 Examples:
   tollgate quotas list
   tollgate quotas list --tier pro --limit 20
   tollgate quotas list --prefix team-7- --json")]
     List {
-        /// Only users whose names begin so
+        /// Only users whose id has this prefix
         #[arg(long)]
         prefix: Option<String>,
         /// Only users of this tier
         #[arg(long)]
         tier: Option<String>,
         #[command(flatten)]
-        count: Count,
+        limit: LimitArg,
     },
-    /// Print what one user may do and has used
+    /// Print the quota and usage of one user
     #[command(after_help = "\
 Examples:
   tollgate quotas get alice
   tollgate quotas get alice --json")]
-    Get {
-        /// The user
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        user: String,
-    },
-    /// Give a user a tier or numbers; what is not named stays as it is
+    Get(UserArg),
+    /// Set a user's tier or limits; fields that are not given stay unchanged
     #[command(after_help = "\
 Examples:
   tollgate quotas set alice --tier pro
@@ -65,21 +59,18 @@ Examples:
   tollgate quotas set alice --unset burst,requests-per-hour
   tollgate quotas set alice --requests-per-hour 10 --dry-run
 
-It reads before it writes, so the key needs the scopes `read` and `config`, or `admin`.")]
+The command reads before it writes: the key needs the scopes `read` and `config`, or `admin`.")]
     Set(Set),
-    /// Take a user's tier and numbers away: rules apply again as to anyone
+    /// Delete a user's quota; the general rules apply again
     #[command(after_help = "\
 Examples:
   tollgate quotas delete alice
   tollgate quotas delete alice --yes")]
     Delete {
-        /// The user
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        user: String,
         #[command(flatten)]
-        confirm: Confirm,
+        user: UserArg,
         #[command(flatten)]
-        writing: Writing,
+        delete: DeleteArgs,
     },
 }
 
@@ -87,10 +78,9 @@ Examples:
 #[command(group = ArgGroup::new("what").multiple(true).required(true)
     .args(["tier", "requests_per_hour", "requests_per_day", "burst", "unset"]))]
 struct Set {
-    /// The user
-    #[arg(value_parser = NonEmptyStringValueParser::new())]
-    user: String,
-    /// The user's tier
+    #[command(flatten)]
+    user: UserArg,
+    /// Tier of the user
     #[arg(long)]
     tier: Option<String>,
     /// Requests per hour
@@ -102,14 +92,14 @@ struct Set {
     /// Requests at once
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
-    /// Take these away
+    /// TableReader to remove
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     unset: Vec<Field>,
     #[command(flatten)]
-    writing: Writing,
+    write: WriteArgs,
 }
 
-/// What a quota may have. Its variants have no comments of their own: clap would print them, one to a line.
+/// A field of a quota. The variants have no doc comments, because clap would print each on its own line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 enum Field {
     Tier,
@@ -129,7 +119,7 @@ impl Field {
     }
 }
 
-/// Somebody else may write the same user at the same time, and again; not for ever.
+/// How often `set` retries when another writer changes the same quota.
 const ATTEMPTS: usize = 5;
 
 const COLUMNS: Columns = Columns {
@@ -148,25 +138,8 @@ const COLUMNS: Columns = Columns {
     row,
 };
 
-pub(crate) fn run(quotas: &Quotas, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    match &quotas.command {
-        Command::List { prefix, tier, count } => {
-            let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref())];
-            items::print_list(client, Kind::Quota, &filters, count, &COLUMNS, output)
-        }
-        Command::Get { user } => {
-            let answer = items::get(client, Kind::Quota, user)?;
-            print_record(&answer, &ORDER, output)
-        }
-        Command::Set(set) => run_set(set, client, output),
-        Command::Delete { user, confirm, writing } => {
-            items::delete(client, Kind::Quota, user, (confirm, writing), output)
-        }
-    }
-}
-
-/// What a person looks for first.
-const ORDER: [&str; 12] = [
+/// The first columns, and the fields that `get` prints first.
+const FIELDS: [&str; 12] = [
     "user_id",
     "tier",
     "requests_per_hour",
@@ -181,36 +154,49 @@ const ORDER: [&str; 12] = [
     "blocked_until",
 ];
 
-/// Reads, changes what is named and writes, unless somebody else wrote in between: then again.
-fn run_set(set: &Set, client: &Client, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(quotas: &Quotas, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let items = Items { kind: ItemKind::Quota, client, output };
+    match &quotas.command {
+        Command::List { prefix, tier, limit } => {
+            let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref())];
+            items.list(&filters, limit, &COLUMNS)
+        }
+        Command::Get(user) => items.print_fields(&user.user, &FIELDS),
+        Command::Set(set) => run_set(set, &items),
+        Command::Delete { user, delete } => items.delete(&user.user, delete),
+    }
+}
+
+/// Reads the quota, changes the given fields and writes it back, unless another writer was faster: then it retries.
+fn run_set(set: &Set, items: &Items<'_>) -> Result<Exit, CliError> {
     let mut attempts = ATTEMPTS;
     loop {
         attempts -= 1;
-        let (current, expect) = current(client, &set.user)?;
+        let (current, precondition) = current(items, &set.user.user)?;
         let body = changed(current, set);
-        let expect = set.writing.if_version.map_or(expect, Expect::Version);
-        let written = items::put(client, Kind::Quota, &set.user, &body, (Some(expect), &set.writing), output);
-        match written {
-            Err(Failure::Client(error))
+        let precondition = set.write.if_version.map_or(precondition, Precondition::Version);
+        match items.put(&set.user.user, &body, precondition, &set.write.dry) {
+            Err(CliError::Client(error))
                 if error.status() == Some(StatusCode::PRECONDITION_FAILED)
-                    && set.writing.if_version.is_none()
+                    && set.write.if_version.is_none()
                     && attempts > 0 => {}
-            other => return other,
+            result => return result,
         }
     }
 }
 
-fn current(client: &Client, user: &str) -> Result<(Map<String, Value>, Expect), Failure> {
-    match items::get(client, Kind::Quota, user) {
-        Ok(answer) => {
-            let etag = answer.etag.as_deref().and_then(|etag| etag.trim_matches('"').parse().ok());
-            let (item, version) = configured(answer.body.as_object().cloned().unwrap_or_default());
-            Ok((item, etag.or(version).map_or(Expect::Anything, Expect::Version)))
+fn current(items: &Items<'_>, user: &str) -> Result<(Map<String, Value>, Precondition), CliError> {
+    match items.get(user) {
+        Ok(response) => {
+            let etag = response.version().and_then(|version| version.parse().ok());
+            let (item, version) =
+                without_server_fields(response.body.as_object().cloned().unwrap_or_default());
+            Ok((item, etag.or(version).map_or(Precondition::None, Precondition::Version)))
         }
-        Err(Failure::Client(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
-            Ok((Map::new(), Expect::Absent))
+        Err(CliError::Client(error)) if error.status() == Some(StatusCode::NOT_FOUND) => {
+            Ok((Map::new(), Precondition::Absent))
         }
-        Err(failure) => Err(failure),
+        Err(error) => Err(error),
     }
 }
 
@@ -219,7 +205,7 @@ fn changed(mut item: Map<String, Value>, set: &Set) -> Map<String, Value> {
         item.remove(field.key());
     }
     let pairs = [
-        ("user_id", json!(set.user)),
+        ("user_id", json!(set.user.user)),
         ("tier", json!(set.tier)),
         ("requests_per_hour", json!(set.requests_per_hour)),
         ("requests_per_day", json!(set.requests_per_day)),
@@ -232,31 +218,18 @@ fn changed(mut item: Map<String, Value>, set: &Set) -> Map<String, Value> {
 }
 
 fn row(quota: &Value) -> Vec<Cell> {
-    let text = |key: &str| Cell::from(word(&quota[key]));
-    let mut cells: Vec<Cell> = COLUMN_KEYS.map(text).into();
-    cells.push(moment::told(&quota["last_request_at"]).into());
+    let mut cells: Vec<Cell> = FIELDS[..8].iter().map(|key| text_of(&quota[*key]).into()).collect();
+    cells.push(format_time(&quota["last_request_at"]).into());
     cells.push(blocked(quota));
     cells
 }
-
-const COLUMN_KEYS: [&str; 8] = [
-    "user_id",
-    "tier",
-    "requests_per_hour",
-    "requests_per_day",
-    "burst",
-    "requests_today",
-    "requests_month",
-    "exceeded_count",
-];
 
 fn blocked(quota: &Value) -> Cell {
     if quota["blocked"].as_bool() != Some(true) {
         return "".into();
     }
-    let until = moment::told(&quota["blocked_until"]);
+    let until = format_time(&quota["blocked_until"]);
     let until = if until.is_empty() { "yes".to_owned() } else { format!("until {until}") };
-    let reason = word(&quota["block_reason"]);
-    let told = if reason.is_empty() { until } else { format!("{until}: {reason}") };
-    Cell::styled(Style::Bad, told)
+    let reason = text_of(&quota["block_reason"]);
+    Cell::styled(Style::Bad, if reason.is_empty() { until } else { format!("{until}: {reason}") })
 }

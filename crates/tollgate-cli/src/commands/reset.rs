@@ -1,19 +1,20 @@
-//! `tollgate reset`: forget what a user has used.
+//! `tollgate reset`: resets the counters of a client.
 
-use super::Counters;
+use super::request_args::ResetArgs;
 use crate::client::Client;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::{Failure, counted};
 use crate::output::Output;
+use crate::output::format::plural;
 
-pub(crate) fn run(counters: &Counters, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let answer = client.post("/v1/rate-limit/reset", counters)?;
+pub(crate) fn run(reset: &ResetArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let response = client.post("/v1/rate-limit/reset", reset)?;
     if output.json() {
-        output.text(&format!("{}\n", answer.text.trim_end()))?;
+        output.body(&response.text)?;
     } else {
-        let count = answer.body["counters"].as_u64().and_then(|count| usize::try_from(count).ok());
-        let count = count.map(|count| format!(": {}", counted(count, "counter"))).unwrap_or_default();
-        output.text(&format!("reset {}{count}\n", counters.whose.told()))?;
+        let count = response.body["counters"].as_u64().and_then(|count| usize::try_from(count).ok());
+        let count = count.map(|count| format!(": {}", plural(count, "counter"))).unwrap_or_default();
+        output.text(&format!("reset {}{count}\n", reset.target.describe()))?;
     }
     Ok(Exit::Ok)
 }

@@ -1,38 +1,34 @@
-//! `tollgate rules`: rule files, offline, and the rules of a running server.
+//! `tollgate rules`: rule files, offline, and the rules of a server.
 
 mod apply;
-mod apply_file;
 mod export;
-pub(super) mod file;
 mod lint;
-mod list;
-mod server;
-mod sources;
+mod list_file;
+mod remote;
 mod test;
 mod warnings;
 
 use std::path::PathBuf;
 
-use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand};
 
-use super::item_file;
+use super::items::{DeleteArgs, Items, NameArg};
 use crate::client::Client;
-use crate::confirm::Confirm;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::items::{self, Kind, Writing};
+use crate::input::item_file;
+use crate::item_kind::ItemKind;
 use crate::output::Output;
 
 /// The flags of `rules`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tollgate rules lint rules.toml                 find mistakes, offline
-  tollgate rules test rules.toml tests.toml      try rules on example requests, offline
-  tollgate rules list                            the rules of the server
-  tollgate rules diff rules/*.toml               what apply would change there
-  tollgate rules apply rules/*.toml --prune      make the server's rules those of the files")]
+  tollgate rules lint rules.toml                 report errors, offline
+  tollgate rules test rules.toml tests.toml      test rules against sample requests, offline
+  tollgate rules list                            list the rules of the server
+  tollgate rules diff rules/*.toml               show what apply would change
+  tollgate rules apply rules/*.toml --prune      make the server's rules match the files")]
 pub(crate) struct Rules {
     #[command(subcommand)]
     command: Command,
@@ -40,24 +36,25 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Find every mistake of a rule file, a file for `rules apply` or a whole tollgate.toml, and rules that are hardly meant
+    /// Report all errors in a rule file, an import file or a settings file, and warn about suspicious rules
     #[command(after_help = "\
 Examples:
   tollgate rules lint rules.toml
   tollgate rules lint tollgate.toml --json
   generate-rules | tollgate rules lint -
 
-The file is read as `serve` reads it, without the environment: files that it names (certificates, key_secret_file) are
-looked at too. One with [[quotas]], [[blocks]] or [[limits]], with descriptions of tiers, or in JSON is read as
-`rules apply` reads it, without what else is on the server. Warned of are rules that can never apply, limits that never
-decide, and rules that refuse everything.
+The file is read as `serve` reads it, but without the environment. Files that it names (certificates,
+key_secret_file) are checked too. A file with [[quotas]], [[blocks]] or [[limits]], with tier descriptions, or in
+JSON is read as `rules apply` reads it, without the items on the server.
 
-Exit codes: 0 no mistakes (there may be warnings), 2 mistakes.")]
+Warnings: rules that never apply, limits that never decide, and rules that refuse every request.
+
+Exit codes: 0 no errors (there may be warnings), 2 errors.")]
     Lint {
-        /// A rule file, a file for `rules apply` or a whole tollgate.toml; - reads standard input
+        /// Rule file, import file or settings file; - reads standard input
         file: PathBuf,
     },
-    /// Print the rules of a file in the order they are looked at, or those of the server by name
+    /// List the rules of a file in order of evaluation, or those of the server by name
     #[command(after_help = "\
 Examples:
   tollgate rules list rules.toml
@@ -65,29 +62,32 @@ Examples:
   tollgate rules list
   tollgate rules list --prefix api- --action block --limit 20
 
-With a file this is done offline; without one the server is asked, which knows the rules of its own file
-(source: file) and those of its database.")]
-    List(server::List),
-    /// Try rules on example requests, with a clock of their own
+With a file, the command works offline. Without one, it lists the rules of the server: those of its settings file
+(source: file) and those of its database (source: database).")]
+    List(remote::List),
+    /// Test rules against sample requests with a simulated clock
     #[command(after_help = test::HELP)]
     Test {
-        /// A rule file or a whole tollgate.toml; - reads standard input
+        /// Rule file or settings file; - reads standard input
         rules: PathBuf,
-        /// The example requests and what is expected of them
+        /// Test file: sample requests and expected decisions
         tests: PathBuf,
     },
+    #[command(flatten)]
+    Remote(RemoteCommand),
+}
+
+/// Subcommands that need a server.
+#[derive(Subcommand)]
+enum RemoteCommand {
     /// Print one rule of the server as TOML
     #[command(after_help = "\
 Examples:
   tollgate rules get free-tier
   tollgate rules get free-tier --json
   tollgate rules get free-tier > r.toml; $EDITOR r.toml; tollgate rules put r.toml")]
-    Get {
-        /// Its name
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        name: String,
-    },
-    /// Create a rule on the server, or replace it
+    Get(NameArg),
+    /// Create or replace a rule on the server
     #[command(after_help = "\
 Examples:
   tollgate rules put rule.toml
@@ -95,32 +95,29 @@ Examples:
   tollgate rules put rule.toml --if-version 12
   echo '{\"name\": \"no-bots\", \"action\": \"block\", \"when\": {\"ips\": [\"192.0.2.0/24\"]}}' | tollgate rules put -
 
-JSON with a `version`, as `rules get --json` prints it, is only put while the server is at that version.")]
-    Put(server::Put),
-    /// Delete a rule of the server
+JSON with a `version`, as printed by `rules get --json`, is written only if the rule is still at that version.")]
+    Put(remote::Put),
+    /// Delete a rule on the server
     #[command(after_help = "\
 Examples:
   tollgate rules delete no-bots
   tollgate rules delete no-bots --yes
   tollgate rules delete no-bots --dry-run")]
     Delete {
-        /// Its name
-        #[arg(value_parser = NonEmptyStringValueParser::new())]
-        name: String,
         #[command(flatten)]
-        confirm: Confirm,
+        rule: NameArg,
         #[command(flatten)]
-        writing: Writing,
+        delete: DeleteArgs,
     },
-    /// Print what `apply` would change on the server
+    /// Show what `apply` would change on the server
     #[command(after_help = "\
 Examples:
   tollgate rules diff rules.toml
   tollgate rules diff rules/*.toml --prune
 
-Exit codes: 0 nothing would change, 1 something would, 2 error.")]
+Exit codes: 0 no changes, 1 changes, 2 error.")]
     Diff(apply::Diff),
-    /// Bring the server to what the files say: print the plan, then do all of it or nothing
+    /// Apply files to the server: print the plan, then apply all of it or nothing
     #[command(after_help = "\
 Examples:
   tollgate rules apply rules.toml
@@ -128,45 +125,53 @@ Examples:
   tollgate rules apply rules/*.toml --prune --yes
   generate-rules | tollgate rules apply -
 
-The files hold [[rules]], and if you like [[tiers]], [[quotas]], [[blocks]] and [[limits]] of single users. What they
-do not name stays, unless --prune is given: then it is deleted, within the kinds that the files hold (`rules = []`
-holds none of them, so all rules go). Deleting is asked about. Applying the same files again changes nothing. If somebody else changes the
-configuration between the plan and the deed, nothing is done.
+Files hold [[rules]] and optionally [[tiers]], [[quotas]], [[blocks]] and [[limits]] (per user and endpoint).
 
-Exit codes: 0 done or nothing to do, 1 somebody said no, 2 error.")]
+- Items that are not in the files stay unchanged. With --prune they are deleted, but only those of kinds that occur
+  in the files. `rules = []` counts as a kind without items: --prune then deletes all rules.
+- Deletions ask for confirmation.
+- Applying the same files again changes nothing.
+- If the configuration changes between plan and apply, nothing is applied.
+
+Exit codes: 0 applied or no changes, 1 not confirmed, 2 error.")]
     Apply(apply::Apply),
-    /// Print the rules and tiers of the server's database as TOML that `apply` takes
+    /// Print the rules and tiers of the server's database as TOML for `apply`
     #[command(after_help = "\
 Examples:
   tollgate rules export > rules.toml
   tollgate rules export --kinds rules,tiers,quotas,blocks
   tollgate rules export --json")]
-    Export(apply::Export),
+    Export(export::Export),
 }
 
-/// A file is read offline; a client is only asked for where there is none.
+/// Runs a subcommand. Those that work on files do not call `connect`.
 pub(crate) fn run(
     rules: &Rules,
     output: &Output,
-    client: impl FnOnce() -> Result<Client, Failure>,
-) -> Result<Exit, Failure> {
+    connect: impl FnOnce() -> Result<Client, CliError>,
+) -> Result<Exit, CliError> {
     match &rules.command {
         Command::Lint { file } => lint::run(file, output),
         Command::List(list) => match &list.file {
-            Some(_) if list.count.limit.is_some() => Err(Failure::Arguments(
-                "--limit is for the rules of a server: a file is listed whole".to_owned(),
-            )),
-            Some(file) => list::run(file, output),
-            None => server::list(list, &client()?, output),
+            Some(_) if list.limit.limit.is_some() => {
+                Err(CliError::Arguments("--limit cannot be combined with a file".to_owned()))
+            }
+            Some(file) => list_file::run(file, output),
+            None => remote::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
         },
         Command::Test { rules, tests } => test::run(rules, tests, output),
-        Command::Get { name } => item_file::print(&client()?, Kind::Rule, name, output),
-        Command::Put(put) => server::put(put, &client()?, output),
-        Command::Delete { name, confirm, writing } => {
-            items::delete(&client()?, Kind::Rule, name, (confirm, writing), output)
-        }
-        Command::Diff(diff) => apply::diff(diff, &client()?, output),
-        Command::Apply(apply) => apply::apply(apply, &client()?, output),
-        Command::Export(export) => apply::export(export, &client()?, output),
+        Command::Remote(command) => run_remote(command, &connect()?, output),
+    }
+}
+
+fn run_remote(command: &RemoteCommand, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let items = Items { kind: ItemKind::Rule, client, output };
+    match command {
+        RemoteCommand::Get(rule) => items.print_toml(&rule.name),
+        RemoteCommand::Put(put) => items.put_item(&item_file::read(&put.file, ItemKind::Rule)?, &put.put),
+        RemoteCommand::Delete { rule, delete } => items.delete(&rule.name, delete),
+        RemoteCommand::Diff(diff) => apply::diff(diff, client, output),
+        RemoteCommand::Apply(apply) => apply::apply(apply, client, output),
+        RemoteCommand::Export(export) => export::run(export, client, output),
     }
 }

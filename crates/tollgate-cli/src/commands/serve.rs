@@ -1,4 +1,4 @@
-//! `tollgate serve`: the service itself.
+//! `tollgate serve`: runs the service.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_server::runtime::logging;
 use tollgate_server::runtime::serve::{banner, serve};
 
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// The flags of `serve`.
@@ -21,47 +21,47 @@ Examples:
   tollgate serve --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
   TOLLGATE_LOG__LEVEL=debug tollgate serve
 
-Flags stand above the environment (TOLLGATE_SECTION__KEY), and that above the file.")]
+Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the file.")]
 pub(crate) struct Serve {
     #[command(flatten)]
     flags: SettingsFlags,
 }
 
-/// The flags that stand above environment and file.
+/// The flags that override environment and file.
 #[derive(Args)]
 pub(super) struct SettingsFlags {
-    /// The settings file
+    /// Settings file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Where to listen
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    /// Address and port to listen on
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     listen: Option<SocketAddr>,
-    /// Where to keep what must survive a restart
+    /// Directory for data that must survive a restart
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
 }
 
 impl SettingsFlags {
-    /// The settings that they, the environment and the file make.
-    pub(super) fn load(&self) -> Result<Settings, Failure> {
+    /// Loads the settings from flags, environment and file.
+    pub(super) fn load(&self) -> Result<Settings, CliError> {
         let SettingsFlags { config, listen, data_dir } = self;
         let flags = Flags { config: config.clone(), listen: *listen, data_dir: data_dir.clone() };
         Ok(Settings::load(&flags, environment())?)
     }
 }
 
-/// Names are not resolved: which of their addresses would be meant is not for us to guess.
-fn address(text: &str) -> Result<SocketAddr, &'static str> {
+/// Host names are not resolved, because a name may have several addresses.
+fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080")
 }
 
-pub(crate) fn run(serve_flags: &Serve, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(serve_flags: &Serve, output: &Output) -> Result<Exit, CliError> {
     let settings = serve_flags.flags.load()?;
     logging::init(&settings.log);
     let runtime =
-        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(Failure::Runtime)?;
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)?;
     let ready = |ready| {
-        // The service runs whether or not anyone reads its banner.
+        // A closed standard output does not stop the service.
         let _ = output.text(&banner(&ready));
     };
     runtime.block_on(serve(settings, ready))?;

@@ -1,20 +1,19 @@
-//! `tollgate users`: who is kept out of a running server, whatever the rules say.
-
-use std::net::IpAddr;
+//! `tollgate users`: blocks and unblocks clients.
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::inspect::KINDS;
+use super::client_name::ClientName;
+use super::items::{Items, WriteArgs};
+use super::list::{Columns, LimitArg};
 use crate::client::Client;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::Failure;
-use crate::items::{self, Columns, Count, Kind, Writing};
-use crate::moment::{self, Moment, moment};
+use crate::input::expiry::{Expiry, parse_expiry};
+use crate::item_kind::ItemKind;
 use crate::output::Output;
-use crate::render::word;
-use crate::secret::{WHOLE, is_whole_key};
-use crate::table::Cell;
+use crate::output::format::{format_time, text_of};
+use crate::output::table::Cell;
 
 /// The flags of `users`.
 #[derive(Args)]
@@ -30,7 +29,7 @@ pub(crate) struct Users {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Keep a user, API key, tenant, login or network out
+    /// Block a user, API key, tenant, login or network
     #[command(after_help = "\
 Examples:
   tollgate users block alice --reason 'unpaid invoice'
@@ -38,31 +37,31 @@ Examples:
   tollgate users block tenant:acme --reason 'contract ended' --until 2027-01-31T00:00:00Z
   tollgate users block alice --reason test --dry-run
 
-Who is blocked already gets the new reason and end.")]
+If the client is already blocked, reason and expiry are replaced.")]
     Block {
         #[command(flatten)]
-        who: Who,
-        /// Why; the client is told
+        target: BlockTarget,
+        /// Reason, returned to the client
         #[arg(long, value_name = "TEXT")]
         reason: String,
-        /// When it ends by itself: after a time (24h, 90d) or at an instant (2027-01-31T12:00:00Z)
-        #[arg(long, visible_alias = "for", value_name = "WHEN", value_parser = moment)]
-        until: Option<Moment>,
+        /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default
+        #[arg(long, visible_alias = "for", value_name = "WHEN", value_parser = parse_expiry)]
+        until: Option<Expiry>,
         #[command(flatten)]
-        writing: Writing,
+        write: WriteArgs,
     },
-    /// Let a client in again
+    /// Unblock a client
     #[command(after_help = "\
 Examples:
   tollgate users unblock alice
   tollgate users unblock ip:192.0.2.0/24")]
     Unblock {
         #[command(flatten)]
-        who: Who,
+        target: BlockTarget,
         #[command(flatten)]
-        writing: Writing,
+        write: WriteArgs,
     },
-    /// List who is blocked
+    /// List blocked clients
     #[command(after_help = "\
 Examples:
   tollgate users blocked
@@ -72,31 +71,29 @@ Examples:
         /// Only clients of this kind
         #[arg(long)]
         kind: Option<ClientKind>,
-        /// Also blocks that have ended
+        /// Include expired blocks
         #[arg(long)]
         all: bool,
         #[command(flatten)]
-        count: Count,
+        limit: LimitArg,
     },
 }
 
-/// Who is meant.
 #[derive(Args)]
-struct Who {
-    /// Whom: `alice`, 203.0.113.7, 192.0.2.0/24, or with its kind, as `user:`, `api_key:` (its id), `ip:`, `login:` or `tenant:`
-    #[arg(value_name = "CLIENT", value_parser = client_name)]
-    client: String,
+struct BlockTarget {
+    /// Client: `alice`, 203.0.113.7, 192.0.2.0/24, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
+    #[arg(value_name = "CLIENT", value_parser = ClientName::parse_blockable)]
+    client: ClientName,
 }
 
-impl Who {
-    /// The client, unless a key is told whole: it must get into no path, and not be asked for here, where complaints repeat it.
-    fn checked(&self) -> Result<&str, Failure> {
-        let whole = self.client.strip_prefix("api_key:").is_some_and(is_whole_key);
-        if whole { Err(Failure::Arguments(format!("CLIENT {WHOLE}"))) } else { Ok(&self.client) }
+impl BlockTarget {
+    fn checked(&self) -> Result<String, CliError> {
+        self.client.reject_full_key("CLIENT")?;
+        Ok(self.client.to_string())
     }
 }
 
-/// A kind of client. Its variants have no comments of their own: clap would print them, one to a line.
+/// A kind of client. The variants have no doc comments, because clap would print each on its own line.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 enum ClientKind {
@@ -109,68 +106,42 @@ enum ClientKind {
 
 const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], row };
 
-pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exit, Failure> {
+pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let blocks = Items { kind: ItemKind::Block, client, output };
     match &users.command {
-        Command::Block { who, reason, until, writing } => {
-            let name = who.checked()?;
-            let body = body(name, reason, until.as_ref());
-            items::put(client, Kind::Block, name, &body, (None, writing), output)
+        Command::Block { target, reason, until, write } => {
+            let name = target.checked()?;
+            let body = body(&name, reason, until.as_ref());
+            blocks.put(&name, &body, write.precondition(), &write.dry)
         }
-        Command::Unblock { who, writing } => {
-            items::remove(client, Kind::Block, who.checked()?, writing, output)
-        }
-        Command::Blocked { kind, all, count } => {
+        Command::Unblock { target, write } => blocks.delete_unconfirmed(&target.checked()?, write),
+        Command::Blocked { kind, all, limit } => {
             let kind = kind.and_then(|kind| kind.to_possible_value());
             let kind = kind.as_ref().map(clap::builder::PossibleValue::get_name);
             let filters = [("kind", kind), ("active", (!all).then_some("true"))];
-            items::print_list(client, Kind::Block, &filters, count, &COLUMNS, output)
+            blocks.list(&filters, limit, &COLUMNS)
         }
     }
 }
 
-fn body(client: &str, reason: &str, until: Option<&Moment>) -> Map<String, Value> {
+fn body(client: &str, reason: &str, until: Option<&Expiry>) -> Map<String, Value> {
     let end = until.map(|until| match until {
-        Moment::In(span) => ("for", span),
-        Moment::At(instant) => ("until", instant),
+        Expiry::After(duration) => ("for", duration.as_str()),
+        Expiry::At(time) => ("until", time.as_str()),
     });
     let pairs = [("client", client), ("reason", reason)];
-    let end = end.map(|(key, value)| (key, value.as_str()));
     pairs.into_iter().chain(end).map(|(key, value)| (key.to_owned(), value.into())).collect()
 }
 
 fn row(block: &Value) -> Vec<Cell> {
-    let until = moment::told(&block["until"]);
+    let until = format_time(&block["until"]);
     vec![
-        word(&block["client"]).into(),
-        if until.is_empty() { "for good".into() } else { until.into() },
-        word(&block["reason"]).into(),
-        word(&block["created_by"]).into(),
-        moment::told(&block["created_at"]).into(),
+        text_of(&block["client"]).into(),
+        if until.is_empty() { "never expires".into() } else { until.into() },
+        text_of(&block["reason"]).into(),
+        text_of(&block["created_by"]).into(),
+        format_time(&block["created_at"]).into(),
     ]
-}
-
-/// A client with its kind: by its prefix, by its looks if it is an address or a network, else a user.
-fn client_name(text: &str) -> Result<String, &'static str> {
-    if is_network(text) {
-        return Ok(format!("ip:{text}"));
-    }
-    let kind = KINDS.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|rest| rest.starts_with(':')));
-    let name = kind.map_or(text, |kind| &text[kind.len() + 1..]);
-    match kind {
-        _ if name.is_empty() => Err("must not be empty"),
-        Some(&"ip") if !is_network(name) => {
-            Err("ip: must be followed by an address or a network, 192.0.2.0/24")
-        }
-        Some(_) => Ok(text.to_owned()),
-        None => Ok(format!("user:{text}")),
-    }
-}
-
-fn is_network(text: &str) -> bool {
-    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-    let Ok(address) = address.parse::<IpAddr>() else { return false };
-    let bits_max = if address.is_ipv4() { 32 } else { 128 };
-    bits.is_none_or(|bits| bits.parse::<u8>().is_ok_and(|bits| bits <= bits_max))
 }
 
 #[cfg(test)]
@@ -178,28 +149,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_is_known_by_its_kind_or_its_looks() {
-        for (text, name) in [
-            ("alice", "user:alice"),
-            ("user:ip:x", "user:ip:x"),
-            ("203.0.113.7", "ip:203.0.113.7"),
-            ("192.0.2.0/24", "ip:192.0.2.0/24"),
-            ("ip:2001:db8::/32", "ip:2001:db8::/32"),
-            ("::1", "ip:::1"),
-            ("tenant:acme", "tenant:acme"),
-            ("other:x", "user:other:x"),
-            ("a/b", "user:a/b"),
-        ] {
-            assert_eq!(client_name(text).as_deref(), Ok(name));
-        }
-        for text in ["", "user:", "ip:", "ip:x", "ip:10.0.0.0/33"] {
-            assert!(client_name(text).is_err(), "{text:?}");
-        }
-    }
-
-    #[test]
-    fn an_end_is_sent_under_the_name_for_what_it_is() {
-        let sent = |until: &str| Value::Object(body("user:a", "why", moment(until).ok().as_ref()));
+    fn expiry_is_sent_as_for_or_until() {
+        let sent = |until: &str| Value::Object(body("user:a", "why", parse_expiry(until).ok().as_ref()));
         assert_eq!(sent("1h"), serde_json::json!({"client": "user:a", "reason": "why", "for": "1h"}));
         assert_eq!(sent("2027-01-31T12:00:00Z")["until"], "2027-01-31T12:00:00Z");
     }

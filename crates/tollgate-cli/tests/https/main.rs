@@ -1,12 +1,12 @@
-//! The commands and a service behind TLS: a real nginx with certificates made for the test.
+//! The commands against a service behind TLS: nginx with test certificates.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
-mod clients;
-#[path = "../common/mod.rs"]
-mod common;
+mod client_certificates;
 #[path = "../service/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests of the service, which use more of it")]
+#[allow(dead_code, reason = "shared with the service tests, which use more of it")]
 mod harness;
-mod ingress;
-mod plain;
+mod plain_http;
+#[path = "../support/mod.rs"]
+mod support;
+mod tls_setup;
 mod trust;

@@ -74,7 +74,7 @@ fn changes_are_told_with_their_id_and_checks_are_not() {
     for quiet in ["check", "read", "trial", "escaped", "again"] {
         assert_eq!(lines(&service, quiet), Vec::<Value>::new());
     }
-    let made = |route: &str, status: u16| json!({"message": "change made", "method": "POST", "route": route, "status": status, "by": "admin"});
+    let made = |route: &str, status: u16| json!({"message": "change applied", "method": "POST", "route": route, "status": status, "by": "admin"});
     assert_told(&service, "create", "INFO", &made(rules, 201));
     assert_told(
         &service,

@@ -11,9 +11,8 @@ use tollgate::inspect::{EndpointScope, InspectedCounter, Inspection};
 use tollgate::{Request, Timestamp};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::check::request::CheckBody;
+use crate::check::request::CheckRequest;
 use crate::http::error::{ApiError, ErrorEnvelope};
-use crate::http::json;
 use crate::http::response;
 use crate::http::{Call, Response};
 
@@ -38,19 +37,6 @@ pub(crate) struct CountersQuery {
     tier: Option<String>,
     /// HTTP method, for rules that count by method.
     method: Option<String>,
-}
-
-/// The query as the body of a check.
-#[derive(Serialize)]
-struct CheckFields<'a> {
-    user_id: Option<&'a str>,
-    api_key: Option<&'a str>,
-    ip: Option<&'a str>,
-    login: Option<&'a str>,
-    tenant: Option<&'a str>,
-    endpoint: &'a str,
-    tier: Option<&'a str>,
-    method: Option<&'a str>,
 }
 
 /// The counters of one client.
@@ -115,25 +101,35 @@ pub(crate) struct CounterView {
 pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let query: CountersQuery = call.query()?;
     query.require_one_client()?;
-    // Parsed and normalized like a check.
-    let written = serde_json::to_vec(&CheckFields::of(&query)).unwrap_or_default();
-    let check: CheckBody<'_> = json::parse(&written)?;
-    let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller);
-    let facts = facts.map_err(|error| error.naming("user_id", "user"))?;
-    let request = facts.request(None);
+    let (checker, target) = (call.checker(), query.target());
+    let resolved = checker.resolve_target(&target);
+    let resolved = resolved.map_err(|error| ApiError::from(error).naming("user_id", "user"))?;
+    let request = resolved.request();
     let endpoints = if query.endpoint.is_some() { EndpointScope::Requested } else { EndpointScope::All };
-    let inspection = call.app.limiter().inspect(&request, endpoints, call.app.now()).await?;
+    let inspection = checker.inspect(&request, endpoints).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
-    let rules = call.app.limiter().rules();
     let mut scratch = Scratch::default();
-    let counted = rules.resolve(&request, &mut scratch).request;
+    let counted = checker.rules().resolve(&request, &mut scratch).request;
     let mut body = CountersResponse::new(&counted, endpoints, store, inspection);
-    body.set_block(call.app.limiter().explain(&request, call.app.now()).await.decision.block());
+    body.set_block(checker.explain(&request).await.decision.block());
     Ok(response::json(StatusCode::OK, &body))
 }
 
 impl CountersQuery {
+    fn target(&self) -> CheckRequest<'_> {
+        CheckRequest {
+            endpoint: self.endpoint.as_deref().unwrap_or("/"),
+            method: self.method.as_deref(),
+            user_id: self.user.as_deref(),
+            api_key: self.api_key.as_deref(),
+            ip: self.ip.as_deref(),
+            tenant: self.tenant.as_deref(),
+            tier: self.tier.as_deref(),
+            login: self.login.as_deref(),
+            ..CheckRequest::default()
+        }
+    }
+
     /// With two clients, each rule would choose between them.
     fn require_one_client(&self) -> Result<(), ApiError> {
         let clients = [
@@ -153,21 +149,6 @@ impl CountersQuery {
                 let reason = format!("cannot be combined with {first}: name one client");
                 Err(ApiError::invalid(second, reason))
             }
-        }
-    }
-}
-
-impl<'a> CheckFields<'a> {
-    fn of(query: &'a CountersQuery) -> Self {
-        CheckFields {
-            user_id: query.user.as_deref(),
-            api_key: query.api_key.as_deref(),
-            ip: query.ip.as_deref(),
-            login: query.login.as_deref(),
-            tenant: query.tenant.as_deref(),
-            endpoint: query.endpoint.as_deref().unwrap_or("/"),
-            tier: query.tier.as_deref(),
-            method: query.method.as_deref(),
         }
     }
 }

@@ -136,10 +136,10 @@ fn version_differs(found: u64, expected: Option<u64>) -> ApiError {
 }
 
 async fn read_body(call: &Call, body: Incoming) -> Result<RequestBody, ApiError> {
-    if call.is_of_type("application/toml") {
+    if call.has_content_type("application/toml") {
         return RequestBody::from_toml(&call.body(body, IMPORT_BYTES_MAX).await?);
     }
-    if !call.is_of_type("application/json") {
+    if !call.has_content_type("application/json") {
         let message =
             "the body must be JSON or TOML: send Content-Type: application/json or application/toml";
         return Err(ApiError::new(Code::UnsupportedMediaType, message));

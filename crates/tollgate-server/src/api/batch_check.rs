@@ -1,8 +1,7 @@
-//! `POST /v1/rate-limit/batch-check`: up to a thousand checks in one call, each with its own outcome.
+//! `POST /v1/rate-limit/batch-check`: decides up to 1000 requests in one call.
 
 mod body_budget;
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,64 +10,53 @@ use http_body_util::Full;
 use hyper::body::{Body, Incoming};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tollgate::{Decision, Timestamp};
+use tollgate::Decision;
 use utoipa::ToSchema;
 
 pub(crate) use self::body_budget::BodyBudget;
-use super::check::override_limit;
+use super::check::CheckBody;
+use super::decision::DecisionBody;
 use crate::auth::api_keys::KeyRefusal;
-use crate::check::idempotency::Turn;
-use crate::check::request::CheckBody;
-use crate::counters::Counters;
+use crate::check::Checker;
+use crate::check::batch::{CHECKS_MAX, yield_turn};
+use crate::check::error::CheckError;
+use crate::check::idempotency::KeyState;
 use crate::http::error::{ApiError, Code, ErrorBody, ErrorEnvelope};
 use crate::http::json::{self, Text};
-use crate::http::response::{self, DecisionBody};
-use crate::http::{BATCH_BYTES_MAX, Call, Response, failed};
+use crate::http::{BATCH_BYTES_MAX, Call, Response, response};
 
-const CHECKS_MAX: usize = 1_000;
 const KEY_BYTES_MAX: usize = 256;
-/// Checks that are decided before others have their turn: some microseconds each.
-const CHECKS_AT_A_TIME: usize = 32;
-/// Batches that wait for Redis at once.
-const PLACES_ON_REDIS: usize = 32;
 
-/// How many batches are worked on at once, in the order in which they are there: the others wait, and single checks for no more than
-/// these. On counters in memory a batch never waits for anything, so more than there are threads would only share them.
-pub(crate) fn concurrent_batches(counters: &Counters) -> usize {
-    let threads = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    if counters.redis().is_some() { PLACES_ON_REDIS } else { threads() }
-}
-
-/// Many checks.
+/// The requests to decide.
 #[derive(Debug, Deserialize, ToSchema)]
 pub(crate) struct BatchBody<'a> {
-    /// Send the same key again within five minutes and the first answer comes back, marked as replayed.
+    /// Makes a retry safe: the same key and body within five minutes return the first response, marked as replayed.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     idempotency_key: Option<Text<'a>>,
-    /// The checks, decided in this order.
+    /// The requests, decided in this order.
     #[serde(borrow)]
     #[schema(value_type = Vec<CheckBody<'_>>, max_items = 1000)]
     checks: Vec<&'a RawValue>,
 }
 
-/// The outcomes, in the order of the checks.
+/// The results, in the order of the checks.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BatchAnswer<'a> {
     results: Vec<ItemBody<'a>>,
-    /// Whether this is the answer to an earlier batch with the same key.
+    /// Whether this is the stored response of an earlier batch with the same key.
     replayed: bool,
 }
 
-/// One outcome: a decision, or what is wrong with the check.
+/// The result of one check: a decision or an error.
 #[derive(Serialize, ToSchema)]
 #[serde(untagged)]
 pub(crate) enum ItemBody<'a> {
     /// The check was decided.
     Decided {
-        /// As in the check.
+        /// The `user_id` of the check.
         user_id: Option<&'a str>,
-        /// As in the check.
+        /// The `endpoint` of the check.
         endpoint: &'a str,
         /// The decision.
         #[serde(flatten)]
@@ -76,145 +64,149 @@ pub(crate) enum ItemBody<'a> {
     },
     /// The check was not decided and nothing was charged for it.
     Wrong {
-        /// Why.
+        /// What is wrong with the check.
         error: ErrorBody<'a>,
     },
 }
 
-/// Decides many checks.
+/// Decides up to 1000 requests, in order.
 #[utoipa::path(
     post, path = "/v1/rate-limit/batch-check", request_body = BatchBody<'_>,
     responses(
-        (status = 200, description = "One outcome per check, in order", body = BatchAnswer<'_>),
-        (status = 400, description = "The batch itself is wrong; nothing was charged", body = ErrorEnvelope<'_>),
-        (status = 409, description = "A batch with this key is under way", body = ErrorEnvelope<'_>),
-        (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than callers may ever send at once",
+        (status = 200, description = "One result per check, in order", body = BatchAnswer<'_>),
+        (status = 400, description = "The batch itself is invalid; nothing was charged", body = ErrorEnvelope<'_>),
+        (status = 409, description = "The first batch with this key is still in progress", body = ErrorEnvelope<'_>),
+        (status = 413, description = "More than 1000 checks, more than 1 MB, or more checks than a caller may send at once",
          body = ErrorEnvelope<'_>),
-        (status = 422, description = "The key was used for another body", body = ErrorEnvelope<'_>),
-        (status = 503, description = "There is no room for the body: nothing was charged", body = ErrorEnvelope<'_>),
+        (status = 422, description = "The key was used with a different body", body = ErrorEnvelope<'_>),
+        (status = 503, description = "Too many large batches are in progress; nothing was charged", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn batch_check(call: Call, body: Incoming) -> Result<Response, ApiError> {
-    // What is refused here counts as nothing: not a byte of it was read.
-    let room = call.app.batch_room.take(body.size_hint().exact()).await?;
-    let call = Arc::new(call);
-    let owed = Owed { call: Arc::clone(&call), counted: false };
-    let body = call.json_body(body, BATCH_BYTES_MAX).await?;
-    answer_batch(owed, body_budget::held(body, room)).await
+    // A refusal here is not charged to the caller: none of the body was read.
+    let permit = call.app.batch_bodies().acquire(body.size_hint().exact()).await?;
+    let charge = BatchCharge { call: Arc::new(call), is_charged: false };
+    let body = charge.call.json_body(body, BATCH_BYTES_MAX).await?;
+    answer_batch(charge, body_budget::hold(body, permit)).await
 }
 
-/// A batch without a key ends with its caller. One with a key is decided apart from the connection: whoever lost it sends the batch
-/// again, and must not find that half of it was charged and nobody knows.
-async fn answer_batch(mut owed: Owed, body: Bytes) -> Result<Response, ApiError> {
-    let call = Arc::clone(&owed.call);
-    // They are never closed.
-    let place = Arc::clone(&call.app.batches).acquire_owned().await.ok();
+/// A batch without a key is abandoned when its caller disconnects. A batch with a key is decided in a task of its own: the caller will
+/// send it again, and must not find it half charged.
+async fn answer_batch(mut charge: BatchCharge, body: Bytes) -> Result<Response, ApiError> {
+    let call = Arc::clone(&charge.call);
+    let slot = call.app.batches().acquire().await;
     let batch: BatchBody<'_> = json::parse(&body)?;
     if batch.checks.len() > CHECKS_MAX {
-        let reason = format!("a batch has at most {CHECKS_MAX} checks");
+        let reason = format!("must have at most {CHECKS_MAX} checks");
         return Err(ApiError::field(Code::PayloadTooLarge, "checks", reason));
     }
     let Some(key) = &batch.idempotency_key else {
-        owed.count(batch.checks.len())?;
+        charge.count(batch.checks.len())?;
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        return Ok(render(&decide(&call, checks, call.app.now()).await, call.request_id.as_str()));
+        return Ok(render(&decide(&call.checker(), checks).await, call.request_id.as_str()));
     };
-    if key.0.is_empty() || key.0.len() > KEY_BYTES_MAX {
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
         return Err(ApiError::invalid("idempotency_key", "must be 1 to 256 bytes"));
     }
-    let key = key.0.as_ref().to_owned();
+    let key = (**key).to_owned();
     let checks = batch.checks.iter().map(|raw| body.slice_ref(raw.get().as_bytes())).collect();
-    let keyed = Keyed { owed, body: body.clone(), key, checks };
+    let batch = KeyedBatch { charge, body: body.clone(), key, checks };
     let decided = tokio::spawn(async move {
-        // Held to the end, and so waited for when the service ends: see `App::finish_batches`.
-        let _place = place;
-        keyed.answer().await
+        // Held to the end: shutdown waits for it.
+        let _slot = slot;
+        batch.answer().await
     });
-    // A panic in it is told by the runtime.
-    decided.await.unwrap_or_else(|_| Err(failed()))
+    // The runtime logs a panic.
+    decided.await.unwrap_or_else(|_| Err(ApiError::internal()))
 }
 
-/// A batch with a key, and all that it takes to decide it without its caller.
-struct Keyed {
-    owed: Owed,
+/// A batch with an idempotency key; owns everything it needs after its caller has disconnected.
+struct KeyedBatch {
+    charge: BatchCharge,
     body: Bytes,
     key: String,
     checks: Vec<Bytes>,
 }
 
-impl Keyed {
+impl KeyedBatch {
     async fn answer(self) -> Result<Response, ApiError> {
-        let Keyed { mut owed, body, key, checks } = self;
-        let call = Arc::clone(&owed.call);
-        let now = call.app.now();
-        let mut ticket = match call.app.idempotency.turn(&call.caller.name, &key, &body, now)? {
-            Turn::Decide(ticket) => ticket,
-            // What is only told again counts as what is only asked.
-            Turn::Replay(answer) => return owed.count(1).map(|()| replay(&answer)),
+        let KeyedBatch { mut charge, body, key, checks } = self;
+        let call = Arc::clone(&charge.call);
+        let checker = call.checker();
+        let lock = match call.app.idempotency().lock(&call.caller.name, &key, &body, checker.now).await? {
+            KeyState::Locked(lock) => lock,
+            KeyState::Completed(response) => return charge.count(1).map(|()| replay(&response)),
         };
-        if let Some(answer) = ticket.claim(&call.app).await? {
-            ticket.answer(&answer);
-            return owed.count(1).map(|()| replay(&answer));
-        }
-        owed.count(checks.len())?;
-        let outcomes = decide(&call, checks.iter().map(Bytes::as_ref), now).await;
-        if let Some(answer) = replayable(&outcomes, call.request_id.as_str()) {
-            ticket.tell_others(&call.app, &answer).await;
-            ticket.answer(&answer);
+        charge.count(checks.len())?;
+        let outcomes = decide(&checker, checks.iter().map(Bytes::as_ref)).await;
+        if let Some(response) = replayable(&outcomes, call.request_id.as_str()) {
+            lock.complete(&response, call.app.now()).await;
         }
         Ok(render(&outcomes, call.request_id.as_str()))
     }
 }
 
-/// A check that was decided, or whose key was refused, or what is wrong with it.
-type Outcome<'a> = Result<(CheckBody<'a>, Result<Decision, KeyRefusal>), ApiError>;
-
-/// What a batch still counts for its caller: as much as is in it, all or nothing. One that never gets so far, because something is
-/// wrong with it or the caller hangs up, counts as one: its body was read all the same.
-struct Owed {
+/// Charges a batch to its caller's own limit: all of its checks or, if they exceed it, none. A batch that fails before it is charged,
+/// because it is invalid or its caller disconnects, counts as one request: its body was read.
+struct BatchCharge {
     call: Arc<Call>,
-    counted: bool,
+    is_charged: bool,
 }
 
-impl Owed {
-    /// Counts so many checks, and an empty batch as one.
+impl BatchCharge {
+    /// Charges this many checks; an empty batch counts as one.
     fn count(&mut self, checks: usize) -> Result<(), ApiError> {
-        let Call { app, caller, peer, .. } = &*self.call;
-        let live = app.live();
-        let Some(callers) = &live.callers else { return Ok(()) };
+        let Call { app, settings, caller, peer, .. } = &*self.call;
+        let Some(callers) = &settings.callers else { return Ok(()) };
         let cost = u32::try_from(checks.max(1)).unwrap_or(u32::MAX);
-        let counted = callers.charge(caller, *peer, cost, app.now());
-        // One that has to wait changes nothing, and one that is too large for ever is as wrong as any other.
-        self.counted = counted.as_ref().map_or_else(|error| error.code() == Code::CallerLimited, |()| true);
-        counted
+        let charged = callers.charge(caller, *peer, cost, app.now());
+        // A caller that must wait is not charged. A batch that can never be admitted counts as one, like any invalid one.
+        self.is_charged =
+            charged.as_ref().map_or_else(|error| error.code() == Code::CallerLimited, |()| true);
+        charged
     }
 }
 
-impl Drop for Owed {
+impl Drop for BatchCharge {
     fn drop(&mut self) {
-        if !self.counted {
-            // The answer stands, whatever else was asked meanwhile.
+        if !self.is_charged {
+            // The response is decided already, whether or not this exceeds the limit.
             let _ = self.count(1);
         }
     }
 }
 
-/// Decides every check, and lets others have their turn now and then: memory never waits, and a thousand checks in one go would keep
-/// everybody waiting who shares the thread.
+/// The outcome of one check.
+enum Outcome<'a> {
+    Decided(CheckBody<'a>, Decision),
+    /// The client's API key was refused, which is rendered as a decision.
+    KeyRefused(CheckBody<'a>, KeyRefusal),
+    Failed(ApiError),
+}
+
+/// Decides every check in order, all with the same rules and at the same instant.
 async fn decide<'a>(
-    call: &Call,
+    checker: &Checker<'_>,
     checks: impl ExactSizeIterator<Item = &'a [u8]>,
-    now: Timestamp,
 ) -> Vec<Outcome<'a>> {
     let mut outcomes = Vec::with_capacity(checks.len());
-    for (number, raw) in checks.enumerate() {
-        if number > 0 && number % CHECKS_AT_A_TIME == 0 {
-            tokio::task::yield_now().await;
-        }
-        let outcome = decide_one(call, raw, now).await;
-        outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{number}]"))));
+    for (index, raw) in checks.enumerate() {
+        yield_turn(index).await;
+        let outcome = decide_one(checker, raw).await;
+        outcomes
+            .push(outcome.unwrap_or_else(|error| Outcome::Failed(error.within(&format!("checks[{index}]")))));
     }
     outcomes
+}
+
+async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8]) -> Result<Outcome<'a>, ApiError> {
+    let check: CheckBody<'a> = json::parse(raw)?;
+    let decided = checker.check(&check.request()).await;
+    match decided {
+        Ok(decision) => Ok(Outcome::Decided(check, decision)),
+        Err(CheckError::ApiKeyRefused(refusal)) => Ok(Outcome::KeyRefused(check, refusal)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
@@ -222,55 +214,35 @@ fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
     response::json(StatusCode::OK, &BatchAnswer { results, replayed: false })
 }
 
-/// The answer for those who send the batch again; a decision made without the counters is none.
+/// The response to store under the idempotency key; none if any check was decided without the shared counters.
 fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
-    let without_counters = |outcome: &Outcome<'_>| match outcome {
-        Ok((_, decision)) => decision.as_ref().is_ok_and(|decision| decision.degraded),
-        Err(error) => error.code() == Code::ServiceUnavailable,
+    let is_degraded = |outcome: &Outcome<'_>| match outcome {
+        Outcome::Decided(_, decision) => decision.degraded,
+        Outcome::KeyRefused(..) => false,
+        Outcome::Failed(error) => error.code() == Code::ServiceUnavailable,
     };
-    if outcomes.iter().any(without_counters) {
+    if outcomes.iter().any(is_degraded) {
         return None;
     }
     let results = outcomes.iter().map(|outcome| item(outcome, request_id)).collect();
     serde_json::to_vec(&BatchAnswer { results, replayed: true }).ok().map(Bytes::from)
 }
 
-async fn decide_one<'a>(call: &Call, raw: &'a [u8], now: Timestamp) -> Outcome<'a> {
-    let check: CheckBody<'a> = json::parse(raw)?;
-    let decision = {
-        let keys = call.app.key_ring(check.key_text(), now);
-        match check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller) {
-            Ok(facts) => {
-                let own = override_limit(&call.app, &call.caller, &facts)?;
-                Ok(call.app.limiter().check(&facts.request(own.as_ref()), now).await)
-            }
-            Err(error) => Err(error.key_refusal().ok_or(error)?),
-        }
-    };
-    // A batch answers 200 whatever its items say, so an item that got no decision is an error of its own.
-    match &decision {
-        Ok(decision) => drop(response::status(decision)?),
-        Err(refusal) => call.app.metrics().count_refused_key(*refusal),
-    }
-    Ok((check, decision))
-}
-
 fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
+    let decided = |check: &'a CheckBody<'_>, decision| ItemBody::Decided {
+        user_id: check.user_id.as_deref(),
+        endpoint: &check.endpoint,
+        decision,
+    };
     match outcome {
-        Ok((check, decision)) => ItemBody::Decided {
-            user_id: check.user_id.as_ref().map(|text| &*text.0),
-            endpoint: &check.endpoint.0,
-            decision: match decision {
-                Ok(decision) => DecisionBody::new(decision),
-                Err(refusal) => DecisionBody::key_refused(*refusal),
-            },
-        },
-        Err(error) => ItemBody::Wrong { error: error.body(request_id) },
+        Outcome::Decided(check, decision) => decided(check, DecisionBody::new(decision)),
+        Outcome::KeyRefused(check, refusal) => decided(check, DecisionBody::key_refused(*refusal)),
+        Outcome::Failed(error) => ItemBody::Wrong { error: error.body(request_id) },
     }
 }
 
-fn replay(answer: &Bytes) -> Response {
-    let mut response = Response::new(Full::new(answer.clone()));
+fn replay(response: &Bytes) -> Response {
+    let mut response = Response::new(Full::new(response.clone()));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
@@ -284,41 +256,25 @@ mod tests {
     use std::time::Duration;
 
     use http_body_util::BodyExt;
-    use tollgate::{MemoryCounters, Seed};
 
     use super::*;
-    use crate::app::{App, Secrets};
-    use crate::auth::Caller;
-    use crate::auth::api_keys::KeySecret;
-    use crate::config::settings::Settings;
-    use crate::http::RequestId;
-    use crate::runtime::clock::Clock;
-
-    fn app(settings: &str) -> Arc<App> {
-        let counters = Counters::Memory(MemoryCounters::default());
-        let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
-        let settings = Settings::from_toml(settings).unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
-    }
+    use crate::app::App;
+    use crate::check::batch::CHECKS_PER_TURN;
 
     fn call(app: &Arc<App>) -> Arc<Call> {
-        let (parts, ()) = http::Request::new(()).into_parts();
-        let request_id = RequestId::of(app, &parts.headers);
-        let (caller, peer) = (Caller::anonymous(), [192, 0, 2, 1].into());
-        let path = "/v1/rate-limit/batch-check";
-        Arc::new(Call { app: Arc::clone(app), parts, path, caller, peer, request_id })
+        Arc::new(Call::for_tests(app, "/v1/rate-limit/batch-check"))
     }
 
-    fn owed(call: &Arc<Call>) -> Owed {
-        Owed { call: Arc::clone(call), counted: false }
+    fn charge(call: &Arc<Call>) -> BatchCharge {
+        BatchCharge { call: Arc::clone(call), is_charged: false }
     }
 
     #[tokio::test]
-    async fn t38_others_have_their_turn_while_a_batch_is_decided() {
+    async fn batch_yields_to_other_tasks() {
         let body =
             format!(r#"{{"checks":[{}]}}"#, vec![r#"{"user_id":"a","endpoint":"/x"}"#; 1_000].join(","));
         let (turns, done) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
-        // On the one thread of this test: it has a turn only when the batch gives it one.
+        // The test has one thread: this runs only when the batch yields.
         let other = tokio::spawn({
             let (turns, done) = (Arc::clone(&turns), Arc::clone(&done));
             async move {
@@ -328,26 +284,26 @@ mod tests {
                 }
             }
         });
-        let call = call(&app("default_limit = 5000"));
+        let call = call(&App::for_tests("default_limit = 5000"));
         let batch: BatchBody<'_> = json::parse(body.as_bytes()).unwrap();
         let checks = batch.checks.iter().map(|raw| raw.get().as_bytes());
-        let outcomes = decide(&call, checks, call.app.now()).await;
+        let outcomes = decide(&call.checker(), checks).await;
         done.store(true, Ordering::Relaxed);
         other.await.unwrap();
         assert_eq!(outcomes.len(), 1_000);
-        assert!(turns.load(Ordering::Relaxed) >= 1_000 / CHECKS_AT_A_TIME - 1, "{turns:?}");
+        assert!(turns.load(Ordering::Relaxed) >= 1_000 / CHECKS_PER_TURN - 1, "{turns:?}");
     }
 
     async fn sent(app: &Arc<App>, body: &Bytes) -> Result<serde_json::Value, Code> {
-        let answer = answer_batch(owed(&call(app)), body.clone()).await.map_err(|error| error.code())?;
+        let answer = answer_batch(charge(&call(app)), body.clone()).await.map_err(|error| error.code())?;
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         Ok(serde_json::from_slice(&body).unwrap())
     }
 
     #[tokio::test]
-    async fn t39_a_batch_with_a_key_is_finished_without_its_caller_and_charged_once() {
-        // None comes back while the test runs.
-        let app = app("default_limit = 5000\ndefault_window = \"365d\"");
+    async fn keyed_batch_finishes_without_its_caller() {
+        // Nothing is restored while the test runs.
+        let app = App::for_tests("default_limit = 5000\ndefault_window = \"365d\"");
         let checks = vec![r#"{"user_id":"a","endpoint":"/x"}"#; 1_000].join(",");
         let body = Bytes::from(format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#));
         let remaining = || async {
@@ -355,16 +311,16 @@ mod tests {
             sent(&app, &look).await.unwrap()["results"][0]["remaining"].as_u64()
         };
         {
-            let mut caller = pin!(answer_batch(owed(&call(&app)), body.clone()));
-            // Until some of it is charged, and then the connection is gone.
+            let mut caller = pin!(answer_batch(charge(&call(&app)), body.clone()));
+            // Poll until some of it is charged, then drop it like a closed connection.
             while app.limiter().counters().memory().unwrap().is_empty() {
                 let polled = poll_fn(|context| Poll::Ready(caller.as_mut().poll(context))).await;
                 assert!(polled.is_pending());
                 tokio::task::yield_now().await;
             }
         }
-        assert_eq!(sent(&app, &body).await, Err(Code::Conflict), "it is under way");
-        app.finish_batches(Duration::from_mins(1)).await;
+        assert_eq!(sent(&app, &body).await, Err(Code::Conflict), "in progress");
+        app.batches().drain(Duration::from_mins(1)).await;
         assert_eq!(remaining().await, Some(4_000));
         let again = sent(&app, &body).await.unwrap();
         assert_eq!((&again["replayed"], &again["results"][999]["remaining"]), (&true.into(), &4_000.into()));
@@ -372,23 +328,23 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn t38_what_never_gets_so_far_counts_as_one_and_what_must_wait_as_nothing() {
-        let app = app("[callers]\nlimit = 10\nwindow = \"1h\"");
+    async fn failed_batch_counts_as_one_request() {
+        let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = call(&app);
-        let count = |checks| owed(&call).count(checks).map_err(|error| error.code());
-        drop(owed(&call));
-        assert_eq!(count(9), Ok(()), "nine were left");
+        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
+        drop(charge(&call));
+        assert_eq!(count(9), Ok(()), "the dropped charge counted as one of ten");
         assert_eq!(count(1), Err(Code::CallerLimited));
 
-        let app = self::app("[callers]\nlimit = 10\nwindow = \"1h\"");
+        let app = App::for_tests("[callers]\nlimit = 10\nwindow = \"1h\"");
         let call = self::call(&app);
-        let count = |checks| owed(&call).count(checks).map_err(|error| error.code());
+        let count = |checks| charge(&call).count(checks).map_err(|error| error.code());
         assert_eq!(count(6), Ok(()));
         for _ in 0..100 {
-            assert_eq!(count(5), Err(Code::CallerLimited), "and four are still left");
+            assert_eq!(count(5), Err(Code::CallerLimited), "a refused batch is not charged");
         }
-        assert_eq!(count(11), Err(Code::PayloadTooLarge), "which counts as one");
+        assert_eq!(count(11), Err(Code::PayloadTooLarge), "counts as one");
         assert_eq!(count(4), Err(Code::CallerLimited));
-        assert_eq!((count(3), count(0)), (Ok(()), Err(Code::CallerLimited)), "nothing at all is one too");
+        assert_eq!((count(3), count(0)), (Ok(()), Err(Code::CallerLimited)), "an empty batch counts as one");
     }
 }

@@ -1,76 +1,102 @@
-//! `POST /v1/rate-limit/check`: may this request pass?
+//! `POST /v1/rate-limit/check`: decides one request and charges it.
 
 use hyper::body::Incoming;
-use tollgate::Limit;
+use serde::Deserialize;
+use utoipa::ToSchema;
 
-use crate::app::App;
-use crate::auth::scope::Scope;
-use crate::auth::{Caller, forbidden};
-use crate::check::request::{CheckBody, CheckRequest};
-use crate::http::error::{ApiError, Code, ErrorEnvelope};
-use crate::http::json;
-use crate::http::response::{self, DecisionBody};
+use super::decision::{self, DecisionBody};
+use crate::check::request::CheckRequest;
+use crate::http::error::{ApiError, ErrorEnvelope};
+use crate::http::json::{self, Pairs, Text};
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// Checks one request and charges it if it may pass.
+/// One request to decide. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required. Unknown fields are ignored.
+#[derive(Debug, Deserialize, ToSchema)]
+pub(crate) struct CheckBody<'a> {
+    /// The user that sends the request.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    pub(crate) user_id: Option<Text<'a>>,
+    /// The path that is requested, `/api/search`.
+    #[serde(borrow)]
+    #[schema(value_type = String, max_length = 2048)]
+    pub(crate) endpoint: Text<'a>,
+    /// The HTTP method.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    method: Option<Text<'a>>,
+    /// The API key of the client.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    api_key: Option<Text<'a>>,
+    /// The IP address of the client, without port or zone.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    ip: Option<Text<'a>>,
+    /// The tenant (organisation) of the client.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tenant: Option<Text<'a>>,
+    /// The tier (plan) of the client.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    tier: Option<Text<'a>>,
+    /// The account name of a login attempt.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>, max_length = 256)]
+    login: Option<Text<'a>>,
+    /// How many units the request is charged; 0 charges nothing. Default: 1.
+    cost: Option<u32>,
+    /// Additional facts by name, for rules that match or count by them.
+    #[serde(borrow)]
+    #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
+    descriptors: Option<Pairs<'a>>,
+    /// Overrides the algorithm for this check only. Requires the scope `override`.
+    #[serde(borrow)]
+    #[schema(value_type = Option<String>)]
+    strategy: Option<Text<'a>>,
+    /// Overrides the requests per window for this check only. Requires the scope `override`.
+    limit: Option<u32>,
+    /// Overrides the window, in seconds, for this check only. Requires the scope `override`.
+    #[schema(minimum = 1)]
+    window_seconds: Option<u32>,
+}
+
+impl CheckBody<'_> {
+    pub(crate) fn request(&self) -> CheckRequest<'_> {
+        CheckRequest {
+            endpoint: &self.endpoint,
+            method: self.method.as_deref(),
+            user_id: self.user_id.as_deref(),
+            api_key: self.api_key.as_deref(),
+            ip: self.ip.as_deref(),
+            tenant: self.tenant.as_deref(),
+            tier: self.tier.as_deref(),
+            login: self.login.as_deref(),
+            cost: self.cost,
+            descriptors: self.descriptors.as_deref().unwrap_or_default(),
+            strategy: self.strategy.as_deref(),
+            limit: self.limit,
+            window_seconds: self.window_seconds,
+        }
+    }
+}
+
+/// Decides one request and charges it if it is admitted.
 #[utoipa::path(
     post, path = "/v1/rate-limit/check", request_body = CheckBody<'_>,
     responses(
-        (status = 200, description = "The request may pass", body = DecisionBody<'_>),
-        (status = 429, description = "The request is over a limit; see Retry-After", body = DecisionBody<'_>),
-        (status = 403, description = "The client is blocked (decision), or may not bring its own numbers (error)",
+        (status = 200, description = "Admitted", body = DecisionBody<'_>),
+        (status = 429, description = "A limit is exceeded; see Retry-After", body = DecisionBody<'_>),
+        (status = 403, description = "The client is blocked (decision), or the caller may not override limits (error)",
          body = DecisionBody<'_>),
-        (status = 400, description = "A field is wrong; nothing was charged", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 400, description = "A field is invalid; nothing was charged", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn check(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let now = call.app.now();
-    let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
-    let own = override_limit(&call.app, &call.caller, &facts)?;
-    let decision = call.app.limiter().check(&facts.request(own.as_ref()), now).await;
-    response::decision(&decision, &call.app.live().profiles)
-}
-
-/// The numbers that the check brings, if the caller may bring any.
-pub(crate) fn override_limit(
-    app: &App,
-    caller: &Caller,
-    facts: &CheckRequest<'_>,
-) -> Result<Option<Limit>, ApiError> {
-    if facts.own.any() && !app.open_on_loopback() && !caller.has(Scope::Override) {
-        return Err(if caller.is_anonymous() { key_needed() } else { forbidden(Scope::Override) });
-    }
-    let own = numbers_of(app, facts)?;
-    // Of the numbers as they come out: a shorter window for the rule's own many is a choice of the caller's too.
-    match (&own, app.live().authenticator.override_max()) {
-        (Some(limit), Some(most)) if limit.requests() > most => Err(too_many(limit.requests(), most)),
-        _ => Ok(own),
-    }
-}
-
-/// The numbers that the facts bring, if any, completed by those in force.
-pub(crate) fn numbers_of(app: &App, facts: &CheckRequest<'_>) -> Result<Option<Limit>, ApiError> {
-    if !facts.own.any() {
-        return Ok(None);
-    }
-    // By the rules alone: which counter is meant must not depend on what any counter holds.
-    let in_force = app.limiter().rules().limit_in_force(&facts.request(None));
-    facts.own.limit(in_force.as_ref()).map(Some)
-}
-
-/// Who sent no key has none that could lack a scope.
-fn key_needed() -> ApiError {
-    let message = "limit, window_seconds and strategy of a check's own need a key with the scope override: \
-                   Authorization: Bearer …";
-    ApiError::new(Code::Unauthorized, message)
-}
-
-fn too_many(requests: u32, most: u32) -> ApiError {
-    let reason =
-        format!("a check may bring at most {most} requests per window (auth.override_max), not {requests}");
-    ApiError::field(Code::InvalidLimit, "limit", reason)
+    let decision = call.checker().check(&check.request()).await?;
+    Ok(decision::response(&decision, &call.settings.profiles))
 }

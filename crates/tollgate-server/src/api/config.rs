@@ -11,7 +11,7 @@ use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
-use crate::check::request::{endpoint, id, numbers, strategy, too_long};
+use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
 use crate::config::sync::{self, items::limit_of};
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
@@ -94,13 +94,13 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     call.caller.require_unbound()?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let config: ConfigBody<'_> = json::parse(&body)?;
-    let user = id("user_id", Some(&config.user_id))?.ok_or_else(missing_user)?;
-    let endpoint = endpoint(&config.endpoint.0)?;
+    let user = parse_user(&config.user_id)?;
+    let endpoint = parse_endpoint(&config.endpoint)?;
     if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
         return Err(ApiError::invalid("endpoint", "must be one endpoint; patterns are for rules"));
     }
     let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
-    let limit = numbers(strategy(&config.strategy.0)?, config.limit, window, config.burst_capacity)?;
+    let limit = parse_limit(parse_strategy(&config.strategy)?, config.limit, window, config.burst_capacity)?;
     let now = call.app.now();
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
@@ -231,9 +231,7 @@ async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str)
 
 impl ConfigQuery {
     fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
-        let user =
-            Id::parse(&self.user_id).map_err(|error| ApiError::invalid("user_id", error.to_string()))?;
-        Ok((user, endpoint(&self.endpoint)?))
+        Ok((parse_user(&self.user_id)?, parse_endpoint(&self.endpoint)?))
     }
 }
 

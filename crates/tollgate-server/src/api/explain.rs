@@ -12,11 +12,11 @@ use tollgate::identity::Scratch;
 use tollgate::{Decision, Id, Timestamp};
 use utoipa::ToSchema;
 
-use super::check::override_limit;
-use crate::check::request::CheckBody;
+use super::check::CheckBody;
+use super::decision::DecisionBody;
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::json;
-use crate::http::response::{self, DecisionBody};
+use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
 /// A decision and everything behind it. Nothing was charged.
@@ -121,12 +121,10 @@ pub(crate) struct LimitBody {
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let check: CheckBody<'_> = json::parse(&body)?;
-    let now = call.app.now();
-    let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
-    let own = override_limit(&call.app, &call.caller, &facts)?;
-    let request = facts.request(own.as_ref());
-    let explanation = call.app.limiter().explain(&request, now).await;
+    let (checker, check) = (call.checker(), check.request());
+    let resolved = checker.resolve(&check)?;
+    let request = resolved.request();
+    let explanation = checker.explain(&request).await;
     let decision = &explanation.decision;
     let rules = explanation.rules(&request);
     let mut scratch = Scratch::default();

@@ -7,9 +7,8 @@ use tollgate::Request;
 use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
-use super::check::numbers_of;
 use crate::admin::dry_run;
-use crate::check::request::CheckBody;
+use crate::check::request::CheckRequest;
 use crate::config::sync::{self, resets};
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::json::{self, Pairs, Text};
@@ -67,26 +66,22 @@ pub(crate) struct ResetBody<'a> {
     window_seconds: Option<u32>,
 }
 
-impl<'a> From<ResetBody<'a>> for CheckBody<'a> {
-    /// The check whose counters are meant.
-    fn from(body: ResetBody<'a>) -> Self {
-        let ResetBody { user_id, endpoint, method, api_key, ip, tenant, tier, login, .. } = body;
-        let ResetBody { descriptors, strategy, limit, window_seconds, .. } = body;
-        let cost = None;
-        CheckBody {
-            user_id,
-            endpoint,
-            method,
-            api_key,
-            ip,
-            tenant,
-            tier,
-            login,
-            cost,
-            descriptors,
-            strategy,
-            limit,
-            window_seconds,
+impl ResetBody<'_> {
+    fn request(&self) -> CheckRequest<'_> {
+        CheckRequest {
+            endpoint: &self.endpoint,
+            method: self.method.as_deref(),
+            user_id: self.user_id.as_deref(),
+            api_key: self.api_key.as_deref(),
+            ip: self.ip.as_deref(),
+            tenant: self.tenant.as_deref(),
+            tier: self.tier.as_deref(),
+            login: self.login.as_deref(),
+            cost: None,
+            descriptors: self.descriptors.as_deref().unwrap_or_default(),
+            strategy: self.strategy.as_deref(),
+            limit: self.limit,
+            window_seconds: self.window_seconds,
         }
     }
 }
@@ -123,17 +118,14 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     call.caller.require_unbound()?;
     dry_run::reject(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
-    let whose: CheckBody<'_> = json::parse::<ResetBody<'_>>(&body)?.into();
-    let keys = call.app.key_ring_by_id(call.app.now());
-    let facts = whose.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
-    // Whoever may clear counters may clear these: nothing is admitted by numbers that are named here.
-    let own = numbers_of(&call.app, &facts)?;
-    let request = facts.request(own.as_ref());
-    let version = note(&call, &request).await?;
-    let reset = call.app.limiter().reset(&request).await?;
-    let rules = call.app.limiter().rules();
+    let body: ResetBody<'_> = json::parse(&body)?;
+    let (checker, target) = (call.checker(), body.request());
+    let resolved = checker.resolve_target(&target)?;
+    let request = resolved.request();
+    let version = record_reset(&call, &request).await?;
+    let reset = checker.reset(&request).await?;
     let mut scratch = Scratch::default();
-    let client = rules.resolve(&request, &mut scratch).request.client();
+    let client = checker.rules().resolve(&request, &mut scratch).request.client();
     let client = client.map(|client| client.to_string()).unwrap_or_default();
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
@@ -141,8 +133,8 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
         call.app.config_sync().catch_up(&call.app, version).await;
     }
     let answer = ResetAnswer {
-        user_id: whose.user_id.as_ref().map(|text| &*text.0),
-        endpoint: &whose.endpoint.0,
+        user_id: target.user_id,
+        endpoint: target.endpoint,
         counters,
         skipped: reset.skipped,
         done_at: response::rfc3339(call.app.now()),
@@ -154,7 +146,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
 ///
 /// First, so that a reset that nobody hears of does not happen. Where the trail is this node's alone and the counters are
 /// not, the reset is not for it to hold up.
-async fn note(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiError> {
+async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiError> {
     let catalog = call.app.config_sync();
     let noted = match catalog.database() {
         Ok(database) => {

@@ -8,11 +8,11 @@ use tollgate::Timestamp;
 use tollgate::decision::LimitReport;
 use utoipa::{IntoParams, ToSchema};
 
-use super::check::override_limit;
-use crate::check::request::CheckBody;
+use super::decision::{self, BlockedUntil, DecisionBody};
+use crate::check::request::CheckRequest;
 use crate::http::error::{ApiError, ErrorEnvelope};
-use crate::http::json::{self, Pairs, Text};
-use crate::http::response::{self, BlockedUntil};
+use crate::http::json::{self, Pairs};
+use crate::http::response;
 use crate::http::{Call, Response};
 
 /// OverrideKey status.
@@ -155,33 +155,37 @@ impl Asked {
         Ok(Asked { query, descriptors })
     }
 
-    /// A status is a check that only looks: the same facts, checked at the same door.
-    fn as_check(&self) -> Result<CheckBody<'_>, ApiError> {
-        let Asked { query, descriptors } = self;
-        let text = |text: &str| Text(Cow::Owned(text.to_owned()));
-        let fact = |fact: &Option<String>| fact.as_deref().map(text);
-        let mut pairs = Pairs::default();
-        for (name, value) in descriptors {
-            let name = name.strip_prefix(DESCRIPTOR).unwrap_or(name);
-            let added = pairs.add(text(name), text(value));
-            added.map_err(|reason| ApiError::invalid("descriptors", reason))?;
-        }
-        let endpoint = fact(&query.endpoint);
-        Ok(CheckBody {
-            user_id: fact(&query.user_id),
-            endpoint: endpoint.ok_or_else(|| ApiError::invalid("endpoint", "is missing"))?,
-            method: fact(&query.method),
-            api_key: fact(&query.api_key),
-            ip: fact(&query.ip),
-            tenant: fact(&query.tenant),
-            tier: fact(&query.tier),
-            login: fact(&query.login),
+    /// The check whose outcome is asked for. Costs 0 unless the query has a cost: then whether that cost would be admitted.
+    fn request<'q>(
+        &'q self,
+        descriptors: &'q [(Cow<'q, str>, Cow<'q, str>)],
+    ) -> Result<CheckRequest<'q>, ApiError> {
+        let query = &self.query;
+        Ok(CheckRequest {
+            endpoint: query.endpoint.as_deref().ok_or_else(|| ApiError::invalid("endpoint", "is missing"))?,
+            method: query.method.as_deref(),
+            user_id: query.user_id.as_deref(),
+            api_key: query.api_key.as_deref(),
+            ip: query.ip.as_deref(),
+            tenant: query.tenant.as_deref(),
+            tier: query.tier.as_deref(),
+            login: query.login.as_deref(),
             cost: Some(number("cost", query.cost.as_deref())?.unwrap_or(0)),
-            descriptors: Some(pairs),
-            strategy: fact(&query.strategy),
+            descriptors,
+            strategy: query.strategy.as_deref(),
             limit: number("limit", query.limit.as_deref())?,
             window_seconds: number("window_seconds", query.window_seconds.as_deref())?,
         })
+    }
+
+    fn descriptors(&self) -> Result<Pairs<'_>, ApiError> {
+        let mut pairs = Pairs::default();
+        for (name, value) in &self.descriptors {
+            let name = name.strip_prefix(DESCRIPTOR).unwrap_or(name);
+            let added = pairs.add(Cow::Borrowed(name), Cow::Borrowed(value));
+            added.map_err(|reason| ApiError::invalid("descriptors", reason))?;
+        }
+        Ok(pairs)
     }
 }
 
@@ -191,17 +195,13 @@ fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiErr
 }
 
 async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError> {
-    let check = asked.as_check()?;
-    let now = call.app.now();
-    let keys = call.app.key_ring(check.key_text(), now);
-    let facts = check.facts(call.app.limiter().rules().normalization(), &keys, &call.caller)?;
-    let own = override_limit(&call.app, &call.caller, &facts)?;
-    let decision = call.app.limiter().peek(&facts.request(own.as_ref()), now).await;
-    response::status(&decision)?;
-    let shown = response::DecisionBody::new(&decision);
+    let descriptors = asked.descriptors()?;
+    let check = asked.request(&descriptors)?;
+    let decision = call.checker().peek(&check).await?;
+    let shown = DecisionBody::new(&decision);
     let body = StatusBody {
-        user_id: asked.query.user_id.as_deref(),
-        endpoint: asked.query.endpoint.as_deref().unwrap_or_default(),
+        user_id: check.user_id,
+        endpoint: check.endpoint,
         allowed: shown.allowed,
         limit: shown.limit,
         remaining: shown.remaining,
@@ -217,7 +217,7 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
         degraded: shown.degraded,
     };
     let mut response = response::json(StatusCode::OK, &body);
-    response::put_headers(&mut response, &decision, &call.app.live().profiles);
+    decision::put_headers(&mut response, &decision, &call.settings.profiles);
     response.headers_mut().remove(http::header::RETRY_AFTER);
     Ok(response)
 }

@@ -13,10 +13,8 @@ use std::io;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
+use tollgate::Timestamp;
 use tollgate::accounts::{Accounts, Key};
-use tollgate::identity::IdError;
-use tollgate::rules::Snapshot;
-use tollgate::{ApiKey, Timestamp};
 
 const PREFIX: &str = "tg_";
 const ID_CHARACTERS: usize = 16;
@@ -161,53 +159,6 @@ impl KeyRefusal {
             KeyRefusal::Unknown => "api_key_unknown",
             KeyRefusal::Expired => "api_key_expired",
             KeyRefusal::Revoked => "api_key_revoked",
-        }
-    }
-}
-
-/// The keys there are, as of one moment. Without any in hand every text is opaque.
-pub(crate) struct KeyRing<'a> {
-    held: Option<(Snapshot, &'a KeySecret)>,
-    now: Timestamp,
-    /// Whether who asks may name a key by its id, without the secret.
-    takes_ids: bool,
-}
-
-/// Why a limited client's key is not taken.
-#[derive(Copy, Clone, Debug)]
-pub(crate) enum ApiKeyError {
-    /// It is no identifier.
-    Malformed(IdError),
-    /// It looks like one of ours and is none that is good.
-    Refused(KeyRefusal),
-}
-
-impl<'a> KeyRing<'a> {
-    pub(crate) fn new(held: Option<(Snapshot, &'a KeySecret)>, now: Timestamp) -> Self {
-        KeyRing { held, now, takes_ids: false }
-    }
-
-    /// The same for administrators, who know keys by their ids.
-    pub(crate) fn by_id_too(self) -> Self {
-        KeyRing { takes_ids: true, ..self }
-    }
-
-    /// The limited client whose key this is, and the organisation it belongs to. A text that is not of our form is opaque,
-    /// and stands for itself.
-    pub(crate) fn client<'k>(&'k self, text: &'k str) -> Result<(ApiKey<'k>, Option<&'k str>), ApiKeyError> {
-        let key = match (&self.held, id_of(text)) {
-            (Some((rules, secret)), Some(id)) => {
-                Some(verify(rules.accounts(), secret, text, id, self.now).map_err(ApiKeyError::Refused)?)
-            }
-            (Some((rules, _)), None) if self.takes_ids => rules.accounts().key(text),
-            _ => None,
-        };
-        match key {
-            Some(key) => {
-                let tenant = key.tenant();
-                Ok((ApiKey::known(key), tenant))
-            }
-            None => ApiKey::parse(text).map(|key| (key, None)).map_err(ApiKeyError::Malformed),
         }
     }
 }

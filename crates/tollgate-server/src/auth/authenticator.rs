@@ -12,9 +12,9 @@ use tollgate::accounts::Key;
 use super::api_keys::{self, KeyRefusal};
 use super::scope::{Scope, Scopes};
 use super::throttle::AuthThrottle;
-use crate::app::ServiceLimiter;
 use crate::config::settings::{AuthSettings, Caller as CallerSettings};
 use crate::config::sync::ConfigSync;
+use crate::counters::ServiceLimiter;
 use crate::http::error::{ApiError, Code};
 use crate::runtime::clock::Clock;
 
@@ -94,7 +94,6 @@ pub(crate) struct AuthParts<'a> {
 pub(crate) struct Authenticator {
     callers: Vec<CallerSettings>,
     open_checks: bool,
-    override_max: Option<u32>,
 }
 
 impl Authenticator {
@@ -105,17 +104,12 @@ impl Authenticator {
             key_sha256: Sha256::digest(admin_key.as_bytes()).into(),
             scopes: Scopes::from(Scope::Admin),
         });
-        Authenticator { callers, open_checks: settings.open_checks, override_max: settings.override_max }
+        Authenticator { callers, open_checks: settings.open_checks }
     }
 
     /// Whether checks need no key.
     pub(crate) fn open_checks(&self) -> bool {
         self.open_checks
-    }
-
-    /// The most requests per window that an override sent with a check may set.
-    pub(crate) fn override_max(&self) -> Option<u32> {
-        self.override_max
     }
 
     /// The caller, if the route accepts it.
@@ -216,7 +210,7 @@ fn no_scopes() -> ApiError {
 }
 
 /// The key lacks this scope.
-pub(crate) fn forbidden(scope: Scope) -> ApiError {
+fn forbidden(scope: Scope) -> ApiError {
     ApiError::new(Code::Forbidden, format!("the API key lacks the scope {}", scope.as_str()))
 }
 

@@ -1,10 +1,9 @@
-//! Batches that are sent twice are decided once.
+//! Idempotency keys: a batch that is sent twice is decided once.
 //!
-//! A key belongs to its caller and to one body. While the first batch is under way a second is told so; afterwards
-//! it gets the first one's answer, marked as replayed, for five minutes. The store is bounded in bytes: when it
-//! is full the oldest answers go first, and that is counted. So is what a node leaves on Redis for the others: beyond the bound
-//! it keeps answers to itself, so that batches cannot fill what counters need. A batch that gets no answer leaves nothing, here or
-//! there: its caller pays nothing for it either, and could send any number.
+//! A key belongs to one caller and one body. While the first batch is in progress, a second one is refused. Afterwards it gets the
+//! stored response, marked as replayed, for five minutes. Responses are bounded in bytes: the oldest are evicted first, and evictions are
+//! counted. What this node stores on Redis for other nodes has the same bound, so that batches cannot take the memory that counters
+//! need. A batch that ends without a response releases its key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -15,255 +14,275 @@ use sha2::{Digest, Sha256};
 use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::{IdempotencyLock, RedisCounters};
 
-use crate::app::App;
-use crate::http::error::{ApiError, Code};
+use super::error::CheckError;
 
-const KEPT_FOR: Span = Span::from_secs(300);
-/// A node that decides a batch for longer than this is taken for dead.
-const UNDER_WAY_MAX: Duration = Duration::from_secs(30);
+const RETENTION: Span = Span::from_secs(300);
+/// A node that holds a key on Redis for longer than this without a response is considered dead.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const BYTES_MAX: usize = 32 << 20;
-/// What a key takes beside its answer, generously.
-const SLOT_BYTES: usize = 256;
+/// Upper estimate of what a key occupies besides its response.
+const KEY_BYTES: usize = 256;
 
 type Fingerprint = [u8; 32];
-/// When something ends, and a number of its own: a place in an order of ends from which it can be taken out.
-type Place = (Timestamp, u64);
+/// When an entry expires, and a sequence number that makes it unique.
+type Expiry = (Timestamp, u64);
 
-#[derive(Default)]
-pub(crate) struct Idempotency {
+/// The keys in progress and the responses of the last five minutes.
+pub(crate) struct IdempotencyStore {
     state: Mutex<State>,
+    /// Where nodes that share counters find each other's keys.
+    redis: Option<RedisCounters>,
 }
 
 #[derive(Default)]
 struct State {
-    answers: HashMap<Fingerprint, Slot>,
-    /// Keys in the order in which they end: one for each answer that is there or expected.
-    order: BTreeMap<Place, Fingerprint>,
+    keys: HashMap<Fingerprint, Slot>,
+    /// The keys in order of expiry.
+    order: BTreeMap<Expiry, Fingerprint>,
     bytes: usize,
-    /// What lies on Redis because of this node, in the order in which it ends.
-    shared: BTreeMap<Place, usize>,
+    /// Bytes that this node occupies on Redis, in order of expiry.
+    shared: BTreeMap<Expiry, usize>,
     shared_bytes: usize,
-    places: u64,
+    sequence: u64,
     evicted: u64,
 }
 
 struct Slot {
     body: Fingerprint,
-    place: Place,
-    answer: Option<Bytes>,
+    expiry: Expiry,
+    /// Absent while the batch is in progress.
+    response: Option<Bytes>,
 }
 
-/// What to do with a batch that carries a key.
-#[derive(Debug)]
-pub(crate) enum Turn<'a> {
-    /// Decide it, and say how it ended.
-    Decide(Ticket<'a>),
-    /// It was decided before.
-    Replay(Bytes),
+/// The state of a batch's key.
+pub(crate) enum KeyState<'a> {
+    /// This batch is the first with the key and must be decided.
+    Locked(KeyLock<'a>),
+    /// The batch was decided before; this was its response.
+    Completed(Bytes),
 }
 
-/// The right to decide a batch. Dropped without an answer, it lets the next one try.
-pub(crate) struct Ticket<'a> {
-    store: &'a Idempotency,
+/// The right to decide a batch. Dropped without [`KeyLock::complete`], it releases the key.
+pub(crate) struct KeyLock<'a> {
+    store: &'a IdempotencyStore,
     key: Fingerprint,
     body: Fingerprint,
-    place: Place,
-    answered: bool,
-    /// Where the batch is known to be ours among other nodes, and what that takes there.
-    claimed: Option<(RedisCounters, Place)>,
+    expiry: Expiry,
+    is_completed: bool,
+    /// Set while the key is locked on Redis: what that occupies.
+    shared: Option<Expiry>,
 }
 
-impl std::fmt::Debug for Ticket<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Ticket")
+impl IdempotencyStore {
+    pub(crate) fn new(redis: Option<RedisCounters>) -> Self {
+        IdempotencyStore { state: Mutex::default(), redis }
     }
-}
 
-impl Idempotency {
-    /// The turn of this caller's batch with this key and body.
-    pub(crate) fn turn(
+    /// Locks a caller's key for a batch with this body, on this node and on Redis.
+    ///
+    /// While Redis is unreachable, the key is locked on this node alone: the batch is then decided at most once per node.
+    ///
+    /// # Errors
+    /// When the key was used with another body, or the first batch with it is in progress.
+    pub(crate) async fn lock(
         &self,
         caller: &str,
         key: &str,
         body: &[u8],
         now: Timestamp,
-    ) -> Result<Turn<'_>, ApiError> {
+    ) -> Result<KeyState<'_>, CheckError> {
+        let mut lock = match self.lock_here(caller, key, body, now)? {
+            KeyState::Locked(lock) => lock,
+            completed @ KeyState::Completed(_) => return Ok(completed),
+        };
+        match lock.lock_on_redis(now).await? {
+            None => Ok(KeyState::Locked(lock)),
+            Some(response) => {
+                lock.keep(&response);
+                Ok(KeyState::Completed(response))
+            }
+        }
+    }
+
+    /// Responses that were evicted before they expired.
+    pub(crate) fn evicted(&self) -> u64 {
+        self.state.lock().evicted
+    }
+
+    fn lock_here(
+        &self,
+        caller: &str,
+        key: &str,
+        body: &[u8],
+        now: Timestamp,
+    ) -> Result<KeyState<'_>, CheckError> {
         let key = fingerprint(&[caller.as_bytes(), key.as_bytes()]);
         let body = fingerprint(&[body]);
         let mut state = self.state.lock();
         state.expire(now);
-        match state.answers.get(&key) {
+        match state.keys.get(&key) {
             None => {
-                let place = state.place(now + KEPT_FOR);
-                state.answers.insert(key, Slot { body, place, answer: None });
-                state.order.insert(place, key);
-                state.bytes += SLOT_BYTES;
-                state.shrink(place);
-                Ok(Turn::Decide(Ticket { store: self, key, body, place, answered: false, claimed: None }))
+                let expiry = state.expiry(now + RETENTION);
+                state.keys.insert(key, Slot { body, expiry, response: None });
+                state.order.insert(expiry, key);
+                state.bytes += KEY_BYTES;
+                state.shrink(expiry);
+                let lock = KeyLock { store: self, key, body, expiry, is_completed: false, shared: None };
+                Ok(KeyState::Locked(lock))
             }
-            Some(slot) if slot.body != body => Err(other_body()),
-            Some(Slot { answer: Some(answer), .. }) => Ok(Turn::Replay(answer.clone())),
-            Some(_) => Err(under_way()),
+            Some(slot) if slot.body != body => Err(CheckError::IdempotencyKeyReused),
+            Some(Slot { response: Some(response), .. }) => Ok(KeyState::Completed(response.clone())),
+            Some(_) => Err(CheckError::IdempotencyInProgress),
         }
     }
-
-    /// Answers that had to go before their time.
-    pub(crate) fn evicted(&self) -> u64 {
-        self.state.lock().evicted
-    }
 }
 
-fn other_body() -> ApiError {
-    let reason = "was used for another body in the last five minutes";
-    ApiError::field(Code::IdempotencyMismatch, "idempotency_key", reason)
-}
-
-fn under_way() -> ApiError {
-    ApiError::field(Code::Conflict, "idempotency_key", "the first batch with this key is still under way")
-}
-
-impl Ticket<'_> {
-    /// Asks the other nodes, if there are any: the answer that one of them gave, or nothing if the batch is ours.
-    ///
-    /// Where they cannot be asked it is ours too: the batch is decided once per node then.
-    pub(crate) async fn claim(&mut self, app: &App) -> Result<Option<Bytes>, ApiError> {
-        let Some(redis) = app.counters().redis() else { return Ok(None) };
-        let Some(place) = self.store.state.lock().share(SLOT_BYTES, UNDER_WAY_MAX.into(), app.now()) else {
+impl KeyLock<'_> {
+    /// Locks the key on Redis; returns the response if another node has decided the batch.
+    async fn lock_on_redis(&mut self, now: Timestamp) -> Result<Option<Bytes>, CheckError> {
+        let Some(redis) = &self.store.redis else { return Ok(None) };
+        let Some(shared) = self.store.state.lock().share(KEY_BYTES, LOCK_TIMEOUT.into(), now) else {
             return Ok(None);
         };
-        match redis.lock_idempotency_key(self.key, self.body, UNDER_WAY_MAX).await {
+        match redis.lock_idempotency_key(self.key, self.body, LOCK_TIMEOUT).await {
             Ok(IdempotencyLock::Acquired) => {
-                self.claimed = Some((redis.clone(), place));
+                self.shared = Some(shared);
                 Ok(None)
             }
-            // It may lie there all the same, until it ends by itself.
+            // The lock may have been written; it expires by itself.
             Err(_) => Ok(None),
             Ok(by_another) => {
-                self.store.state.lock().unshare(place);
+                self.store.state.lock().unshare(shared);
                 match by_another {
-                    IdempotencyLock::Completed(answer) => Ok(Some(answer.into())),
-                    IdempotencyLock::BodyMismatch => Err(other_body()),
-                    IdempotencyLock::Acquired | IdempotencyLock::InProgress => Err(under_way()),
+                    IdempotencyLock::Completed(response) => Ok(Some(response.into())),
+                    IdempotencyLock::BodyMismatch => Err(CheckError::IdempotencyKeyReused),
+                    IdempotencyLock::Acquired | IdempotencyLock::InProgress => {
+                        Err(CheckError::IdempotencyInProgress)
+                    }
                 }
             }
         }
     }
 
-    /// Tells the other nodes the answer.
-    pub(crate) async fn tell_others(&mut self, app: &App, answer: &Bytes) {
-        let Some(redis) = app.counters().redis() else { return };
-        // What is claimed and does not fit is given up: the next may try on any node.
-        let claimed = self.claimed.take();
+    /// Stores the response for batches that are sent again, on this node and on Redis.
+    pub(crate) async fn complete(mut self, response: &Bytes, now: Timestamp) {
+        self.store_on_redis(response, now).await;
+        self.keep(response);
+    }
+
+    async fn store_on_redis(&mut self, response: &Bytes, now: Timestamp) {
+        let Some(redis) = &self.store.redis else { return };
+        let locked = self.shared.take();
         let fits = {
             let mut state = self.store.state.lock();
-            if let Some((_, place)) = &claimed {
-                state.unshare(*place);
+            if let Some(shared) = locked {
+                state.unshare(shared);
             }
-            state.share(SLOT_BYTES + answer.len(), KEPT_FOR, app.now()).is_some()
+            state.share(KEY_BYTES + response.len(), RETENTION, now).is_some()
         };
-        if claimed.is_none() && !fits {
+        if locked.is_none() && !fits {
             return;
         }
-        let told = redis.store_response(self.key, self.body, fits.then_some(answer), KEPT_FOR.into()).await;
-        if let Err(error) = told {
-            tracing::debug!(%error, "other nodes do not know the answer to a batch yet");
-            let (key, body, answer) = (self.key, self.body, fits.then(|| answer.to_vec()));
-            // As long as they know that it is claimed, they take it to be under way.
-            if let Some((redis, _)) = claimed {
+        // A response that does not fit releases the lock: another node may decide the batch again.
+        let response = fits.then_some(response);
+        let stored =
+            redis.store_response(self.key, self.body, response.map(|r| &**r), RETENTION.into()).await;
+        if let Err(error) = stored {
+            tracing::debug!(%error, "the response to a batch was not stored on Redis");
+            // Until it is, other nodes refuse the batch as in progress.
+            if locked.is_some() {
+                let (redis, key, body) = (redis.clone(), self.key, self.body);
+                let response = response.map(|response| response.to_vec());
                 tokio::spawn(async move {
-                    redis.retry_store_response(key, body, answer, KEPT_FOR.into(), UNDER_WAY_MAX).await;
+                    redis.retry_store_response(key, body, response, RETENTION.into(), LOCK_TIMEOUT).await;
                 });
             }
         }
     }
 
-    /// Keeps the answer for those who send the batch again.
-    pub(crate) fn answer(mut self, answer: &Bytes) {
-        self.answered = true;
+    fn keep(mut self, response: &Bytes) {
+        self.is_completed = true;
         let mut state = self.store.state.lock();
-        if let Some(slot) = state.answers.get_mut(&self.key).filter(|slot| slot.place == self.place) {
-            slot.answer = Some(answer.clone());
-            state.bytes += answer.len();
+        if let Some(slot) = state.keys.get_mut(&self.key).filter(|slot| slot.expiry == self.expiry) {
+            slot.response = Some(response.clone());
+            state.bytes += response.len();
         }
-        state.shrink(self.place);
+        state.shrink(self.expiry);
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for KeyLock<'_> {
     fn drop(&mut self) {
-        if !self.answered {
-            self.store.state.lock().remove(self.place);
+        if !self.is_completed {
+            self.store.state.lock().remove(self.expiry);
         }
-        let Some((redis, place)) = self.claimed.take() else { return };
-        // What cannot be given up ends by itself soon.
-        self.store.state.lock().unshare(place);
-        // Without an answer the next may try on any node.
+        let (Some(shared), Some(redis)) = (self.shared.take(), self.store.redis.clone()) else { return };
+        self.store.state.lock().unshare(shared);
+        // A lock that cannot be released expires soon.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let key = self.key;
-            runtime.spawn(async move { redis.release_idempotency_key(key, UNDER_WAY_MAX).await });
+            runtime.spawn(async move { redis.release_idempotency_key(key, LOCK_TIMEOUT).await });
         }
     }
 }
 
 impl State {
-    /// A place behind all that end as early.
-    fn place(&mut self, ends: Timestamp) -> Place {
-        self.places += 1;
-        (ends, self.places)
+    fn expiry(&mut self, at: Timestamp) -> Expiry {
+        self.sequence += 1;
+        (at, self.sequence)
     }
 
     fn expire(&mut self, now: Timestamp) {
-        while let Some((place, _)) = self.order.first_key_value()
-            && place.0 <= now
+        while let Some((expiry, _)) = self.order.first_key_value()
+            && expiry.0 <= now
         {
-            self.remove(*place);
+            self.remove(*expiry);
         }
     }
 
-    /// Counts so much more as lying on Redis for so long, if it may: the place from which it can be taken back.
-    fn share(&mut self, bytes: usize, kept_for: Span, now: Timestamp) -> Option<Place> {
-        while let Some((place, _)) = self.shared.first_key_value()
-            && place.0 <= now
+    /// Accounts for bytes on Redis, if the bound allows them. The result releases them early.
+    fn share(&mut self, bytes: usize, retention: Span, now: Timestamp) -> Option<Expiry> {
+        while let Some((expiry, _)) = self.shared.first_key_value()
+            && expiry.0 <= now
         {
-            self.unshare(*place);
+            self.unshare(*expiry);
         }
         if self.shared_bytes + bytes > BYTES_MAX {
             self.evicted += 1;
             return None;
         }
-        let place = self.place(now + kept_for);
+        let expiry = self.expiry(now + retention);
         self.shared_bytes += bytes;
-        self.shared.insert(place, bytes);
-        Some(place)
+        self.shared.insert(expiry, bytes);
+        Some(expiry)
     }
 
-    /// What was counted there lies on Redis no longer.
-    fn unshare(&mut self, place: Place) {
-        self.shared_bytes -= self.shared.remove(&place).unwrap_or(0);
+    fn unshare(&mut self, expiry: Expiry) {
+        self.shared_bytes -= self.shared.remove(&expiry).unwrap_or(0);
     }
 
-    /// Makes the answers fit, oldest first, but never the one just given.
-    fn shrink(&mut self, newest: Place) {
+    /// Evicts the oldest keys until the rest fits, but never the newest.
+    fn shrink(&mut self, newest: Expiry) {
         while self.bytes > BYTES_MAX
-            && let Some((place, _)) = self.order.first_key_value()
-            && *place != newest
+            && let Some((expiry, _)) = self.order.first_key_value()
+            && *expiry != newest
         {
-            self.remove(*place);
+            self.remove(*expiry);
             self.evicted += 1;
         }
     }
 
-    /// Removes what has this place, if anything still has.
-    fn remove(&mut self, place: Place) {
-        if let Some(key) = self.order.remove(&place)
-            && let Some(slot) = self.answers.remove(&key)
+    /// Removes the key with this expiry, unless it was evicted.
+    fn remove(&mut self, expiry: Expiry) {
+        if let Some(key) = self.order.remove(&expiry)
+            && let Some(slot) = self.keys.remove(&key)
         {
-            self.bytes -= SLOT_BYTES + slot.answer.map_or(0, |answer| answer.len());
+            self.bytes -= KEY_BYTES + slot.response.map_or(0, |response| response.len());
         }
     }
 }
 
-/// A hash of the parts, each with its length, so that no two lists look alike.
+/// Hashes the parts with their lengths, so that no two lists collide.
 fn fingerprint(parts: &[&[u8]]) -> Fingerprint {
     let mut hash = Sha256::new();
     for part in parts {
@@ -279,92 +298,99 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_000);
 
-    fn decided(turn: Result<Turn<'_>, ApiError>) -> Ticket<'_> {
-        match turn.unwrap() {
-            Turn::Decide(ticket) => ticket,
-            Turn::Replay(_) => panic!("replayed"),
+    fn store() -> IdempotencyStore {
+        IdempotencyStore::new(None)
+    }
+
+    fn locked(state: Result<KeyState<'_>, CheckError>) -> KeyLock<'_> {
+        match state.unwrap() {
+            KeyState::Locked(lock) => lock,
+            KeyState::Completed(_) => panic!("completed"),
         }
     }
 
-    #[test]
-    fn t39_a_key_belongs_to_its_caller_and_its_body() {
-        let store = Idempotency::default();
-        decided(store.turn("a", "k", b"one", NOW)).answer(&Bytes::from_static(b"first"));
-        assert!(matches!(store.turn("a", "k", b"one", NOW), Ok(Turn::Replay(answer)) if answer == "first"));
-        assert_eq!(store.turn("a", "k", b"two", NOW).unwrap_err().code(), Code::IdempotencyMismatch);
-        decided(store.turn("b", "k", b"two", NOW));
+    fn is_in_progress(state: Result<KeyState<'_>, CheckError>) -> bool {
+        matches!(state, Err(CheckError::IdempotencyInProgress))
     }
 
     #[test]
-    fn t17_what_a_node_leaves_on_redis_is_bounded_and_ends() {
+    fn key_belongs_to_one_caller_and_one_body() {
+        let store = store();
+        locked(store.lock_here("a", "k", b"one", NOW)).keep(&Bytes::from_static(b"first"));
+        assert!(
+            matches!(store.lock_here("a", "k", b"one", NOW), Ok(KeyState::Completed(response)) if response == "first")
+        );
+        assert!(matches!(store.lock_here("a", "k", b"two", NOW), Err(CheckError::IdempotencyKeyReused)));
+        locked(store.lock_here("b", "k", b"two", NOW));
+    }
+
+    #[test]
+    fn bytes_shared_on_redis_are_bounded_and_expire() {
         let mut state = State::default();
         let shared =
-            (0..1_000).filter_map(|_| state.share(BYTES_MAX / 100, KEPT_FOR, NOW)).collect::<Vec<_>>();
-        assert_eq!((shared.len(), state.evicted), (100, 900), "and it is counted that others do not know");
-        assert!(state.share(BYTES_MAX / 100, KEPT_FOR, NOW + Span::from_secs(299)).is_none());
+            (0..1_000).filter_map(|_| state.share(BYTES_MAX / 100, RETENTION, NOW)).collect::<Vec<_>>();
+        assert_eq!((shared.len(), state.evicted), (100, 900), "what does not fit is counted");
+        assert!(state.share(BYTES_MAX / 100, RETENTION, NOW + Span::from_secs(299)).is_none());
         state.unshare(shared[7]);
         state.unshare(shared[7]);
-        let claim = state.share(BYTES_MAX / 100, UNDER_WAY_MAX.into(), NOW);
-        assert!(claim.is_some(), "what is taken back leaves room, once");
-        assert!(state.share(1_000, KEPT_FOR, NOW).is_none());
-        assert!(state.share(1_000, KEPT_FOR, NOW + UNDER_WAY_MAX.into()).is_some(), "a claim ends earlier");
+        let lock = state.share(BYTES_MAX / 100, LOCK_TIMEOUT.into(), NOW);
+        assert!(lock.is_some(), "released bytes are available again, once");
+        assert!(state.share(1_000, RETENTION, NOW).is_none());
+        assert!(state.share(1_000, RETENTION, NOW + LOCK_TIMEOUT.into()).is_some(), "a lock expires earlier");
         state = State::default();
-        assert!(state.share(BYTES_MAX, KEPT_FOR, NOW).is_some());
+        assert!(state.share(BYTES_MAX, RETENTION, NOW).is_some());
         assert!(
-            state.share(BYTES_MAX, KEPT_FOR, NOW + KEPT_FOR).is_some(),
-            "as much again, once it has ended"
+            state.share(BYTES_MAX, RETENTION, NOW + RETENTION).is_some(),
+            "expired bytes are available again"
         );
     }
 
     #[test]
-    fn t17_batches_that_get_no_answer_leave_nothing() {
-        let store = Idempotency::default();
-        decided(store.turn("a", "kept", b"one", NOW)).answer(&Bytes::from_static(b"first"));
+    fn batches_without_response_leave_no_key() {
+        let store = store();
+        locked(store.lock_here("a", "kept", b"one", NOW)).keep(&Bytes::from_static(b"first"));
         for number in 0..10_000 {
-            drop(decided(store.turn("a", &number.to_string(), b"one", NOW)));
+            drop(locked(store.lock_here("a", &number.to_string(), b"one", NOW)));
         }
         let state = store.state.lock();
-        assert_eq!((state.answers.len(), state.order.len()), (1, 1));
-        assert_eq!((state.bytes, state.evicted), (SLOT_BYTES + "first".len(), 0));
+        assert_eq!((state.keys.len(), state.order.len()), (1, 1));
+        assert_eq!((state.bytes, state.evicted), (KEY_BYTES + "first".len(), 0));
     }
 
     #[test]
-    fn t39_a_batch_whose_place_another_took_takes_nothing_of_it() {
-        let store = Idempotency::default();
+    fn evicted_lock_does_not_affect_its_successor() {
+        let store = store();
         let (early, late) =
-            (decided(store.turn("a", "k", b"", NOW)), decided(store.turn("a", "l", b"", NOW)));
-        decided(store.turn("a", "large", b"", NOW)).answer(&Bytes::from(vec![0; BYTES_MAX]));
-        let again = [decided(store.turn("a", "k", b"", NOW)), decided(store.turn("a", "l", b"", NOW))];
+            (locked(store.lock_here("a", "k", b"", NOW)), locked(store.lock_here("a", "l", b"", NOW)));
+        locked(store.lock_here("a", "large", b"", NOW)).keep(&Bytes::from(vec![0; BYTES_MAX]));
+        let again =
+            [locked(store.lock_here("a", "k", b"", NOW)), locked(store.lock_here("a", "l", b"", NOW))];
         drop(early);
-        late.answer(&Bytes::from_static(b"of the first"));
+        late.keep(&Bytes::from_static(b"first"));
         for key in ["k", "l"] {
-            assert_eq!(
-                store.turn("a", key, b"", NOW).unwrap_err().code(),
-                Code::Conflict,
-                "{key}: still under way"
-            );
+            assert!(is_in_progress(store.lock_here("a", key, b"", NOW)), "{key}");
         }
         drop(again);
         assert!(store.state.lock().bytes <= BYTES_MAX);
     }
 
     #[test]
-    fn t39_a_second_batch_waits_its_turn_and_a_failed_first_gives_it_up() {
-        let store = Idempotency::default();
-        let first = decided(store.turn("a", "k", b"one", NOW));
-        assert_eq!(store.turn("a", "k", b"one", NOW).unwrap_err().code(), Code::Conflict);
+    fn second_batch_is_refused_until_first_is_released() {
+        let store = store();
+        let first = locked(store.lock_here("a", "k", b"one", NOW));
+        assert!(is_in_progress(store.lock_here("a", "k", b"one", NOW)));
         drop(first);
-        decided(store.turn("a", "k", b"one", NOW));
+        locked(store.lock_here("a", "k", b"one", NOW));
     }
 
     #[test]
-    fn answers_end_after_five_minutes_and_when_the_store_is_full() {
-        let store = Idempotency::default();
-        decided(store.turn("a", "k", b"", NOW)).answer(&Bytes::from_static(b"first"));
-        decided(store.turn("a", "k", b"", NOW + KEPT_FOR)).answer(&Bytes::from_static(b"second"));
+    fn responses_expire_and_oldest_is_evicted() {
+        let store = store();
+        locked(store.lock_here("a", "k", b"", NOW)).keep(&Bytes::from_static(b"first"));
+        locked(store.lock_here("a", "k", b"", NOW + RETENTION)).keep(&Bytes::from_static(b"second"));
         let large = Bytes::from(vec![0; BYTES_MAX]);
-        decided(store.turn("a", "large", b"", NOW + KEPT_FOR)).answer(&large);
+        locked(store.lock_here("a", "large", b"", NOW + RETENTION)).keep(&large);
         assert_eq!(store.evicted(), 1);
-        decided(store.turn("a", "k", b"", NOW + KEPT_FOR));
+        locked(store.lock_here("a", "k", b"", NOW + RETENTION));
     }
 }

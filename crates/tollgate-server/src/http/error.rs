@@ -10,9 +10,10 @@ use tollgate::counters::StoreError;
 use tollgate::headers::retry_after_secs;
 use utoipa::ToSchema;
 
+use crate::api::decision::DecisionBody;
 use crate::auth::api_keys::KeyRefusal;
-use crate::http::Response;
-use crate::http::response::{self, DecisionBody};
+use crate::check::error::CheckError;
+use crate::http::{Response, response};
 
 /// The stable code of an error. Codes are added, never changed.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
@@ -96,15 +97,40 @@ pub(crate) struct ApiError {
     key_refusal: Option<KeyRefusal>,
 }
 
+/// The REST codes of check errors.
+impl From<CheckError> for ApiError {
+    fn from(error: CheckError) -> Self {
+        match error {
+            CheckError::InvalidField { field, reason } => ApiError::invalid(field, reason),
+            CheckError::ApiKeyRefused(refusal) => {
+                ApiError { key_refusal: Some(refusal), ..ApiError::new(Code::Forbidden, refusal.as_str()) }
+            }
+            CheckError::TenantMismatch { .. } | CheckError::OverrideForbidden => {
+                ApiError::new(Code::Forbidden, error.to_string())
+            }
+            CheckError::OverrideNeedsKey => ApiError::new(Code::Unauthorized, error.to_string()),
+            CheckError::Store(error) => error.into(),
+            CheckError::IdempotencyKeyReused => {
+                let reason = "already used with a different body in the last five minutes";
+                ApiError::field(Code::IdempotencyMismatch, "idempotency_key", reason)
+            }
+            CheckError::IdempotencyInProgress => {
+                let reason = "the first batch with this key is still in progress";
+                ApiError::field(Code::Conflict, "idempotency_key", reason)
+            }
+        }
+    }
+}
+
 impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
-        match error {
-            StoreError::Misconfigured => ApiError::new(
-                Code::ServiceUnavailable,
-                "the counter store refuses this service: an operator must act, and /readyz says why",
-            ),
-            _ => ApiError::new(Code::ServiceUnavailable, "the counters cannot be reached; try again"),
-        }
+        let message = match error {
+            StoreError::Misconfigured => {
+                "the counter store rejects this service; an operator must act, see /readyz for the reason"
+            }
+            _ => "the counters are unreachable; try again",
+        };
+        ApiError::new(Code::ServiceUnavailable, message)
     }
 }
 
@@ -159,7 +185,12 @@ impl ApiError {
         }
     }
 
-    /// A field that is wrong.
+    /// A defect of the service; its cause is in the log.
+    pub(crate) fn internal() -> Self {
+        ApiError::new(Code::InternalError, "internal error; the log has details under this request id")
+    }
+
+    /// A field that is invalid.
     pub(crate) fn field(
         code: Code,
         field: impl Into<Cow<'static, str>>,
@@ -213,17 +244,6 @@ impl ApiError {
     pub(crate) fn batch_exceeds_caller_limit(checks: u32, most: u32) -> Self {
         let reason = format!("this service takes at most {most} checks at once from a caller, not {checks}");
         ApiError::field(Code::PayloadTooLarge, "checks", reason)
-    }
-
-    /// The request is of a client whose key is none, or is none any more. It is answered like a decision about a client that
-    /// is blocked.
-    pub(crate) fn key_refused(refusal: KeyRefusal) -> Self {
-        ApiError { key_refusal: Some(refusal), ..ApiError::new(Code::Forbidden, refusal.as_str()) }
-    }
-
-    /// Why the limited client's key is none, if that is the error.
-    pub(crate) fn key_refusal(&self) -> Option<KeyRefusal> {
-        self.key_refusal
     }
 
     /// The same error for an item of a list.

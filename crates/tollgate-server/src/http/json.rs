@@ -160,6 +160,14 @@ fn too_deep(body: &[u8]) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
 
+impl std::ops::Deref for Text<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextVisitor<'a>(PhantomData<&'a ()>);
@@ -181,13 +189,21 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 
 /// An object of strings, in the order written; a key given twice is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pairs<'a>(pub(crate) Vec<(Text<'a>, Text<'a>)>);
+pub(crate) struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> std::ops::Deref for Pairs<'a> {
+    type Target = [(Cow<'a, str>, Cow<'a, str>)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
 
 impl<'a> Pairs<'a> {
-    /// Adds one, unless it is there already or there are as many as there may be.
-    pub(crate) fn add(&mut self, key: Text<'a>, value: Text<'a>) -> Result<(), String> {
+    /// Adds a pair, unless the key is present or the object is full.
+    pub(crate) fn add(&mut self, key: Cow<'a, str>, value: Cow<'a, str>) -> Result<(), String> {
         if self.0.iter().any(|(known, _)| *known == key) {
-            return Err(format!("{:?} is given twice", key.0));
+            return Err(format!("{key:?} is given twice"));
         }
         if self.0.len() == 32 {
             return Err("must have at most 32 entries".to_owned());
@@ -208,7 +224,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'a>, A::Error> {
                 let mut pairs = Pairs::default();
                 while let Some((key, value)) = map.next_entry::<Text<'a>, Text<'a>>()? {
-                    pairs.add(key, value).map_err(de::Error::custom)?;
+                    pairs.add(key.0, value.0).map_err(de::Error::custom)?;
                 }
                 Ok(pairs)
             }

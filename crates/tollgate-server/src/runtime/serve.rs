@@ -179,7 +179,7 @@ async fn serve_until(
         move |request, peer| crate::http::answer(&app, request, peer)
     };
     let drained = listener::run(listener, surface, &server, stats, end).await;
-    app.finish_batches(server.drain_timeout.saturating_sub(drained.took)).await;
+    app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(saver).await
 }

@@ -13,11 +13,11 @@ use tollgate_stores::sql::{
     ItemEdit, ItemId, ItemWrite, KeyItem, Precondition, QuotaItem, RuleItem, SqlSettings, TierItem,
     UserEndpointLimit,
 };
-use tollgate_testkit::{MariaDbServer, PostgresServer};
+use tollgate_testkit::{SharedMariaDb, SharedPostgres};
 
-// One server for all tests, with one database per test. The testkit stops it after the tests.
-static POSTGRES: LazyLock<PostgresServer> = LazyLock::new(PostgresServer::start);
-static MARIADB: LazyLock<MariaDbServer> = LazyLock::new(MariaDbServer::start);
+// Each test creates a database of its own on the shared server.
+static POSTGRES: LazyLock<SharedPostgres> = LazyLock::new(SharedPostgres::get);
+static MARIADB: LazyLock<SharedMariaDb> = LazyLock::new(SharedMariaDb::get);
 
 /// An empty database.
 pub(crate) struct TestDatabase {

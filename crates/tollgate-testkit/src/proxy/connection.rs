@@ -1,4 +1,4 @@
-//! One connection through the proxy: requests forward, replies back, each through the fault of the moment.
+//! One connection through the proxy: forwards requests and replies, subject to the current fault.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use crate::resp::{command_name, frame_length};
 const CHUNK_BYTES_MAX: usize = 16 * 1024;
 const CHUNKS_QUEUED_MAX: usize = 256;
 
-// Starts with no type of RESP and is no text. The line end is for clients that look at whole lines only.
+// Starts with no RESP type and is not UTF-8. Ends with a line break for clients that read whole lines.
 const GARBAGE: &[u8] = b"\x00\xff\x16\x03\xfe\x80\xc1\x07\xed\xa0\x80garbage\x00\xf5\r\n";
 
 #[derive(Debug)]
@@ -23,23 +23,23 @@ pub(super) struct Connection {
     client: TcpStream,
     server: TcpStream,
     shared: Arc<Shared>,
-    /// Commands forwarded whose reply has not come yet: an answer of our own has to queue behind them.
+    /// Forwarded commands without a reply yet: replies of the proxy must queue behind theirs.
     awaited: Mutex<u64>,
     none_awaited: Condvar,
-    /// Bytes were lost or falsified: to be closed when the fault ends.
+    /// Bytes were lost or replaced: to be closed when the fault ends.
     tainted: AtomicBool,
-    /// To be dropped without a farewell: closing a socket with unread bytes in it is what sends a reset.
+    /// To be dropped without shutdown: closing a socket with unread bytes sends a reset.
     resetting: AtomicBool,
-    /// Whatever is said on it is lost.
+    /// Discards everything in both directions.
     silent: AtomicBool,
-    /// Names of the commands that were sent on it.
+    /// Names of the commands sent on this connection.
     commands: Mutex<BTreeSet<Vec<u8>>>,
 }
 
-/// What waits to be handed to the client.
+/// A reply on its way to the client.
 enum Chunk {
     Bytes(Instant, Vec<u8>),
-    /// The server has closed.
+    /// The server has closed the connection.
     End,
 }
 
@@ -68,7 +68,7 @@ impl Connection {
         }
     }
 
-    /// Silences it if it is not silent and a command of this name was sent on it. Whether it was silenced.
+    /// Silences the connection if it has sent this command and is not silent yet; returns whether it did.
     pub(super) fn silence(&self, command: &str) -> bool {
         let name = command.to_ascii_uppercase().into_bytes();
         self.commands().contains(&name) && !self.silent.swap(true, Ordering::SeqCst)
@@ -103,7 +103,7 @@ impl Connection {
             if chunks.send(Chunk::Bytes(Instant::now(), bytes)).is_err() {
                 break;
             }
-            self.settle(replies); // after queueing: an answer of our own must not overtake
+            self.settle(replies); // after queueing: the proxy's own replies must not overtake
         }
         let _ = chunks.send(Chunk::End);
         self.settle(u64::MAX);
@@ -158,7 +158,7 @@ impl Connection {
     }
 
     fn write_all(&self, bytes: &mut &[u8]) -> io::Result<()> {
-        self.count_bytes(bytes.len()); // before: whoever has them finds them counted
+        self.count_bytes(bytes.len()); // before writing: a client that has the bytes must find them counted
         (&self.client).write_all(bytes)?;
         *bytes = b"";
         Ok(())
@@ -185,21 +185,21 @@ impl Connection {
     }
 }
 
-/// The way from client to server.
+/// The direction from client to server.
 struct Requests {
     connection: Arc<Connection>,
     answers: SyncSender<Chunk>,
-    /// The beginning of a command whose end has not come.
+    /// An incomplete command.
     pending: Vec<u8>,
-    /// Unknown until the first byte.
+    /// `None` until the first byte.
     is_resp: Option<bool>,
 }
 
 impl Requests {
     fn run(mut self) {
         let mut buffer = vec![0; CHUNK_BYTES_MAX];
-        // Look before reading: what is left unread under `HalfOpen` fills the sender's window, as on a dead
-        // link, and what is left unread under `Reset` makes the kernel send one.
+        // Peek before reading: under `HalfOpen` unread bytes fill the sender's window, as on a dead link; under `Reset` they
+        // make the kernel send RST.
         while let Ok(1..) = self.connection.client.peek(&mut [0]) {
             let (fault, seen) = self.connection.shared.fault();
             match fault {
@@ -225,17 +225,17 @@ impl Requests {
 
     fn reset(&self) {
         self.connection.resetting.store(true, Ordering::SeqCst);
-        let _ = self.connection.server.shutdown(Shutdown::Both); // wakes the others, who let go of the client
+        let _ = self.connection.server.shutdown(Shutdown::Both); // wakes the other threads, which then drop the client
     }
 
     fn end(&self) {
         while let (Fault::HalfOpen, seen) = self.connection.shared.fault() {
             self.connection.shared.wait_for_change(seen, None);
         }
-        let _ = self.connection.server.shutdown(Shutdown::Write); // replies under way may still come
+        let _ = self.connection.server.shutdown(Shutdown::Write); // pending replies may still arrive
     }
 
-    /// Forwards or answers what is complete.
+    /// Forwards or answers complete commands.
     fn take(&mut self, fault: &Fault) -> io::Result<()> {
         if *self.is_resp.get_or_insert(self.pending[0] == b'*') {
             self.take_commands(fault)
@@ -265,7 +265,7 @@ impl Requests {
         self.forward(&pending[sent..at], commands)?;
         self.pending = pending[at..].to_vec();
         if frame_length(&self.pending).is_err() {
-            self.is_resp = Some(false); // let the server say what it thinks of it
+            self.is_resp = Some(false); // let the server report the error
             return self.take_bytes(fault);
         }
         Ok(())
@@ -281,7 +281,7 @@ impl Requests {
 
     fn forward(&self, bytes: &[u8], commands: u64) -> io::Result<()> {
         *self.connection.awaited() += commands;
-        // Counted before they go: whoever has the reply finds its command counted.
+        // Counted before sending: a client that has the reply must find its command counted.
         self.connection.count_bytes(bytes.len());
         self.connection.shared.commands_forwarded.fetch_add(commands, Ordering::SeqCst);
         (&self.connection.server).write_all(bytes)
@@ -296,7 +296,7 @@ impl Requests {
     }
 }
 
-/// Counts the replies in a stream; messages a server pushes are none.
+/// Counts the replies in a stream. Push messages are not replies.
 #[derive(Default)]
 struct ReplyCounter {
     incomplete: Vec<u8>,
@@ -319,7 +319,7 @@ impl ReplyCounter {
                 Ok(None) => break,
                 Err(_) => {
                     self.is_lost = true;
-                    return u64::MAX; // nobody can say what is awaited: nothing waits for it
+                    return u64::MAX; // replies cannot be counted any more, so nothing waits for them
                 }
             }
         }

@@ -1,7 +1,7 @@
-//! `tollgate rules diff`, `apply` and `export`: files under version control and a running server.
+//! `tollgate rules diff` and `apply`: files under version control, applied to a server.
 //!
-//! The plan is the server's: an import that is only tried tells what it would change, and at which version. The same
-//! import is then done on condition that the version is still that one, so what was agreed to is what is done.
+//! The server makes the plan: a dry-run import returns the changes and the version they apply to. The real import is
+//! conditional on that version, so exactly the confirmed plan is applied.
 
 use std::path::PathBuf;
 
@@ -9,137 +9,124 @@ use clap::{ArgAction, Args};
 use http::StatusCode;
 use serde_json::Value;
 
-use super::export::Exported;
-use super::sources::{FileKind, Sources};
-use crate::client::{Answer, Client, Expect};
-use crate::confirm::Confirm;
+use crate::client::url::query;
+use crate::client::{ApiResponse, Client, Precondition};
+use crate::commands::items::DryRunArg;
+use crate::error::CliError;
 use crate::exit::Exit;
-use crate::failure::{Failure, counted};
-use crate::items::succeeded;
+use crate::input::confirm::ConfirmArgs;
+use crate::input::import_set::ImportSet;
+use crate::item_kind::ItemKind;
+use crate::output::changes::{self, Counts};
+use crate::output::format::plural;
 use crate::output::{Output, Style};
-use crate::plan::{Counts, rendered};
-use crate::url::query;
 
-/// What is compared with what.
+/// The flags of both commands.
 #[derive(Args)]
-struct Comparison {
+struct ImportArgs {
     /// Files with [[rules]], [[tiers]], [[quotas]], [[blocks]] and [[limits]], in TOML or JSON; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Delete what the server's database has and the files do not, within the kinds they hold
+    /// Delete items of the server's database that are not in the files, within the kinds that the files hold
     #[arg(long, action = ArgAction::SetTrue)]
     prune: bool,
-    /// Only these kinds; all that the files hold if not given
+    /// Only these kinds; all in the files by default
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
-    kinds: Vec<FileKind>,
+    kinds: Vec<ItemKind>,
 }
 
 /// The flags of `rules diff`.
 #[derive(Args)]
 pub(super) struct Diff {
     #[command(flatten)]
-    comparison: Comparison,
+    import: ImportArgs,
 }
 
 /// The flags of `rules apply`.
 #[derive(Args)]
 pub(super) struct Apply {
     #[command(flatten)]
-    comparison: Comparison,
-    /// Print the plan, and change nothing
-    #[arg(long)]
-    dry_run: bool,
+    import: ImportArgs,
     #[command(flatten)]
-    confirm: Confirm,
+    dry: DryRunArg,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
 }
 
-/// The flags of `rules export`.
-#[derive(Args)]
-pub(super) struct Export {
-    /// Which kinds
-    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "rules,tiers")]
-    kinds: Vec<FileKind>,
-}
-
-pub(super) fn diff(diff: &Diff, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let sources = Sources::read(&diff.comparison.files, &diff.comparison.kinds)?;
-    let plan = import(&sources, diff.comparison.prune, None, client)?;
-    print(&plan, "would be", output)?;
+pub(super) fn diff(diff: &Diff, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let imports = ImportSet::read(&diff.import.files, &diff.import.kinds)?;
+    let plan = import(&imports, diff.import.prune, None, client)?;
+    print_plan(&plan, output)?;
     Ok(if Counts::of(&plan.body).total() == 0 { Exit::Ok } else { Exit::Refused })
 }
 
-pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let Comparison { files, prune, kinds } = &apply.comparison;
-    let sources = Sources::read(files, kinds)?;
-    let plan = import(&sources, *prune, None, client)?;
+pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let ImportArgs { files, prune, kinds } = &apply.import;
+    let imports = ImportSet::read(files, kinds)?;
+    let plan = import(&imports, *prune, None, client)?;
     let counts = Counts::of(&plan.body);
-    if apply.dry_run || counts.total() == 0 {
-        print(&plan, "would be", output)?;
+    if apply.dry.dry_run || counts.total() == 0 {
+        print_plan(&plan, output)?;
         return Ok(Exit::Ok);
     }
     if !output.json() {
-        output.text(&rendered(&plan.body, output))?;
+        output.text(&changes::render(&plan.body, output))?;
     }
-    let act = format!("delete {}", counted(counts.deleted, "item"));
-    if counts.deleted > 0 && !apply.confirm.agreed(&act)? {
+    let action = format!("delete {}", plural(counts.deleted, "item"));
+    if counts.deleted > 0 && !apply.confirm.confirmed(&action)? {
         return Ok(Exit::Refused);
     }
-    let version = plan.body["version"].as_u64().ok_or_else(|| client.no_such_list("version"))?;
-    let done = import(&sources, *prune, Some(version), client)?;
+    let version = plan.body["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
+    let applied = import(&imports, *prune, Some(version), client)?;
     if output.json() {
-        output.text(&format!("{}\n", done.text.trim_end()))?;
+        output.body(&applied.text)?;
     } else {
-        output.text(&summary(&done.body, "", output))?;
+        output.text(&summary(&applied.body, false, output))?;
     }
     Ok(Exit::Ok)
 }
 
-pub(super) fn export(export: &Export, client: &Client, output: &Output) -> Result<Exit, Failure> {
-    let mut kinds = export.kinds.clone();
-    kinds.sort_unstable();
-    kinds.dedup();
-    let exported = Exported::ask(&kinds, client)?;
-    if output.json() {
-        output.value(&exported.body())?;
-    } else {
-        output.text(&exported.toml())?;
-    }
-    Ok(Exit::Ok)
-}
-
-/// Imports what the files hold, all or nothing: while the server is at a version, or only to see what would change.
-fn import(sources: &Sources, prune: bool, version: Option<u64>, client: &Client) -> Result<Answer, Failure> {
-    let kinds = sources.kinds();
+/// Imports all items or none: if the configuration is still at `version`, or as a dry run without one.
+fn import(
+    imports: &ImportSet,
+    prune: bool,
+    version: Option<u64>,
+    client: &Client,
+) -> Result<ApiResponse, CliError> {
+    let kinds = imports.kinds();
     let pairs = [
         ("dry_run", version.is_none().then_some("true")),
         ("prune", prune.then_some("true")),
         ("kinds", Some(&*kinds)),
     ];
-    let expect = version.map_or(Expect::Anything, Expect::Version);
+    let precondition = version.map_or(Precondition::None, Precondition::Version);
     let path = format!("/v1/admin/import{}", query(&pairs));
-    match client.post_bulk(&path, &sources.body(), expect) {
-        Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => Err(Failure::Overtaken),
-        answer => Ok(succeeded(client, answer?)?),
+    match client.post_bulk(&path, &imports.body(), precondition) {
+        Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => Err(CliError::Conflict),
+        response => Ok(client.require_success(response?)?),
     }
 }
 
-fn print(plan: &Answer, tense: &str, output: &Output) -> Result<(), Failure> {
+fn print_plan(plan: &ApiResponse, output: &Output) -> Result<(), CliError> {
     if output.json() {
-        return output.text(&format!("{}\n", plan.text.trim_end()));
+        output.body(&plan.text)?;
+    } else {
+        output.text(&changes::render(&plan.body, output))?;
+        output.text(&summary(&plan.body, true, output))?;
     }
-    output.text(&rendered(&plan.body, output))?;
-    output.text(&summary(&plan.body, tense, output))
+    Ok(())
 }
 
-/// `2 created, 1 updated, 0 deleted, 7 unchanged`.
-fn summary(body: &Value, tense: &str, output: &Output) -> String {
-    let counts = Counts::of(body);
+/// `2 created, 1 updated, 0 deleted, 7 unchanged`; for a plan `2 to create, 1 to update, 0 to delete, 7 unchanged`.
+fn summary(body: &Value, is_plan: bool, output: &Output) -> String {
+    let Counts { created, updated, deleted } = Counts::of(body);
     let unchanged = body["unchanged"].as_u64();
     let unchanged = unchanged.map(|count| format!(", {count} unchanged")).unwrap_or_default();
-    if counts.total() == 0 {
+    if created + updated + deleted == 0 {
         return format!("{}{unchanged}\n", output.paint(Style::Good, "no changes"));
     }
-    let gap = if tense.is_empty() { "" } else { " " };
-    let Counts { created, updated, deleted } = counts;
-    format!("{created} {tense}{gap}created, {updated} updated, {deleted} deleted{unchanged}\n")
+    if is_plan {
+        return format!("{created} to create, {updated} to update, {deleted} to delete{unchanged}\n");
+    }
+    format!("{created} created, {updated} updated, {deleted} deleted{unchanged}\n")
 }

@@ -1,82 +1,105 @@
-//! What a server's database holds, as a file that `apply` takes.
+//! `tollgate rules export`: the contents of a server's database as a file for `apply`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use clap::Args;
 use serde_json::{Map, Value};
 
-use super::sources::FileKind;
 use crate::client::Client;
-use crate::failure::Failure;
-use crate::items::succeeded;
-use crate::toml_text;
-use crate::url::query;
+use crate::client::url::query;
+use crate::error::CliError;
+use crate::exit::Exit;
+use crate::item_kind::ItemKind;
+use crate::output::Output;
+use crate::output::toml;
 
-/// Items on one page of an export.
-const PAGE: &str = "1000";
-/// The configuration may change between two pages, and then again; not for ever.
+/// Items per page.
+const PAGE_SIZE: &str = "1000";
+/// How often the export restarts when the configuration changes between two pages.
 const ATTEMPTS: usize = 5;
 
-/// Everything of some kinds, at one version.
-pub(super) struct Exported {
-    version: u64,
-    items: BTreeMap<FileKind, Vec<Value>>,
+/// The flags of `rules export`.
+#[derive(Args)]
+pub(super) struct Export {
+    /// Kinds to export
+    #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "rules,tiers")]
+    kinds: Vec<ItemKind>,
 }
 
-impl Exported {
-    /// Asks for all pages. If the version changes between two of them, they are no whole: it begins again.
-    pub(super) fn ask(kinds: &[FileKind], client: &Client) -> Result<Self, Failure> {
+pub(super) fn run(export: &Export, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let mut kinds = export.kinds.clone();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let snapshot = Snapshot::fetch(&kinds, client)?;
+    if output.json() {
+        output.value(&snapshot.to_json())?;
+    } else {
+        output.text(&snapshot.to_toml())?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// All items of some kinds at one version.
+struct Snapshot {
+    version: u64,
+    items: BTreeMap<ItemKind, Vec<Value>>,
+}
+
+impl Snapshot {
+    fn fetch(kinds: &[ItemKind], client: &Client) -> Result<Self, CliError> {
         for _ in 0..ATTEMPTS {
-            if let Some(exported) = Self::pages(kinds, client)? {
-                return Ok(exported);
+            if let Some(snapshot) = Self::fetch_pages(kinds, client)? {
+                return Ok(snapshot);
             }
         }
-        Err(Failure::Overtaken)
+        Err(CliError::Conflict)
     }
 
-    fn pages(kinds: &[FileKind], client: &Client) -> Result<Option<Self>, Failure> {
-        let names = kinds.iter().map(|kind| kind.list()).collect::<Vec<_>>().join(",");
-        let mut items: BTreeMap<FileKind, Vec<Value>> =
+    /// Fetches all pages; `None` if the version changes between two of them.
+    fn fetch_pages(kinds: &[ItemKind], client: &Client) -> Result<Option<Self>, CliError> {
+        let names = kinds.iter().map(|kind| kind.plural()).collect::<Vec<_>>().join(",");
+        let mut items: BTreeMap<ItemKind, Vec<Value>> =
             kinds.iter().map(|kind| (*kind, Vec::new())).collect();
         let (mut next, mut version) = (None::<String>, None);
         loop {
-            let pairs = [("kinds", Some(&*names)), ("limit", Some(PAGE)), ("after", next.as_deref())];
-            let answer = client.get_bulk(&format!("/v1/admin/export{}", query(&pairs)))?;
-            let mut page = succeeded(client, answer)?.body;
-            let found = page["version"].as_u64().ok_or_else(|| client.no_such_list("version"))?;
+            let pairs = [("kinds", Some(&*names)), ("limit", Some(PAGE_SIZE)), ("after", next.as_deref())];
+            let response = client.get_bulk(&format!("/v1/admin/export{}", query(&pairs)))?;
+            let mut page = client.require_success(response)?.body;
+            let found = page["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
             if *version.get_or_insert(found) != found {
                 return Ok(None);
             }
             for (kind, items) in &mut items {
-                if let Some(Value::Array(more)) = page.get_mut(kind.list()).map(Value::take) {
+                if let Some(Value::Array(more)) = page.get_mut(kind.plural()).map(Value::take) {
                     items.extend(more);
                 }
             }
             let after = page["next"].as_str().map(str::to_owned);
-            // A server that repeats itself would be followed for ever.
+            // A server that repeats its cursor would otherwise be queried forever.
             if after.is_none() || after == next {
-                return Ok(Some(Exported { version: found, items }));
+                return Ok(Some(Snapshot { version: found, items }));
             }
             next = after;
         }
     }
 
-    /// As one page of the server's would be.
-    pub(super) fn body(&self) -> Map<String, Value> {
-        let lists = self.items.iter().map(|(kind, items)| (kind.list().to_owned(), items.clone().into()));
+    /// The shape of one page.
+    fn to_json(&self) -> Map<String, Value> {
+        let lists = self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), items.clone().into()));
         lists.chain([("version".to_owned(), self.version.into())]).collect()
     }
 
-    /// As people write it. A kind without items says so: what is not mentioned would be left alone.
-    pub(super) fn toml(&self) -> String {
+    /// A kind without items is written as an empty list: `apply` ignores kinds that a file does not mention.
+    fn to_toml(&self) -> String {
         let mut text = format!("# tollgate configuration, version {}\n", self.version);
         for (kind, _) in self.items.iter().filter(|(_, items)| items.is_empty()) {
-            let _ = writeln!(text, "{} = []", kind.list());
+            let _ = writeln!(text, "{} = []", kind.plural());
         }
         for (kind, items) in &self.items {
             for item in items.iter().filter_map(Value::as_object) {
                 text.push('\n');
-                text.push_str(&toml_text::entry(kind.list(), item));
+                text.push_str(&toml::entry(kind.plural(), item));
             }
         }
         text

@@ -1,6 +1,6 @@
-//! `tollgate rules lint`: everything that is wrong with a rule file or a whole tollgate.toml, at once.
+//! `tollgate rules lint`: reports all errors of a file at once.
 //!
-//! The service reads its file, and what `rules apply` sends it, with the same code, so what passes here is what it takes.
+//! The service reads its settings file and imports with the same code, so a file that passes here is accepted there.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,40 +10,40 @@ use serde_json::json;
 use tollgate::Rule;
 use tollgate::config::Problems;
 
-use super::file::RuleFile;
 use super::warnings::{Warning, warnings};
+use crate::error::{CliError, ProblemLines, problem_json};
 use crate::exit::Exit;
-use crate::failure::{Failure, Mistakes, counted, problem_json};
+use crate::input::rule_file::RuleFile;
+use crate::output::format::plural;
 use crate::output::{Output, Style, escape};
 
-pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, Failure> {
-    match RuleFile::read_whole(path) {
+pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
+    match RuleFile::read_all_sections(path) {
         Ok(file) => {
-            report(&file, output)?;
+            report_valid(&file, output)?;
             Ok(Exit::Ok)
         }
-        // Mistakes are what was asked for, so they are the answer and not a complaint on standard error.
-        Err(Failure::Mistakes { path, problems }) => {
-            report_mistakes(&path, &problems, output)?;
+        // The errors of the file are the result of the command, so they go to standard output.
+        Err(CliError::Invalid { path, problems }) => {
+            report_errors(&path, &problems, output)?;
             Ok(Exit::Error)
         }
-        Err(failure) => Err(failure),
+        Err(error) => Err(error),
     }
 }
 
-fn report(file: &RuleFile, output: &Output) -> Result<(), Failure> {
+fn report_valid(file: &RuleFile, output: &Output) -> Result<(), CliError> {
     let rules = file.set.rules();
     let warnings = warnings(rules);
-    let summary = Summary::new(rules);
+    let Summary { rules, limits, layers } = Summary::new(rules);
     if output.json() {
         let warnings: Vec<_> = (warnings.iter())
             .map(|Warning { rule, reason }| json!({"line": file.line(rule), "rule": rule, "reason": reason}))
             .collect();
-        let Summary { rules, limits, layers } = summary;
-        return output.value(&json!({
+        return Ok(output.value(&json!({
             "file": file.path, "ok": true, "rules": rules, "limits": limits, "layers": layers,
-            "for": if file.is_for_apply { "apply" } else { "serve" }, "problems": [], "warnings": warnings,
-        }));
+            "for": if file.is_import { "apply" } else { "serve" }, "problems": [], "warnings": warnings,
+        }))?);
     }
     let mut text = String::new();
     let label = output.paint(Style::Warning, "warning:");
@@ -51,29 +51,30 @@ fn report(file: &RuleFile, output: &Output) -> Result<(), Failure> {
         let place = file.line(rule).map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
         let _ = writeln!(text, "{place}: {label} rule {rule:?} {}", escape(reason));
     }
-    let verdict = output.paint(Style::Good, "no mistakes");
     let _ = writeln!(
         text,
-        "{}: {verdict}, {}; {}, {} in {}{}",
+        "{}: {}, {}; {}, {} in {}{}",
         file.path,
-        counted(warnings.len(), "warning"),
-        counted(summary.rules, "rule"),
-        counted(summary.limits, "limit"),
-        counted(summary.layers, "layer"),
-        if file.is_for_apply { ", for `rules apply`" } else { "" },
+        output.paint(Style::Good, "no errors"),
+        plural(warnings.len(), "warning"),
+        plural(rules, "rule"),
+        plural(limits, "limit"),
+        plural(layers, "layer"),
+        if file.is_import { ", for `rules apply`" } else { "" },
     );
-    output.text(&text)
+    Ok(output.text(&text)?)
 }
 
-fn report_mistakes(path: &str, problems: &Problems, output: &Output) -> Result<(), Failure> {
+fn report_errors(path: &str, problems: &Problems, output: &Output) -> Result<(), CliError> {
     if output.json() {
         let problems: Vec<_> = problems.0.iter().map(problem_json).collect();
-        return output.value(&json!({"file": path, "ok": false, "problems": problems, "warnings": []}));
+        let report = json!({"file": path, "ok": false, "problems": problems, "warnings": []});
+        return Ok(output.value(&report)?);
     }
-    let mistakes = Mistakes { path, problems }.to_string();
-    let lines: Vec<String> = mistakes.lines().map(escape).collect();
-    let count = output.paint(Style::Bad, &counted(problems.0.len(), "mistake"));
-    output.text(&format!("{}\n{path}: {count}\n", lines.join("\n")))
+    let lines = ProblemLines { path, problems }.to_string();
+    let lines: Vec<String> = lines.lines().map(escape).collect();
+    let count = output.paint(Style::Bad, &plural(problems.0.len(), "error"));
+    Ok(output.text(&format!("{}\n{path}: {count}\n", lines.join("\n")))?)
 }
 
 struct Summary {

@@ -1,41 +1,41 @@
-//! Rules that are valid and yet hardly meant: those that never apply, that refuse everybody, and limits that never decide.
+//! Warnings about valid rules that are probably mistakes: rules that never apply, rules that refuse every request, and
+//! limits that never decide.
 //!
-//! A rule is called unreachable only if that is certain: an earlier rule meets every request that the later one
-//! does, and then ends the walk or takes the layer. Which tiers, users or tenants exist is not known here, so
-//! conditions on them are compared with each other and with nothing else.
+//! A rule is reported as unreachable only if that is certain: an earlier rule matches every request that the later one
+//! matches, and ends the evaluation or takes the layer. Which tiers, users or tenants exist is unknown here, so
+//! conditions on them are only compared with each other.
 
 use tollgate::identity::Dimension;
 use tollgate::rules::pattern::{Pattern, PatternIndex};
 use tollgate::rules::{Action, Matcher, Rule};
 use tollgate::{Algorithm, Endpoint, Limit};
 
-/// Something about a rule that is worth a look.
+/// A warning about a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Warning {
-    /// The rule.
     pub(super) rule: String,
-    /// What about it, as the end of a sentence that begins with the rule.
+    /// The end of a sentence that starts with the name of the rule.
     pub(super) reason: String,
 }
 
-/// A rule and the texts of its patterns.
-struct Written<'a> {
+/// A rule and its endpoint patterns as text.
+struct RulePatterns<'a> {
     rule: &'a Rule,
     patterns: Vec<String>,
 }
 
-impl<'a> Written<'a> {
+impl<'a> RulePatterns<'a> {
     fn new(rule: &'a Rule) -> Self {
-        Written { rule, patterns: rule.when.endpoints.iter().map(Pattern::to_string).collect() }
+        RulePatterns { rule, patterns: rule.when.endpoints.iter().map(Pattern::to_string).collect() }
     }
 
-    /// Whether its endpoints are no condition.
-    fn is_anywhere(&self) -> bool {
+    /// Whether the rule matches every endpoint.
+    fn matches_all_endpoints(&self) -> bool {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern == "/*")
     }
 
-    /// An endpoint it matches, with wildcards filled in: whoever matches all of its endpoints matches this one.
-    fn sample(&self) -> Option<String> {
+    /// An endpoint that the rule matches. A rule that matches all of its endpoints also matches this one.
+    fn sample_endpoint(&self) -> Option<String> {
         let fill = |segment: &str| {
             if segment == "*" || segment.starts_with('{') { "any-segment" } else { segment }.to_owned()
         };
@@ -44,25 +44,27 @@ impl<'a> Written<'a> {
     }
 }
 
-/// All warnings, in the order of the walk.
+/// All warnings, in order of evaluation.
 ///
-/// Patterns are looked up, not compared with each other: a file of ten thousand rules has fifty million pairs.
+/// Patterns are looked up in an index instead of compared pairwise: ten thousand rules have fifty million pairs.
 pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
-    let rules: Vec<Written<'_>> = rules.iter().filter(|rule| rule.enabled).map(Written::new).collect();
-    let (mut anywhere, mut by_endpoint) = (Vec::new(), PatternIndex::default());
+    let rules: Vec<RulePatterns<'_>> =
+        rules.iter().filter(|rule| rule.enabled).map(RulePatterns::new).collect();
+    let (mut all_endpoints, mut by_endpoint) = (Vec::new(), PatternIndex::default());
     let mut found = Vec::new();
     for (position, later) in (0u32..).zip(&rules) {
         let mut earlier: Vec<u32> = Vec::new();
-        if let Some(Ok(sample)) = later.sample().as_deref().map(Endpoint::parse) {
+        if let Some(Ok(sample)) = later.sample_endpoint().as_deref().map(Endpoint::parse) {
             by_endpoint.for_each_match(&sample, |first| earlier.push(first));
         }
-        let mut earlier = anywhere.iter().copied().chain(earlier);
-        let hidden = earlier.find_map(|first| hides(&rules[first as usize], later));
-        let lockout = if hidden.is_none() { locks_out(&rules[..position as usize], later) } else { None };
-        let reasons = hidden.into_iter().chain(lockout).chain(idle_limits(later.rule));
+        let mut earlier = all_endpoints.iter().copied().chain(earlier);
+        let shadowed = earlier.find_map(|first| shadows(&rules[first as usize], later));
+        let refuses_all =
+            if shadowed.is_none() { refuses_all(&rules[..position as usize], later) } else { None };
+        let reasons = shadowed.into_iter().chain(refuses_all).chain(redundant_limits(later.rule));
         found.extend(reasons.map(|reason| Warning { rule: later.rule.name.to_string(), reason }));
-        if later.is_anywhere() {
-            anywhere.push(position);
+        if later.matches_all_endpoints() {
+            all_endpoints.push(position);
         } else {
             later.rule.when.endpoints.iter().for_each(|pattern| by_endpoint.insert(pattern, position));
         }
@@ -70,23 +72,23 @@ pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
     found
 }
 
-/// Why `behind` never applies, if `earlier` sees to that.
-fn hides(earlier: &Written<'_>, behind: &Written<'_>) -> Option<String> {
+/// Why `behind` never applies, if `earlier` always decides first.
+fn shadows(earlier: &RulePatterns<'_>, behind: &RulePatterns<'_>) -> Option<String> {
     let (first, later) = (earlier.rule, behind.rule);
     let name = &first.name;
     match first.action {
         Action::Allow | Action::Block if covers(earlier, behind) => Some(format!(
-            "can never apply: {name:?} (action {}) ends the walk for every request it matches",
+            "never applies: {name:?} (action {}) matches the same requests first and ends the evaluation",
             first.action.as_str()
         )),
         Action::Reject | Action::Throttle
             if matches!(later.action, Action::Reject | Action::Throttle)
                 && first.layer == later.layer
-                && counts_whenever(&first.per, &later.per)
+                && has_dimensions(&first.per, &later.per)
                 && covers(earlier, behind) =>
         {
             Some(format!(
-                "can never apply: {name:?} comes first in the layer {:?} and matches every request it matches",
+                "never applies: {name:?} matches the same requests first in the layer {:?}",
                 first.layer
             ))
         }
@@ -94,11 +96,10 @@ fn hides(earlier: &Written<'_>, behind: &Written<'_>) -> Option<String> {
     }
 }
 
-/// Whom a rule keeps out, and why, if it refuses whatever it meets and meets everything. Behind a rule that spares some
-/// it is how one says "nobody else", and meant.
-fn locks_out(earlier: &[Written<'_>], closing: &Written<'_>) -> Option<String> {
+/// Why a rule refuses every request, if it does. After a rule that exempts some requests this is a deliberate default.
+fn refuses_all(earlier: &[RulePatterns<'_>], closing: &RulePatterns<'_>) -> Option<String> {
     let rule = closing.rule;
-    if !closing.is_anywhere() || is_narrowed(&rule.when) {
+    if !closing.matches_all_endpoints() || has_other_conditions(&rule.when) {
         return None;
     }
     let cause = match rule.action {
@@ -108,35 +109,35 @@ fn locks_out(earlier: &[Written<'_>], closing: &Written<'_>) -> Option<String> {
         }
         _ => return None,
     };
-    let spares = |first: &&Written<'_>| match first.rule.action {
+    let exempts = |first: &&RulePatterns<'_>| match first.rule.action {
         Action::Allow => true,
         Action::Reject | Action::Throttle => rule.action != Action::Block && first.rule.layer == rule.layer,
         Action::Block | Action::LogOnly => false,
     };
-    if earlier.iter().any(|first| spares(&first)) {
+    if earlier.iter().any(|first| exempts(&first)) {
         return None;
     }
     let always = |dimension: &&Dimension| {
         matches!(dimension, Dimension::Global | Dimension::Client | Dimension::Endpoint)
     };
     let needed: Vec<String> = rule.per.iter().filter(|one| !always(one)).map(ToString::to_string).collect();
-    let whom = if needed.is_empty() {
-        "everybody out".to_owned()
+    let requests = if needed.is_empty() {
+        "every request".to_owned()
     } else {
-        format!("out whoever has {}", needed.join(" and "))
+        format!("every request with {}", needed.join(" and "))
     };
-    Some(format!("locks {whom}: it has no conditions, and {cause}"))
+    Some(format!("refuses {requests}: it has no conditions, and {cause}"))
 }
 
-/// Whether there are conditions beside the endpoints.
-fn is_narrowed(when: &Matcher) -> bool {
+/// Whether there are conditions other than endpoints.
+fn has_other_conditions(when: &Matcher) -> bool {
     let Matcher { tiers, endpoints: _, methods, ips, users, tenants, descriptors } = when;
     let texts = [tiers, users, tenants].iter().any(|texts| !texts.is_empty());
     texts || !methods.is_empty() || !ips.is_empty() || !descriptors.is_empty()
 }
 
-/// Whether a request that has what `later` counts by has what `first` counts by: without it a rule is passed over.
-fn counts_whenever(first: &[Dimension], later: &[Dimension]) -> bool {
+/// Whether every request with the dimensions of `later` has those of `first`. A rule is skipped if one is missing.
+fn has_dimensions(first: &[Dimension], later: &[Dimension]) -> bool {
     let attributed = |dimension: &Dimension| dimension.identifies_client() || *dimension == Dimension::Tenant;
     first.iter().all(|dimension| match dimension {
         Dimension::Global | Dimension::Endpoint => true,
@@ -146,26 +147,27 @@ fn counts_whenever(first: &[Dimension], later: &[Dimension]) -> bool {
 }
 
 /// Whether `first` matches every request that `later` matches.
-fn covers(first: &Written<'_>, later: &Written<'_>) -> bool {
+fn covers(first: &RulePatterns<'_>, later: &RulePatterns<'_>) -> bool {
     let (wide, narrow): (&Matcher, &Matcher) = (&first.rule.when, &later.rule.when);
     let descriptor = |name: &str| narrow.descriptors.iter().find(|(other, _)| **other == *name);
-    holds(&wide.tiers, &narrow.tiers, |a, b| a == b)
-        && holds(&wide.users, &narrow.users, |a, b| a == b)
-        && holds(&wide.tenants, &narrow.tenants, |a, b| a == b)
-        && holds(&wide.methods, &narrow.methods, |a, b| a.counted() == b.counted())
-        && holds(&wide.ips, &narrow.ips, |a, b| a.contains(b))
-        && (first.is_anywhere() || holds(&first.patterns, &later.patterns, |a, b| pattern_covers(a, b)))
+    implied(&wide.tiers, &narrow.tiers, |a, b| a == b)
+        && implied(&wide.users, &narrow.users, |a, b| a == b)
+        && implied(&wide.tenants, &narrow.tenants, |a, b| a == b)
+        && implied(&wide.methods, &narrow.methods, |a, b| a.counted() == b.counted())
+        && implied(&wide.ips, &narrow.ips, |a, b| a.contains(b))
+        && (first.matches_all_endpoints()
+            || implied(&first.patterns, &later.patterns, |a, b| pattern_covers(a, b)))
         && wide.descriptors.iter().all(|(name, values)| {
-            descriptor(name).is_some_and(|(_, others)| holds(values, others, |a, b| a == b))
+            descriptor(name).is_some_and(|(_, others)| implied(values, others, |a, b| a == b))
         })
 }
 
-/// Whether a condition holds wherever a narrower one does. No values are no condition.
-fn holds<T>(wide: &[T], narrow: &[T], includes: impl Fn(&T, &T) -> bool) -> bool {
+/// Whether a condition holds wherever a narrower one does. An empty list always holds.
+fn implied<T>(wide: &[T], narrow: &[T], includes: impl Fn(&T, &T) -> bool) -> bool {
     wide.is_empty() || (!narrow.is_empty() && narrow.iter().all(|b| wide.iter().any(|a| includes(a, b))))
 }
 
-/// Whether every endpoint of `narrow` is one of `wide`, segment by segment.
+/// Whether `wide` matches every endpoint that `narrow` matches.
 fn pattern_covers(wide: &str, narrow: &str) -> bool {
     let mut narrow = narrow.split('/').skip(1).peekable();
     let mut wide = wide.split('/').skip(1).peekable();
@@ -176,7 +178,7 @@ fn pattern_covers(wide: &str, narrow: &str) -> bool {
         if everything_below {
             return !other.is_empty();
         }
-        // The other's closing `*` reaches deeper than any single segment.
+        // A trailing `*` matches several segments.
         if other_last && other == "*" {
             return false;
         }
@@ -188,35 +190,36 @@ fn pattern_covers(wide: &str, narrow: &str) -> bool {
     narrow.next().is_none()
 }
 
-/// Limits of a rule that refuse nothing which another of its limits admits.
-fn idle_limits(rule: &Rule) -> impl Iterator<Item = String> {
+/// Limits that never refuse a request that another limit of the rule admits.
+fn redundant_limits(rule: &Rule) -> impl Iterator<Item = String> {
     let limits = || rule.limits.iter().map(|limit| &limit.limit);
-    limits().filter_map(move |idle| {
-        let stricter = limits().find(|other| !std::ptr::eq(*other, idle) && always_stricter(other, idle))?;
+    limits().filter_map(move |redundant| {
+        let stricter =
+            limits().find(|other| !std::ptr::eq(*other, redundant) && always_stricter(other, redundant))?;
         Some(format!(
-            "has a limit that never decides: {} is always stricter than {}",
-            told(stricter),
-            told(idle)
+            "has a limit that never decides: {} is always reached before {}",
+            format_limit(stricter),
+            format_limit(redundant)
         ))
     })
 }
 
-/// A bucket that holds no more and fills no faster is empty first. Of windows that is not certain: they are aligned.
-fn always_stricter(strict: &Limit, idle: &Limit) -> bool {
-    let bucket = matches!(idle.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra);
+/// A bucket with no more capacity and no higher rate is empty first. This is not certain for aligned windows.
+fn always_stricter(strict: &Limit, redundant: &Limit) -> bool {
+    let bucket = matches!(redundant.algorithm(), Algorithm::TokenBucket | Algorithm::Gcra);
     let rate = |limit: &Limit, other: &Limit| {
         u128::from(limit.requests()) * u128::from(other.window_length().as_micros())
     };
-    let by_rate = rate(strict, idle).cmp(&rate(idle, strict));
-    let by_capacity = strict.capacity().cmp(&idle.capacity());
+    let by_rate = rate(strict, redundant).cmp(&rate(redundant, strict));
+    let by_capacity = strict.capacity().cmp(&redundant.capacity());
     bucket
-        && idle.max_delay().is_none()
+        && redundant.max_delay().is_none()
         && by_rate.is_le()
         && by_capacity.is_le()
         && by_rate != by_capacity.reverse()
 }
 
-fn told(limit: &Limit) -> String {
+fn format_limit(limit: &Limit) -> String {
     format!("{} per {}", limit.requests(), limit.window())
 }
 
@@ -239,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_covers_what_every_endpoint_of_the_other_matches() {
+    fn pattern_covers_narrower_patterns() {
         for (wide, narrow, covered) in [
             ("/a", "/a", true),
             ("/a", "/b", false),
@@ -265,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_behind_a_wider_one_of_its_layer_is_warned_of() {
+    fn rule_after_wider_rule_of_its_layer_never_applies() {
         let wide = rule("wide", 1, "per = [\"user\"]");
         let narrow = rule("narrow", 2, "per = [\"user\"]\nwhen = { tiers = [\"free\"] }");
         assert_eq!(warned(&format!("{wide}{narrow}")), ["narrow"]);
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_of_another_layer_or_that_only_logs_is_reached() {
+    fn rules_of_other_layers_and_log_only_rules_apply() {
         let wide = rule("wide", 1, "per = [\"user\"]");
         for rest in [
             "per = [\"ip\"]",
@@ -287,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_may_be_passed_over_hides_nothing() {
+    fn rule_with_missing_dimension_shadows_nothing() {
         let first = rule("first", 1, "per = [\"login\"]\nlayer = \"one\"");
         let second = rule("second", 2, "per = [\"ip\"]\nlayer = \"one\"");
         assert!(warned(&format!("{first}{second}")).is_empty());
@@ -296,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_reached_behind_an_allow_that_matches_as_much() {
+    fn rules_after_an_equally_wide_allow_never_apply() {
         let allow = "[[rules]]\nname = \"open\"\npriority = 1\naction = \"allow\"\nwhen = { ips = [\"10.0.0.0/8\"] }\n";
         let inside = rule("inside", 2, "per = [\"ip\"]\nwhen = { ips = [\"10.1.0.0/16\"] }");
         let outside =
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_reach_further_hide_those_below_them() {
+    fn wider_patterns_shadow_narrower_ones() {
         let limited = |name: &str, priority, endpoints: &str| {
             rule(name, priority, &format!("per = [\"user\"]\nwhen = {{ endpoints = {endpoints} }}"))
         };
@@ -320,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn t58_a_rule_that_refuses_everything_is_warned_of_unless_it_closes_a_list_of_exceptions() {
+    fn refusing_every_request_without_exemptions_warns() {
         let closed = |rest: &str| format!("[[rules]]\nname = \"closed\"\npriority = 9\n{rest}\n");
         let none = "limits = [{ requests = 0, window = \"1m\" }]";
         let block = closed("action = \"block\"");
@@ -354,10 +357,10 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_another_always_undercuts_is_warned_of() {
+    fn limit_that_never_decides_warns() {
         let limits = |limits: &str| format!("[[rules]]\nname = \"a\"\nper = [\"user\"]\nlimits = {limits}\n");
-        let idle = "[{ requests = 10, window = \"1m\" }, { requests = 10_000, window = \"1h\" }]";
-        assert_eq!(warned(&limits(idle)), ["a"]);
+        let redundant = "[{ requests = 10, window = \"1m\" }, { requests = 10_000, window = \"1h\" }]";
+        assert_eq!(warned(&limits(redundant)), ["a"]);
         let both = "[{ requests = 100, window = \"1m\" }, { requests = 1_000, window = \"1h\" }]";
         assert!(warned(&limits(both)).is_empty());
     }

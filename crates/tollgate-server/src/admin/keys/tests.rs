@@ -1,35 +1,13 @@
-use std::sync::Arc;
-
 use http_body_util::BodyExt;
 use serde_json::{Value as Json, json};
-use tollgate::{MemoryCounters, Seed};
 use tollgate_stores::sql::{AccountLimits, AppliedChange, ItemChange};
 
 use super::*;
-use crate::app::{App, Secrets};
-use crate::auth::Caller;
-use crate::auth::api_keys::KeySecret;
-use crate::config::settings::Settings;
-use crate::counters::Counters;
-use crate::http::RequestId;
-use crate::runtime::clock::Clock;
+use crate::app::App;
 
 /// A call while the database is unreachable.
 fn call() -> Call {
-    let counters = Counters::Memory(MemoryCounters::default());
-    let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
-    let settings = Settings::from_toml("").unwrap();
-    let app = App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default());
-    let (parts, ()) = http::Request::new(()).into_parts();
-    let request_id = RequestId::of(&app, &parts.headers);
-    Call {
-        app,
-        parts,
-        path: "/v1/admin/keys",
-        caller: Caller::anonymous(),
-        peer: [192, 0, 2, 1].into(),
-        request_id,
-    }
+    Call::for_tests(&App::for_tests(""), "/v1/admin/keys")
 }
 
 /// A key that was just created.

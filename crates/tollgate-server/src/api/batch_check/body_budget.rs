@@ -1,8 +1,8 @@
-//! BodyBudget for the bodies of batches: how much of them is held at once.
+//! The memory for bodies of batches.
 //!
-//! Batches wait for a place with their bodies in memory, and there may be as many as there are connections. So a body is read only
-//! when there is room for it, and until then its caller keeps it. Small bodies have a part of their own: large ones, and those that are
-//! announced and never sent, keep none of them waiting.
+//! Batches wait for a slot with their bodies in memory, and there may be as many as connections. A body is therefore read only once the
+//! budget has room for it; until then the caller keeps it. Small bodies have a budget of their own, so that large ones, and those
+//! that are announced and never sent, cannot block them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,27 +15,27 @@ use crate::http::{BATCH_BYTES_MAX, CHECK_BYTES_MAX};
 
 const LARGE_BYTES: usize = 48 << 20;
 const SMALL_BYTES: usize = 16 << 20;
-/// The largest of the small ones.
+/// The largest body that counts as small.
 const SMALL_BYTES_EACH: usize = CHECK_BYTES_MAX;
-/// What a body takes however small it is.
+/// What the smallest body is counted as.
 const BODY_BYTES_MIN: usize = 1 << 10;
-/// Whoever waits longer than this is better off coming again.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a batch waits for room before it is refused.
+const WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The room there is, in bytes.
+/// Bounds the bytes of batch bodies in memory.
 pub(crate) struct BodyBudget {
     large: Arc<Semaphore>,
     small: Arc<Semaphore>,
-    patience: Duration,
+    wait_max: Duration,
 }
 
-/// A body, and its room until the last of it is gone.
-struct Held {
+/// A body that holds its part of the budget.
+struct HeldBody {
     body: Bytes,
-    _room: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -46,35 +46,35 @@ impl Default for BodyBudget {
         BodyBudget {
             large: Arc::new(Semaphore::new(LARGE_BYTES)),
             small: Arc::new(Semaphore::new(SMALL_BYTES)),
-            patience: PATIENCE,
+            wait_max: WAIT_MAX,
         }
     }
 }
 
 impl BodyBudget {
-    /// BodyBudget for a body of this length; of one that does not say it, for the largest.
+    /// Reserves room for a body of this length; without a length, for the largest body.
     ///
     /// # Errors
-    /// When there is none for too long.
-    pub(crate) async fn take(&self, length: Option<u64>) -> Result<OwnedSemaphorePermit, ApiError> {
+    /// When no room becomes free within a second.
+    pub(crate) async fn acquire(&self, length: Option<u64>) -> Result<OwnedSemaphorePermit, ApiError> {
         let length = length.and_then(|length| usize::try_from(length).ok()).unwrap_or(BATCH_BYTES_MAX);
         let bytes = length.clamp(BODY_BYTES_MIN, BATCH_BYTES_MAX);
-        let part = if bytes <= SMALL_BYTES_EACH { &self.small } else { &self.large };
-        let taken = Arc::clone(part).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
-        // They are never closed.
-        tokio::time::timeout(self.patience, taken).await.ok().and_then(Result::ok).ok_or_else(full)
+        let budget = if bytes <= SMALL_BYTES_EACH { &self.small } else { &self.large };
+        let acquired = Arc::clone(budget).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX));
+        // The semaphores are never closed.
+        tokio::time::timeout(self.wait_max, acquired).await.ok().and_then(Result::ok).ok_or_else(full)
     }
 }
 
-/// The body with its room, which is free when the last of the body is gone. What it does not need is free at once.
-pub(crate) fn held(body: Bytes, mut room: OwnedSemaphorePermit) -> Bytes {
+/// Ties the reservation to the body: it is returned when the last slice of the body is dropped, and what exceeds the body at once.
+pub(crate) fn hold(body: Bytes, mut permit: OwnedSemaphorePermit) -> Bytes {
     let needed = body.len().max(BODY_BYTES_MIN);
-    drop(room.split(room.num_permits().saturating_sub(needed)));
-    Bytes::from_owner(Held { body, _room: room })
+    drop(permit.split(permit.num_permits().saturating_sub(needed)));
+    Bytes::from_owner(HeldBody { body, _permit: permit })
 }
 
 fn full() -> ApiError {
-    let message = "too many large batches are under way here: nothing was charged; wait for Retry-After, or send smaller ones";
+    let message = "too many large batches are in progress, nothing was charged; retry after Retry-After or send smaller batches";
     ApiError::new(Code::ServiceUnavailable, message)
 }
 
@@ -85,56 +85,52 @@ mod tests {
     const LARGE: Option<u64> = Some(BATCH_BYTES_MAX as u64);
     const SMALL: Option<u64> = Some(1_000);
 
-    /// BodyBudget that is there or not.
-    fn impatient() -> BodyBudget {
-        BodyBudget { patience: Duration::ZERO, ..BodyBudget::default() }
+    /// Refuses at once when there is no room.
+    fn without_wait() -> BodyBudget {
+        BodyBudget { wait_max: Duration::ZERO, ..BodyBudget::default() }
     }
 
     #[tokio::test]
-    async fn t17_bodies_of_batches_have_so_much_room_and_large_ones_keep_none_from_small_ones() {
-        let room = impatient();
+    async fn large_batch_bodies_do_not_block_small_ones() {
+        let budget = without_wait();
         let mut large = Vec::new();
-        while let Ok(taken) = room.take(if large.is_empty() { None } else { LARGE }).await {
+        while let Ok(taken) = budget.acquire(if large.is_empty() { None } else { LARGE }).await {
             large.push(taken);
         }
         assert_eq!(large.len(), LARGE_BYTES / BATCH_BYTES_MAX);
-        assert_eq!(room.take(None).await.unwrap_err().code().status(), 503);
-        assert!(room.take(Some(65_537)).await.is_err());
+        assert_eq!(budget.acquire(None).await.unwrap_err().code().status(), 503);
+        assert!(budget.acquire(Some(65_537)).await.is_err());
         for _ in 0..1_000 {
-            assert!(room.take(SMALL).await.is_ok() && room.take(Some(65_536)).await.is_ok());
+            assert!(budget.acquire(SMALL).await.is_ok() && budget.acquire(Some(65_536)).await.is_ok());
         }
         large.pop();
-        assert!(room.take(LARGE).await.is_ok());
+        assert!(budget.acquire(LARGE).await.is_ok());
     }
 
     #[tokio::test]
-    async fn a_body_waits_for_room() {
-        let room = BodyBudget { patience: Duration::from_mins(1), ..BodyBudget::default() };
-        let mut all = room.take(LARGE).await.unwrap();
-        while room.large.available_permits() > 0 {
-            all.merge(room.take(LARGE).await.unwrap());
+    async fn body_waits_for_room() {
+        let budget = BodyBudget { wait_max: Duration::from_mins(1), ..BodyBudget::default() };
+        let mut all = budget.acquire(LARGE).await.unwrap();
+        while budget.large.available_permits() > 0 {
+            all.merge(budget.acquire(LARGE).await.unwrap());
         }
         let freed = async {
             tokio::task::yield_now().await;
             drop(all);
         };
-        assert!(tokio::join!(room.take(LARGE), freed).0.is_ok());
+        assert!(tokio::join!(budget.acquire(LARGE), freed).0.is_ok());
     }
 
     #[tokio::test]
-    async fn room_is_free_when_the_last_of_a_body_is_gone() {
-        let room = BodyBudget::default();
-        let body = held(Bytes::from(vec![7; 100_000]), room.take(None).await.unwrap());
-        assert_eq!(
-            room.large.available_permits(),
-            LARGE_BYTES - 100_000,
-            "what it did not need is free at once"
-        );
+    async fn room_is_returned_with_the_last_slice() {
+        let budget = BodyBudget::default();
+        let body = hold(Bytes::from(vec![7; 100_000]), budget.acquire(None).await.unwrap());
+        assert_eq!(budget.large.available_permits(), LARGE_BYTES - 100_000, "the excess is returned at once");
         let part = body.slice_ref(&body[1..2]);
         drop(body);
-        assert_eq!(room.large.available_permits(), LARGE_BYTES - 100_000);
+        assert_eq!(budget.large.available_permits(), LARGE_BYTES - 100_000);
         assert_eq!(*part, [7]);
         drop(part);
-        assert_eq!(room.large.available_permits(), LARGE_BYTES);
+        assert_eq!(budget.large.available_permits(), LARGE_BYTES);
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::auth::Access;
-use crate::http::routes::{Route, RouteMethod};
+use crate::http::routes::Route;
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
 const DRY_RUN: &str = "#/components/schemas/DryRunResponse";
@@ -189,7 +189,7 @@ fn add_preconditions(operation: &mut Map<String, Value>, route: &Route) {
     }
     if has_status(operation, "304") {
         conditions.push(("If-None-Match", "Known version; 304 if it is current."));
-    } else if route.method == RouteMethod::Put && has_status(operation, "201") {
+    } else if route.method == http::Method::PUT && has_status(operation, "201") {
         conditions.push(("If-None-Match", "`*`: the item must not exist."));
     }
     let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
@@ -281,17 +281,15 @@ mod tests {
 
     #[test]
     fn deprecated_routes_are_marked() {
-        let old = Route {
-            deprecated: Some(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" }),
-            ..route!(Get "/old", Access::Anyone, health::healthz)
-        };
+        let old = route!(GET "/old", Access::Anyone, health::healthz)
+            .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
         let operation = json!({ "responses": { "200": { "description": "ok" } } });
         let described = completed(&old, operation.clone());
         assert_eq!(described["deprecated"], true);
         for header in ["Deprecation", "Sunset"] {
             assert!(described["responses"]["200"]["headers"][header].is_object(), "{header}");
         }
-        let current = route!(Get "/current", Access::Anyone, health::healthz);
+        let current = route!(GET "/current", Access::Anyone, health::healthz);
         let described = completed(&current, operation);
         assert_eq!(described["deprecated"], Value::Null);
         assert_eq!(described["responses"]["200"]["headers"]["Sunset"], Value::Null);

@@ -14,7 +14,7 @@ pub(super) fn read(app: &App, figures: &mut Figures) {
     let help = "Decisions that shared a counter because memory was full";
     figures.counter("counter_overflows", help, counters.overflow_charges());
     let help = "Batch answers dropped before their time";
-    figures.counter("idempotency_evictions", help, app.idempotency.evicted());
+    figures.counter("idempotency_evictions", help, app.idempotency().evicted());
     let help = "Counter snapshots that could not be written";
     figures.counter("snapshot_failures", help, app.snapshot_failures());
     let help = "The wall clock's lead over the clock of decisions";

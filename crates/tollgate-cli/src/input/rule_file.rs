@@ -1,0 +1,141 @@
+//! Reads rule files: rules only, or the settings file of a service.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use tollgate::RuleSet;
+use tollgate::config::values::{boolean, integer};
+use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_normalization, read_rules};
+use tollgate::identity::Normalization;
+use tollgate::rules::IPV6_PREFIX_DEFAULT;
+use tollgate_server::config::settings::{self, Settings, SettingsError};
+
+use super::import_file;
+use crate::error::CliError;
+
+/// Sections of a settings file that do not affect rules; `serve` checks them.
+const SERVICE_SECTIONS: [&str; 5] = ["server", "counters", "auth", "log", "database"];
+
+/// A rule file without errors.
+pub(crate) struct RuleFile {
+    pub(crate) path: String,
+    pub(crate) set: RuleSet,
+    /// Whether only `rules apply` accepts the file.
+    pub(crate) is_import: bool,
+    /// The line of each rule by name; rules from short forms have none.
+    lines: HashMap<String, usize>,
+}
+
+impl RuleFile {
+    /// Reads the rules of a file and reports all of their errors. The other sections are ignored: certificates, for
+    /// example, do not exist on the machine where rules are tested.
+    pub(crate) fn read(path: &Path) -> Result<Self, CliError> {
+        Self::read_with(path, |path, text| {
+            read_set(text).map_err(|problems| CliError::Invalid { path: path.to_owned(), problems })
+        })
+    }
+
+    /// Reads every section of a file as the service does and reports all errors.
+    pub(crate) fn read_all_sections(path: &Path) -> Result<Self, CliError> {
+        Self::read_with(path, |path, text| match Settings::from_toml(text) {
+            Ok(settings) => Ok(settings.rules),
+            Err(SettingsError::Invalid { problems, .. }) => {
+                Err(CliError::Invalid { path: path.to_owned(), problems })
+            }
+            Err(other) => Err(other.into()),
+        })
+    }
+
+    fn read_with(
+        path: &Path,
+        read: impl Fn(&str, &str) -> Result<RuleSet, CliError>,
+    ) -> Result<Self, CliError> {
+        let text = read_text(path)?;
+        let path = path.display().to_string();
+        let imported = import_file::read(&text);
+        let is_import = imported.is_some();
+        let set = match imported {
+            Some(result) => result.map_err(|problems| CliError::Invalid { path: path.clone(), problems })?,
+            None => read(&path, &text)?,
+        };
+        Ok(RuleFile { path, set, is_import, lines: rule_lines(&text) })
+    }
+
+    /// The line of a rule, unless it comes from a short form.
+    pub(crate) fn line(&self, rule: &str) -> Option<usize> {
+        self.lines.get(rule).copied()
+    }
+}
+
+/// The text of a file, up to the size that the service accepts; `-` is standard input.
+pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
+    if path == Path::new("-") {
+        return Ok(settings::read_text(path, io::stdin().lock())?);
+    }
+    match File::open(path) {
+        Ok(file) => Ok(settings::read_text(path, file)?),
+        Err(source) => Err(CliError::Read { path: path.display().to_string(), source }),
+    }
+}
+
+/// The lines of the items of a list.
+pub(crate) fn lines(value: &Value) -> Vec<usize> {
+    let Value::List(items) = value else { return Vec::new() };
+    let line = |origin: &Origin| if let Origin::Line(line) = origin { *line } else { 0 };
+    items.iter().map(|item| line(&item.origin)).collect()
+}
+
+fn read_set(text: &str) -> Result<RuleSet, Problems> {
+    let document = Document::from_toml(text)?;
+    let mut problems = Problems::default();
+    let mut fields = document.fields(&mut problems);
+    for section in SERVICE_SECTIONS {
+        fields.skip(section);
+    }
+    let identity = fields.table("identity", identity).unwrap_or_default();
+    let set = read_rules(&mut fields);
+    fields.finish();
+    let set =
+        problems.into_result(set)?.with_ipv6_prefix(identity.ipv6_prefix.unwrap_or(IPV6_PREFIX_DEFAULT));
+    Ok(set.with_nat64(identity.nat64).with_normalization(identity.normalization))
+}
+
+/// The settings that change what rules match and count.
+#[derive(Default)]
+struct Identity {
+    ipv6_prefix: Option<u8>,
+    nat64: bool,
+    normalization: Normalization,
+}
+
+/// Reads normalization as the service does, so that tests identify clients the same way. Other keys are not checked.
+fn identity(fields: &mut TableReader<'_, '_>) -> Identity {
+    let identity = Identity {
+        ipv6_prefix: fields.peek("ipv6_prefix", integer(0..=128)),
+        nat64: fields.peek("nat64", boolean).unwrap_or(false),
+        normalization: read_normalization(fields),
+    };
+    fields.skip_rest();
+    identity
+}
+
+/// The line of each rule; empty for JSON.
+fn rule_lines(text: &str) -> HashMap<String, usize> {
+    let Ok(document) = Document::from_toml(text) else { return HashMap::new() };
+    let mut problems = Problems::default();
+    let rules = document.fields(&mut problems).read("rules", |rules| Ok(lines_by_name(rules)));
+    rules.unwrap_or_default()
+}
+
+fn lines_by_name(rules: &Value) -> HashMap<String, usize> {
+    let Value::List(items) = rules else { return HashMap::new() };
+    let name = |value: &Value| {
+        let Value::Table(entries) = value else { return None };
+        let (_, name) = entries.iter().find(|(key, _)| key == "name")?;
+        if let Value::Text(name) = &name.value { Some(name.clone()) } else { None }
+    };
+    let named = items.iter().zip(lines(rules)).filter_map(|(item, line)| Some((name(&item.value)?, line)));
+    named.collect()
+}

@@ -1,0 +1,232 @@
+//! Planned or applied changes as a diff: `+` created, `~` updated key by key, `-` deleted.
+
+use std::fmt::Write;
+
+use serde_json::{Map, Value};
+
+use super::format::{format_duration, plural, text_of};
+use super::toml;
+use super::{Output, Style, escape};
+
+/// TableReader that the server adds to an item; they cannot be configured.
+pub(crate) const SERVER_FIELDS: [&str; 18] = [
+    "source",
+    "version",
+    "created_by",
+    "created_at",
+    "updated_at",
+    "updated_by",
+    "blocked",
+    "block_reason",
+    "blocked_until",
+    "requests_today",
+    "requests_month",
+    "last_request_at",
+    "exceeded_count",
+    "last_used_at",
+    "requests_total",
+    "definition",
+    "problem",
+    "active",
+];
+
+/// The number of changes by kind.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) created: usize,
+    pub(crate) updated: usize,
+    pub(crate) deleted: usize,
+}
+
+impl Counts {
+    pub(crate) fn of(body: &Value) -> Self {
+        let mut counts = Counts::default();
+        for change in changes(body) {
+            match change_kind(change) {
+                ChangeKind::Create => counts.created += 1,
+                ChangeKind::Update => counts.updated += 1,
+                ChangeKind::Delete => counts.deleted += 1,
+            }
+        }
+        counts
+    }
+
+    pub(crate) fn total(self) -> usize {
+        self.created + self.updated + self.deleted
+    }
+}
+
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum ChangeKind {
+    Create,
+    Update,
+    Delete,
+}
+
+/// The changes in a response.
+fn changes(body: &Value) -> &[Value] {
+    body["changes"].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// All changes, and their effect on recent traffic if the server reports it.
+pub(crate) fn render(body: &Value, output: &Output) -> String {
+    let mut text = String::new();
+    for each in changes(body) {
+        change(each, output, &mut text);
+    }
+    if !text.is_empty()
+        && let Some(effect) = effect(&body["effect"], output)
+    {
+        text.push_str(&effect);
+    }
+    text
+}
+
+fn change_kind(change: &Value) -> ChangeKind {
+    match (change["before"].is_null(), change["after"].is_null()) {
+        (true, _) => ChangeKind::Create,
+        (false, true) => ChangeKind::Delete,
+        (false, false) => ChangeKind::Update,
+    }
+}
+
+fn change(change: &Value, output: &Output, text: &mut String) {
+    let none = Map::new();
+    let side = |key: &str| change[key].as_object().unwrap_or(&none);
+    let (before, after) = (side("before"), side("after"));
+    let id = id(change);
+    let title = format!("{} {}", kind(&change["kind"]), id.join(" "));
+    let (style, mark) = match change_kind(change) {
+        ChangeKind::Create => (Style::Good, '+'),
+        ChangeKind::Update => (Style::Warning, '~'),
+        ChangeKind::Delete => (Style::Bad, '-'),
+    };
+    let _ = writeln!(text, "{}", output.paint(style, &format!("{mark} {title}")));
+    let mut all = before.clone();
+    all.extend(after.clone());
+    for key in toml::ordered_keys(&all) {
+        let (old, new) = (before.get(key), after.get(key));
+        if SERVER_FIELDS.contains(&key) || old == new || is_in_title(key, change, &id) {
+            continue;
+        }
+        line(key, old, Style::Bad, '-', output, text);
+        line(key, new, Style::Good, '+', output, text);
+    }
+}
+
+/// Whether the title already shows the field.
+fn is_in_title(key: &str, change: &Value, id: &[String]) -> bool {
+    let in_title = |side: &&Value| side[key].is_null() || id.contains(&printable(&side[key]));
+    ["name", "user_id", "client", "id", "endpoint"].contains(&key)
+        && [&change["before"], &change["after"]].iter().all(in_title)
+}
+
+/// The kind as files name it.
+fn kind(value: &Value) -> String {
+    match value.as_str() {
+        Some("user_endpoint_limit") => "limit".to_owned(),
+        _ => printable(value),
+    }
+}
+
+/// The parts of an id. The server sends the parts of a compound id as JSON text.
+fn id(change: &Value) -> Vec<String> {
+    let written = change["id"].as_str().filter(|_| change["kind"] == "user_endpoint_limit");
+    let parts: Option<Vec<Value>> = written.and_then(|text| serde_json::from_str(text).ok());
+    parts.map_or_else(|| vec![printable(&change["id"])], |parts| parts.iter().map(printable).collect())
+}
+
+fn line(key: &str, value: Option<&Value>, style: Style, mark: char, output: &Output, text: &mut String) {
+    if let Some(value) = value.filter(|value| !value.is_null()) {
+        let shown = format!("{mark} {}", toml::line(key, value));
+        let _ = writeln!(text, "    {}", output.paint(style, &shown));
+    }
+}
+
+/// How many affected clients are listed.
+const EXAMPLES_MAX: usize = 5;
+
+/// The effect that the changes would have had on recent traffic.
+fn effect(effect: &Value, output: &Output) -> Option<String> {
+    let number = |key: &str| effect[key].as_u64();
+    let count = |key: &str| usize::try_from(number(key).unwrap_or(0)).unwrap_or(usize::MAX);
+    let requests = Some(count("requests")).filter(|requests| *requests > 0)?;
+    let window = number("window_seconds").map(format_duration).unwrap_or_default();
+    let sample = effect["sample"].as_f64().filter(|part| *part < 1.0);
+    let sample = sample.map(|part| format!(" ({:.1} % of all clients)", part * 100.0)).unwrap_or_default();
+    let refused = count("newly_refused");
+    let style = if refused > 0 { Style::Warning } else { Style::Plain };
+    let refused = output.paint(style, &format!("{refused} more refused"));
+    let mut text = format!(
+        "traffic of the last {window}: {} from {}{sample}, {refused}, {} more admitted\n",
+        plural(requests, "request"),
+        plural(count("clients"), "client"),
+        count("newly_admitted"),
+    );
+    let examples = effect["examples"].as_array().map_or(&[] as &[Value], Vec::as_slice);
+    for example in examples.iter().take(EXAMPLES_MAX) {
+        let field = |key: &str| escape(&text_of(&example[key]));
+        let rule = Some(field("rule")).filter(|rule| !rule.is_empty());
+        let by = rule.map(|rule| format!(" by {rule}")).unwrap_or_default();
+        let (client, endpoint, before, after) =
+            (field("client"), field("endpoint"), field("before"), field("after"));
+        let _ = writeln!(
+            text,
+            "    {client} on {endpoint}: {before} -> {after}{by}, {} times",
+            field("requests")
+        );
+    }
+    Some(text)
+}
+
+/// A kind or an id, which may be a list of parts.
+fn printable(value: &Value) -> String {
+    match value {
+        Value::String(text) => escape(text),
+        Value::Array(parts) => parts.iter().map(printable).collect::<Vec<_>>().join(" "),
+        other => escape(&other.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::output::Color;
+
+    #[test]
+    fn changes_read_like_a_diff() {
+        let body = json!({"changes": [
+            {"kind": "rule", "id": "a", "action": "create", "before": null,
+             "after": {"name": "a", "priority": 5, "when": {"tiers": ["free"]}}},
+            {"kind": "rule", "id": "b", "action": "update",
+             "before": {"name": "b", "priority": 5, "layer": "x", "version": 3, "enabled": true},
+             "after": {"name": "b", "priority": 6, "version": 4, "enabled": true, "per": ["user"]}},
+            {"kind": "tier", "id": "c\u{1b}", "action": "delete", "before": {"name": "c\u{1b}", "limit": 1}, "after": null},
+            {"kind": "user_endpoint_limit", "id": "[\"a\",\"/x\"]", "action": "create", "before": null,
+             "after": {"user_id": "a", "endpoint": "/x", "limit": 5}},
+        ], "effect": {"requests": 120, "clients": 1, "window_seconds": 300, "newly_refused": 3, "newly_admitted": 0,
+            "sample": 0.25, "examples": [{"client": "user:a", "endpoint": "/x", "before": "admitted", "after": "refused",
+                                          "rule": "a", "requests": 3}]}});
+        let expected = "\
++ rule a
+    + priority = 5
+    + when = { tiers = [\"free\"] }
+~ rule b
+    - priority = 5
+    + priority = 6
+    + per = [\"user\"]
+    - layer = \"x\"
+- tier c\\u{1b}
+    - limit = 1
++ limit a /x
+    + limit = 5
+traffic of the last 5m: 120 requests from 1 client (25.0 % of all clients), 3 more refused, 0 more admitted
+    user:a on /x: admitted -> refused by a, 3 times
+";
+        assert_eq!(render(&body, &Output::new(false, Color::Never)), expected);
+        assert_eq!(Counts::of(&body), Counts { created: 2, updated: 1, deleted: 1 });
+        assert_eq!(render(&json!({}), &Output::new(false, Color::Never)), "");
+    }
+}

@@ -1,0 +1,103 @@
+//! A decision in one line of text.
+//!
+//! Responses are read leniently: unknown fields are ignored, and missing ones are left out of the line.
+
+use serde_json::Value;
+
+use super::format::{format_duration, format_full_at, seconds_until};
+use super::{Output, Style, escape};
+
+/// The decision in one line: `refused by free-tier: 0 of 2 left, retry in 30s`.
+pub(crate) fn decision(body: &Value, output: &Output) -> String {
+    let (style, word) = verdict(body);
+    let mut line = output.paint(style, word);
+    if let Some(rule) = body["rule"].as_str() {
+        line.push_str(" by ");
+        line.push_str(&escape(rule));
+    }
+    let details = details(body);
+    if !details.is_empty() {
+        line.push_str(": ");
+        line.push_str(&details.join(", "));
+    }
+    line.push('\n');
+    line
+}
+
+/// Whether the response admits the request; `None` if it contains no decision.
+pub(crate) fn admits(body: &Value) -> Option<bool> {
+    let blocked = body["decision"].as_str() == Some("blocked");
+    body["allowed"].as_bool().or(blocked.then_some(false))
+}
+
+fn verdict(body: &Value) -> (Style, &'static str) {
+    if admits(body) == Some(true) {
+        (Style::Good, "admitted")
+    } else if body["decision"].as_str() == Some("blocked") {
+        (Style::Bad, "blocked")
+    } else {
+        (Style::Bad, "refused")
+    }
+}
+
+fn details(body: &Value) -> Vec<String> {
+    let mut details = Vec::new();
+    if let (Some(remaining), Some(limit)) = (body["remaining"].as_u64(), body["limit"].as_u64()) {
+        details.push(format!("{remaining} of {limit} left"));
+    }
+    if let Some(wait) = body["retry_after"].as_u64() {
+        details.push(format!("retry in {}", format_duration(wait)));
+    } else {
+        details.extend(format_full_at(&body["reset_at"]));
+    }
+    if let Some(until) = seconds_until(&body["blocked_until"]) {
+        details.push(format!("for {}", format_duration(until)));
+    }
+    if let Some(delay) = body["delay_ms"].as_u64() {
+        details.push(format!("delay {delay} ms"));
+    }
+    let words = ["reason", "message", "strategy"].map(|key| body[key].as_str());
+    details.extend(words.into_iter().flatten().map(escape));
+    if body["degraded"].as_bool() == Some(true) {
+        details.push("degraded: decided without the shared counters".to_owned());
+    }
+    details
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::output::Color;
+
+    #[test]
+    fn decision_is_one_line() {
+        let output = Output::new(false, Color::Never);
+        let refused = json!({"allowed": false, "limit": 2, "remaining": 0, "reset_at": 1, "retry_after": 30,
+                             "strategy": "token_bucket", "rule": "free-tier"});
+        assert_eq!(
+            decision(&refused, &output),
+            "refused by free-tier: 0 of 2 left, retry in 30s, token_bucket\n"
+        );
+        let admitted = json!({"allowed": true, "limit": 2, "remaining": 1, "reset_at": 1, "degraded": true,
+                              "delay_ms": 20});
+        assert_eq!(
+            decision(&admitted, &output),
+            "admitted: 1 of 2 left, delay 20 ms, degraded: decided without the shared counters\n"
+        );
+        let blocked =
+            json!({"allowed": false, "decision": "blocked", "reason": "abuse\x1b[2J", "blocked_until": 1});
+        assert_eq!(decision(&blocked, &output), "blocked: for 0s, abuse\\u{1b}[2J\n");
+    }
+
+    #[test]
+    fn only_a_boolean_true_admits() {
+        assert_eq!(admits(&json!({"allowed": true})), Some(true));
+        assert_eq!(admits(&json!({"allowed": false})), Some(false));
+        assert_eq!(admits(&json!({"decision": "blocked"})), Some(false));
+        for body in [json!({}), json!({"allowed": "true"}), json!({"allowed": null}), json!({"allowed": 1})] {
+            assert_eq!(admits(&body), None);
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The admin commands against a running service.
+#![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
+
+mod apply;
+mod cli_runner;
+#[path = "../service/harness.rs"]
+#[allow(dead_code, reason = "shared with the service tests, which use more of it")]
+mod harness;
+mod items;
+mod keys;
+mod migrate;
+#[path = "../support/mod.rs"]
+mod support;

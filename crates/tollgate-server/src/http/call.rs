@@ -1,0 +1,160 @@
+//! One authenticated request, and how handlers read its body, query and path.
+
+use std::future::{Future, poll_fn};
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::{Bytes, BytesMut};
+use http::request::Parts;
+use http::{HeaderValue, header};
+use http_body_util::BodyExt;
+use hyper::body::{Body, Incoming};
+
+use super::error::{ApiError, Code};
+use super::request_id::RequestId;
+use super::{json, routes};
+use crate::app::{App, Reloadable};
+use crate::auth::Caller;
+use crate::check::Checker;
+
+/// A request whose caller is authenticated.
+pub(crate) struct Call {
+    pub(crate) app: Arc<App>,
+    /// The reloadable settings in force when the request arrived.
+    pub(crate) settings: arc_swap::Guard<Arc<Reloadable>>,
+    pub(crate) parts: Parts,
+    /// The path pattern of the route.
+    pub(crate) path: &'static str,
+    pub(crate) caller: Caller,
+    pub(crate) peer: IpAddr,
+    pub(crate) request_id: RequestId,
+}
+
+impl Call {
+    /// A call by an anonymous caller.
+    #[cfg(test)]
+    pub(crate) fn for_tests(app: &Arc<App>, path: &'static str) -> Self {
+        let (parts, ()) = http::Request::new(()).into_parts();
+        let request_id = app.request_ids().of(&parts.headers);
+        let (settings, caller, peer) = (app.live(), Caller::anonymous(), [192, 0, 2, 1].into());
+        Call { app: Arc::clone(app), settings, parts, path, caller, peer, request_id }
+    }
+
+    /// Decides checks of this caller with the rules in force now.
+    pub(crate) fn checker(&self) -> Checker<'_> {
+        self.app.checker(&self.caller, self.settings.overrides)
+    }
+
+    /// Reads a JSON body of at most `bytes_max` bytes within `server.body_timeout`.
+    pub(crate) async fn json_body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        self.require_json()?;
+        self.body(body, bytes_max).await
+    }
+
+    /// Like [`Call::json_body`], but an empty body needs no content type.
+    pub(crate) async fn json_body_or_nothing(
+        &self,
+        body: Incoming,
+        bytes_max: usize,
+    ) -> Result<Bytes, ApiError> {
+        let body = self.body(body, bytes_max).await?;
+        if !body.is_empty() {
+            self.require_json()?;
+        }
+        Ok(body)
+    }
+
+    /// Reads a body of any type.
+    pub(crate) async fn body(&self, body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+        self.require_identity_encoding()?;
+        let mut reading = pin!(read_whole(body, bytes_max));
+        // Most bodies arrive with their headers and need no timer.
+        let read = match poll_fn(|context| Poll::Ready(reading.as_mut().poll(context))).await {
+            Poll::Ready(read) => Ok(read),
+            Poll::Pending => tokio::time::timeout(self.app.body_timeout(), reading).await,
+        };
+        read.map_err(|_| ApiError::new(Code::RequestTimeout, "the request body did not arrive in time"))?
+    }
+
+    pub(crate) fn require_json(&self) -> Result<(), ApiError> {
+        if self.has_content_type("application/json") {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            "the body must be JSON: send Content-Type: application/json",
+        ))
+    }
+
+    /// Rejects compressed bodies.
+    pub(crate) fn require_identity_encoding(&self) -> Result<(), ApiError> {
+        let mut codings = self.parts.headers.get_all(header::CONTENT_ENCODING).iter();
+        if codings.all(|coding| coding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::UnsupportedMediaType,
+            "compressed bodies are not supported: send the body without Content-Encoding",
+        ))
+    }
+
+    /// Whether the content type is `media_type`, whatever its parameters.
+    pub(crate) fn has_content_type(&self, media_type: &str) -> bool {
+        let kind =
+            self.parts.headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii();
+        kind.eq_ignore_ascii_case(media_type.as_bytes())
+    }
+
+    /// Parses the query strictly.
+    pub(crate) fn query<T: serde::de::DeserializeOwned>(&self) -> Result<T, ApiError> {
+        let query = self.parts.uri.query().unwrap_or_default();
+        // The parser below replaces invalid UTF-8, which could turn one user's id into another's.
+        if percent_encoding::percent_decode_str(query).decode_utf8().is_err() {
+            return Err(ApiError::new(Code::InvalidInput, "the query must be UTF-8"));
+        }
+        serde_urlencoded::from_str(query).map_err(|error| json::located(".", &error.to_string()))
+    }
+
+    /// The decoded value of a path variable.
+    pub(crate) fn path_param(&self, name: &'static str) -> Result<String, ApiError> {
+        let sent = routes::path_variable(self.path, self.parts.uri.path(), name);
+        let decoded = percent_encoding::percent_decode_str(sent).decode_utf8();
+        decoded.map(Into::into).map_err(|_| ApiError::field(Code::InvalidInput, name, "must be UTF-8"))
+    }
+}
+
+/// Collects a body. One that arrives in a single frame, as almost all do, is not copied.
+async fn read_whole(mut body: Incoming, bytes_max: usize) -> Result<Bytes, ApiError> {
+    let too_large = || {
+        let message = format!("the request body must be at most {bytes_max} bytes");
+        Err(ApiError::new(Code::PayloadTooLarge, message))
+    };
+    // Before the first poll, which would answer `Expect: 100-continue`: an announced excess is refused unsent.
+    let announced = body.size_hint().lower();
+    if announced > bytes_max as u64 {
+        return too_large();
+    }
+    let (mut first, mut all) = (Bytes::new(), BytesMut::new());
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_| ApiError::new(Code::InvalidInput, "the request body could not be read"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if first.len().max(all.len()) + data.len() > bytes_max {
+            return too_large();
+        }
+        if first.is_empty() {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            // The announced size at once: a buffer that doubles could take twice as much.
+            all.reserve(usize::try_from(announced).unwrap_or(0));
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}

@@ -1,0 +1,149 @@
+//! The way out: panic barrier, error envelope, common headers, metrics, access log.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use http::{HeaderValue, StatusCode, header};
+
+use super::Response;
+use super::error::{ApiError, Code};
+use super::request_id::{REQUEST_ID, RequestId};
+use super::routes::{HandlerFuture, Route};
+use crate::app::App;
+
+/// The response to one request. Whatever happens in the handler, there is one.
+pub(crate) struct ResponseFuture {
+    app: Arc<App>,
+    route: Option<&'static Route>,
+    request_id: RequestId,
+    /// The caller, if the request is a change.
+    changed_by: Option<Box<str>>,
+    /// Taken when it is ready.
+    outcome: Option<Outcome>,
+}
+
+pub(super) enum Outcome {
+    Pending(HandlerFuture),
+    /// Refused before it reached a handler.
+    Failed(ApiError),
+}
+
+impl ResponseFuture {
+    pub(super) fn new(app: &Arc<App>, route: Option<&'static Route>, request_id: RequestId) -> Self {
+        ResponseFuture { app: Arc::clone(app), route, request_id, changed_by: None, outcome: None }
+    }
+
+    pub(super) fn with(mut self, outcome: Outcome, changed_by: Option<Box<str>>) -> Self {
+        (self.outcome, self.changed_by) = (Some(outcome), changed_by);
+        self
+    }
+}
+
+impl Future for ResponseFuture {
+    type Output = Response;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Response> {
+        let result = match &mut self.outcome {
+            Some(Outcome::Pending(handler)) => ready!(poll_handler(handler, context)),
+            _ => match self.outcome.take() {
+                Some(Outcome::Failed(error)) => Err(error),
+                _ => Err(ApiError::internal()),
+            },
+        };
+        let mut code = None;
+        let response = result.unwrap_or_else(|error| {
+            if error.code() == Code::CallerLimited {
+                self.app.metrics().count_refused_caller();
+            }
+            code = Some(error.code());
+            error.into_response(self.request_id.as_str())
+        });
+        self.log(response.status(), code);
+        Poll::Ready(self.finish(response))
+    }
+}
+
+/// Polls a handler; a panic becomes an internal error.
+fn poll_handler(handler: &mut HandlerFuture, context: &mut Context<'_>) -> Poll<Result<Response, ApiError>> {
+    let polled = catch_unwind(AssertUnwindSafe(|| handler.as_mut().poll(context)));
+    polled.unwrap_or_else(|_| {
+        tracing::error!("a handler panicked");
+        Poll::Ready(Err(ApiError::internal()))
+    })
+}
+
+impl ResponseFuture {
+    /// Logs the route, never the path or the body: both may contain keys.
+    fn log(&self, status: StatusCode, code: Option<Code>) {
+        let request_id = self.request_id.as_str();
+        let (method, route) = self.route.map_or(("", "other"), |route| (route.method.as_str(), route.path));
+        let code = code.map(tracing::field::display);
+        let is_outage = status == StatusCode::SERVICE_UNAVAILABLE;
+        let status = status.as_u16();
+        match &self.changed_by {
+            // The start of an outage is logged once elsewhere; one line per request would hide it.
+            _ if status >= 500 && !is_outage => {
+                tracing::error!(request_id, method, route, status, code, "request failed");
+            }
+            Some(by) if status < 300 => {
+                tracing::info!(request_id, method, route, status, %by, "change applied");
+            }
+            _ => tracing::debug!(request_id, method, route, status, code, "request served"),
+        }
+    }
+
+    /// Counts the response and adds the headers that every response has.
+    fn finish(&self, mut response: Response) -> Response {
+        let path = self.route.map_or("other", |route| route.path);
+        self.app.metrics().count_response(path, response.status().as_u16());
+        let headers = response.headers_mut();
+        headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        let policy = HeaderValue::from_static("frame-ancestors 'none'");
+        headers.entry(header::CONTENT_SECURITY_POLICY).or_insert(policy);
+        if let Some(deprecated) = self.route.and_then(|route| route.deprecated) {
+            headers.insert("deprecation", HeaderValue::from_static(deprecated.since));
+            headers.insert("sunset", HeaderValue::from_static(deprecated.sunset));
+        }
+        headers.insert(REQUEST_ID, self.request_id.header());
+        headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::super::health;
+    use super::super::routes::{Deprecated, ROUTES, route};
+    use super::*;
+    use crate::auth::Access;
+
+    async fn respond(route: &'static Route, handler: HandlerFuture) -> Response {
+        let app = App::for_tests("");
+        let request_id = app.request_ids().of(&HeaderMap::new());
+        ResponseFuture::new(&app, Some(route), request_id).with(Outcome::Pending(handler), None).await
+    }
+
+    #[tokio::test]
+    async fn deprecated_route_sends_deprecation_and_sunset() {
+        static OLD: Route = route!(GET "/old", Access::Anyone, health::healthz)
+            .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
+        static CURRENT: Route = route!(GET "/current", Access::Anyone, health::healthz);
+        let ok = || Box::pin(async { Ok(Response::default()) });
+        let response = respond(&OLD, ok()).await;
+        assert_eq!(response.headers()["deprecation"], "@1795000000");
+        assert_eq!(response.headers()["sunset"], "Tue, 16 Nov 2027 00:00:00 GMT");
+        assert!(!respond(&CURRENT, ok()).await.headers().contains_key("deprecation"));
+    }
+
+    #[tokio::test]
+    async fn handler_panic_becomes_500_with_request_id() {
+        let response = respond(&ROUTES[0], Box::pin(async { panic!("a defect") })).await;
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key("x-request-id"));
+    }
+}

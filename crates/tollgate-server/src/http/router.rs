@@ -1,0 +1,113 @@
+//! The way in: route, Host header, authentication, the caller's own limit, handler.
+
+use std::borrow::Cow;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use http::header;
+use http::request::Parts;
+use hyper::body::Incoming;
+
+use super::call::Call;
+use super::error::{ApiError, Code};
+use super::request_id::RequestId;
+use super::respond::{Outcome, ResponseFuture};
+use super::routes::{Route, routes_of};
+use crate::app::{App, Reloadable};
+use crate::auth::{Access, Caller};
+
+/// Answers one request.
+pub(crate) fn answer(app: &Arc<App>, request: http::Request<Incoming>, peer: SocketAddr) -> ResponseFuture {
+    let request_id = app.request_ids().of(request.headers());
+    let routes = routes_of(request.uri().path());
+    let route = routes.iter().copied().find(|route| route.takes(request.method()));
+    let response = ResponseFuture::new(app, route, request_id.clone());
+    match require_one_host(&request).and_then(|()| route.ok_or_else(|| unrouted(routes))) {
+        Ok(route) => match enter(app, route, request, peer.ip(), request_id) {
+            Ok((call, body)) => {
+                let changed_by = route.is_change() && !is_dry_run(&call.parts);
+                let changed_by = changed_by.then(|| call.caller.name.clone());
+                response.with(Outcome::Pending((route.handler)(call, body)), changed_by)
+            }
+            Err(error) => response.with(Outcome::Failed(error), None),
+        },
+        Err(error) => {
+            let error = charge_unrouted(app, routes, peer.ip()).err().unwrap_or(error);
+            response.with(Outcome::Failed(error), None)
+        }
+    }
+}
+
+/// HTTP/1.1 requires exactly one Host header, HTTP/1.0 none; the connection validates `:authority` of HTTP/2.
+fn require_one_host<B>(request: &http::Request<B>) -> Result<(), ApiError> {
+    let mut hosts = request.headers().get_all(header::HOST).iter();
+    let is_valid = match (hosts.next(), hosts.next()) {
+        (Some(_), None) => true,
+        (None, _) => request.version() != http::Version::HTTP_11,
+        (Some(_), Some(_)) => false,
+    };
+    if is_valid {
+        return Ok(());
+    }
+    Err(ApiError::field(Code::InvalidInput, "host", "must be present exactly once"))
+}
+
+fn unrouted(routes: &[&Route]) -> ApiError {
+    if routes.is_empty() {
+        return ApiError::new(Code::NotFound, "no such path; see /docs");
+    }
+    let allow: Vec<&str> = routes.iter().map(|route| route.allow()).collect();
+    ApiError::method_not_allowed(allow.join(", "))
+}
+
+/// Authenticates the caller and charges its own limit, before any of the body is read.
+fn enter(
+    app: &Arc<App>,
+    route: &'static Route,
+    request: http::Request<Incoming>,
+    peer: IpAddr,
+    request_id: RequestId,
+) -> Result<(Call, Incoming), ApiError> {
+    let settings = app.live();
+    let caller = settings.authenticator.authorize(request.headers(), route.access, peer, app.auth_parts())?;
+    if route.path.starts_with("/v1/admin/") {
+        caller.require_unbound()?;
+    }
+    charge_caller(app, &settings, route, &caller, peer)?;
+    let (parts, body) = request.into_parts();
+    let call = Call { app: Arc::clone(app), settings, parts, path: route.path, caller, peer, request_id };
+    Ok((call, body))
+}
+
+/// Probes and metrics are exempt: they must not fail because of load.
+fn charge_caller(
+    app: &App,
+    settings: &Reloadable,
+    route: &Route,
+    caller: &Caller,
+    peer: IpAddr,
+) -> Result<(), ApiError> {
+    match &settings.callers {
+        // A batch is charged by its checks once it is parsed; a cost of 0 refuses a caller that has exceeded its limit.
+        Some(callers) if route.access != Access::Anyone => {
+            callers.charge(caller, peer, u32::from(!route.by_check), app.now())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Requests without a route count against the limit of their address, except on the paths of probes and metrics.
+fn charge_unrouted(app: &App, routes: &[&Route], peer: IpAddr) -> Result<(), ApiError> {
+    let is_exempt = routes.iter().any(|route| route.access == Access::Anyone);
+    match &app.live().callers {
+        Some(callers) if !is_exempt => callers.charge(&Caller::anonymous(), peer, 1, app.now()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the query has `dry_run=true`: the log must not report a change then. Handlers reject other values.
+fn is_dry_run(parts: &Parts) -> bool {
+    let query: Result<Vec<(Cow<'_, str>, Cow<'_, str>)>, _> =
+        serde_urlencoded::from_str(parts.uri.query().unwrap_or_default());
+    query.is_ok_and(|query| query.iter().any(|(name, value)| name == "dry_run" && value == "true"))
+}
