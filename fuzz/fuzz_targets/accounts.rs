@@ -1,34 +1,34 @@
-//! Any bytes: accounts are read or refused, and what was read can be asked, edited, written and read again.
+//! Account snapshots from arbitrary bytes: rejected, or usable, editable and readable again after writing.
 #![no_main]
 
 use std::hash::Hasher;
 
 use libfuzzer_sys::fuzz_target;
 use siphasher::sip::SipHasher13;
-use tollgate::accounts::{BlockTarget, NewKey, AccountLimits};
+use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
 use tollgate::{Accounts, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 fuzz_target!(|data: &[u8]| {
     let _ = Accounts::read_from(data);
-    // With the right beginning and the right checksum: the reader gets as far as the data is well formed.
+    // With a valid header and checksum, so that the reader gets past them.
     let mut forged = [b"tollacc1", data].concat();
     let mut sum = SipHasher13::new();
     sum.write(&forged);
     forged.extend_from_slice(&sum.finish().to_le_bytes());
     if let Ok(accounts) = Accounts::read_from(forged.as_slice()) {
-        is_usable(accounts);
+        assert_usable(accounts);
     }
 });
 
-fn is_usable(accounts: Accounts) {
+fn assert_usable(accounts: Accounts) {
     let counts = (accounts.users(), accounts.keys(), accounts.blocks());
     let mut bytes = Vec::new();
     assert!(accounts.write_to(&mut bytes).is_ok());
     match Accounts::read_from(bytes.as_slice()) {
         Ok(again) => assert_eq!((again.users(), again.keys(), again.blocks()), counts),
-        Err(error) => panic!("what was written cannot be read: {error}"),
+        Err(error) => panic!("written accounts cannot be read: {error}"),
     }
     let mut editor = accounts.edit();
     let limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };

@@ -1,4 +1,4 @@
-//! Any text: an endpoint in its one normal form, or an error. A pattern likewise, and the index agrees with it.
+//! Endpoints and patterns from arbitrary text: rejected, or normalized; the index finds exactly the matching patterns.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,15 +7,15 @@ use tollgate::rules::pattern::{Pattern, PatternIndex};
 
 fuzz_target!(|text: &str| {
     let (first, second) = text.split_once('\n').unwrap_or((text, text));
-    let endpoint = normalises(first);
-    let patterns: Vec<Pattern> = second.split('\n').filter_map(survives_display).collect();
+    let endpoint = normalized(first);
+    let patterns: Vec<Pattern> = second.split('\n').filter_map(parse_pattern).collect();
     if let Some(endpoint) = endpoint {
-        index_agrees(&patterns, &endpoint);
+        assert_index_agrees(&patterns, &endpoint);
     }
 });
 
-/// The normal form is visible ASCII, has no empty and no dot segments, and is its own normal form.
-fn normalises(text: &str) -> Option<Endpoint<'_>> {
+/// The normal form is visible ASCII without empty or dot segments, and normalizing it again does not change it.
+fn normalized(text: &str) -> Option<Endpoint<'_>> {
     let endpoint = Endpoint::parse(text).ok()?;
     let normal = endpoint.as_str();
     assert!(normal.starts_with('/') && normal.bytes().all(|byte| byte.is_ascii_graphic()), "{normal:?}");
@@ -23,17 +23,17 @@ fn normalises(text: &str) -> Option<Endpoint<'_>> {
     assert!(!normal.contains(['\\', '?', '#', ';', '"', '<', '>']), "{normal:?}");
     match Endpoint::parse(normal) {
         Ok(again) => assert_eq!(again.as_str(), normal, "from {text:?}"),
-        Err(error) => panic!("{normal:?}, from {text:?}, is not normal: {error}"),
+        Err(error) => panic!("{normal:?}, from {text:?}, is rejected: {error}"),
     }
-    // What stands behind the path never matters.
+    // Query and fragment are ignored.
     let query = format!("{normal}?q=1#f");
     assert_eq!(Endpoint::parse(&query).map(|same| same.as_str().to_owned()).as_deref(), Ok(normal));
-    is_normal_without_case(&endpoint);
+    assert_case_folding(&endpoint);
     Some(endpoint)
 }
 
-/// Without case it is a normal form too, unless it has become too long for one, and has none left.
-fn is_normal_without_case(endpoint: &Endpoint<'_>) {
+/// The case-folded form is stable and, unless folding made it longer, a normal form too.
+fn assert_case_folding(endpoint: &Endpoint<'_>) {
     let without = endpoint.clone().casefold();
     assert_eq!(without.clone().casefold(), without, "from {endpoint}");
     if without.as_str().len() <= endpoint.as_str().len() {
@@ -41,13 +41,13 @@ fn is_normal_without_case(endpoint: &Endpoint<'_>) {
     }
 }
 
-fn survives_display(text: &str) -> Option<Pattern> {
+fn parse_pattern(text: &str) -> Option<Pattern> {
     let pattern = Pattern::parse(text).ok()?;
     assert_eq!(Pattern::parse(&pattern.to_string()).as_ref(), Ok(&pattern), "from {text:?}");
     Some(pattern)
 }
 
-fn index_agrees(patterns: &[Pattern], endpoint: &Endpoint<'_>) {
+fn assert_index_agrees(patterns: &[Pattern], endpoint: &Endpoint<'_>) {
     let mut index = PatternIndex::default();
     for (number, pattern) in (0..).zip(patterns) {
         index.insert(pattern, number);

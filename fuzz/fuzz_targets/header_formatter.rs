@@ -1,4 +1,4 @@
-//! Any rule name, numbers and use: header names are lower-case tokens, values visible ASCII, and seconds are numbers.
+//! Response headers for arbitrary rules and usage: names are lower-case tokens, values visible ASCII, seconds numeric.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -9,12 +9,12 @@ use tollgate::{
     Algorithm, Endpoint, Limit, Limiter, MemoryCounters, Request, Rule, RuleSet, Span, Timestamp, Window,
 };
 
-/// A rule's name, its limits (algorithm, requests, window), the cost, the instant and the floor of `Retry-After`.
+/// Rule name, limits (algorithm, requests, window), cost, time and minimum of `Retry-After`.
 type Input = (String, Vec<(u8, u32, u64)>, u32, u64, u64);
 
 fuzz_target!(|data: Input| {
-    let (name, numbers, cost, now, floor) = data;
-    let limits = numbers.iter().take(8).filter_map(|(algorithm, requests, window)| {
+    let (name, limits, cost, now, floor) = data;
+    let limits = limits.iter().take(8).filter_map(|(algorithm, requests, window)| {
         let algorithm = Algorithm::ALL[usize::from(*algorithm) % Algorithm::ALL.len()];
         Limit::new(algorithm, *requests, Window::Length(Span::from_micros(*window))).ok()
     });
@@ -41,7 +41,7 @@ fuzz_target!(|data: Input| {
         for profile in HeaderProfile::ALL {
             for_each(&decision, &[profile], |field, value| {
                 let name = field.name();
-                is_header(name, value);
+                assert_header(name, value);
                 names.push(name);
             });
         }
@@ -49,7 +49,7 @@ fuzz_target!(|data: Input| {
     }
 });
 
-fn is_header(name: &str, value: &str) {
+fn assert_header(name: &str, value: &str) {
     assert!(
         !name.is_empty()
             && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-' || byte.is_ascii_digit())

@@ -1,32 +1,32 @@
-//! Any text: a rule set that decides and explains alike, or problems that say where they are.
+//! Rule files from arbitrary text: rejected with a line for each problem, or decided and explained alike.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::counters::conformance::block_on;
 use tollgate::config::{Origin, Problems};
+use tollgate::counters::conformance::block_on;
 use tollgate::{ApiKey, Endpoint, Id, Limiter, MemoryCounters, Method, Request, RuleSet, Timestamp};
 
 fuzz_target!(|text: &str| {
     match RuleSet::from_toml(text) {
-        Err(problems) => are_located(text, &problems),
-        Ok(rules) => decides(rules),
+        Err(problems) => assert_located(text, &problems),
+        Ok(rules) => assert_consistent(rules),
     }
 });
 
-fn are_located(text: &str, problems: &Problems) {
+fn assert_located(text: &str, problems: &Problems) {
     let lines = text.split('\n').count();
-    assert!(!problems.0.is_empty(), "refused for no reason");
+    assert!(!problems.0.is_empty(), "rejected without a reason");
     for problem in &problems.0 {
         assert!(!problem.reason.is_empty() && !problem.to_string().contains('\n'), "{problem}");
         match problem.origin {
             Origin::Line(line) => assert!((1..=lines).contains(&line), "line {line} of {lines}: {problem}"),
-            Origin::Named(_) => panic!("a file has lines: {problem}"),
+            Origin::Named(_) => panic!("problem without a line: {problem}"),
         }
     }
 }
 
-/// The index and the full walk give one decision, whatever the rules are.
-fn decides(rules: RuleSet) {
+/// Check, dry run and explain agree.
+fn assert_consistent(rules: RuleSet) {
     assert!(rules.rules().is_sorted_by_key(|rule| rule.priority));
     let limiter = Limiter::new(rules, MemoryCounters::default());
     let id = |text| Id::parse(text).ok();

@@ -1,4 +1,4 @@
-//! Any bytes: a snapshot is read or refused, and what was read can be used, saved and read again.
+//! Counter snapshots from arbitrary bytes: rejected, or usable and readable again after saving.
 #![no_main]
 
 use std::hash::Hasher;
@@ -14,19 +14,19 @@ use tollgate::{Algorithm, Limit, MemoryCounters, Seed, Span, Timestamp, Window};
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
 fuzz_target!(|data: &[u8]| {
-    // As it is: the checksum is wrong but once in 2^64.
+    // The checksum is wrong except once in 2^64.
     let foreign = MemoryCounters::default().restore(data);
     assert!(foreign.is_err() || has_checksum(data));
-    // With the right beginning, and empty lists behind it: the reader gets as far as the data is well formed.
+    // With a valid header and trailing empty lists, so that the reader gets past the header.
     let store = MemoryCounters::default();
     let forged = b"tollgat1".chain(data).chain(repeat(0).take(16_384));
     assert!(store.restore(forged).is_err());
-    is_usable(&store, data);
+    assert_usable(&store, data);
     let bytes = saved(&store);
     let again = MemoryCounters::default();
     match again.restore(bytes.as_slice()) {
         Ok(_) => assert_eq!(saved(&again).len(), bytes.len()),
-        Err(error) => panic!("what was saved cannot be read: {error}"),
+        Err(error) => panic!("a saved snapshot cannot be read: {error}"),
     }
 });
 
@@ -43,8 +43,8 @@ fn saved(store: &MemoryCounters) -> Vec<u8> {
     bytes
 }
 
-/// Charges the first counter of the data, whatever it holds, with every algorithm.
-fn is_usable(store: &MemoryCounters, data: &[u8]) {
+/// Charges the first counter of the data with every algorithm.
+fn assert_usable(store: &MemoryCounters, data: &[u8]) {
     let first = data.get(24..40).and_then(|key| key.try_into().ok()).map_or(0, u128::from_le_bytes);
     for algorithm in Algorithm::ALL {
         let Ok(limit) = Limit::new(algorithm, 5, Window::Length(Span::from_secs(60))) else { continue };

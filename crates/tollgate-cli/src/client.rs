@@ -179,8 +179,8 @@ impl Client {
     }
 
     fn to_json(&self, body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
-        let failed = |error: serde_json::Error| self.connection_error(error.into());
-        serde_json::to_vec(body).map_err(failed)
+        let bytes = without_nulls(body).and_then(|body| serde_json::to_vec(&body));
+        bytes.map_err(|error| self.connection_error(error.into()))
     }
 
     fn send(&self, request: ApiRequest<'_>) -> Result<ApiResponse, ClientError> {
@@ -282,6 +282,15 @@ impl Client {
     fn connection_error(&self, source: io::Error) -> ClientError {
         ClientError::Connection { url: self.url.clone(), source }
     }
+}
+
+/// A body as JSON. Fields that are null are left out: they are flags that were not given.
+pub(crate) fn without_nulls(body: &impl Serialize) -> serde_json::Result<Value> {
+    let mut body = serde_json::to_value(body)?;
+    if let Value::Object(fields) = &mut body {
+        fields.retain(|_, value| !value.is_null());
+    }
+    Ok(body)
 }
 
 fn bearer(key: &Secret) -> Result<HeaderValue, ClientError> {

@@ -30,7 +30,7 @@ fn admitted_request_exits_with_0() {
     assert_eq!((ran.code, &*ran.stderr), (0, ""));
     assert_eq!(ran.stdout, "admitted by free-tier: 1 of 2 left, token_bucket\n");
     assert!(sent.starts_with("POST /v1/rate-limit/check HTTP/1.1\r\n"), "{sent}");
-    assert!(sent.ends_with("\r\n\r\n{\"user_id\":\"alice\",\"endpoint\":\"/a\"}"), "{sent}");
+    assert!(sent.ends_with("\r\n\r\n{\"endpoint\":\"/a\",\"user_id\":\"alice\"}"), "{sent}");
 }
 
 #[test]

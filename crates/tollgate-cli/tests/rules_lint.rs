@@ -151,7 +151,7 @@ fn settings_file_is_linted_as_serve_reads_it() {
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     let expected = format!(
-        "{path}:2: server.listen: \"nope\" is not an address and a port such as \"127.0.0.1:8080\"\n\
+        "{path}:2: server.listen: \"nope\" is not an IP address and port such as \"127.0.0.1:8080\"\n\
          {path}:4: counters.stroe: unknown key (did you mean store?)\n\
          {path}:5: proxy: unknown key\n\
          {path}:7: identity.ipv6_prefix: must be between 48 and 128\n\
@@ -172,7 +172,11 @@ fn oversized_file_is_rejected() {
     for command in ["lint", "list"] {
         let ran = run(&["rules", command, &path]);
         assert_eq!((ran.code, &*ran.stdout), (2, ""), "{command}");
-        assert_eq!(ran.stderr, format!("error: {path}: larger than 16777216 bytes\n"), "{command}");
+        assert_eq!(
+            ran.stderr,
+            format!("error: {path}: the file is larger than 16777216 bytes\n"),
+            "{command}"
+        );
     }
 }
 

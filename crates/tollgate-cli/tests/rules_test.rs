@@ -284,18 +284,18 @@ expect = { allowed = false }
 request = { method = "HEAD" }
 expect = { allowed = true }
 "#;
-    let folding = format!(
-        "[identity]\nfold.user_id = \"casefold\"\nignore_path_case = true\nhead = \"separate\"\n{rules}"
+    let normalizing = format!(
+        "[identity]\nnormalize.user_id = \"casefold\"\nignore_path_case = true\nhead = \"separate\"\n{rules}"
     );
-    let wrong = folding.replace("casefold", "lower");
+    let wrong = normalizing.replace("casefold", "lower");
     let files = Files::new(&[
         ("exact.toml", rules),
-        ("folding.toml", &folding),
+        ("normalizing.toml", &normalizing),
         ("wrong.toml", &wrong),
         ("tests.toml", tests),
     ]);
     let test = |rules: &str| run(&["rules", "test", &files.path(rules), &files.path("tests.toml")]);
-    assert_eq!((test("exact.toml").code, test("folding.toml").code), (1, 0));
+    assert_eq!((test("exact.toml").code, test("normalizing.toml").code), (1, 0));
     let refused = test("wrong.toml");
     let shown =
         format!("{}:2: identity.normalize.user_id: \"lower\" is not one of", files.path("wrong.toml"));

@@ -1,4 +1,4 @@
-//! What every handler works with: the limiter, the clock, the gate, and what can change while it runs.
+//! The parts of the running service, and the settings that a reload replaces. Parts do not know `App`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
-use crate::config::sync::{ConfigSync, FileRules};
+use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
@@ -30,28 +30,28 @@ use crate::records::metrics::Metrics;
 use crate::records::traffic_sample::TrafficSample;
 use crate::records::usage::Usage;
 use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::DataDir;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
-/// The secrets of a service.
+/// The secrets of the service.
 pub(crate) struct Secrets<'a> {
-    /// The key of the administrator.
     pub(crate) admin_key: &'a str,
-    /// What the hashes of API keys are keyed with.
+    /// Keys the hashes of API keys.
     pub(crate) key_secret: KeySecret,
 }
 
-/// The service: one for the life of the process.
+/// All parts of the service.
 pub(crate) struct App {
-    limiter: ServiceLimiter,
+    limiter: Arc<ServiceLimiter>,
     clock: Clock,
-    config_sync: ConfigSync,
+    config_sync: Arc<ConfigSync>,
     auth_throttle: AuthThrottle,
     live: ArcSwap<Reloadable>,
-    /// Known once the file is watched; a service without a file has nothing to reload.
+    /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
     snapshot_failures: AtomicU64,
-    persistence_status: PersistenceStatus,
+    persistence_status: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
@@ -62,12 +62,13 @@ pub(crate) struct App {
     listen: SocketAddr,
 }
 
-/// What a reload can change.
+/// The settings that a reload replaces.
 pub(crate) struct Reloadable {
     pub(crate) authenticator: Authenticator,
+    /// The families of rate-limit headers in responses.
     pub(crate) profiles: Vec<HeaderProfile>,
     pub(crate) overrides: OverridePolicy,
-    /// What callers may ask; nothing if that is not limited.
+    /// Absent without `[callers]`.
     pub(crate) callers: Option<CallerLimiter>,
 }
 
@@ -87,7 +88,6 @@ impl Reloadable {
 }
 
 impl App {
-    /// The service with these settings, counters and keys.
     pub(crate) fn new(
         settings: Settings,
         counters: Counters,
@@ -100,22 +100,24 @@ impl App {
         let live = Reloadable::new(&settings, settings.listen, admin_key, None);
         let records = Records::new(&settings.rules);
         Arc::new(App {
-            config_sync: ConfigSync::new(&settings, key_secret),
+            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
             snapshot_failures: AtomicU64::new(0),
-            persistence_status: PersistenceStatus::default(),
+            persistence_status: Arc::default(),
             connections,
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
             batches: BatchQueue::new(&counters),
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
-            limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_fallback_bounds(settings.counters.bounds()),
+            limiter: Arc::new(
+                Limiter::with_records(settings.rules, counters, records, seed)
+                    .with_fallback_bounds(settings.counters.bounds()),
+            ),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
         })
@@ -130,22 +132,20 @@ impl App {
         App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
     }
 
-    /// The limiter.
     pub(crate) fn limiter(&self) -> &ServiceLimiter {
         &self.limiter
     }
 
-    /// The counters.
     pub(crate) fn counters(&self) -> &Counters {
         self.limiter.counters()
     }
 
-    /// The counters in this process: all of them, or those that stand in for shared ones.
+    /// The counters in this process: all of them, or those of the fallback with Redis.
     pub(crate) fn fallback_counters(&self) -> &MemoryCounters {
         self.counters().memory().unwrap_or_else(|| self.limiter.fallback_counters())
     }
 
-    /// Drops counters of this process that are as good as new, from one shard in turn.
+    /// Drops fully restored counters from one shard; `turn` selects it.
     pub(crate) fn sweep(&self, turn: usize) {
         match self.counters().memory() {
             Some(memory) => memory.sweep_shard(turn, self.now()),
@@ -156,7 +156,7 @@ impl App {
         }
     }
 
-    /// Adds the time since the last look to that without shared counters, if they are not to be had.
+    /// Counts `passed` as degraded time if the shared counters are unavailable.
     pub(crate) fn count_outage(&self, state: &StoreState, passed: Duration) {
         if state.is_outage() {
             self.metrics().count_degraded(passed);
@@ -171,17 +171,25 @@ impl App {
         &self.limiter.records().usage
     }
 
-    /// What is configured in the database.
     pub(crate) fn config_sync(&self) -> &ConfigSync {
         &self.config_sync
     }
 
-    /// What slows down who tries keys.
+    /// The parts that config sync works with.
+    pub(crate) fn sync_parts(&self, data_dir: Arc<DataDir>) -> SyncParts {
+        SyncParts {
+            sync: Arc::clone(&self.config_sync),
+            limiter: Arc::clone(&self.limiter),
+            clock: self.clock,
+            data_dir,
+            persistence_status: Arc::clone(&self.persistence_status),
+        }
+    }
+
     pub(crate) fn auth_throttle(&self) -> &AuthThrottle {
         &self.auth_throttle
     }
 
-    /// What authentication uses.
     pub(crate) fn auth_parts(&self) -> AuthParts<'_> {
         AuthParts {
             clock: &self.clock,
@@ -224,7 +232,6 @@ impl App {
         self.body_timeout
     }
 
-    /// The traffic of the last minutes.
     pub(crate) fn traffic_sample(&self) -> &TrafficSample {
         &self.limiter.records().traffic_sample
     }
@@ -233,7 +240,7 @@ impl App {
         self.clock.now()
     }
 
-    /// The wall clock's lead over the clock of decisions, in seconds.
+    /// Seconds by which the wall clock is ahead of the clock of decisions.
     pub(crate) fn wall_offset(&self) -> f64 {
         self.clock.wall_offset()
     }
@@ -242,23 +249,23 @@ impl App {
         self.live.load()
     }
 
-    /// Puts newly read settings in force: rules, keys, header profiles and what callers may ask. The rest needs a restart.
+    /// Applies reloaded settings: rules, callers, header profiles and caller limits. Other settings need a restart.
     ///
     /// # Errors
-    /// When the rules do not go together with those of the database; nothing has changed then.
+    /// When the rules conflict with those of the database; nothing is changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
-        self.config_sync.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
+        self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
             callers.extend_retention(before);
         }
-        // Accounts are known by ids that were folded as the old settings said.
-        self.config_sync.look_again();
+        // Accounts are stored under ids normalized by the old settings.
+        self.config_sync.poll_now();
         Ok(())
     }
 
-    /// Puts other rules in force.
+    /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
         self.metrics().follow(&rules, self.now());
         self.limiter.replace_rules(rules);
@@ -272,7 +279,7 @@ impl App {
         self.reload.get()
     }
 
-    /// No new work from here on: readiness says so.
+    /// Makes `/readyz` report `draining`.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -281,7 +288,7 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes how it went to save the counters.
+    /// Records the result of saving the counters.
     pub(crate) fn note_counters_saved(&self, saved: &io::Result<()>) {
         if saved.is_err() {
             self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
@@ -289,22 +296,20 @@ impl App {
         self.persistence_status.note_counters(saved);
     }
 
-    /// What could not be written to the data directory.
     pub(crate) fn persistence_status(&self) -> &PersistenceStatus {
         &self.persistence_status
     }
 
-    /// Snapshots of the counters that could not be written.
+    /// Counter snapshots that could not be written.
     pub(crate) fn snapshot_failures(&self) -> u64 {
         self.snapshot_failures.load(Ordering::Relaxed)
     }
 
-    /// What happened to connections.
     pub(crate) fn connections(&self) -> &ConnectionStats {
         &self.connections
     }
 
-    /// Everything that is measured, as of now.
+    /// All metrics as OpenMetrics text.
     pub(crate) fn metrics_text(&self) -> String {
         self.metrics().text(self)
     }

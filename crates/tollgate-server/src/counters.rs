@@ -75,7 +75,7 @@ impl Counters {
     /// How they are. Memory is always there.
     pub(crate) fn state(&self) -> StoreState {
         let Counters::Redis(redis) = self else { return StoreState::Reached };
-        if let Some(reason) = redis.refusal() {
+        if let Some(reason) = redis.misconfiguration() {
             return StoreState::Refused(reason);
         }
         let links = redis.servers();
@@ -87,7 +87,7 @@ impl Counters {
         if !silent.is_empty() {
             return StoreState::Unreached(silent.join(", "));
         }
-        if !redis.has_joined() {
+        if !redis.fleet().has_joined() {
             return StoreState::Unreached("the other nodes have not been heard of yet".to_owned());
         }
         if let Some(reason) = redis.failure() {
@@ -99,8 +99,8 @@ impl Counters {
 
 /// Why a server is not asked.
 fn silence(link: &ServerStats) -> String {
-    let ServerStats { server, trouble, .. } = link;
-    let reason = trouble.as_deref().unwrap_or("no answer");
+    let ServerStats { server, error, .. } = link;
+    let reason = error.as_deref().unwrap_or("no reply");
     let what = if link.connected { "does not count" } else { "cannot be reached" };
     format!("{server} {what} ({reason})")
 }

@@ -47,3 +47,40 @@ fn normalization() -> Normalization {
         head: HeadCounting::Separate,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use proptest::sample::Index;
+
+    use super::check_body;
+
+    const BODY: &str = r#"{"user_id":"u","endpoint":"/a/%C3%89","method":"GET","ip":"::1","cost":2,"descriptors":{"k":"v"}}"#;
+
+    fn is_object_with_endpoint(body: &[u8]) -> bool {
+        let value: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        value.is_object() && value["endpoint"].is_string()
+    }
+
+    #[test]
+    fn unchanged_body_is_a_check() {
+        assert!(check_body(BODY.as_bytes()));
+    }
+
+    proptest! {
+        #[test]
+        fn mutated_body_is_rejected_or_a_json_object(edits in prop::collection::vec(any::<(Index, u8)>(), 1..6)) {
+            let mut body = BODY.as_bytes().to_vec();
+            for (at, byte) in edits {
+                *at.get_mut(&mut body) = byte;
+            }
+            prop_assert!(!check_body(&body) || is_object_with_endpoint(&body));
+        }
+
+        #[test]
+        fn nested_values_are_rejected_or_a_json_object(depth in 0..2_000_usize, byte in any::<u8>()) {
+            let body = [b"{\"endpoint\":\"/\",\"descriptors\":".as_slice(), &vec![b'['; depth], &[byte]].concat();
+            prop_assert!(!check_body(&body) || is_object_with_endpoint(&body));
+        }
+    }
+}

@@ -2,23 +2,43 @@
 //!
 //! The modules are listed in the order in which a request passes them; the subsystems beside the request path follow.
 
-// The request path.
+// Sockets, connection limits, draining.
+pub mod listener;
+
+// Routing, request ids, JSON, error envelope, OpenAPI.
+mod http;
+
+// Keys and scopes of callers, failed-auth throttle, caller limits.
+mod auth;
+
+// REST handlers for callers: check, batch-check, status, explain, config, reset.
+mod api;
+
+// REST handlers for operators: rules, tiers, quotas, keys, blocks, penalties, audit, import, export.
 mod admin;
-mod api; // REST handlers for callers: check, batch-check, status, explain, config, reset
-mod auth; // caller keys, scopes, failed-auth throttle, caller limits
-mod check; // protocol-neutral: one check, its overrides, idempotency
-mod http; // routing, request ids, JSON, error envelope, OpenAPI
-pub mod listener; // sockets, connection limits, draining // REST handlers for operators: rules, tiers, quotas, keys, blocks, penalties, audit
 
-// Beside the request path.
-mod app;
-pub mod config; // settings, reload, config sync with the database
+// Protocol-neutral: a CheckRequest becomes a Decision; batches, idempotency.
+mod check;
+
+// The choice between counters in memory and on Redis.
 mod counters;
-mod fleet; // this node among others: membership, reconciliation after an outage
-mod records; // metrics, usage, traffic sample
-pub mod runtime; // start, background tasks, data directory, clock, logging, shutdown
 
-#[cfg(feature = "fuzzing")]
+// What is recorded of decisions: metrics, usage, traffic sample.
+mod records;
+
+// Beside the request path: settings, reload, config sync with the database.
+pub mod config;
+
+// This node among others: membership, reconciliation after an outage.
+mod fleet;
+
+// The parts of the running service.
+mod app;
+
+// Start, background tasks, data directory, clock, logging, shutdown.
+pub mod runtime;
+
+#[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
 pub use self::admin::import::check_import;

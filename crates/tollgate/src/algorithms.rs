@@ -1,8 +1,8 @@
 //! The algorithms: pure functions from (state, limit, cost, now) to a verdict and the next state.
 //!
-//! All numbers are integers and exact; waits are rounded up, what remains is rounded down. A refusal has no next
-//! state: a refused request changes nothing, so knocking does not lengthen the wait. What a counter remembers is
-//! its consumption, never the numbers of its limit: a limit can change under it and consumption carries over.
+//! All arithmetic uses integers and is exact; waits are rounded up, remaining units are rounded down. A refusal has no
+//! next state, so retries do not lengthen the wait. A counter stores consumption, not the values of its limit: consumption
+//! carries over when the limit changes.
 
 pub mod bucket;
 pub mod fixed_window;
@@ -12,23 +12,23 @@ pub mod sliding_window_log;
 use crate::limit::{Algorithm, Limit};
 use crate::time::{Span, Timestamp};
 
-/// What one limit says to one charge.
+/// The verdict of one limit on one charge.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
     /// Whether the charge may be taken.
     pub outcome: Outcome,
     /// The largest cost that would be admitted at this instant, after this charge.
     pub remaining: u32,
-    /// How long until nothing is used any more, if no one else comes.
+    /// How long until the limit is restored in full, if no other request comes.
     pub reset_after: Span,
 }
 
-/// The answer itself.
+/// Whether a charge is admitted.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Admitted; the request should start after `delay` (zero but for shaping limits).
+    /// Admitted; the request should start after `delay`, which is zero unless the limit delays requests.
     Admit {
-        /// How long the request should be held.
+        /// How long to delay the request.
         delay: Span,
     },
     /// Refused; the same charge alone is admitted after exactly `retry_after`.
@@ -36,7 +36,7 @@ pub enum Outcome {
         /// How long to wait.
         retry_after: Span,
     },
-    /// The cost exceeds what the limit ever admits at once: waiting does not help.
+    /// The cost exceeds the capacity: waiting does not help.
     Never,
 }
 
@@ -46,7 +46,7 @@ impl Verdict {
         matches!(self.outcome, Outcome::Admit { .. })
     }
 
-    /// What is told of a limit that was not asked: as if nobody had used it.
+    /// The verdict of an unused limit, for one that was not read.
     pub const fn unused(limit: &Limit) -> Self {
         let outcome = Outcome::Admit { delay: Span::ZERO };
         Verdict { outcome, remaining: limit.capacity(), reset_after: Span::ZERO }
@@ -58,59 +58,55 @@ impl Verdict {
     }
 }
 
-/// What a counter remembers between two charges: sixteen bytes, whatever the algorithm.
-///
-/// `at` is the instant the state speaks of (the last write of a bucket, the start of a window), `value` what
-/// was used by then, in the algorithm's own form.
+/// The state of a counter between two charges: sixteen bytes for every algorithm but the log.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct CounterState {
-    /// The instant the state speaks of.
+    /// The last write of a bucket, or the start of a window.
     pub at: Timestamp,
-    /// What was used by then.
+    /// What was used at that instant, encoded by the algorithm.
     pub value: u64,
 }
 
-/// A verdict and, if it admits, what to remember.
+/// A verdict and, if it admits, the next state.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Evaluation {
-    /// What to answer.
+    /// The verdict.
     pub verdict: Verdict,
-    /// The state after the charge; nothing for a refusal or a peek.
+    /// The state after the charge; `None` for a refusal or a peek.
     pub next: Option<NextState>,
 }
 
 /// The state after an admitted charge.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct NextState {
-    /// What to remember.
-    pub cell: CounterState,
-    /// From this instant on the counter is as good as new and may be forgotten.
+    /// The new state.
+    pub state: CounterState,
+    /// When the counter is restored in full and may be dropped.
     pub restored_at: Timestamp,
 }
 
-/// Judges one charge against one counter. Same arguments, same judgement.
+/// Evaluates one charge against one counter. A pure function.
 ///
-/// A cost of zero is a peek: it is admitted if a cost of one would be, and leaves the counter alone.
-/// The log keeps more than a cell holds and is evaluated by [`sliding_window_log`].
-pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
+/// A cost of zero is a peek: it is admitted if a cost of one would be, and changes nothing. The log has a state of its
+/// own, see [`sliding_window_log`].
+pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
     match limit.algorithm() {
         Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
-            bucket::evaluate(limit, cell, cost, now)
+            bucket::evaluate(limit, state, cost, now)
         }
-        Algorithm::SlidingWindowCounter => sliding_window_counter::evaluate(limit, cell, cost, now),
+        Algorithm::SlidingWindowCounter => sliding_window_counter::evaluate(limit, state, cost, now),
         Algorithm::FixedWindow | Algorithm::SlidingWindowLog => {
-            fixed_window::evaluate(limit, cell, cost, now)
+            fixed_window::evaluate(limit, state, cost, now)
         }
     }
 }
 
-/// Brings a state from an impossible future back to `now`, keeping what was used.
+/// Moves a state that a wrong clock wrote from the future to `now`, keeping what was used. `None` if it need not move.
 ///
-/// A state may lie a little ahead of the caller's clock (another caller read a later one); each algorithm treats
-/// that as "no time has passed". Further ahead than two windows, and than a minute, the clock that wrote it was wrong
-/// and waiting for ours to catch up would lock the client out.
-pub fn rewind_future(limit: &Limit, cell: CounterState, now: Timestamp) -> Option<CounterState> {
-    if cell.at <= now + tolerance(limit) {
+/// A state may be slightly ahead of the caller's clock; each algorithm then assumes that no time has passed. A state
+/// ahead by more than two windows and a minute would lock the client out until the clock catches up.
+pub fn rewind_future(limit: &Limit, state: CounterState, now: Timestamp) -> Option<CounterState> {
+    if state.at <= now + tolerance(limit) {
         return None;
     }
     let at = match limit.algorithm() {
@@ -118,10 +114,10 @@ pub fn rewind_future(limit: &Limit, cell: CounterState, now: Timestamp) -> Optio
         Algorithm::FixedWindow => fixed_window::bounds(limit, now).0,
         _ => now,
     };
-    Some(CounterState { at, ..cell })
+    Some(CounterState { at, ..state })
 }
 
-/// How far ahead of the clock a state may lie before it is called corrupt.
+/// How far ahead of the clock a state may be.
 pub(crate) fn tolerance(limit: &Limit) -> Span {
     const FLOOR: Span = Span::from_secs(60);
     let window = limit.window_longest();

@@ -1,4 +1,4 @@
-//! Where limits remember how far they have been used: the one step of the way that may wait on the world.
+//! Counters: how much of each limit is used. The only step of a decision that may wait for a server.
 
 #[cfg(any(test, feature = "test-util"))]
 pub mod conformance;
@@ -23,204 +23,201 @@ use crate::limit::{Limit, Window};
 use crate::penalties::PenaltyPolicy;
 use crate::time::{Span, Timestamp};
 
-/// Which limit of which rule a counter belongs to: a hash of the rule's name, the window and the algorithm.
+/// The limit that a counter belongs to: a hash of the rule's name, the window and the algorithm.
 ///
-/// Never of the numbers: a counter survives their change.
+/// It does not cover the values of the limit, so a counter survives a change of them.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CounterId(pub u128);
 
 /// One limit × one subject × a cost.
 #[derive(Copy, Clone, Debug)]
 pub struct Charge<'a> {
-    /// Whose counter.
+    /// What the counter counts.
     pub subject: Subject,
-    /// Which limit's counter.
+    /// The limit that the counter belongs to.
     pub counter: CounterId,
-    /// The name of the rule, for stores whose keys people read.
+    /// The name of the rule, for stores with readable keys.
     pub rule: &'a str,
-    /// The numbers in force.
+    /// The limit in force.
     pub limit: &'a Limit,
-    /// How much; zero only looks.
+    /// The units to charge; zero only reads.
     pub cost: u32,
-    /// Whether a refusal refuses the request.
+    /// Whether a refusal by this limit refuses the request.
     pub effect: Effect,
-    /// Whether nodes that share the counter may take units of it in advance.
+    /// Whether nodes may lease units of this counter in advance.
     pub leases: bool,
 }
 
-/// What a refusal by a limit means for the request.
+/// The effect of a limit's refusal on the request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The request is refused.
     Enforce,
-    /// It is noted, and that is all.
+    /// The refusal is only reported (`log_only`).
     Shadow,
 }
 
-/// Everything one request is charged.
+/// All charges of one request.
 #[derive(Debug, Default)]
 pub struct Charges<'a> {
-    /// The limits, in the order of the walk.
+    /// The charges, in the order in which the rules were evaluated.
     pub charges: SmallVec<[Charge<'a>; 4]>,
-    /// Whose conduct is watched, if anyone's.
+    /// The client whose violations are counted, if penalties apply.
     pub penalty: Option<PenaltyCharge<'a>>,
-    /// Only look: answer as usual, write nothing.
+    /// Return verdicts without writing anything.
     pub dry_run: bool,
-    /// The organisation that asks, if one is named: a store that is bounded leaves room for the others.
+    /// The tenant of the request. A bounded store limits each tenant's share of its memory.
     pub tenant: Option<Tenant<'a>>,
 }
 
-/// The client whose refusals are noted.
+/// The client whose violations are counted.
 #[derive(Copy, Clone, Debug)]
 pub struct PenaltyCharge<'a> {
-    /// Whose conduct.
+    /// The subject of the client's penalty record.
     pub subject: Subject,
-    /// The same, for people.
+    /// The client, for display.
     pub client: Client<'a>,
-    /// When and how long clients are kept out.
+    /// The penalty policy.
     pub policy: &'a PenaltyPolicy,
-    /// Which of the charges count this client, as bits: only their refusals are its own doing. A limit that all share
-    /// may be used up by anybody.
+    /// The charges that count this client, as bits by position. A refusal by a limit that several clients share is not
+    /// a violation.
     pub client_charges: u32,
 }
 
 impl PenaltyCharge<'_> {
-    /// Whether a refusal by the charge at this position is held against the client.
+    /// Whether a refusal of the charge at this position is a violation of the client.
     pub fn is_violation(&self, position: usize) -> bool {
         u32::try_from(position)
             .is_ok_and(|position| self.client_charges.checked_shr(position).unwrap_or(0) & 1 == 1)
     }
 }
 
-/// What a store answers to [`Charges`].
+/// The answer of a store to [`Charges`].
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
-    /// One per charge, in their order. What remains, and until when, is stated as the counters stand after this call:
-    /// charged if the decision admits, and as they stood before if it refuses or only looks.
+    /// One verdict per charge, in the same order. They describe the counters after this call: with the charge if the
+    /// request is admitted, without it if the request is refused or the call was a dry run.
     pub verdicts: SmallVec<[Verdict; 4]>,
-    /// How long the client is kept out: since an earlier refusal, or from this one on.
+    /// The remaining cooldown, whether it started earlier or with this refusal.
     pub cooldown: Option<Span>,
-    /// Whether it was kept out before: then nothing was charged, and the verdicts are what its limits say to whoever only
-    /// looks. They may be missing, all of them, if no limit was looked at.
+    /// Whether the client was in cooldown before this call. Then nothing was charged, and the verdicts are those of a dry
+    /// run; a store may leave them out.
     pub in_cooldown: bool,
 }
 
 impl Verdicts {
-    /// Whether everything was charged, or would have been.
+    /// Whether everything was charged, or would have been in a dry run.
     pub fn admitted(&self, charges: &Charges<'_>) -> bool {
-        let enforced =
+        let passes =
             |(charge, verdict): (&Charge<'_>, &Verdict)| verdict.admits() || charge.effect == Effect::Shadow;
-        self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(enforced)
+        self.cooldown.is_none() && charges.charges.iter().zip(&self.verdicts).all(passes)
     }
 
-    /// For how long further refusals of the client belong to this one: the longest window of the limits of its own that
-    /// refuse, and of a calendar's what is left of it. Nothing if none of them does.
+    /// How long further refusals belong to the same violation: the longest window of the refusing limits that count the
+    /// client, or the rest of it for a calendar window. `None` if none of them refuses.
     pub fn episode(&self, charges: &Charges<'_>) -> Option<Span> {
         let penalty = charges.penalty?;
-        let evaluated = charges.charges.iter().zip(&self.verdicts).enumerate();
+        let verdicts = charges.charges.iter().zip(&self.verdicts).enumerate();
         let episode = |(position, (charge, verdict)): (usize, (&Charge<'_>, &Verdict))| {
-            let blamed =
+            let counts =
                 charge.effect == Effect::Enforce && charge.cost > 0 && penalty.is_violation(position);
             match (verdict.outcome, charge.limit.window()) {
-                (Outcome::Refuse { retry_after }, Window::Calendar(_)) if blamed => Some(retry_after),
-                (Outcome::Refuse { .. }, Window::Length(length)) if blamed => Some(*length),
+                (Outcome::Refuse { retry_after }, Window::Calendar(_)) if counts => Some(retry_after),
+                (Outcome::Refuse { .. }, Window::Length(length)) if counts => Some(*length),
                 _ => None,
             }
         };
-        evaluated.filter_map(episode).max()
+        verdicts.filter_map(episode).max()
     }
 }
 
-/// Shared memory of how far each limit has been used.
+/// Stores how much of each limit is used.
 pub trait CounterStore: Send + Sync {
-    /// Charges every limit, or none of them if an enforced one refuses. Verdicts keep the order of `charges`.
+    /// Charges every limit, or none of them if an enforced one refuses.
     ///
-    /// One call, because between a read and a later write another caller can take the last unit. A client in
-    /// cooldown is refused whatever its limits say; they are only looked at, because it must wait for them too. A limit that only shadows is charged with the others
-    /// if it admits, and skipped if it does not. `now` is the caller's clock; a store shared by several nodes
-    /// uses its own and says so.
+    /// - It is one call, because between a read and a later write another caller can take the last unit.
+    /// - A client in cooldown is refused whatever its limits say. They are read all the same: `Retry-After` covers both.
+    /// - A shadow limit is charged with the others if it admits, and skipped if it refuses.
+    /// - `now` is the caller's clock. A store shared by several nodes uses its own clock instead.
     fn charge_all(
         &self,
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
 
-    /// How many nodes share these counters. While they cannot be reached, each admits its part of a limit.
+    /// The number of nodes that share these counters. While the store is unreachable, each admits its share of a limit.
     fn nodes(&self) -> NonZeroU32 {
         NonZeroU32::MIN
     }
 
-    /// Whether these charges would likely be answered now: connected, and the last answer came. Asked only after an
-    /// outage; never waits.
+    /// Whether a call with these charges would likely succeed now. Asked only after an outage; never waits.
     fn is_reachable(&self, _charges: &Charges<'_>) -> bool {
         true
     }
 
-    /// Told when a limit was lowered: what is counted already must not be forgotten in the time that it would have taken
-    /// before. For a store that does not remember limits, and forgets what they have made up for.
-    fn extend_retention(&self, _slower: &RetentionExtension) {}
+    /// Extends the retention of counters after a limit was lowered. For a store that drops counters by an expiry
+    /// computed from the limit they were written under.
+    fn extend_retention(&self, _extension: &RetentionExtension) {}
 
-    /// Adds what was counted elsewhere, whatever the limits say, and removes it from `held`. Nothing is evaluated, and no
-    /// one's conduct is noted. No request waits for it.
+    /// Adds what the fallback counted, regardless of the limits, and removes it from `pending`. No verdict is computed
+    /// and no violation is counted. Only a store that can be unreachable needs it.
     ///
-    /// After an error what is left of `held` was certainly not added, and is brought again. What may have been is removed too:
-    /// it most likely was, and in an outage that comes and goes it would be counted each time. Only a store that can be
-    /// out of reach has a use for it.
+    /// After an error, what is left in `pending` was certainly not added and may be sent again. What may have been added
+    /// is removed as well: adding it again on every attempt of an unstable connection would count it many times.
     fn reconcile(
         &self,
-        held: &mut Charges<'_>,
+        pending: &mut Charges<'_>,
         _now: Timestamp,
     ) -> impl Future<Output = Result<(), StoreError>> + Send {
-        held.charges.clear();
+        pending.charges.clear();
         ready(Ok(()))
     }
 
-    /// [`CounterStore::reconcile`] and then [`CounterStore::charge_all`], for a request that waits for both: together they
-    /// take no longer than a decision may.
+    /// [`CounterStore::reconcile`] followed by [`CounterStore::charge_all`], within the time budget of one decision.
     fn reconcile_and_charge(
         &self,
-        held: &mut Charges<'_>,
+        pending: &mut Charges<'_>,
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         async move {
-            self.reconcile(held, now).await?;
+            self.reconcile(pending, now).await?;
             self.charge_all(charges, now).await
         }
     }
 }
 
-/// That consumption which was counted before lasts longer than was reckoned with then, because a limit was lowered.
+/// Retains counters longer after a limit was lowered: their consumption now takes longer to be restored.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct RetentionExtension {
-    /// Which counter it is about, by its subject and its id, combined by exclusive or; nothing if it may be any.
+    /// The counter, as the exclusive or of its subject and counter id; `None` for all counters.
     pub counter: Option<u128>,
-    /// How many times as long at most: `times / of`.
+    /// The factor of the extension is `times / of`.
     pub times: u32,
     /// See `times`; never zero.
     pub of: u32,
-    /// How long a counter lasts at most from when it was written, by the limits that were lowered.
+    /// The longest retention under the lowered limits, from the time a counter was written.
     pub longest: Span,
 }
 
 impl RetentionExtension {
-    /// How long something lasts that was to last so long.
-    pub fn apply(&self, lasts: Span) -> Span {
-        let longer = u128::from(lasts.as_micros()) * u128::from(self.times);
-        let longer = u64::try_from(longer.div_ceil(u128::from(self.of))).unwrap_or(u64::MAX);
-        Span::from_micros(longer).min(self.longest).max(lasts)
+    /// Extends one retention.
+    pub fn apply(&self, retention: Span) -> Span {
+        let extended = u128::from(retention.as_micros()) * u128::from(self.times);
+        let extended = u64::try_from(extended.div_ceil(u128::from(self.of))).unwrap_or(u64::MAX);
+        Span::from_micros(extended).min(self.longest).max(retention)
     }
 }
 
-/// Looking at counters and clearing them: off the way of a request.
+/// Resets and penalty records, for administration.
 pub trait CounterAdmin: Send + Sync {
-    /// Forgets what the charges' counters hold, and the client's conduct. The counters that held something.
+    /// Clears the counters of the charges and the penalty record. Returns how many counters held something.
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send;
 
-    /// Clears the record of the client that prints as `client`. Whether there was one.
+    /// Clears the penalty record of the client that prints as `client`. Returns whether there was one.
     fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Clients that are kept out or on record, at most `count_max`, the longest kept out first.
+    /// Lists at most `count_max` clients with a penalty record, the longest cooldown first.
     fn penalized_clients(
         &self,
         count_max: usize,
@@ -228,31 +225,31 @@ pub trait CounterAdmin: Send + Sync {
     ) -> impl Future<Output = Result<Vec<PenalizedClient>, StoreError>> + Send;
 }
 
-/// A client with a record.
+/// A client with a penalty record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PenalizedClient {
     /// The client, as [`Client`] prints.
     pub client: String,
     /// Violations on record.
     pub violations: usize,
-    /// Kept out until then, if at all.
+    /// The end of the cooldown, if the client is in one.
     pub cooldown_until: Option<Timestamp>,
 }
 
-/// Why a store gave no verdicts.
+/// Why a store returned no verdicts.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
-    /// No answer in time. The charge may or may not have been taken: do not retry it.
-    #[error("counter store gave no answer within {deadline:?}")]
+    /// No reply in time. The charge may or may not have been taken: do not retry it.
+    #[error("counter store did not reply within {deadline:?}")]
     Timeout {
-        /// How long was waited.
+        /// The time limit.
         deadline: Duration,
     },
-    /// No connection. The charge was certainly not taken: another attempt is safe.
+    /// Not connected. The charge was certainly not taken: a retry is safe.
     #[error("counter store is unreachable")]
     Unreachable,
-    /// The store answers and refuses us: an operator must act, and no request may pass because of it.
-    #[error("counter store is misconfigured")]
+    /// The store replies but rejects our calls. All checks are refused until an operator fixes the configuration.
+    #[error("counter store rejects our calls: check its credentials and configuration")]
     Misconfigured,
 }

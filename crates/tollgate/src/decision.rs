@@ -1,4 +1,4 @@
-//! The answer to one request.
+//! The decision about one request.
 
 use smallvec::SmallVec;
 
@@ -10,48 +10,47 @@ use crate::limit::Algorithm;
 use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, Rule, Snapshot, namespace};
 use crate::time::{Span, Timestamp};
 
-/// What was decided about one request, and why.
+/// The decision about one request, and what led to it.
 #[derive(Debug)]
 pub struct Decision {
-    /// The rule set that was seen.
     rules: Snapshot,
-    /// The answer.
+    /// Whether the request may pass.
     pub answer: Answer,
-    /// What each limit said, in the order of the walk. Of a client that is kept out the one that [binds](Decision::binding)
-    /// has nothing left until it may come back.
+    /// One report per limit, in the order in which the rules were evaluated. For a client in cooldown, the
+    /// [binding](Decision::binding) one reports nothing left until the cooldown ends.
     pub reports: SmallVec<[LimitReport; 2]>,
-    /// Which report decided.
+    /// The position of the report that decided.
     binding: Option<usize>,
-    /// What decided, where no limit did.
+    /// What decided, if no limit did.
     decided_by: Decider,
-    /// How long the client is kept out since before, if it is.
-    in_cooldown: Option<Span>,
-    /// When it was decided.
+    /// The rest of a cooldown that started before this request.
+    cooldown: Option<Span>,
+    /// The time of the decision.
     pub now: Timestamp,
-    /// Whether it was decided without the shared counters.
+    /// Whether the shared counters were unreachable.
     pub degraded: bool,
-    /// Whether the shared counters refuse us: nothing is admitted until an operator acts.
+    /// Whether the shared counters reject our calls: nothing is admitted until an operator fixes the configuration.
     pub misconfigured: bool,
 }
 
-/// The answer itself.
+/// Whether a request may pass.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The request may pass, after `delay` (zero but for shaping limits).
+    /// The request may pass after `delay`, which is zero unless a limit delays requests.
     Admit {
-        /// How long to hold it.
+        /// How long to delay the request.
         delay: Span,
     },
-    /// The request is over a limit.
+    /// The request exceeds a limit, or the client is in cooldown.
     Refuse {
-        /// Why.
+        /// The reason.
         reason: Refusal,
-        /// After exactly this long the same request alone is admitted; nothing if waiting does not help.
+        /// The same request, alone, is admitted after exactly this time; `None` if waiting does not help.
         retry_after: Option<Span>,
     },
-    /// A rule blocks the request, or somebody whom it names is blocked ([`Decision::block`]), whatever its counters say.
+    /// A rule blocks the request, or its user or API key is blocked ([`Decision::block`]).
     Block,
-    /// The counters cannot be reached and a rule that applies admits nothing without them.
+    /// The counters are unreachable and a matching rule has `on_store_failure = "closed"`.
     Unavailable,
 }
 
@@ -62,12 +61,12 @@ pub enum Refusal {
     OverLimit,
     /// The cost exceeds what the limit ever admits at once.
     CostExceedsLimit,
-    /// The client is kept out for running into its limits again and again.
+    /// The client is in cooldown after repeated violations.
     Cooldown,
 }
 
 impl Refusal {
-    /// The word for it in answers and records.
+    /// The name in responses and records.
     pub const fn as_str(self) -> &'static str {
         match self {
             Refusal::OverLimit => "over_limit",
@@ -77,32 +76,32 @@ impl Refusal {
     }
 }
 
-/// What one limit said to one request.
+/// The verdict of one limit on one request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct LimitReport {
-    /// The rule, as a position in the set.
+    /// The position of the rule in the set.
     rule: u32,
     /// Requests per window.
     pub requests: u32,
     /// The largest cost that can ever be admitted at once.
     pub capacity: u32,
-    /// The length of the window; of a calendar's as people say it.
+    /// The length of the window; nominal for a calendar window.
     pub window: Span,
-    /// How it counts.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// Whether its refusal counts.
+    /// Whether a refusal by this limit refuses the request.
     pub effect: Effect,
-    /// What it said. What remains, and until when, is as the counter stands after the request.
+    /// The verdict. It describes the counter after the request.
     pub verdict: Verdict,
 }
 
 impl LimitReport {
-    /// What would pass now, as clients are told: never more than the limit.
+    /// What remains, as reported to clients: never more than `requests`.
     pub fn remaining(&self) -> u32 {
         self.verdict.remaining.min(self.requests)
     }
 
-    /// Whether it is of the rule at this position of the set.
+    /// Whether the rule is at this position of the set.
     pub(crate) fn is_of(&self, rule: u32) -> bool {
         self.rule == rule
     }
@@ -112,31 +111,30 @@ impl LimitReport {
     }
 }
 
-/// Everything of a decision but the rule set, which the plan still borrows while this is made.
+/// A decision without its rule set, which the plan still borrows.
 pub(crate) struct Draft {
     answer: Answer,
     reports: SmallVec<[LimitReport; 2]>,
     binding: Option<usize>,
     decided_by: Decider,
-    /// How long the client is kept out since before, if it is.
-    in_cooldown: Option<Span>,
+    cooldown: Option<Span>,
     degraded: bool,
     misconfigured: bool,
 }
 
-/// What decided about a request, beside its limits.
+/// What decided a request, if no limit did.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Decider {
-    /// Nothing else did.
+    /// A limit did, or nothing applied.
     Limits,
     /// The rule at this position of the set.
     Rule(u32),
-    /// A block in the accounts.
+    /// A block of the account.
     Block(BlockPosition),
 }
 
 impl Draft {
-    /// The decision that the verdicts add up to.
+    /// Combines the verdicts.
     pub(crate) fn from_verdicts(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> Self {
         let admitted = verdicts.admitted(&plan.charges);
         let reports = reports(plan, verdicts);
@@ -147,47 +145,40 @@ impl Draft {
         if let (Answer::Refuse { retry_after: Some(wait), .. }, Some(cooldown)) =
             (&mut answer, verdicts.cooldown)
         {
-            // This refusal starts a penalty: coming back when the limit allows it would be too early.
+            // This refusal starts a cooldown, which may end after the limit admits again.
             *wait = cooldown.max(*wait);
         }
         let decided_by = match plan.end {
             EvaluationEnd::Allowed(rule) if binding.is_none() => Decider::Rule(rule),
             _ => Decider::Limits,
         };
-        Draft {
-            answer,
-            reports,
-            binding,
-            decided_by,
-            in_cooldown: None,
-            degraded: false,
-            misconfigured: false,
-        }
+        Draft { answer, reports, binding, decided_by, cooldown: None, degraded: false, misconfigured: false }
     }
 
-    /// The decision about a client that is kept out, and what its limits say as far as they were looked at. Nothing passes
-    /// until the cooldown ends and the last of them admits. If that is later it decides, else the first limit that is the
-    /// client's own. All are told of: a cooldown changes nothing about which limits a client has.
-    fn cooling_down(plan: &ChargePlan<'_>, looked: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
-        let own = |position: &usize| {
+    /// The decision about a client in cooldown: refused until the cooldown has ended and every limit admits.
+    ///
+    /// Of the two the later one binds: the limit with the longest wait, else the first limit that counts the client. Limits
+    /// that the store did not read are reported as unused.
+    fn cooling_down(plan: &ChargePlan<'_>, reports: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
+        let counts_client = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
                 && plan.charges.penalty.is_some_and(|penalty| penalty.is_violation(*position))
         };
-        let mut reports = looked;
+        let mut reports = reports;
         let all = plan.charges.charges.iter().zip(&plan.sources);
         let rest = all
             .skip(reports.len())
             .map(|(charge, source)| report(charge, *source, Verdict::unused(charge.limit)));
         reports.extend(rest);
         let cooldown = |wait| Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(wait) };
-        let (answer, told) = match refuse(&reports) {
+        let (answer, binding) = match refuse(&reports) {
             (Answer::Refuse { retry_after: Some(wait), .. }, slowest) if wait > left => {
                 (cooldown(wait), slowest)
             }
             (never @ Answer::Refuse { retry_after: None, .. }, Some(position)) => (never, Some(position)),
-            _ => (cooldown(left), (0..plan.sources.len()).find(own)),
+            _ => (cooldown(left), (0..plan.sources.len()).find(counts_client)),
         };
-        if let Some(position) = told {
+        if let Some(position) = binding {
             let outcome = match answer {
                 Answer::Refuse { retry_after: Some(retry_after), .. } => Outcome::Refuse { retry_after },
                 _ => Outcome::Never,
@@ -198,20 +189,20 @@ impl Draft {
         Draft {
             answer,
             reports,
-            binding: told,
+            binding,
             decided_by: Decider::Limits,
-            in_cooldown: Some(left),
+            cooldown: Some(left),
             degraded: false,
             misconfigured: false,
         }
     }
 
-    /// The decision of a rule that blocks.
+    /// The decision of a rule with `action = "block"`.
     pub(crate) fn blocked_by_rule(rule: u32) -> Self {
         Draft::refused_by(Decider::Rule(rule))
     }
 
-    /// The decision about somebody who is blocked.
+    /// The decision about a blocked user or API key.
     pub(crate) fn blocked(block: BlockPosition) -> Self {
         Draft::refused_by(Decider::Block(block))
     }
@@ -222,32 +213,31 @@ impl Draft {
             reports: SmallVec::new(),
             binding: None,
             decided_by,
-            in_cooldown: None,
+            cooldown: None,
             degraded: false,
             misconfigured: false,
         }
     }
 
-    /// The decision when no counters can be had and some rule admits nothing without them.
+    /// The decision of a rule that refuses while the counters are unreachable.
     pub(crate) fn unavailable(rule: Option<u32>, error: &StoreError) -> Self {
         Draft {
             answer: Answer::Unavailable,
             reports: SmallVec::new(),
             binding: None,
             decided_by: rule.map_or(Decider::Limits, Decider::Rule),
-            in_cooldown: None,
+            cooldown: None,
             degraded: true,
             misconfigured: *error == StoreError::Misconfigured,
         }
     }
 
-    /// Whether the client is kept out since before: then the report that decides is of that and not of its limit, and
-    /// the others may not have been looked at.
+    /// Whether the client was in cooldown before this request. Then the binding report describes the cooldown, not its
+    /// limit, and the store may not have read the others.
     pub(crate) fn is_in_cooldown(&self) -> bool {
-        self.in_cooldown.is_some()
+        self.cooldown.is_some()
     }
 
-    /// What each limit said.
     pub(crate) fn into_reports(self) -> SmallVec<[LimitReport; 2]> {
         self.reports
     }
@@ -257,28 +247,19 @@ impl Draft {
     }
 
     pub(crate) fn complete(self, rules: Snapshot, now: Timestamp) -> Decision {
-        let Draft { answer, reports, binding, decided_by, in_cooldown, degraded, misconfigured } = self;
-        let mut decision = Decision {
-            rules,
-            answer,
-            reports,
-            binding,
-            decided_by,
-            in_cooldown,
-            now,
-            degraded,
-            misconfigured,
-        };
+        let Draft { answer, reports, binding, decided_by, cooldown, degraded, misconfigured } = self;
+        let mut decision =
+            Decision { rules, answer, reports, binding, decided_by, cooldown, now, degraded, misconfigured };
         decision.raise_to_floor();
         decision
     }
 }
 
-/// The rule that refuses everything when counters fail with `error`, if one of the plan's does.
+/// The first rule of the plan that refuses while counters fail with `error`.
 pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &[Rule], error: &StoreError) -> Option<u32> {
     let closed = |(charge, source): &(&Charge<'_>, &u32)| {
         let rule = rules.get(**source as usize);
-        // A misconfigured store never opens the gate: an operator must act.
+        // A misconfigured store refuses whatever the rules say.
         charge.effect == Effect::Enforce
             && (*error == StoreError::Misconfigured
                 || rule.is_some_and(|rule| rule.on_store_failure == OnStoreFailure::Closed))
@@ -287,8 +268,8 @@ pub(crate) fn closed_rule(plan: &ChargePlan<'_>, rules: &[Rule], error: &StoreEr
 }
 
 fn reports(plan: &ChargePlan<'_>, verdicts: &Verdicts) -> SmallVec<[LimitReport; 2]> {
-    let judged = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
-    judged.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
+    let verdicts = plan.charges.charges.iter().zip(&verdicts.verdicts).zip(&plan.sources);
+    verdicts.map(|((charge, verdict), source)| report(charge, *source, *verdict)).collect()
 }
 
 fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> LimitReport {
@@ -303,7 +284,7 @@ fn report(charge: &Charge<'_>, rule: u32, verdict: Verdict) -> LimitReport {
     }
 }
 
-/// Admitted: the limit with the least left is the one to tell of.
+/// The longest delay applies; the limit with the least left binds.
 fn admit(reports: &[LimitReport]) -> (Answer, Option<usize>) {
     let enforced = || reports.iter().enumerate().filter(|(_, report)| report.effect == Effect::Enforce);
     let delay = |report: &LimitReport| match report.verdict.outcome {
@@ -315,7 +296,7 @@ fn admit(reports: &[LimitReport]) -> (Answer, Option<usize>) {
     (Answer::Admit { delay: longest }, binding)
 }
 
-/// Refused: the limit that keeps the request waiting longest decides, before all one that always will.
+/// The limit with the longest wait binds; one that never admits comes first.
 fn refuse(reports: &[LimitReport]) -> (Answer, Option<usize>) {
     let wait = |report: &LimitReport| match report.verdict.outcome {
         Outcome::Refuse { retry_after } => Some(retry_after),
@@ -336,8 +317,7 @@ impl Decision {
         matches!(self.answer, Answer::Admit { .. })
     }
 
-    /// The limit that decided: of those that admit the one with the least left, of those that refuse the one that
-    /// keeps the request waiting longest.
+    /// The limit that decided: the refusing one with the longest wait, or, if all admit, the one with the least left.
     pub fn binding(&self) -> Option<&LimitReport> {
         self.binding.map(|position| &self.reports[position])
     }
@@ -347,7 +327,7 @@ impl Decision {
         self.rules.rules().get(self.rule_position()?)
     }
 
-    /// The position in its set of the rule that decided.
+    /// The position of the rule that decided in its set.
     pub fn rule_position(&self) -> Option<usize> {
         let position = match (self.binding(), self.decided_by) {
             (Some(report), _) => report.rule,
@@ -357,7 +337,7 @@ impl Decision {
         Some(position as usize).filter(|position| *position < self.rules.rules().len())
     }
 
-    /// The block that decided, if one did: whoever is blocked is not charged anything.
+    /// The block of the user or API key, if it decided. A blocked request is not charged.
     pub fn block(&self) -> Option<Block<'_>> {
         match self.decided_by {
             Decider::Block(at) => self.rules.accounts().block_at(at),
@@ -365,7 +345,7 @@ impl Decision {
         }
     }
 
-    /// The name of the rule that decided, or of the numbers that stood in the place of one.
+    /// The name of the rule that decided, or of the override in its place (`@check`, `@config`, `@key`, `@quota`).
     pub fn rule_name(&self) -> Option<&str> {
         match self.binding() {
             Some(report) => Some(self.rule_name_of(report)),
@@ -373,23 +353,23 @@ impl Decision {
         }
     }
 
-    /// The rule behind a report, by name.
+    /// The name of the rule, or override, of a report.
     pub fn rule_name_of(&self, report: &LimitReport) -> &str {
         self.rules.rules().get(report.rule as usize).map_or_else(|| namespace(report.rule), |rule| &rule.name)
     }
 
-    /// When the binding limit is as good as new, if no one else comes.
+    /// When the binding limit is restored in full, if no other request comes.
     pub fn reset_at(&self) -> Option<Timestamp> {
         self.binding().map(|report| self.now + report.verdict.reset_after)
     }
 
-    /// Until when the client is kept out for running into its limits, if it was before this request. What it is told to
-    /// wait may be longer: the limits behind it must admit the request too, and a rule may ask for more.
+    /// The end of a cooldown that started before this request. [`Decision::retry_after`] may be later: the limits must
+    /// admit the request too, and a rule may set `retry_after_floor`.
     pub fn cooldown_until(&self) -> Option<Timestamp> {
-        self.in_cooldown.map(|left| self.now + left)
+        self.cooldown.map(|left| self.now + left)
     }
 
-    /// How long a refused client should wait, if waiting helps.
+    /// How long a refused client must wait; `None` if waiting does not help.
     pub const fn retry_after(&self) -> Option<Span> {
         match self.answer {
             Answer::Refuse { retry_after, .. } => retry_after,
@@ -397,7 +377,7 @@ impl Decision {
         }
     }
 
-    /// What the first limit that counts this client said.
+    /// The report of the first limit that counts this client.
     fn report_on(&self, client: Client<'_>) -> Option<&LimitReport> {
         let counts = |report: &&LimitReport| {
             let rule = self.rules.rules().get(report.rule as usize);
@@ -407,17 +387,17 @@ impl Decision {
         self.reports.iter().find(counts)
     }
 
-    /// What this client has used of the first limit that counts it.
+    /// What this client has consumed of the first limit that counts it.
     pub(crate) fn used_by(&self, client: Client<'_>) -> u32 {
         self.report_on(client).map_or(0, |report| report.capacity.saturating_sub(report.verdict.remaining))
     }
 
-    /// The rule set that was seen.
+    /// The rule set of the decision.
     pub fn rules(&self) -> &Snapshot {
         &self.rules
     }
 
-    /// A rule may ask clients never to come back sooner than some time.
+    /// Raises `retry_after` to the rule's `retry_after_floor`.
     fn raise_to_floor(&mut self) {
         if self.retry_after().is_none() {
             return;

@@ -1,4 +1,4 @@
-//! Why a decision is what it is: every rule that was looked at, and what its limits say.
+//! The explanation of a decision: the outcome of every rule, and what its limits hold.
 
 use smallvec::SmallVec;
 
@@ -10,26 +10,26 @@ use crate::identity::{Request, Scratch};
 use crate::rules::{Rule, RuleOutcome};
 use crate::time::{Span, Timestamp};
 
-/// A decision with the whole walk behind it. Nothing was charged for it.
+/// A decision with the outcome of every rule. Nothing was charged.
 #[derive(Debug)]
 pub struct Explanation {
-    /// What the request would be told now.
+    /// The decision that a check would return now.
     pub decision: Decision,
     steps: Vec<RuleOutcome>,
-    /// What the limits of a client that is kept out say, though none of them decides.
+    /// The reports without the cooldown, if the client is in one.
     behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
 }
 
-/// What became of one rule.
+/// The outcome of one rule.
 #[derive(Debug)]
 pub struct RuleExplanation<'a> {
     /// The rule.
     pub rule: &'a Rule,
-    /// Whether the request meets its conditions.
+    /// Whether the request matches its conditions.
     pub matched: bool,
-    /// What became of it, in words.
+    /// What happened to the rule, as text.
     pub reason: String,
-    /// What its limits say, if they apply.
+    /// The reports of its limits, if they apply.
     pub reports: Vec<&'a LimitReport>,
 }
 
@@ -42,25 +42,24 @@ impl Explanation {
         Explanation { decision, steps, behind_cooldown }
     }
 
-    /// Until when the client is kept out for running into its limits, if it is.
+    /// The end of the client's cooldown, if it is in one.
     pub fn cooldown_until(&self) -> Option<Timestamp> {
         self.decision.cooldown_until()
     }
 
-    /// What each limit says, in the order of the walk: as its counter stands, also of a client that is kept out.
+    /// One report per limit, as its counter stands, whether or not the client is in cooldown.
     pub fn reports(&self) -> &[LimitReport] {
         self.behind_cooldown.as_ref().unwrap_or(&self.decision.reports)
     }
 
-    /// The earliest instant at which the request is admitted, if no one else comes; nothing if that is never.
+    /// When the request is admitted, if no other request comes; `None` if never.
     pub fn next_allowed_at(&self) -> Option<Timestamp> {
         let decision = &self.decision;
         if decision.admits() {
             return Some(decision.now);
         }
         decision.retry_after()?;
-        // Not what is told: a rule may ask clients to stay away for longer. When a cooldown ends, a limit may still be in
-        // the way.
+        // Not `retry_after` itself, which a rule's `retry_after_floor` may have raised.
         let mut wait = self.cooldown_until().map_or(Span::ZERO, |until| until.since(decision.now));
         for report in self.reports().iter().filter(|report| report.effect == Effect::Enforce) {
             match report.verdict.outcome {
@@ -72,7 +71,7 @@ impl Explanation {
         Some(decision.now + wait)
     }
 
-    /// The request with what is known of its key and its user.
+    /// The request, completed from its account and normalized.
     pub fn resolved<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -81,15 +80,15 @@ impl Explanation {
         self.decision.rules().resolve(request, scratch)
     }
 
-    /// The numbers that apply in place of a rule's: `@check` for the check's own, `@config` for those set for user and
-    /// endpoint, `@key` for the key's own, `@quota` for the user's.
+    /// The override that applies in place of a rule's limit: `@check` sent with the check, `@config` set for the user and
+    /// endpoint, `@key` of the API key, `@quota` of the user.
     pub fn override_source(&self, request: &Request<'_>) -> Option<&'static str> {
         let rules = self.decision.rules();
         let mut scratch = Scratch::default();
         rules.namespace_of(&rules.resolve(request, &mut scratch))
     }
 
-    /// Every rule in the order of the walk, with what became of it.
+    /// Every rule in evaluation order, with its outcome.
     pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
         let barred = self.decision.block().map(|block| block.kind);
         let mut scratch = Scratch::default();
@@ -108,7 +107,7 @@ impl Explanation {
             ),
             reason: match step {
                 RuleOutcome::Collected if self.behind_cooldown.is_some() => {
-                    "matches, but the client is in cooldown: its limits are not charged until that ends"
+                    "matches, but the client is in cooldown: its limits are not charged until the cooldown ends"
                         .to_owned()
                 }
                 step => reason(rule, *step, &resolved.request, barred),
@@ -122,16 +121,16 @@ impl Explanation {
 fn reason(rule: &Rule, step: RuleOutcome, request: &Request<'_>, barred: Option<BlockKind>) -> String {
     match step {
         RuleOutcome::NotReached if let Some(kind) = barred => {
-            format!("not reached: the {} is blocked", kind.as_str())
+            format!("not evaluated: the {} is blocked", kind.as_str())
         }
         RuleOutcome::Collected => "matches: its limits apply".to_owned(),
-        RuleOutcome::Allowed => "matches: admits and ends the walk".to_owned(),
-        RuleOutcome::Blocked => "matches: refuses and ends the walk".to_owned(),
-        RuleOutcome::Disabled => "switched off".to_owned(),
-        RuleOutcome::LayerTaken => format!("matches, but an earlier rule has the layer {:?}", &*rule.layer),
-        RuleOutcome::NotReached => "not reached: an earlier rule ended the walk".to_owned(),
+        RuleOutcome::Allowed => "matches: allows the request, later rules are not evaluated".to_owned(),
+        RuleOutcome::Blocked => "matches: blocks the request, later rules are not evaluated".to_owned(),
+        RuleOutcome::Disabled => "disabled".to_owned(),
+        RuleOutcome::LayerTaken => format!("matches, but an earlier rule took the layer {:?}", &*rule.layer),
+        RuleOutcome::NotReached => "not evaluated: an earlier rule ended the evaluation".to_owned(),
         RuleOutcome::TooMany => {
-            "matches, but the request already has as many limits as one can have".to_owned()
+            "matches, but the request already has the maximum number of limits".to_owned()
         }
         RuleOutcome::Mismatch => {
             let mismatch = rule.when.mismatch(request);

@@ -1,4 +1,4 @@
-//! The answer as header pairs. Pure: a surface only copies them.
+//! A decision as response headers. Pure functions; a surface only copies the pairs.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::time::Span;
 
-/// A family of header fields. Drafts are versioned because they are drafts: a client written for one keeps working.
+/// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HeaderProfile {
     /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
@@ -34,7 +34,7 @@ impl HeaderProfile {
         }
     }
 
-    /// The fields it writes, beside `Retry-After`.
+    /// The fields of the profile, besides `Retry-After`.
     pub const fn fields(self) -> &'static [Field] {
         match self {
             HeaderProfile::XRateLimit => &[Field::XLimit, Field::XRemaining, Field::XReset, Field::XStrategy],
@@ -44,13 +44,13 @@ impl HeaderProfile {
         }
     }
 
-    /// A field that both would write. A client could not tell whose it is, so only one of the two can be used.
+    /// A field that both profiles write. Such profiles cannot be combined.
     pub fn shared_field(self, other: HeaderProfile) -> Option<Field> {
         self.fields().iter().copied().find(|field| other.fields().contains(field))
     }
 }
 
-/// A header field. A surface that keeps its own form of the names looks them up by it.
+/// A header field.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Field {
     /// `X-RateLimit-Limit`.
@@ -76,7 +76,7 @@ pub enum Field {
 }
 
 impl Field {
-    /// The name, in the lower case that HTTP/2 asks for.
+    /// The name in lower case, as HTTP/2 requires.
     pub const fn name(self) -> &'static str {
         match self {
             Field::XLimit => "x-ratelimit-limit",
@@ -93,7 +93,7 @@ impl Field {
     }
 }
 
-/// Gives every header of the decision to `put`, field and value. Values are plain ASCII without control characters.
+/// Calls `put` with the field and value of every header. Values are ASCII without control characters.
 ///
 /// ```
 /// use tollgate::headers::{HeaderProfile, for_each};
@@ -122,7 +122,7 @@ pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl F
     }
 }
 
-/// A wait as `Retry-After` states it: whole seconds, rounded up, at least one.
+/// The value of `Retry-After`: whole seconds, rounded up, at least one.
 pub fn retry_after_secs(wait: Span) -> u64 {
     wait.as_secs_ceil().max(1)
 }
@@ -143,13 +143,13 @@ fn draft_03(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Fiel
     }
     put(Field::XLimit, &line);
     put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::XReset, Digits::new(until_more(decision, report)).as_str());
+    put(Field::XReset, Digits::new(seconds_to_reset(decision, report)).as_str());
 }
 
 fn draft_06(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
     put(Field::Limit, Digits::new(u64::from(report.requests)).as_str());
     put(Field::Remaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::Reset, Digits::new(until_more(decision, report)).as_str());
+    put(Field::Reset, Digits::new(seconds_to_reset(decision, report)).as_str());
     let policies =
         enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
     put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
@@ -162,15 +162,18 @@ fn draft_10(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Fiel
     };
     put(Field::Policy, &enforced(decision).map(policy).collect::<Vec<_>>().join(", "));
     let name = quoted(&policy_name(decision, report));
-    put(Field::RateLimit, &format!("{name};r={};t={}", report.remaining(), until_more(decision, report)));
+    put(
+        Field::RateLimit,
+        &format!("{name};r={};t={}", report.remaining(), seconds_to_reset(decision, report)),
+    );
 }
 
 fn enforced(decision: &Decision) -> impl Iterator<Item = &LimitReport> {
     decision.reports.iter().filter(|report| report.effect == Effect::Enforce)
 }
 
-/// Seconds until there is more: the wait of a refusal, else until all is back.
-fn until_more(decision: &Decision, report: &LimitReport) -> u64 {
+/// Seconds until a retry is admitted, or, if the request was admitted, until the limit is restored in full.
+fn seconds_to_reset(decision: &Decision, report: &LimitReport) -> u64 {
     decision.retry_after().map_or_else(|| report.verdict.reset_after.as_secs_ceil(), retry_after_secs)
 }
 
@@ -196,7 +199,7 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A number in decimal, without an allocation.
+/// A decimal number without an allocation.
 struct Digits {
     digits: [u8; 20],
     start: usize,
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_windows_of_a_calendar_are_told_as_long_as_people_say_they_are() {
+    fn calendar_windows_report_their_nominal_length() {
         for (window, seconds) in [("day", 86_400), ("week", 604_800), ("month", 2_592_000)] {
             let rules = format!(
                 "[[rules]]\nname = \"r\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
@@ -268,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_with_the_least_left_is_the_one_clients_hear_of() {
+    fn binding_limit_is_reported() {
         assert_eq!(
             lines(HeaderProfile::XRateLimit, 1),
             [
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_names_the_fields_that_it_writes() {
+    fn profiles_list_the_fields_they_write() {
         for profile in HeaderProfile::ALL {
             let names: Vec<&str> = profile.fields().iter().map(|field| field.name()).collect();
             let lines = lines(profile, 1);
@@ -291,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_clash_where_they_write_the_same_field() {
+    fn profiles_conflict_on_shared_fields() {
         use HeaderProfile::{Draft03, Draft06, Draft10, XRateLimit};
         assert_eq!(XRateLimit.shared_field(Draft03), Some(Field::XLimit));
         assert_eq!(Draft10.shared_field(Draft06), Some(Field::Policy));
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_when_to_come_back_in_every_profile() {
+    fn refusal_has_retry_after_in_every_profile() {
         let last = |profile| lines(profile, 3).pop().unwrap();
         for profile in HeaderProfile::ALL {
             assert_eq!(last(profile), "retry-after: 30");
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_escaped_in_structured_fields() {
+    fn rule_names_are_escaped() {
         let name = r#""free \"tier\" ?/1m""#;
         assert_eq!(
             lines(HeaderProfile::Draft10, 1),
@@ -323,13 +326,13 @@ mod tests {
     }
 
     #[test]
-    fn older_drafts_list_all_policies() {
+    fn older_drafts_list_all_limits() {
         assert_eq!(lines(HeaderProfile::Draft06, 1)[3], "ratelimit-policy: 2;w=60, 5;w=3600");
         assert!(lines(HeaderProfile::Draft03, 1)[0].starts_with("x-ratelimit-limit: 2, 2;w=60;name="));
     }
 
     #[test]
-    fn digits_are_written_whole() {
+    fn digits_equal_to_string() {
         for number in [0, 7, 10, 1_999, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(Digits::new(number).as_str(), number.to_string());
         }

@@ -1,4 +1,4 @@
-//! What the counters of one client hold, whichever rule would apply to its next request.
+//! The counters of one client, for every rule that counts it.
 
 use std::num::NonZeroU32;
 
@@ -10,57 +10,57 @@ use crate::limit::Limit;
 use crate::rules::MissingDimension;
 use crate::time::{Span, Timestamp};
 
-/// Which endpoints an inspection is about.
+/// The endpoints that an inspection covers.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum EndpointScope {
-    /// That of the request alone.
+    /// The endpoint of the request.
     Requested,
-    /// All of them. Rules that count each endpoint for itself are skipped: which counter is meant is not said.
+    /// All endpoints. Rules that count per endpoint are skipped, because their counter cannot be identified.
     All,
 }
 
-/// The counters of one client. Nothing was charged for it.
+/// The counters of one client. Nothing was charged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inspection {
-    /// One for each limit that counts the client, in the order of the rules.
+    /// One entry per limit that counts the client, in rule order.
     pub counters: Vec<InspectedCounter>,
-    /// How long the client is kept out, if it is.
+    /// The remaining cooldown, if the client is in one.
     pub cooldown: Option<Span>,
-    /// Rules that count the client by something beside that the request does not say.
+    /// Rules whose counter cannot be identified, because the request lacks a dimension they count by.
     pub skipped: Vec<SkippedRule>,
-    /// Whether the shared counters could not be asked: then these are this node's own.
+    /// Whether the shared counters were unreachable and these are this node's fallback counters.
     pub degraded: bool,
-    /// When it was looked.
+    /// The time of the inspection.
     pub now: Timestamp,
 }
 
-/// A rule of whose counters it cannot be told which is the client's.
+/// A rule whose counter cannot be identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedRule {
     /// The rule.
     pub rule: String,
-    /// What it counts by and the request does not say.
+    /// The dimensions that the request lacks.
     pub missing: Vec<Dimension>,
 }
 
-/// One counter.
+/// One counter of the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InspectedCounter {
     /// The rule.
     pub rule: String,
-    /// The numbers in force.
+    /// The limit in force.
     pub limit: Limit,
-    /// What the limit says to a request of cost one.
+    /// The verdict on a request of cost one.
     pub verdict: Verdict,
 }
 
 impl InspectedCounter {
-    /// What is used and not yet given back.
+    /// What is used and not restored yet.
     pub fn used(&self) -> u32 {
         self.limit.capacity().saturating_sub(self.verdict.remaining)
     }
 
-    /// How long a request has to wait, if it has to.
+    /// How long a request must wait, if the limit is used up.
     pub fn retry_after(&self) -> Option<Span> {
         match self.verdict.outcome {
             Outcome::Refuse { retry_after } => Some(retry_after),
@@ -79,24 +79,24 @@ impl Inspection {
         Inspection { counters: Vec::new(), cooldown: None, skipped, degraded: false, now }
     }
 
-    /// Adds what was seen.
-    pub(crate) fn add(&mut self, looked: &Charges<'_>, seen: &Verdicts) {
-        self.add_by(looked, seen, Limit::clone);
+    /// Adds the counters of these charges.
+    pub(crate) fn add(&mut self, charges: &Charges<'_>, verdicts: &Verdicts) {
+        self.add_by(charges, verdicts, Limit::clone);
     }
 
-    /// Adds what was seen of the part of each limit that one of so many nodes may admit by itself.
-    pub(crate) fn add_share(&mut self, looked: &Charges<'_>, seen: &Verdicts, nodes: NonZeroU32) {
-        self.add_by(looked, seen, |limit| share(limit, nodes));
+    /// Adds fallback counters, with the share that one of `nodes` nodes has of each limit.
+    pub(crate) fn add_share(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, nodes: NonZeroU32) {
+        self.add_by(charges, verdicts, |limit| share(limit, nodes));
         self.degraded = true;
     }
 
-    fn add_by(&mut self, looked: &Charges<'_>, seen: &Verdicts, numbers: impl Fn(&Limit) -> Limit) {
+    fn add_by(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, limit: impl Fn(&Limit) -> Limit) {
         let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| InspectedCounter {
             rule: charge.rule.to_owned(),
-            limit: numbers(charge.limit),
+            limit: limit(charge.limit),
             verdict: *verdict,
         };
-        self.counters.extend(looked.charges.iter().zip(&seen.verdicts).map(inspected));
-        self.cooldown = self.cooldown.or(seen.cooldown);
+        self.counters.extend(charges.charges.iter().zip(&verdicts.verdicts).map(inspected));
+        self.cooldown = self.cooldown.or(verdicts.cooldown);
     }
 }

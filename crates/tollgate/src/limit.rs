@@ -1,28 +1,30 @@
-//! A limit: how much, over which window, counted by which algorithm. Checked once, exact ever after.
+//! Limits: requests per window, and the algorithm that counts them. Validated once; all arithmetic is exact.
 
+mod divisor;
 mod limit_override;
 
 use std::fmt;
 use std::sync::Arc;
 
+use self::divisor::Divisor;
 pub use self::limit_override::LimitOverride;
 use crate::calendar::Calendar;
 use crate::time::Span;
 
-/// How a limit counts.
+/// The algorithm of a limit.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// A bucket of `capacity` tokens refilled at `requests / window`, exactly.
+    /// A bucket of `capacity` tokens, refilled at `requests / window`.
     TokenBucket,
-    /// The same decisions as the token bucket, told as a theoretical arrival time.
+    /// The generic cell rate algorithm. It makes the same decisions as the token bucket.
     Gcra,
-    /// Two aligned windows, the older one weighted by what is left of it.
+    /// Two aligned windows, the previous one weighted by how much of it still overlaps.
     SlidingWindowCounter,
-    /// Every admitted request remembered: never more than `requests` in any window.
+    /// A log of every admitted request: never more than `requests` in any window.
     SlidingWindowLog,
-    /// A count per aligned (or calendar) window.
+    /// A count per aligned or calendar window.
     FixedWindow,
-    /// A queue that starts requests evenly spaced; an admission may carry a delay.
+    /// A queue that starts requests evenly spaced: an admitted request may be delayed.
     LeakyBucket,
 }
 
@@ -37,7 +39,7 @@ impl Algorithm {
         Algorithm::LeakyBucket,
     ];
 
-    /// The name users write and read (`strategy` in the API).
+    /// The name in configuration and API (`strategy`).
     pub const fn as_str(self) -> &'static str {
         match self {
             Algorithm::TokenBucket => "token_bucket",
@@ -49,7 +51,7 @@ impl Algorithm {
         }
     }
 
-    /// The algorithm of that name; `sliding_window` is an alias of the counter.
+    /// The algorithm of that name; `sliding_window` is an alias of `sliding_window_counter`.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "sliding_window" {
             return Some(Algorithm::SlidingWindowCounter);
@@ -57,7 +59,7 @@ impl Algorithm {
         Self::ALL.into_iter().find(|algorithm| algorithm.as_str() == name)
     }
 
-    /// Whether a burst other than `requests` means anything to it.
+    /// Whether a burst can be configured.
     pub const fn has_burst(self) -> bool {
         matches!(self, Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket)
     }
@@ -69,12 +71,12 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// Over which time a limit counts.
+/// The window of a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Window {
-    /// A fixed length, aligned to the Unix epoch where alignment matters.
+    /// A fixed length. Aligned windows start at multiples of it since the Unix epoch.
     Length(Span),
-    /// Days, weeks or months of a time zone.
+    /// Days, weeks or months in a time zone.
     Calendar(Arc<Calendar>),
 }
 
@@ -87,7 +89,7 @@ impl fmt::Display for Window {
     }
 }
 
-/// The unit in which a limit counts time: the finest in which all of its products stay exact.
+/// The unit in which a limit measures time: the finest in which all of its products are exact.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tick {
     /// One microsecond.
@@ -110,7 +112,7 @@ impl Tick {
         }
     }
 
-    /// Whole ticks in `micros`, rounded down. The branch spares the common case a division.
+    /// Whole ticks in `micros`, rounded down. The branch avoids the division for microseconds.
     pub const fn floor(self, micros: u64) -> u64 {
         match self {
             Tick::Micro => micros,
@@ -120,16 +122,16 @@ impl Tick {
     }
 }
 
-/// Products of a limit stay at or below this, so that a store that computes in doubles is exact too.
+/// The largest product of a limit. Stores that compute in doubles are exact up to it.
 const EXACT_MAX: u128 = 1 << 53;
-/// The longest window, 2^32 - 1 seconds, as the configuration states it.
+/// The longest window: 2^32 - 1 seconds.
 const WINDOW_MAX: Span = Span::from_secs(u32::MAX as u64);
-/// The shortest window: below it no clock of a fleet agrees on anything.
+/// The shortest window. Clocks of a fleet do not agree more precisely.
 const WINDOW_MIN: Span = Span::from_millis(1);
-/// A log keeps one entry per admitted request, so its limit is bounded.
+/// The largest limit of a log, which stores one entry per admitted request.
 const LOG_REQUESTS_MAX: u32 = 10_000;
 
-/// Why numbers do not make a limit. The message names no field: the caller knows which it read.
+/// Why values are not a valid limit. The message names no field; the caller adds it.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
@@ -139,27 +141,27 @@ pub enum LimitError {
     /// Over 2^32 - 1 seconds.
     #[error("window must be at most 4294967295s")]
     WindowTooLong,
-    /// A calendar window with an algorithm that needs one fixed length.
-    #[error("a calendar window needs the algorithm fixed_window")]
+    /// A calendar window with an algorithm that needs a fixed length.
+    #[error("a calendar window requires the algorithm fixed_window")]
     CalendarNeedsFixedWindow,
-    /// `requests` times `window` cannot be counted exactly in any unit of time.
+    /// `requests` times `window` is not exact in any unit of time.
     #[error("requests (or burst) times window is too large to count exactly: lower one of them")]
     TooLarge,
-    /// A burst of zero with a limit above zero admits nothing, for ever.
+    /// A burst of zero with a limit above zero would never admit anything.
     #[error("burst must be at least 1")]
     BurstZero,
-    /// The algorithm has no notion of a burst.
-    #[error("burst has no meaning for this algorithm: use token_bucket, gcra or leaky_bucket")]
+    /// The algorithm has no burst.
+    #[error("burst is not supported by this algorithm: use token_bucket, gcra or leaky_bucket")]
     BurstWithoutBucket,
-    /// Only buckets can promise a later start.
-    #[error("max_delay has no meaning for this algorithm: use token_bucket, gcra or leaky_bucket")]
+    /// Only buckets can delay requests.
+    #[error("max_delay is not supported by this algorithm: use token_bucket, gcra or leaky_bucket")]
     DelayWithoutBucket,
-    /// A log remembers each request.
-    #[error("sliding_window_log remembers every request: at most 10000 requests")]
+    /// A log stores each request.
+    #[error("sliding_window_log stores every request: at most 10000 requests per window")]
     LogTooLong,
 }
 
-/// A checked limit. Its products cannot overflow and its rate is exact.
+/// A valid limit. Its products cannot overflow and its rate is exact.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     algorithm: Algorithm,
@@ -177,47 +179,8 @@ pub struct Limit {
     by_rate: Divisor,
 }
 
-/// Division by a number that is known beforehand: a multiplication, and one step of correction.
-///
-/// Two divisions stand in the way of every decision, and the processor takes longer over one than over
-/// everything else in a bucket.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-struct Divisor {
-    by: u64,
-    inverse: u64,
-}
-
-impl Divisor {
-    /// A divisor of one stands in for zero, which is never divided by.
-    const fn new(by: u64) -> Self {
-        let by = if by == 0 { 1 } else { by };
-        Divisor { by, inverse: u64::MAX / by }
-    }
-
-    #[inline]
-    const fn floor(self, number: u64) -> u64 {
-        let (estimate, rest) = self.estimate(number);
-        estimate + (rest >= self.by) as u64
-    }
-
-    #[inline]
-    const fn ceil(self, number: u64) -> u64 {
-        let (estimate, rest) = self.estimate(number);
-        estimate + (rest > 0) as u64 + (rest > self.by) as u64
-    }
-
-    /// The quotient or one less, and what it leaves of `number`.
-    #[inline]
-    const fn estimate(self, number: u64) -> (u64, u64) {
-        // The inverse is short by less than one part in 2^64 / by, so the estimate is exact or one too low, and its
-        // product is at most the number: nothing wraps.
-        let estimate = ((number as u128 * self.inverse as u128) >> 64) as u64;
-        (estimate, number.wrapping_sub(estimate.wrapping_mul(self.by)))
-    }
-}
-
 impl Limit {
-    /// A limit of `requests` per `window`; a bucket holds `requests` at most.
+    /// A limit of `requests` per `window`. The capacity of a bucket is `requests`.
     ///
     /// ```
     /// use tollgate::{Algorithm, Limit, Span, Window};
@@ -227,15 +190,15 @@ impl Limit {
     /// ```
     ///
     /// # Errors
-    /// When the window is out of range or the product of the numbers cannot be counted exactly.
+    /// When the window is out of range, or requests times window is too large to be exact.
     pub fn new(algorithm: Algorithm, requests: u32, window: Window) -> Result<Self, LimitError> {
         Self::with_options(algorithm, requests, window, None, None)
     }
 
-    /// A limit with a burst (what a bucket holds) and the longest delay an admission may carry.
+    /// A limit with a burst (the capacity of a bucket) and the longest delay of an admitted request.
     ///
     /// # Errors
-    /// As [`Limit::new`], and when the algorithm has no use for `burst` or `max_delay`.
+    /// As [`Limit::new`], and when the algorithm does not support `burst` or `max_delay`.
     pub fn with_options(
         algorithm: Algorithm,
         requests: u32,
@@ -244,15 +207,15 @@ impl Limit {
         max_delay: Option<Span>,
     ) -> Result<Self, LimitError> {
         let length = check_window(algorithm, &window)?;
-        check_shape(algorithm, requests, burst, max_delay)?;
+        check_options(algorithm, requests, burst, max_delay)?;
         let capacity = if requests == 0 { 0 } else { burst.unwrap_or(requests) };
         let tick = pick_tick(requests.max(capacity), length, max_delay).ok_or(LimitError::TooLarge)?;
         let window_ticks = tick.floor(length.as_micros());
         let capacity_units = u64::from(capacity) * window_ticks;
         let queue = max_delay.map(|delay| tick.floor(delay.as_micros()) * u64::from(requests));
         let debt_units_max = match (algorithm, queue) {
-            // A shaper starts one request at a time: what may wait is bounded by the burst and by the delay.
-            // One of a higher cost takes as many turns, and the last of them begins within the delay too.
+            // The queue is bounded by the burst and by the delay. A request of a higher cost takes several places, the
+            // last of which must start within the delay too.
             (Algorithm::LeakyBucket, Some(queue)) => capacity_units.min(window_ticks + queue),
             (_, Some(queue)) if requests > 0 => capacity_units + queue,
             _ => capacity_units,
@@ -276,7 +239,7 @@ impl Limit {
         })
     }
 
-    /// How it counts.
+    /// The algorithm.
     pub const fn algorithm(&self) -> Algorithm {
         self.algorithm
     }
@@ -296,7 +259,7 @@ impl Limit {
         self.burst
     }
 
-    /// The longest delay of an admission, if one was configured.
+    /// The longest delay of an admitted request, if one was configured.
     pub const fn max_delay(&self) -> Option<Span> {
         self.max_delay
     }
@@ -306,7 +269,7 @@ impl Limit {
         self.capacity
     }
 
-    /// The length of one window; of a calendar's, whose lengths differ, as people say it.
+    /// The length of one window; nominal for a calendar window, whose lengths differ.
     pub fn window_length(&self) -> Span {
         match &self.window {
             Window::Length(length) => *length,
@@ -314,39 +277,39 @@ impl Limit {
         }
     }
 
-    /// No window lasts longer. For how long to remember, never to be told: a day of some calendar may be two.
+    /// The upper bound of a window's length, for retention. A calendar window may be much longer than its nominal length.
     pub const fn window_longest(&self) -> Span {
         self.length
     }
 
-    /// The unit of time in which it counts.
+    /// The unit in which the limit measures time.
     pub const fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// The window in ticks; also the units of debt of one request.
+    /// The window in ticks, which is also the number of units that one request takes.
     pub const fn window_ticks(&self) -> u64 {
         self.window_ticks
     }
 
-    /// Whole requests that so many units of debt are.
+    /// The whole requests in `units`.
     #[inline]
     pub(crate) fn requests_in(&self, units: u64) -> u32 {
         u32::try_from(self.by_window.floor(units)).unwrap_or(u32::MAX)
     }
 
-    /// Ticks until so many units of debt are paid back, rounded up.
+    /// The ticks until `units` are refilled, rounded up.
     #[inline]
-    pub(crate) fn ticks_to_pay(&self, units: u64) -> u64 {
+    pub(crate) fn ticks_to_refill(&self, units: u64) -> u64 {
         self.by_rate.ceil(units)
     }
 
-    /// Units of debt that start without delay.
+    /// The units that are admitted without delay.
     pub const fn capacity_units(&self) -> u64 {
         self.capacity_units
     }
 
-    /// Units of debt beyond which nothing is admitted.
+    /// The units beyond which nothing is admitted.
     pub const fn debt_units_max(&self) -> u64 {
         self.debt_units_max
     }
@@ -372,7 +335,7 @@ fn check_window(algorithm: Algorithm, window: &Window) -> Result<Span, LimitErro
     }
 }
 
-fn check_shape(
+fn check_options(
     algorithm: Algorithm,
     requests: u32,
     burst: Option<u32>,
@@ -411,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn t37_windows_and_products_out_of_range_are_refused_with_the_reason() {
+    fn out_of_range_windows_and_products_are_rejected() {
         let bucket = Algorithm::TokenBucket;
         let day = Span::from_secs(86_400);
         assert_eq!(Limit::new(bucket, 1, per(Span::ZERO)), Err(LimitError::WindowTooShort));
@@ -420,12 +383,12 @@ mod tests {
             Limit::new(bucket, u32::MAX, per(Span::from_secs(86_400 * 365))),
             Err(LimitError::TooLarge)
         );
-        assert!(Limit::new(bucket, u32::MAX, per(day)).is_ok(), "counted in seconds");
+        assert!(Limit::new(bucket, u32::MAX, per(day)).is_ok(), "exact in seconds");
         assert_eq!(Limit::new(Algorithm::SlidingWindowLog, 10_001, per(day)), Err(LimitError::LogTooLong));
     }
 
     #[test]
-    fn the_finest_exact_tick_is_chosen() {
+    fn finest_exact_tick_is_chosen() {
         let tick = |requests, secs| {
             Limit::new(Algorithm::Gcra, requests, per(Span::from_secs(secs))).unwrap().tick()
         };
@@ -437,12 +400,12 @@ mod tests {
         assert_eq!(
             at_the_edge((1 << 20) + 1),
             Err(LimitError::TooLarge),
-            "and no coarser tick divides the window"
+            "no coarser tick divides the window"
         );
     }
 
     #[test]
-    fn burst_and_delay_are_refused_where_they_mean_nothing() {
+    fn burst_and_delay_require_a_bucket() {
         let minute = per(Span::from_secs(60));
         let with_options =
             |algorithm, burst, delay| Limit::with_options(algorithm, 10, minute.clone(), burst, delay).err();
@@ -455,28 +418,8 @@ mod tests {
         assert_eq!(with_options(Algorithm::TokenBucket, Some(5), Some(Span::from_secs(1))), None);
     }
 
-    proptest::proptest! {
-        #[test]
-        fn a_known_divisor_divides_like_any_other(number: u64, by in 1_u64.., near in 0_u64..3) {
-            let divisor = Divisor::new(by);
-            proptest::prop_assert_eq!(divisor.floor(number), number / by);
-            // Around multiples the estimate is most likely to be one off.
-            let multiple = (number / by * by).saturating_add(near).saturating_sub(1);
-            proptest::prop_assert_eq!(divisor.floor(multiple), multiple / by);
-        }
-    }
-
     #[test]
-    fn divisors_at_the_edges_are_exact() {
-        for by in [1, 2, 3, 1 << 32, (1 << 53) - 1, u64::MAX - 1, u64::MAX] {
-            for number in [0, 1, by - 1, by, by.saturating_add(1), u64::MAX - 1, u64::MAX] {
-                assert_eq!(Divisor::new(by).floor(number), number / by, "{number} / {by}");
-            }
-        }
-    }
-
-    #[test]
-    fn every_algorithm_is_found_by_its_name() {
+    fn algorithms_parse_by_name() {
         for algorithm in Algorithm::ALL {
             assert_eq!(Algorithm::parse(algorithm.as_str()), Some(algorithm));
         }

@@ -1,24 +1,24 @@
-//! What happened, for whoever keeps books: metrics, audit, usage.
+//! Records of decisions, for metrics, audit and usage.
 
 use crate::decision::Decision;
 use crate::identity::Request;
 
-/// One decision, as it leaves the way of the request.
+/// One decision and its request.
 #[derive(Debug)]
 pub struct Record<'a> {
     /// What was asked, as it is counted: identifiers are folded where the rules [fold](crate::identity::Normalization) them.
     pub request: &'a Request<'a>,
-    /// What was decided.
+    /// The decision.
     pub decision: &'a Decision,
 }
 
-/// Where records go. `offer` is on the way of the request: it never waits, and a sink that is full drops and counts.
+/// Receives records. `offer` is called while the request waits: it must not block. A full sink drops and counts.
 pub trait RecordSink: Send + Sync {
-    /// Takes a record, or counts that it could not.
+    /// Accepts a record, or counts it as dropped.
     fn offer(&self, record: &Record<'_>);
 }
 
-/// Keeps no books.
+/// Discards all records.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct NoRecords;
 

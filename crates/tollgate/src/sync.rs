@@ -1,4 +1,4 @@
-//! The lock the memory store uses, exchanged for a model of it when the locking itself is tested.
+//! The lock of the memory store, replaced by loom's model in loom tests.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
@@ -6,7 +6,7 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 #[cfg(loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 
-/// Locks; the holder of a lock cannot panic half-way, so there is no poison to look at.
+/// Locks, ignoring poison: no code panics while it holds a lock.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

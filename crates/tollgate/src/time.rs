@@ -1,7 +1,7 @@
-//! Instants and lengths of time in whole microseconds, the resolution every store can keep exactly.
+//! Instants and durations in whole microseconds, a resolution that every store keeps exactly.
 //!
-//! All arithmetic saturates: a clock that jumps, or a limit of absurd length, gives a far instant, never a
-//! wrapped one. The library reads no clock; every function that needs the time takes a [`Timestamp`].
+//! All arithmetic saturates, so a clock jump or a very long limit never wraps around. The library reads no clock: every
+//! function that needs the time takes a [`Timestamp`].
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -11,12 +11,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
-/// A length of time in microseconds.
+/// A duration in microseconds.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(u64);
 
 impl Timestamp {
-    /// The latest instant that a stored counter can carry (the year 2112).
+    /// The latest instant that a stored counter can hold (the year 2112).
     pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
 
     /// The instant `micros` microseconds after the Unix epoch.
@@ -34,19 +34,19 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds since the Unix epoch, rounded up: a reset is never announced too early.
+    /// Whole seconds since the Unix epoch, rounded up, so that a reset is never reported too early.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// How long after `earlier` this instant lies; nothing if it does not.
+    /// The time from `earlier` to this instant; zero if `earlier` is later.
     pub const fn since(self, earlier: Timestamp) -> Span {
         Span(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl From<SystemTime> for Timestamp {
-    /// A time before 1970 counts as 1970.
+    /// Times before 1970 become 1970.
     fn from(time: SystemTime) -> Self {
         let elapsed = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_micros(Span::from(elapsed).0)
@@ -54,42 +54,42 @@ impl From<SystemTime> for Timestamp {
 }
 
 impl Span {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Span = Span(0);
-    /// Longer than anything that is measured here.
+    /// The longest duration.
     pub const MAX: Span = Span(u64::MAX);
 
-    /// A span of `micros` microseconds.
+    /// A duration of `micros` microseconds.
     pub const fn from_micros(micros: u64) -> Self {
         Span(micros)
     }
 
-    /// A span of `millis` milliseconds.
+    /// A duration of `millis` milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Span(millis.saturating_mul(1_000))
     }
 
-    /// A span of `secs` seconds.
+    /// A duration of `secs` seconds.
     pub const fn from_secs(secs: u64) -> Self {
         Span(secs.saturating_mul(1_000_000))
     }
 
-    /// The span in microseconds.
+    /// The duration in microseconds.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// The span in whole milliseconds, rounded up: a wait is never announced too short.
+    /// The duration in whole milliseconds, rounded up.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 
-    /// The span in whole seconds, rounded up: a wait is never announced too short.
+    /// The duration in whole seconds, rounded up.
     pub const fn as_secs_ceil(self) -> u64 {
         self.0.div_ceil(1_000_000)
     }
 
-    /// Whether this is no time at all.
+    /// Whether the duration is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn waits_are_rounded_up_to_whole_seconds() {
+    fn seconds_are_rounded_up() {
         assert_eq!(Span::from_micros(1).as_secs_ceil(), 1);
         assert_eq!(Span::from_secs(2).as_secs_ceil(), 2);
         assert_eq!(Timestamp::from_micros(1_000_001).as_secs_ceil(), 2);
     }
 
     #[test]
-    fn spans_print_in_the_largest_unit_that_is_exact() {
+    fn spans_print_in_the_largest_exact_unit() {
         let shown: Vec<String> = [0, 1, 1_500, 2_000, 60_000_000, 90_000_000, 86_400_000_000]
             .map(|micros| Span::from_micros(micros).to_string())
             .into();

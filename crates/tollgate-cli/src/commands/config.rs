@@ -36,7 +36,7 @@ as the file.")]
 
 pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, CliError> {
     let Command::Show(flags) = &config.command;
-    let shown = flags.load()?.show();
+    let shown = flags.load()?.to_toml();
     if output.json() {
         // Converted from the TOML, so that secrets are masked in one place only.
         let settings: Value =

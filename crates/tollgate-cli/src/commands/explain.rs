@@ -17,26 +17,26 @@ pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Re
         output.body(&response.text)?;
     } else {
         output.text(&decision(&response.body, output))?;
-        output.text(&known(&response.body["known"]))?;
+        output.text(&account(&response.body["account"]))?;
         output.text("\n")?;
         output.text(&rules(&response.body["rules"]).render(output))?;
     }
     Ok(Exit::Ok)
 }
 
-/// What the server added to the request: `known: user alice, tier gold`, and the source of an override.
-fn known(known: &Value) -> String {
-    let fact = |(key, name): (&str, &str)| Some(format!("{name} {}", escape(known[key].as_str()?)));
+/// What the server's accounts add to the request: `account: user alice, tier gold`, and the source of an override.
+fn account(account: &Value) -> String {
+    let fact = |(key, name): (&str, &str)| Some(format!("{name} {}", escape(account[key].as_str()?)));
     let facts = [("user_id", "user"), ("tenant", "tenant"), ("tier", "tier")];
     let facts: Vec<String> = facts.into_iter().filter_map(fact).collect();
-    let override_source = known["numbers"].as_str().map(|source| match source {
+    let override_source = account["override"].as_str().map(|source| match source {
         "@check" => "limit override: sent with the check (@check)".to_owned(),
         "@config" => "limit override: set for this user and endpoint (@config)".to_owned(),
         "@key" => "limit override: set for the API key (@key)".to_owned(),
         "@quota" => "limit override: quota of the user (@quota)".to_owned(),
         other => format!("limit override: {}", escape(other)),
     });
-    let facts = if facts.is_empty() { None } else { Some(format!("known: {}", facts.join(", "))) };
+    let facts = if facts.is_empty() { None } else { Some(format!("account: {}", facts.join(", "))) };
     [facts, override_source].into_iter().flatten().map(|line| line + "\n").collect()
 }
 
@@ -90,13 +90,13 @@ mod tests {
     use crate::output::Color;
 
     #[test]
-    fn known_facts_and_override_source_are_shown() {
-        let body = json!({"user_id": "alice", "tier": "gold", "numbers": "@key"});
+    fn account_facts_and_override_source_are_shown() {
+        let body = json!({"user_id": "alice", "tier": "gold", "override": "@key"});
         assert_eq!(
-            known(&body),
-            "known: user alice, tier gold\nlimit override: set for the API key (@key)\n"
+            account(&body),
+            "account: user alice, tier gold\nlimit override: set for the API key (@key)\n"
         );
-        assert_eq!(known(&Value::Null), "");
+        assert_eq!(account(&Value::Null), "");
     }
 
     #[test]

@@ -140,15 +140,13 @@ struct Create {
     name: String,
     /// User that the key belongs to
     #[arg(long)]
-    #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "user_id")]
     user: Option<String>,
     /// Tenant (organization) that the key belongs to
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     /// Tier of the key
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
     /// What the key may do; separate several with commas or repeat the flag
     #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
@@ -156,23 +154,19 @@ struct Create {
     scopes: Vec<Scope>,
     /// Requests per second
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_second: Option<u32>,
     /// Requests per hour
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_hour: Option<u32>,
     /// Requests per day
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     requests_per_day: Option<u32>,
     /// Requests at once
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     burst: Option<u32>,
     /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default
     #[arg(long, value_name = "WHEN", value_parser = parse_expiry)]
-    #[serde(flatten, skip_serializing_if = "Option::is_none", serialize_with = "expiry_field")]
+    #[serde(flatten, serialize_with = "expiry_field")]
     expires: Option<Expiry>,
     /// Print only the key
     #[arg(long, short)]
@@ -358,8 +352,10 @@ fn row(key: &Value) -> Vec<Cell> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
+    use crate::client::without_nulls;
 
     #[derive(Parser)]
     struct Flags {
@@ -369,7 +365,7 @@ mod tests {
 
     fn body(flags: &[&str]) -> Value {
         let flags = Flags::try_parse_from([&["create"], flags].concat()).unwrap();
-        serde_json::to_value(&flags.create).unwrap()
+        without_nulls(&flags.create).unwrap()
     }
 
     #[test]

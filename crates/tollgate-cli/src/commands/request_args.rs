@@ -8,6 +8,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::client::url::{query, segment};
+use crate::client::without_nulls;
 use crate::output::escape;
 use crate::output::format::text_of;
 use crate::secret::Secret;
@@ -20,11 +21,9 @@ pub(crate) struct RequestArgs {
     pub(crate) target: TargetArgs,
     /// Tier of the client
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
     /// Cost of the request; 0 counts nothing
     #[arg(long, value_name = "N")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<u32>,
     #[command(flatten)]
     #[serde(flatten)]
@@ -39,7 +38,6 @@ pub(crate) struct ResetArgs {
     pub(crate) target: TargetArgs,
     /// Tier of the client; selects the rule that completes a partial override
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<String>,
     #[command(flatten)]
     #[serde(flatten)]
@@ -52,30 +50,26 @@ pub(crate) struct ResetArgs {
 pub(crate) struct TargetArgs {
     /// User id of the client
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
-    #[serde(rename = "user_id", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "user_id")]
     user: Option<String>,
     /// Endpoint of the request
     #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     endpoint: String,
     /// API key of the client
     #[arg(long, value_name = "KEY")]
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "reveal")]
+    #[serde(serialize_with = "reveal")]
     pub(crate) api_key: Option<Secret>,
     /// IP address of the client
     #[arg(long, value_name = "ADDRESS")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     ip: Option<IpAddr>,
     /// Tenant (organization) of the client
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<String>,
     /// Name used in a login attempt
     #[arg(long, value_name = "NAME")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     login: Option<String>,
     /// HTTP method of the request
     #[arg(long)]
-    #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<String>,
     /// Custom descriptor; may be repeated
     #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = parse_descriptor)]
@@ -88,15 +82,13 @@ pub(crate) struct TargetArgs {
 struct LimitOverrideArgs {
     /// Limit that replaces the rule's
     #[arg(long, value_name = "N", help_heading = "Overrides")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<u32>,
     /// Window of that limit in seconds
     #[arg(long, value_name = "SECS", help_heading = "Overrides")]
-    #[serde(rename = "window_seconds", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "window_seconds")]
     window: Option<u32>,
     /// Algorithm of that limit
     #[arg(long, value_name = "NAME", help_heading = "Overrides")]
-    #[serde(skip_serializing_if = "Option::is_none")]
     strategy: Option<String>,
 }
 
@@ -104,7 +96,7 @@ impl RequestArgs {
     /// The fields of the body as a query; a descriptor becomes `descriptor.NAME=VALUE`.
     pub(super) fn query(&self) -> String {
         // Serializing plain data does not fail.
-        let body = serde_json::to_value(self).unwrap_or_default();
+        let body = without_nulls(self).unwrap_or_default();
         let mut pairs = Vec::new();
         for (key, value) in body.as_object().into_iter().flatten() {
             match value {
@@ -157,8 +149,9 @@ fn reveal<S: Serializer>(key: &Option<Secret>, serializer: S) -> Result<S::Ok, S
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use clap::Parser;
+
+    use super::*;
 
     #[derive(Parser)]
     struct Flags {
@@ -168,7 +161,7 @@ mod tests {
 
     fn body(flags: &[&str]) -> Value {
         let flags = Flags::try_parse_from([&["check"], flags].concat()).unwrap();
-        serde_json::to_value(&flags.request).unwrap()
+        without_nulls(&flags.request).unwrap()
     }
 
     #[test]

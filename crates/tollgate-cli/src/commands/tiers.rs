@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::items::{DeleteArgs, Items, NameArg, PutArgs};
 use super::list::{Columns, LimitArg};
-use crate::client::Client;
+use crate::client::{Client, without_nulls};
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::input::expiry::parse_duration;
@@ -141,9 +141,8 @@ pub(crate) fn run(tiers: &Tiers, client: &Client, output: &Output) -> Result<Exi
 
 fn body(put: &Put) -> Map<String, Value> {
     // Serializing plain data does not fail.
-    let flags = serde_json::to_value(put).unwrap_or_default();
+    let flags = without_nulls(put).unwrap_or_default();
     let mut body = flags.as_object().cloned().unwrap_or_default();
-    body.retain(|_, value| !value.is_null());
     // The API names the burst of a single limit differently.
     let burst = if put.limit.is_some() { "burst" } else { "burst_size" };
     body.extend(put.burst.map(|value| (burst.to_owned(), value.into())));

@@ -138,7 +138,7 @@ fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
     store.ask(async |database| database.change("test", now_micros(), &edits).await.unwrap());
     proxy.set(Fault::None);
     wait_for("everything to be read again", || {
-        away.log().contains("the whole configuration was read again").then_some(())
+        away.log().contains("reloaded the whole configuration").then_some(())
     });
     wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
 }

@@ -46,7 +46,11 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
         "{}",
         refused.text
     );
-    let lines = service.log().lines().filter(|line| line.contains("no answer from the database")).count();
+    let lines = service
+        .log()
+        .lines()
+        .filter(|line| line.contains("the database is unreachable: the last configuration"))
+        .count();
     assert_eq!(lines, 1, "{}", service.log());
 
     postgres.restart();
@@ -78,9 +82,9 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
     assert_eq!(service.check("bob", "/x").json()["limit"], 12);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    assert!(ready.text.contains("last good configuration on disk"), "{}", ready.text);
+    assert!(ready.text.contains("last valid configuration on disk"), "{}", ready.text);
     assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(1.0));
-    assert!(service.log().contains("the last good configuration on disk is in force"));
+    assert!(service.log().contains("the last valid configuration on disk is in force"));
     assert!(service.banner.contains("serving on"));
 
     postgres.restart();
@@ -102,7 +106,7 @@ fn a_first_start_without_the_database_serves_the_rules_of_the_file_and_says_so()
     );
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    assert!(ready.text.contains("only the rules of the file are in force"), "{}", ready.text);
+    assert!(ready.text.contains("only the rules of the settings file are in force"), "{}", ready.text);
     assert!(!ready.text.contains("u:p@"), "{}", ready.text);
     let refused = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
     assert_eq!(refused.status, 503);
@@ -154,5 +158,9 @@ fn a_database_that_was_lost_and_made_anew_is_told() {
     }
     let service = node_again(folder);
     assert_eq!(service.check("bob", "/x").json()["limit"], 100);
-    assert!(service.log().contains("the database is older than what was in force here"), "{}", service.log());
+    assert!(
+        service.log().contains("the database is at an earlier version than this node was"),
+        "{}",
+        service.log()
+    );
 }

@@ -41,7 +41,7 @@ fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
         told.contains("\"mine\"") && told.contains("tollgate.toml") && told.contains("database"),
         "{told}"
     );
-    assert!(service.log().contains("tollgate.toml both have a rule named"), "{}", service.log());
+    assert!(service.log().contains("tollgate.toml define the rule"), "{}", service.log());
     assert_eq!(service.metric("tollgate_catalog_rules_refused"), Some(1.0));
 
     let version = store.put(block("mallory"));

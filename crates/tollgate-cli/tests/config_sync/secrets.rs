@@ -128,7 +128,7 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     let other = config(&url, "").replace(KEY_SECRET, "quite-another-secret-0123456789abcdef");
     let second = Service::with_config(&other);
     wait_for("the difference to be told", || {
-        second.get("/readyz").text.contains("auth.key_secret is not the one that").then_some(())
+        second.get("/readyz").text.contains("auth.key_secret is not the secret that").then_some(())
     });
     // Its clients with API keys would all be refused: they are better sent to the others.
     let ready = second.get("/readyz");
@@ -141,5 +141,5 @@ fn a_node_with_another_secret_than_the_others_says_so() {
 fn rules_that_no_other_node_would_follow_are_warned_of() {
     let redis = tollgate_testkit::RedisServer::start();
     let service = Service::with_config(&format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url()));
-    assert!(service.log().contains("this node's alone"), "{}", service.log());
+    assert!(service.log().contains("unknown to other nodes"), "{}", service.log());
 }

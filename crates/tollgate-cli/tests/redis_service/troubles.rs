@@ -42,7 +42,7 @@ fn settings_that_lead_nowhere_admit_nobody_and_say_what_to_change() {
         let (code, _, reason) = status(&service);
         assert!(code == 503 && reason.contains(words), "{reason}");
         wait_for("the log to say so", || service.log().contains("no request is admitted").then_some(()));
-        assert!(told(&service, "no sentinel says where") <= 1, "{}", service.log());
+        assert!(told(&service, "no sentinel names the master") <= 1, "{}", service.log());
     }
 }
 
@@ -61,9 +61,9 @@ fn a_full_redis_is_told_of_once_and_in_its_own_words() {
         assert_eq!(check(&service, &format!("user-{number}")), (200, true));
     }
     assert_eq!(status(&service).1, "degraded");
-    assert_eq!(told(&service, "deciding without it"), 1, "{}", service.log());
+    assert_eq!(told(&service, "circuit breaker open"), 1, "{}", service.log());
     assert!(service.log().contains("OOM command not allowed"), "{}", service.log());
-    assert_eq!(told(&service, "answers again"), 0, "{}", service.log());
+    assert_eq!(told(&service, "circuit breaker closed"), 0, "{}", service.log());
     let server = redis.address();
     let faults = format!("tollgate_store_faults_total{{server=\"{server}\",fault=\"OOM\"}}");
     assert!(service.metric(&faults).is_some_and(|count| count >= 5.0), "{}", service.get("/metrics").text);
@@ -110,7 +110,7 @@ fn a_counter_that_cannot_be_used_is_named_to_operators() {
     for words in ["WRONGTYPE", "by-user", &key] {
         assert!(reason.contains(words), "{reason}");
     }
-    assert_eq!(told(&service, "a counter cannot be used"), 1, "{}", service.log());
+    assert_eq!(told(&service, "unusable counter"), 1, "{}", service.log());
     redis.cli(&["DEL", &key]);
     wait_for("the service to be ready", || {
         assert_eq!(check(&service, "alice"), (200, false));
@@ -187,7 +187,7 @@ fn a_damaged_seed_is_told_of_and_mended_by_those_who_know_it_once_it_is_deleted(
 fn a_policy_that_throws_counters_away_is_warned_of_at_the_start() {
     let redis = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = on(&redis, "");
-    wait_for("the warning", || service.log().contains("throws counters away").then_some(()));
+    wait_for("the warning", || service.log().contains("evicts counters").then_some(()));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_channel_that_may_not_be_listened_to_is_told_of_once() {
     let users = vec!["gate on >secret ~* resetchannels +@all".to_owned()];
     let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let service = service(5, &format!("url = \"redis://gate:secret@{}\"", redis.address()), "");
-    wait_for("the reason", || service.log().contains("cannot be listened to").then_some(()));
-    let line = service.log().lines().find(|line| line.contains("cannot be listened to")).unwrap().to_owned();
+    wait_for("the reason", || service.log().contains("cannot subscribe").then_some(()));
+    let line = service.log().lines().find(|line| line.contains("cannot subscribe")).unwrap().to_owned();
     assert!(line.contains("channel"), "{line}");
 }

@@ -1,4 +1,4 @@
-//! What attackers send.
+//! Hostile requests.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use crate::harness::{Service, read_answer, read_some};
 
 #[test]
-fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
+fn slow_sockets_are_closed_without_delaying_others() {
     let service = Service::with_config("[server]\nheader_timeout = \"500ms\"\nidle_timeout = \"500ms\"");
     let mut slow: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
     for stream in &mut slow {
@@ -15,7 +15,7 @@ fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
     assert_eq!(service.check("a", "/x").status, 200);
     for stream in &mut slow {
         let end = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
-        assert_ne!(end, Err(ErrorKind::WouldBlock), "closed, with or without a word");
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "must be closed, with or without a response");
     }
     let mut idle = service.connect();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
@@ -24,19 +24,21 @@ fn t40_slow_sockets_are_closed_and_hold_up_nobody() {
 }
 
 #[test]
-fn t40_one_address_cannot_take_every_connection() {
+fn one_address_cannot_take_every_connection() {
     let service = Service::with_config("[server]\nconnections_per_ip_max = 5");
     let held: Vec<TcpStream> = (0..5).map(|_| service.connect()).collect();
     let mut sixth = service.connect();
     let _ = sixth.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n");
     assert_eq!(read_answer(&mut sixth).status, 0);
     drop(held);
-    crate::harness::wait_for("a place to be free", || (service.get("/healthz").status == 200).then_some(()));
+    crate::harness::wait_for("a free connection slot", || {
+        (service.get("/healthz").status == 200).then_some(())
+    });
     assert!(service.metric("tollgate_connections_refused_total").unwrap() >= 1.0);
 }
 
 #[test]
-fn t51_malformed_requests_are_refused_and_the_service_lives_on() {
+fn service_survives_malformed_requests() {
     let service = Service::unconfigured();
     let long = format!("GET /healthz HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n", "x".repeat(200_000));
     let many = format!("GET /healthz HTTP/1.1\r\nhost: t\r\n{}\r\n", "x: y\r\n".repeat(1_000));
@@ -58,7 +60,7 @@ fn t51_malformed_requests_are_refused_and_the_service_lives_on() {
 }
 
 #[test]
-fn t69_what_clients_send_cannot_forge_a_log_line() {
+fn clients_cannot_forge_log_lines() {
     let service = Service::unconfigured();
     let body = r#"{"user_id":"a\r\nFORGED \u001b[31m","endpoint":"/x"}"#;
     assert_eq!(service.admin("POST", "/v1/rate-limit/reset", body).status, 200);
@@ -68,14 +70,14 @@ fn t69_what_clients_send_cannot_forge_a_log_line() {
 }
 
 #[test]
-fn t12_spellings_of_one_path_share_one_counter() {
+fn equivalent_paths_share_one_counter() {
     let service = Service::with_config(
         "[[rules]]\nname = \"e\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 6, window = \"1h\" }]",
     );
-    for (spent, spelling) in
+    for (spent, path) in
         ["/api/v1", "/%61pi/v1", "//api/./v1/", "/api/x/../v1", "/api;v=1/v1?q"].iter().enumerate()
     {
-        let body = service.check("a", spelling).json();
-        assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{spelling}");
+        let body = service.check("a", path).json();
+        assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{path}");
     }
 }

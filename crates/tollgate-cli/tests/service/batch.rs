@@ -11,7 +11,7 @@ use crate::harness::{Service, read_answer, wait_for};
 const BATCH: &str = "/v1/rate-limit/batch-check";
 
 #[test]
-fn a_batch_keeps_its_order_and_gives_each_item_its_own_outcome() {
+fn batch_returns_one_result_per_item_in_order() {
     let service = Service::with_config("default_limit = 1");
     let body = r#"{"checks":[
         {"user_id":"a","endpoint":"/x"},
@@ -34,7 +34,7 @@ fn a_batch_keeps_its_order_and_gives_each_item_its_own_outcome() {
 }
 
 #[test]
-fn t38_a_batch_of_more_than_a_thousand_is_refused_whole() {
+fn batch_of_more_than_a_thousand_is_rejected() {
     let service = Service::with_config("default_limit = 5000");
     let batch = |count: usize| {
         let checks = vec![r#"{"user_id":"a","endpoint":"/x"}"#; count].join(",");
@@ -48,7 +48,7 @@ fn t38_a_batch_of_more_than_a_thousand_is_refused_whole() {
 }
 
 #[test]
-fn t39_replays_are_marked_and_consume_nothing() {
+fn replays_are_marked_and_charge_nothing() {
     let service = Service::with_config("default_limit = 3");
     let body = r#"{"idempotency_key":"batch_123","checks":[{"user_id":"a","endpoint":"/x"}]}"#;
     let first = service.post(BATCH, body).json();
@@ -66,7 +66,7 @@ fn t39_replays_are_marked_and_consume_nothing() {
 }
 
 #[test]
-fn t39_a_key_of_one_caller_is_nothing_to_another() {
+fn idempotency_keys_are_separate_per_caller() {
     let service = Service::with_config("default_limit = 3");
     let body = r#"{"idempotency_key":"k","checks":[{"user_id":"a","endpoint":"/x"}]}"#;
     assert_eq!(service.post(BATCH, body).json()["replayed"], false);
@@ -74,7 +74,7 @@ fn t39_a_key_of_one_caller_is_nothing_to_another() {
 }
 
 #[test]
-fn t17_bodies_that_are_announced_take_no_more_than_their_room_and_small_batches_pass_by() {
+fn body_budget_bounds_announced_bodies() {
     let service = Service::with_config("[server]\nbody_timeout = \"1m\"");
     let announced = |bytes: usize| {
         let mut stream = service.connect();
@@ -83,11 +83,11 @@ fn t17_bodies_that_are_announced_take_no_more_than_their_room_and_small_batches_
         stream
     };
     let mut waiting: Vec<TcpStream> = (0..60).map(|_| announced(1 << 20)).collect();
-    let refused = wait_for("no room", || {
+    let refused = wait_for("the body budget to be used up", || {
         let mut one_more = announced(1 << 20);
         one_more.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let answer = read_answer(&mut one_more);
-        // It may be let in before those that came before it, and must not leave its room to the next.
+        // It may be admitted before earlier requests, and must not leave its budget to the next.
         waiting.push(one_more);
         (answer.status == 503).then_some(answer)
     });
@@ -100,5 +100,5 @@ fn t17_bodies_that_are_announced_take_no_more_than_their_room_and_small_batches_
     assert_eq!(service.post(BATCH, &checks(100)).status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
     drop(waiting);
-    wait_for("room again", || (service.post(BATCH, &checks(1_000)).status == 200).then_some(()));
+    wait_for("free body budget", || (service.post(BATCH, &checks(1_000)).status == 200).then_some(()));
 }

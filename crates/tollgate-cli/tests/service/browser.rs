@@ -1,8 +1,8 @@
-//! A real browser that is told what to do.
+//! Drives a real browser.
 //!
-//! Chromium takes commands of the `DevTools` protocol on descriptor 3 and answers on 4, JSON with a zero byte after it: that
-//! takes no port and no WebSocket, and a browser whose pipe breaks ends, so it does not outlive a test that is killed.
-//! Rejected: `--dump-dom` and `--screenshot`, which can neither click nor be as narrow as a phone.
+//! Chromium reads commands of the `DevTools` protocol from descriptor 3 and writes responses to 4, as JSON with a zero byte
+//! behind it. This needs no port and no WebSocket, and the browser exits when the pipe closes. Rejected: `--dump-dom` and
+//! `--screenshot`, which can neither click nor emulate a phone.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// For a machine that has a lot to do besides.
+/// Generous, for a busy machine.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 const FLAGS: [&str; 13] = [
     "--headless",
-    "--no-sandbox",            // containers often allow none, and the pages are our own
-    "--disable-dev-shm-usage", // containers often have little of it
+    "--no-sandbox",            // often not permitted in containers; the pages are our own
+    "--disable-dev-shm-usage", // often small in containers
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -29,17 +29,17 @@ const FLAGS: [&str; 13] = [
     "--disable-component-update",
     "--disable-sync",
     "--disable-breakpad",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", // nothing but this machine
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1", // no host but this machine
     "--remote-debugging-pipe",
     "about:blank",
 ];
 
-/// One browser with one page. Closed when it goes out of scope.
+/// A browser with one page; closed on drop.
 pub(crate) struct Browser {
     child: Child,
     commands: ChildStdin,
     messages: Receiver<Value>,
-    /// What the page did by itself, in the order in which it was told.
+    /// Events of the page, in order.
     events: Vec<Value>,
     session: Option<String>,
     last_id: u64,
@@ -47,16 +47,16 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// With an empty page and an empty profile.
+    /// With an empty page and profile.
     pub(crate) fn start() -> Self {
         let found = std::env::var_os("PATH")
             .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("chromium").is_file()));
-        assert!(found, "there is no chromium on the path: scripts/install-tools test installs it");
+        assert!(found, "chromium is not installed: run scripts/install-tools test");
         let folder = TempDir::new().unwrap();
         let mut child = command(folder.path()).spawn().unwrap();
-        let (tell, messages) = channel();
+        let (sender, messages) = channel();
         let answers = child.stdout.take().unwrap();
-        std::thread::spawn(move || read_messages(answers, &tell));
+        std::thread::spawn(move || read_messages(answers, &sender));
         let commands = child.stdin.take().unwrap();
         let mut browser =
             Browser { child, commands, messages, events: Vec::new(), session: None, last_id: 0, folder };
@@ -64,7 +64,7 @@ impl Browser {
         browser
     }
 
-    /// Makes a page, and has it tell what it loads and what it complains about.
+    /// Creates a page and subscribes to its network and console events.
     fn attach(&mut self) {
         let target = self.call("Target.createTarget", &json!({"url": "about:blank"}));
         let attached =
@@ -75,19 +75,19 @@ impl Browser {
         }
     }
 
-    /// A phone has a narrow window, and fits a page that is wider into it by making everything small.
+    /// Emulates a phone: a narrow window into which wider pages are scaled.
     pub(crate) fn set_window(&mut self, width: u32, height: u32, is_phone: bool) {
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": is_phone});
         self.call("Emulation.setDeviceMetricsOverride", &metrics);
     }
 
-    /// `light` or `dark`, as the user has told the system.
+    /// Emulates the color scheme of the system, `light` or `dark`.
     pub(crate) fn prefer_colours(&mut self, scheme: &str) {
         let features = json!([{"name": "prefers-color-scheme", "value": scheme}]);
         self.call("Emulation.setEmulatedMedia", &json!({"features": features}));
     }
 
-    /// Returns when the page before is gone, so that nothing is asked of that one.
+    /// Opens a URL; returns when the previous page is gone.
     pub(crate) fn open(&mut self, url: &str) {
         let answer = self.call("Page.navigate", &json!({"url": url}));
         assert_eq!(answer["errorText"], Value::Null, "{url}");
@@ -102,7 +102,7 @@ impl Browser {
         }
     }
 
-    /// The value of an expression; of a promise, what it comes to.
+    /// The value of an expression; for a promise, its result.
     pub(crate) fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
         let answer = self.call("Runtime.evaluate", &parameters);
@@ -110,7 +110,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Asks until an expression is neither false nor null nor empty.
+    /// Polls an expression until it is neither false, null nor empty.
     pub(crate) fn wait_for(&mut self, expression: &str) -> Value {
         let started = Instant::now();
         loop {
@@ -118,12 +118,12 @@ impl Browser {
             if ![json!(null), json!(false), json!("")].contains(&value) {
                 return value;
             }
-            assert!(started.elapsed() < PATIENCE, "waited in vain for {expression}; {}", self.log());
+            assert!(started.elapsed() < PATIENCE, "timed out waiting for {expression}; {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Clicks with the mouse on what the expression gives: whatever covers it is hit in its place.
+    /// Clicks with the mouse on an element; an element on top of it gets the click instead.
     pub(crate) fn click(&mut self, element: &str) {
         let middle = self.evaluate(&format!(
             "(() => {{
@@ -140,14 +140,14 @@ impl Browser {
         }
     }
 
-    /// Types where the cursor stands.
+    /// Types at the cursor.
     pub(crate) fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", &json!({"text": text}));
     }
 
-    /// Addresses that the page asked for so far, with the status of the answer or why there was none.
+    /// The URLs requested so far, with status or error.
     pub(crate) fn requests(&mut self) -> Vec<(String, String)> {
-        self.evaluate("0"); // everything that happened before is told before the answer
+        self.evaluate("0"); // flushes all earlier events
         let of = |event: &Value, id: &Value| event["params"]["requestId"] == *id;
         let outcome = |id: &Value| {
             self.events.iter().filter(|event| of(event, id)).find_map(|event| {
@@ -168,17 +168,18 @@ impl Browser {
         .collect()
     }
 
-    /// What the page or the browser said on the console: errors of scripts and what a policy forbids are among it.
+    /// Console messages, including script errors and policy violations.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         self.evaluate("0");
-        let told = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
-        let told = self.events.iter().filter(|event| told.iter().any(|method| event["method"] == *method));
-        // Advice is none: fields for keys are in no form, lest the browser offers to keep the key.
-        let told = told.filter(|event| event["params"]["entry"]["level"] != "verbose");
-        told.map(|event| event["params"].to_string()).collect()
+        let methods = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
+        let messages =
+            self.events.iter().filter(|event| methods.iter().any(|method| event["method"] == *method));
+        // Ignores hints: key fields are outside of forms on purpose, so that the browser does not offer to store the key.
+        let messages = messages.filter(|event| event["params"]["entry"]["level"] != "verbose");
+        messages.map(|event| event["params"].to_string()).collect()
     }
 
-    /// One command and its answer; what is told in between is kept.
+    /// Sends one command and returns its response; events in between are kept.
     fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.last_id += 1;
         let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
@@ -202,7 +203,7 @@ impl Browser {
     fn receive(&self, what: &str, deadline: Instant) -> Value {
         let left = deadline.saturating_duration_since(Instant::now());
         let message = self.messages.recv_timeout(left);
-        message.unwrap_or_else(|error| panic!("chromium says nothing to {what}: {error}; {}", self.log()))
+        message.unwrap_or_else(|error| panic!("no response from chromium to {what}: {error}; {}", self.log()))
     }
 
     fn log(&self) -> String {
@@ -212,7 +213,7 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Asked to, it ends its helpers first; else they might still write into the folder that is being removed.
+        // A requested close ends the helpers first; they might otherwise write into the folder while it is removed.
         let _ = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         let started = Instant::now();
         while started.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
@@ -223,23 +224,23 @@ impl Drop for Browser {
     }
 }
 
-/// Chromium with its pipes where it looks for them, and with nothing of its own outside of the folder.
+/// Chromium with its pipes at the expected descriptors, and all of its files in the folder.
 fn command(folder: &Path) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", r#"exec "$0" "$@" 3<&0 4>&1 </dev/null >&2"#, "chromium"]);
     command.arg(format!("--user-data-dir={}", folder.join("profile").display())).args(FLAGS);
     command.env("HOME", folder).env("TMPDIR", folder).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // An interrupt is for the test; the browser ends when its pipe does.
+    // An interrupt is for the test; the browser exits when its pipe closes.
     command.stderr(fs::File::create(folder.join("log")).unwrap()).process_group(0);
     command
 }
 
-fn read_messages(answers: ChildStdout, tell: &Sender<Value>) {
+fn read_messages(answers: ChildStdout, sender: &Sender<Value>) {
     let mut answers = BufReader::new(answers);
     let mut bytes = Vec::new();
     while answers.read_until(0, &mut bytes).is_ok_and(|count| count > 0) {
         let message = serde_json::from_slice(bytes.strip_suffix(b"\0").unwrap_or(&bytes));
-        if message.is_ok_and(|message| tell.send(message).is_err()) {
+        if message.is_ok_and(|message| sender.send(message).is_err()) {
             return;
         }
         bytes.clear();

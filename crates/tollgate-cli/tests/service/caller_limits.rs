@@ -1,4 +1,4 @@
-//! What callers of the service itself may ask, and that no batch of one keeps the others waiting.
+//! Limits of callers, and fairness between batches and single checks.
 
 use std::fs;
 use std::io::Write;
@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use crate::harness::{Answer, Service, read_answer, wait_for};
 
 const BATCH: &str = "/v1/rate-limit/batch-check";
-/// Ten in an hour: none comes back while a test runs.
+/// Ten per hour: nothing is restored while a test runs.
 const TEN: &str = "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
 /// The keys are `checker-key` and `reader-key`.
 const KEYS: &str = r#"
@@ -31,36 +31,36 @@ fn batch_of(count: usize) -> String {
     format!(r#"{{"checks":[{}]}}"#, vec![CHECK; count].join(","))
 }
 
-/// What the client has left, told to somebody whom the limit does not concern.
+/// The remaining requests of the client, read by a caller without a limit.
 fn left_for_the_client(service: &Service) -> u64 {
     let status = service.admin("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x", "");
     status.json()["remaining"].as_u64().unwrap()
 }
 
-/// An answer that nobody can take for the refusal of a client.
+/// Asserts a response that cannot be mistaken for the refusal of a client.
 #[track_caller]
 fn assert_caller_limited(answer: &Answer) {
     assert_eq!((answer.status, &*answer.error().1), (429, "CALLER_LIMITED"), "{}", answer.text);
     assert!(answer.json().get("allowed").is_none() && answer.json().get("decision").is_none());
-    let told = |name: &str| name.contains("ratelimit");
-    assert!(!answer.headers.iter().any(|(name, _)| told(name)), "{:?}", answer.headers);
+    let is_client_header = |name: &str| name.contains("ratelimit");
+    assert!(!answer.headers.iter().any(|(name, _)| is_client_header(name)), "{:?}", answer.headers);
     let exact = answer.json()["error"]["details"]["retry_after_us"].as_u64().unwrap();
     let rounded: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!(exact > 0 && rounded == exact.div_ceil(1_000_000), "{exact} {rounded}");
 }
 
-/// How many checks pass until one does not.
+/// How many checks pass before one is refused.
 fn passing(mut check: impl FnMut() -> Answer) -> usize {
     (0..100).take_while(|_| check().status == 200).count()
 }
 
 #[test]
-fn t38_a_batch_counts_as_many_as_it_has_and_is_refused_whole() {
+fn batch_is_charged_per_item_or_refused_whole() {
     let service = Service::with_config(TEN);
     assert_eq!(service.post(BATCH, &batch_of(6)).status, 200);
     assert_caller_limited(&service.post(BATCH, &batch_of(5)));
-    assert_eq!(left_for_the_client(&service), 994, "nothing of it was charged to the client");
-    assert_eq!(service.post(BATCH, &batch_of(4)).status, 200, "nor to the caller");
+    assert_eq!(left_for_the_client(&service), 994, "the client must not be charged");
+    assert_eq!(service.post(BATCH, &batch_of(4)).status, 200, "the caller must not be charged");
     let refused = service.check("a", "/x");
     assert_caller_limited(&refused);
     assert_caller_limited(&service.post(BATCH, &batch_of(1)));
@@ -69,23 +69,23 @@ fn t38_a_batch_counts_as_many_as_it_has_and_is_refused_whole() {
 }
 
 #[test]
-fn t38_a_batch_that_never_fits_is_told_so_and_not_asked_back() {
+fn batch_above_the_limit_gets_no_retry_after() {
     let service = Service::with_config(TEN);
     for _ in 0..3 {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
         let reason = answer.json()["error"]["details"]["reason"].clone();
-        assert_eq!(reason, "this service takes at most 10 checks at once from a caller, not 11");
+        assert_eq!(reason, "must have at most 10 checks (limit of the caller, [callers]), not 11");
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
     let larger = TEN.replace("[callers]\n", "[callers]\nburst = 1000\n");
     let service = Service::with_config(&larger);
-    assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "a burst is what fits at once");
+    assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "the burst bounds a batch");
 }
 
 #[test]
-fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing() {
+fn every_request_counts_except_probes() {
     let service = Service::with_config(TEN);
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"] {
         (0..20).for_each(|_| drop(service.get(path)));
@@ -107,7 +107,7 @@ fn t38_every_request_counts_one_whatever_becomes_of_it_and_probes_count_nothing(
 }
 
 #[test]
-fn t38_what_leads_nowhere_counts_for_its_address() {
+fn unrouted_requests_count_for_their_address() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     assert_eq!(service.get("/nowhere").status, 404);
     assert_eq!(service.get("/v1/rate-limit/check").status, 405);
@@ -118,30 +118,26 @@ fn t38_what_leads_nowhere_counts_for_its_address() {
     assert_eq!(service.get("/healthz").status, 200);
     assert_eq!(service.post("/healthz", "").status, 405);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
-    assert_eq!(passing(checker), 10, "a key has its own");
+    assert_eq!(passing(checker), 10, "each key has its own limit");
 }
 
 #[test]
-fn t38_callers_are_told_apart_and_whoever_administers_is_not_limited() {
+fn callers_are_separate_and_admins_unlimited() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     assert_eq!(passing(|| service.check("a", "/x")), 10);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
-    assert_eq!(passing(checker), 10, "a key has its own");
+    assert_eq!(passing(checker), 10, "each key has its own limit");
     assert_caller_limited(&checker());
     let rules = || service.with_key("reader-key", "GET", "/v1/admin/rules", "");
-    assert_eq!(passing(rules), 10, "reading what is configured counts, too");
+    assert_eq!(passing(rules), 10, "reads must count too");
     assert_caller_limited(&rules());
     assert_eq!(passing(|| service.admin("POST", "/v1/rate-limit/check", CHECK)), 100);
     assert_eq!(service.admin("POST", BATCH, &batch_of(1_000)).status, 200);
-    assert_eq!(
-        service.with_key("wrong", "GET", "/v1/admin/rules", "").status,
-        401,
-        "which is none's request"
-    );
+    assert_eq!(service.with_key("wrong", "GET", "/v1/admin/rules", "").status, 401, "requests of no caller");
 }
 
 #[test]
-fn t38_an_api_key_counts_for_itself_and_so_does_one_that_is_bound_to_a_tenant() {
+fn each_api_key_has_its_own_caller_limit() {
     let service = Service::with_config(TEN);
     let make =
         |body: &str| service.admin("POST", "/v1/admin/keys", body).json()["key"].as_str().unwrap().to_owned();
@@ -153,18 +149,14 @@ fn t38_an_api_key_counts_for_itself_and_so_does_one_that_is_bound_to_a_tenant() 
 }
 
 #[test]
-fn t38_a_replay_counts_one_and_a_batch_that_must_wait_can_be_sent_again() {
+fn replay_counts_once_and_limited_batch_can_retry() {
     let service = Service::with_config(TEN);
     let keyed = |key: &str, count: usize| {
         service.post(BATCH, &batch_of(count).replacen('{', &format!(r#"{{"idempotency_key":"{key}","#), 1))
     };
     assert_eq!(keyed("a", 5).json()["replayed"], false);
     assert_caller_limited(&keyed("b", 6));
-    assert_eq!(
-        keyed("b", 5).json()["error"],
-        json!(null),
-        "the key was not used up by the one that must wait"
-    );
+    assert_eq!(keyed("b", 5).json()["error"], json!(null), "a limited batch must not use up its key");
     assert_caller_limited(&keyed("a", 5));
 
     let service = Service::with_config(TEN);
@@ -173,18 +165,18 @@ fn t38_a_replay_counts_one_and_a_batch_that_must_wait_can_be_sent_again() {
     assert_eq!(keyed(5).json()["replayed"], false);
     assert_eq!(keyed(5).json()["replayed"], true);
     assert_eq!(keyed(4).status, 422, "another body");
-    assert_eq!(passing(|| service.check("a", "/x")), 3, "five, and one for each of the others");
+    assert_eq!(passing(|| service.check("a", "/x")), 3, "five, and one for each other request");
 }
 
 #[test]
-fn t38_the_limit_follows_the_file_and_a_reload_gives_nothing_back() {
+fn reload_changes_the_limit_and_keeps_usage() {
     let service = Service::with_config("default_limit = 1000");
     let reload = |config: &str| {
         fs::write(service.config_file(), config).unwrap();
         let answer = service.admin("POST", "/v1/admin/reload", "");
         assert_eq!((answer.status, &answer.json()["needs_restart"]), (200, &json!([])), "{}", answer.text);
     };
-    assert_eq!(passing(|| service.check("a", "/x")), 100, "off unless it is said");
+    assert_eq!(passing(|| service.check("a", "/x")), 100, "off by default");
     reload(TEN);
     assert_eq!(passing(|| service.check("a", "/x")), 10);
     reload(&TEN.replace("limit = 10\n", "limit = 15\n"));
@@ -197,7 +189,7 @@ fn t38_the_limit_follows_the_file_and_a_reload_gives_nothing_back() {
 }
 
 #[test]
-fn t38_the_environment_says_it_and_config_show_tells_it() {
+fn caller_limit_can_be_set_by_environment() {
     let folder = TempDir::new().unwrap();
     let environment = [("TOLLGATE_CALLERS__LIMIT", "3"), ("TOLLGATE_CALLERS__WINDOW", "1h")];
     let show =
@@ -210,25 +202,25 @@ fn t38_the_environment_says_it_and_config_show_tells_it() {
 }
 
 #[test]
-fn t38_the_log_tells_of_a_caller_once_and_the_command_line_takes_it_for_no_decision() {
+fn limited_caller_is_logged_once_and_cli_fails() {
     let service = Service::with_config(&[TEN, KEYS].concat());
     (0..20).for_each(|_| drop(service.check("a", "/x")));
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
     (0..20).for_each(|_| drop(checker()));
     let log = service.log();
-    let told: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
-    assert_eq!(told.len(), 2, "{log}");
-    assert!(told[0].contains("ip:127.0.0.1") && told[1].contains("\"checker\""), "{told:#?}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines[0].contains("ip:127.0.0.1") && lines[1].contains("\"checker\""), "{lines:#?}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["check", "--user", "a", "--endpoint", "/x"]);
     command.env("TOLLGATE_URL", format!("http://{}", service.address)).env("TOLLGATE_KEY", "checker-key");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
-    assert!(text.contains("you, the caller"), "{text}");
+    assert_eq!(output.status.code(), Some(2), "an error, not a refusal: {text}");
+    assert!(text.contains("the caller exceeded its own limit"), "{text}");
 }
 
-/// Sends the same request again and again on one connection, until it is told to stop or so many were answered.
+/// Repeats a request on one connection until stopped or until enough responses arrived.
 fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &AtomicBool) -> Vec<Duration> {
     let mut stream = service.connect();
     let request = format!(
@@ -247,9 +239,9 @@ fn repeat(service: &Service, path: &str, body: &str, count: usize, stop: &Atomic
     waits
 }
 
-/// Batches in flight all the time, many more than are decided at once, on one thread that all share.
+/// Keeps many more batches in flight than are decided at once, on one thread.
 #[test]
-fn t38_single_checks_are_answered_between_the_checks_of_batches() {
+fn single_checks_interleave_with_batches() {
     const SENDERS: usize = 40;
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");
@@ -267,14 +259,14 @@ fn t38_single_checks_are_answered_between_the_checks_of_batches() {
                 }
             });
         }
-        wait_for("a batch to be answered", || (batches.load(Ordering::Relaxed) > 0).then_some(()));
+        wait_for("a response to a batch", || (batches.load(Ordering::Relaxed) > 0).then_some(()));
         let beside = repeat(&service, check, CHECK, 200, &never);
         stop.store(true, Ordering::Relaxed);
         beside
     });
-    assert_eq!((alone.len(), beside.len()), (200, 200), "every one was answered");
-    // How long anything takes is a matter of the machine, and only told. But whoever stands behind batches sees as many go by:
-    // some 25 for each check when batches did not give way, and one in four checks since.
+    assert_eq!((alone.len(), beside.len()), (200, 200), "every request must get a response");
+    // Latency depends on the machine and is only printed. The number of batches completed per check does not:
+    // about 25 if batches do not yield, and one in four checks if they do.
     let batches = batches.load(Ordering::Relaxed);
     assert!(batches < beside.len() * 10, "{batches} batches went by");
     println!("checks alone: median {:?}, p99 {:?}", alone[100], alone[198]);

@@ -1,4 +1,4 @@
-//! Checks, statuses and explanations.
+//! Checks, status and explain.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use crate::harness::{Answer, Service};
 const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
 
 #[test]
-fn no_configuration_gives_each_client_a_hundred_a_minute() {
+fn default_limit_is_a_hundred_per_minute() {
     let service = Service::unconfigured();
     let started = Instant::now();
     let first = service.check("user_123", "/api/v1/users");
@@ -22,7 +22,7 @@ fn no_configuration_gives_each_client_a_hundred_a_minute() {
     assert!(body.get("retry_after").is_none());
     let endpoints = ["/other", "/api/v1/users"].into_iter().cycle().take(10_000);
     let admitted = 1 + endpoints.take_while(|endpoint| admits(&service, endpoint)).count();
-    // One comes back every 0.6 s: a slow machine is admitted so many more.
+    // One request is restored every 0.6 s, so a slow machine is admitted more.
     let come_back = usize::try_from(started.elapsed().as_millis() / 600).unwrap();
     assert!((100..=100 + come_back).contains(&admitted), "{admitted}, {come_back} came back");
     assert_eq!(service.check("user_456", "/api/v1/users").status, 200, "another client");
@@ -35,7 +35,7 @@ fn admits(service: &Service, endpoint: &str) -> bool {
 }
 
 #[test]
-fn every_decision_carries_the_headers_and_only_a_refusal_says_retry_after() {
+fn only_refusals_have_retry_after() {
     let service = Service::with_config(THREE_A_MINUTE);
     for remaining in ["2", "1", "0"] {
         let answer = service.check("a", "/x");
@@ -57,7 +57,7 @@ fn every_decision_carries_the_headers_and_only_a_refusal_says_retry_after() {
 }
 
 #[test]
-fn an_obedient_client_is_served_after_exactly_the_wait() {
+fn request_is_admitted_after_retry_after() {
     let service = Service::with_config("default_limit = 2\ndefault_window = 6");
     for _ in 0..2 {
         assert_eq!(service.check("a", "/x").status, 200);
@@ -78,7 +78,7 @@ fn header_profiles_are_a_setting() {
 }
 
 #[test]
-fn a_cooldown_is_told_of_one_limit_and_lists_them_all() {
+fn cooldown_reports_one_limit_and_lists_all() {
     let service = Service::with_config(
         r#"
         [server]
@@ -102,16 +102,16 @@ fn a_cooldown_is_told_of_one_limit_and_lists_them_all() {
     let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
     assert_eq!((&check.json()["reason"], policies(&check)), (&json!("cooldown"), first));
     assert!(check.header("ratelimit").unwrap().starts_with("\"u/30d\";r=0;t="));
-    for (key, told) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
-        assert_eq!((&check.json()[key], &explained[key]), (&told, &told), "{key}");
+    for (key, expected) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
+        assert_eq!((&check.json()[key], &explained[key]), (&expected, &expected), "{key}");
     }
     let limits = explained["rules"][0]["limits"].as_array().unwrap();
     let left: Vec<u64> = limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect();
-    assert_eq!(left, [46, 0], "as the counters stand");
+    assert_eq!(left, [46, 0], "must match the counters");
 }
 
 #[test]
-fn a_cost_above_the_limit_is_refused_without_a_promise() {
+fn cost_above_the_limit_has_no_retry_after() {
     let service = Service::with_config(THREE_A_MINUTE);
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":4}"#);
     assert_eq!((answer.status, answer.header("retry-after")), (429, None));
@@ -121,7 +121,7 @@ fn a_cost_above_the_limit_is_refused_without_a_promise() {
 }
 
 #[test]
-fn a_cost_of_zero_only_looks() {
+fn cost_zero_charges_nothing() {
     let service = Service::with_config(THREE_A_MINUTE);
     let peek = r#"{"user_id":"a","endpoint":"/x","cost":0}"#;
     for _ in 0..5 {
@@ -134,7 +134,7 @@ fn a_cost_of_zero_only_looks() {
 }
 
 #[test]
-fn every_way_to_say_who_is_asking_counts_on_its_own() {
+fn each_client_identifier_has_its_own_counter() {
     let service = Service::with_config("default_limit = 1");
     for who in
         [r#""user_id":"x""#, r#""api_key":"x""#, r#""ip":"192.0.2.1""#, r#""tenant":"x""#, r#""login":"x""#]
@@ -146,7 +146,7 @@ fn every_way_to_say_who_is_asking_counts_on_its_own() {
 }
 
 #[test]
-fn the_alias_under_api_counts_together_with_the_path_itself() {
+fn api_alias_shares_counters_with_the_path() {
     let service = Service::with_config("default_limit = 1");
     assert_eq!(service.check("a", "/x").status, 200);
     let alias = service.post("/api/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#);
@@ -154,7 +154,7 @@ fn the_alias_under_api_counts_together_with_the_path_itself() {
 }
 
 #[test]
-fn rules_actions_and_layers_hold_end_to_end() {
+fn actions_and_layers_work_end_to_end() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -204,7 +204,7 @@ fn rules_actions_and_layers_hold_end_to_end() {
 }
 
 #[test]
-fn a_rule_that_only_logs_refuses_nothing_and_is_counted() {
+fn log_only_rule_refuses_nothing_and_is_counted() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -230,7 +230,7 @@ fn a_rule_that_only_logs_refuses_nothing_and_is_counted() {
 }
 
 #[test]
-fn a_shaping_rule_answers_with_a_delay() {
+fn throttle_rule_returns_a_delay() {
     let service = Service::with_config(
         r#"
         [[rules]]
@@ -247,7 +247,7 @@ fn a_shaping_rule_answers_with_a_delay() {
 }
 
 #[test]
-fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
+fn penalized_client_can_be_pardoned() {
     let service = Service::with_config(
         r#"
         default_limit = 1
@@ -275,7 +275,7 @@ fn penalties_keep_a_client_out_and_operators_can_pardon_it() {
 }
 
 #[test]
-fn a_status_never_charges_in_any_of_its_forms() {
+fn status_never_charges() {
     let service = Service::with_config(THREE_A_MINUTE);
     service.check("user 1", "/api/v1/users");
     for path in [
@@ -295,7 +295,7 @@ fn a_status_never_charges_in_any_of_its_forms() {
 }
 
 #[test]
-fn an_explanation_lists_every_rule_and_charges_nothing() {
+fn explain_lists_every_rule_and_charges_nothing() {
     let service = Service::with_config(
         r#"
         default_limit = 5
@@ -324,7 +324,7 @@ fn an_explanation_lists_every_rule_and_charges_nothing() {
     assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
     assert!(body["next_allowed_at_us"].is_u64());
     let rules = body["rules"].as_array().unwrap();
-    let told: Vec<(&str, bool, &str)> = rules
+    let summary: Vec<(&str, bool, &str)> = rules
         .iter()
         .map(|rule| {
             let text = |key: &str| rule[key].as_str().unwrap();
@@ -332,9 +332,9 @@ fn an_explanation_lists_every_rule_and_charges_nothing() {
         })
         .collect();
     assert_eq!(
-        told,
+        summary,
         [
-            ("off", false, "switched off"),
+            ("off", false, "disabled"),
             ("site", true, "matches: its limits apply"),
             ("tier:gold", false, "the request has no tier"),
             ("default", true, "matches: its limits apply"),
@@ -347,7 +347,7 @@ fn an_explanation_lists_every_rule_and_charges_nothing() {
 }
 
 #[test]
-fn t66_nobody_is_penalised_for_a_limit_that_all_share() {
+fn shared_limits_cause_no_penalty() {
     let service = Service::with_config(
         r#"
         [progressive_penalties]
@@ -373,14 +373,14 @@ fn t66_nobody_is_penalised_for_a_limit_that_all_share() {
     );
     service.check("bad", "/shared");
     assert_eq!(service.check("innocent", "/shared").status, 429);
-    assert_eq!(service.check("innocent", "/own").status, 200, "it was not its own doing");
+    assert_eq!(service.check("innocent", "/own").status, 200, "a shared limit must not penalize");
     assert_eq!(service.check("innocent", "/own").status, 429);
     assert_eq!(service.check("innocent", "/shared").json()["reason"], "cooldown");
-    assert_eq!(service.check("innocent", "/free").status, 200, "a rule that only logs refuses nothing");
+    assert_eq!(service.check("innocent", "/free").status, 200, "a log_only rule must refuse nothing");
 }
 
 #[test]
-fn a_penalised_api_key_can_be_pardoned_as_it_is_listed() {
+fn penalized_key_is_pardoned_by_its_listed_id() {
     let service = Service::with_config(
         "default_limit = 1\n[progressive_penalties]\nenabled = true\nviolation_threshold = 1",
     );
@@ -397,7 +397,7 @@ fn a_penalised_api_key_can_be_pardoned_as_it_is_listed() {
 }
 
 #[test]
-fn t06_a_client_behind_a_nat64_is_the_client_it_is_without_one() {
+fn nat64_address_counts_as_its_ipv4_address() {
     let service = Service::with_config("default_limit = 5\n[identity]\nnat64 = true\n");
     let left = |ip: &str| {
         let answer = service.post("/v1/rate-limit/check", &format!(r#"{{"ip":"{ip}","endpoint":"/x"}}"#));

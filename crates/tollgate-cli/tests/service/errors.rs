@@ -1,4 +1,4 @@
-//! Bad input: a clear error that names the field and the reason, and nothing changed.
+//! Invalid input: the error names field and reason, and nothing changes.
 
 use std::io::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn error(status: u16, code: &str, field: &str) -> (u16, String, String) {
 }
 
 #[test]
-fn every_wrong_field_is_named_and_nothing_is_charged() {
+fn invalid_field_is_named_and_nothing_charged() {
     let service = Service::with_config("default_limit = 3");
     let long = "x".repeat(257);
     let cases = [
@@ -58,7 +58,7 @@ fn every_wrong_field_is_named_and_nothing_is_charged() {
 }
 
 #[test]
-fn a_window_is_an_integer_from_1_whatever_is_wrong_with_it() {
+fn window_must_be_a_positive_integer() {
     let service = Service::unconfigured();
     for window in ["0", "-1", "4294967296", "\"5\""] {
         let body = format!(r#"{{"user_id":"a","endpoint":"/x","window_seconds":{window}}}"#);
@@ -69,14 +69,14 @@ fn a_window_is_an_integer_from_1_whatever_is_wrong_with_it() {
 }
 
 #[test]
-fn a_parameter_that_is_not_taken_is_unknown_whatever_it_is_called() {
+fn unknown_parameters_are_rejected() {
     let service = Service::unconfigured();
     let answer = service.admin("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x&limit=1", "");
     assert_eq!(answer.error(), error(400, "INVALID_INPUT", "limit"));
 }
 
 #[test]
-fn an_error_says_what_is_wrong_in_the_envelope_and_repeats_the_request_id() {
+fn error_envelope_repeats_the_request_id() {
     let service = Service::unconfigured();
     let headers = [("content-type", "application/json"), ("x-request-id", "my-id-7")];
     let answer = service.send("POST", CHECK, &headers, r#"{"user_id":"a","endpoint":"/x","cost":"1"}"#);
@@ -90,7 +90,7 @@ fn an_error_says_what_is_wrong_in_the_envelope_and_repeats_the_request_id() {
 }
 
 #[test]
-fn a_request_without_an_id_gets_one_of_its_own() {
+fn missing_request_id_is_generated() {
     let service = Service::unconfigured();
     let id = |headers: &[(&str, &str)]| {
         service.send("GET", "/healthz", headers, "").header("x-request-id").unwrap().to_owned()
@@ -103,7 +103,7 @@ fn a_request_without_an_id_gets_one_of_its_own() {
 }
 
 #[test]
-fn paths_methods_and_media_types_that_are_not_served_have_their_own_codes() {
+fn unknown_path_method_and_type_have_own_codes() {
     let service = Service::unconfigured();
     assert_eq!(service.get("/v1/nothing").error(), error(404, "NOT_FOUND", ""));
     assert_eq!(service.get("/v2/rate-limit/check").error(), error(404, "NOT_FOUND", ""));
@@ -121,7 +121,7 @@ fn paths_methods_and_media_types_that_are_not_served_have_their_own_codes() {
 }
 
 #[test]
-fn t33_large_and_slow_bodies_are_refused() {
+fn large_and_slow_bodies_are_rejected() {
     let service = Service::with_config("[server]\nbody_timeout = \"300ms\"");
     let large = format!(r#"{{"user_id":"a","endpoint":"/x","more":"{}"}}"#, "x".repeat(70 << 10));
     assert_eq!(service.post(CHECK, &large).error(), error(413, "PAYLOAD_TOO_LARGE", ""));
@@ -133,7 +133,7 @@ fn t33_large_and_slow_bodies_are_refused() {
 }
 
 #[test]
-fn t34_deep_json_is_refused() {
+fn deeply_nested_json_is_rejected() {
     let service = Service::unconfigured();
     let deep = format!(r#"{{"user_id":"a","endpoint":"/x","x":{}}}"#, "[".repeat(60_000));
     assert_eq!(service.post(CHECK, &deep).error(), error(400, "INVALID_INPUT", ""));
@@ -141,7 +141,7 @@ fn t34_deep_json_is_refused() {
 }
 
 #[test]
-fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
+fn invalid_numbers_are_rejected_in_every_field() {
     let service = Service::unconfigured();
     let key = service.admin_key();
     let wrong = [
@@ -181,7 +181,7 @@ fn t36_numbers_are_refused_by_name_in_every_numeric_field() {
 }
 
 #[test]
-fn t35_unknown_fields_are_ignored_by_a_check_and_refused_by_a_change() {
+fn checks_ignore_unknown_fields_and_writes_reject_them() {
     let service = Service::unconfigured();
     assert_eq!(service.post(CHECK, r#"{"user_id":"a","endpoint":"/x","tomorrow":1}"#).status, 200);
     let config =
@@ -194,7 +194,7 @@ fn t35_unknown_fields_are_ignored_by_a_check_and_refused_by_a_change() {
 }
 
 #[test]
-fn a_list_is_no_check_and_a_number_that_nothing_holds_is_named() {
+fn non_object_bodies_and_huge_numbers_are_rejected() {
     let service = Service::unconfigured();
     let list = r#"["a","/x",null,null,null,null,null,null,null,null,null,null,null]"#;
     assert_eq!(refused(&service, list), error(400, "INVALID_INPUT", ""));
@@ -203,7 +203,7 @@ fn a_list_is_no_check_and_a_number_that_nothing_holds_is_named() {
 }
 
 #[test]
-fn t11_a_query_is_text_and_its_mistakes_are_named() {
+fn invalid_query_values_are_named() {
     let service = Service::unconfigured();
     assert_eq!(service.get("/v1/rate-limit/status?user_id=%ff&endpoint=/x").status, 400);
     let get = |query: &str| service.get(&format!("/v1/rate-limit/status?{query}")).error();
@@ -213,7 +213,7 @@ fn t11_a_query_is_text_and_its_mistakes_are_named() {
 }
 
 #[test]
-fn credentials_of_others_do_not_trouble_a_probe() {
+fn probes_ignore_foreign_credentials() {
     let service = Service::unconfigured();
     assert_eq!(service.send("GET", "/healthz", &[("authorization", "Basic abc")], "").status, 200);
 }

@@ -1,4 +1,4 @@
-//! Starts the binary on a free port with a data directory of its own, talks HTTP to it, and stops it.
+//! Starts the binary on a free port with its own data directory, sends requests, and stops it.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-#[path = "described.rs"]
-pub(crate) mod described;
+#[path = "openapi_validator.rs"]
+pub(crate) mod openapi_validator;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 
-/// A service under test. Killed when it goes out of scope.
+/// A service under test; killed on drop.
 pub(crate) struct Service {
     child: Child,
     pub(crate) address: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Service {
     pub(crate) banner: String,
 }
 
-/// An answer, taken apart.
+/// A parsed response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -34,12 +34,12 @@ pub(crate) struct Answer {
 }
 
 impl Service {
-    /// With no configuration at all.
+    /// Without any configuration.
     pub(crate) fn unconfigured() -> Self {
         Self::start(TempDir::new().unwrap(), None, &[])
     }
 
-    /// With this configuration file.
+    /// With this settings file.
     pub(crate) fn with_config(config: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("tollgate.toml");
@@ -47,7 +47,7 @@ impl Service {
         Self::start(folder, Some(&file), &[])
     }
 
-    /// With this configuration file, and no more file descriptors than `ulimit` is told to allow (`-n 64`).
+    /// With this settings file and a descriptor limit set by `ulimit` (`-n 64`).
     pub(crate) fn with_descriptors(ulimit: &str, config: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("tollgate.toml");
@@ -58,7 +58,7 @@ impl Service {
         Self::run(command, LOOPBACK, folder, Some(&file), &[])
     }
 
-    /// Where others than this machine could reach it.
+    /// Listening on an address that is not loopback.
     pub(crate) fn on_every_address(config: &str) -> Self {
         let folder = TempDir::new().unwrap();
         let file = folder.path().join("tollgate.toml");
@@ -106,7 +106,7 @@ impl Service {
         fs::read_to_string(self.data_dir().join("admin.key")).unwrap().trim().to_owned()
     }
 
-    /// A JSON body by POST.
+    /// Sends JSON by POST.
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
         self.send("POST", path, &[("content-type", "application/json")], body)
     }
@@ -115,7 +115,7 @@ impl Service {
         self.send("GET", path, &[], "")
     }
 
-    /// With the admin key.
+    /// Sends a request with the admin key.
     pub(crate) fn admin(&self, method: &str, path: &str, body: &str) -> Answer {
         self.with_key(&self.admin_key(), method, path, body)
     }
@@ -125,7 +125,7 @@ impl Service {
         self.send(method, path, &[("content-type", "application/json"), ("authorization", &bearer)], body)
     }
 
-    /// One request on a connection of its own. Its answer must be as `/openapi.json` says, whatever else it is tested for.
+    /// Sends one request on a new connection. The response must match `/openapi.json`.
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let mut request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -133,17 +133,17 @@ impl Service {
         }
         let _ = write!(request, "content-length: {}\r\n\r\n{body}", body.len());
         let answer = self.raw(request.as_bytes());
-        let exchange = described::Exchange { method, target: path, headers, body, answer: &answer };
-        if let Err(complaint) = described::check(description(), &exchange) {
-            panic!("{method} {path} is not as it is described: {complaint}\n{body}\n{answer:#?}");
+        let exchange = openapi_validator::Exchange { method, target: path, headers, body, answer: &answer };
+        if let Err(complaint) = openapi_validator::check(description(), &exchange) {
+            panic!("{method} {path} does not match the description: {complaint}\n{body}\n{answer:#?}");
         }
         answer
     }
 
-    /// Bytes as they are.
+    /// Sends raw bytes.
     pub(crate) fn raw(&self, bytes: &[u8]) -> Answer {
         let mut stream = self.connect();
-        // A server that has heard enough may close before all is written: its answer counts.
+        // The server may respond and close before everything is written.
         let _ = stream.write_all(bytes);
         read_answer(&mut stream)
     }
@@ -163,20 +163,20 @@ impl Service {
         assert!(sent.success());
     }
 
-    /// The same signal several times, as fast as a shell can: those that find one waiting are merged with it.
+    /// Sends a signal several times in quick succession; the kernel merges pending ones.
     pub(crate) fn signal_in_a_burst(&self, signal: &str) {
         let burst = format!("for _ in 1 2 3 4 5 6 7 8 9 10; do kill {signal} {}; done", self.child.id());
         assert!(Command::new("sh").args(["-c", &burst]).status().unwrap().success());
     }
 
-    /// Memory of the process that is in use now, in KiB.
+    /// Resident memory in KiB.
     pub(crate) fn resident_kib(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Time that the process spent on processors so far.
+    /// CPU time used so far.
     pub(crate) fn processor_time(&self) -> Duration {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
@@ -188,7 +188,7 @@ impl Service {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits for the process to end, and gives the folder back for the next one.
+    /// Waits for the process to exit and returns its folder for the next one.
     pub(crate) fn ended(mut self) -> (ExitStatus, TempDir) {
         let status = wait_for("the process to end", || self.child.try_wait().unwrap());
         let folder = std::mem::replace(&mut self.folder, TempDir::new().unwrap());
@@ -226,7 +226,7 @@ impl Answer {
     }
 }
 
-/// What the service says of itself. Asked of one that is there for nothing else: no other must notice.
+/// The OpenAPI description, fetched from a service started only for that.
 pub(crate) fn description() -> &'static Value {
     static DESCRIPTION: OnceLock<Value> = OnceLock::new();
     DESCRIPTION.get_or_init(|| {
@@ -235,19 +235,19 @@ pub(crate) fn description() -> &'static Value {
     })
 }
 
-/// Asks until there is an answer; a service under test has half a minute.
+/// Polls until there is a result, for at most half a minute.
 pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(started.elapsed() < Duration::from_secs(30), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
-/// Where it serves, and all that it prints before the lines to try.
+/// The address, and the banner up to the examples.
 fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut banner = String::new();
@@ -259,7 +259,7 @@ fn read_banner(child: &mut Child, folder: &Path) -> (SocketAddr, String) {
     let address = banner.split("http://").nth(1).unwrap();
     let end = address.find(|c: char| !(c.is_ascii_hexdigit() || ".:[]".contains(c))).unwrap();
     let address = address[..end].parse().unwrap();
-    // What else it prints is read, so that it never waits for a reader.
+    // Drain the rest, so that the process never blocks on a full pipe.
     std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
     (address, banner)
 }
@@ -279,8 +279,8 @@ pub(crate) fn read_answer(stream: &mut TcpStream) -> Answer {
     Answer { status: 0, headers: Vec::new(), text: String::from_utf8_lossy(&bytes).into_owned() }
 }
 
-/// What has come, once something has. A process that is stopped and goes on (a machine that is moved, say) finds a read with a
-/// time-out interrupted, though no signal was for it.
+/// Reads what has arrived, waiting for the first byte. A process that is stopped and continued (for example by a live
+/// migration) gets EINTR from a read with a timeout.
 pub(crate) fn read_some(stream: &mut TcpStream, chunk: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(chunk) {

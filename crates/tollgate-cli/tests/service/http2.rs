@@ -1,4 +1,4 @@
-//! HTTP/2 as attackers speak it: frames written by hand.
+//! HTTP/2 attacks with hand-written frames.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -22,9 +22,9 @@ const ACK: u8 = 1;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// No attack may make the process larger than this; what it keeps for one connection is far less.
+/// No attack may grow the process beyond this; one connection needs far less.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
-/// Whoever is cut off comes back: so often, unless that takes longer than [`ENOUGH`].
+/// How often an attacker reconnects, unless that takes longer than [`ENOUGH`].
 const CONNECTIONS: u32 = 50;
 const ENOUGH: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -37,7 +37,7 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
     bytes
 }
 
-/// The head of a request, compressed without the use of a table.
+/// A request head, encoded without the dynamic table.
 pub(crate) fn headers(method: &str, path: &str) -> Vec<u8> {
     let mut block = vec![if method == "GET" { 0x82 } else { 0x83 }, 0x86];
     for (name, value) in [(0x01, "a"), (0x04, path)] {
@@ -51,7 +51,7 @@ fn get(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS | END_STREAM, stream, &headers("GET", "/healthz"))
 }
 
-/// A request whose body is to come.
+/// A request head whose body follows.
 fn post(stream: u32) -> Vec<u8> {
     let mut block = headers("POST", "/v1/rate-limit/check");
     // content-type: application/json
@@ -60,26 +60,26 @@ fn post(stream: u32) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, &block)
 }
 
-/// The number of the stream that is opened as the `turn`th.
+/// The id of the stream opened in a turn.
 fn stream(turn: u32) -> u32 {
     2 * turn + 1
 }
 
-/// How an attack went.
+/// The result of an attack.
 #[derive(Default)]
 struct Outcome {
-    /// How often it came back, and was cut off.
+    /// How often the attacker reconnected and was disconnected.
     connections: u32,
-    /// How often it was repeated. The system takes much that the server has not read: this is no bound of the server's.
+    /// How often it was repeated. The kernel buffers data that the server has not read, so this is not a bound of the server.
     turns: u32,
-    /// What a connection was closed with last, if a word was heard.
+    /// The last GOAWAY error code, if one arrived.
     goaway: Option<u32>,
     /// Streams that the server reset.
     resets: u32,
 }
 
-/// Connects, repeats what `turn` says until the server closes the connection, comes back, and looks that another client is
-/// answered all the while and that the process does not grow. Every connection must end by being closed.
+/// Connects, repeats `turn` until the server closes the connection, and reconnects. Meanwhile another client must be served
+/// and the process must not grow. Every connection must be closed by the server.
 fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> + Sync) {
     let service = Service::with_config(&format!("default_limit = 100000000\n[server]\n{config}"));
     assert_eq!(service.check("healthy", "/x").status, 200);
@@ -110,7 +110,7 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
         outcome.connections, outcome.turns, outcome.goaway, outcome.resets,
     );
     assert!(peak <= before + GROWTH_KIB_MAX, "{name}: grew from {before} to {peak} KiB");
-    wait_for("the connection to be gone", || {
+    wait_for("the connection to close", || {
         (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(())
     });
     assert_eq!(service.check("healthy", "/x").status, 200);
@@ -127,7 +127,7 @@ fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: 
         let _ = writing.write_all(&frame(SETTINGS, 0, 0, &[]));
         let (mut turns, started) = (0, Instant::now());
         let ended = loop {
-            // Some turns in one write, as whoever means it would.
+            // Several turns per write, like a real attacker.
             let bytes: Vec<u8> = (turns..turns + 50).flat_map(turn).collect();
             match writing.write_all(&bytes) {
                 Err(error) => break error.kind(),
@@ -145,7 +145,7 @@ fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: 
     });
 }
 
-/// Reads until the end: the reason the server gave for it, and how many streams it reset before.
+/// Reads to the end; returns the GOAWAY error code and the number of streams reset before.
 fn listen(mut stream: TcpStream) -> (Option<u32>, u32) {
     let (mut goaway, mut resets) = (None, 0);
     let mut head = [0; 9];
@@ -166,14 +166,14 @@ fn listen(mut stream: TcpStream) -> (Option<u32>, u32) {
 const SOON: &str = "idle_timeout = \"3s\"\nbody_timeout = \"3s\"";
 
 #[test]
-fn t41_rapid_reset_ends_the_connection() {
+fn rapid_reset_closes_the_connection() {
     let cancelled =
         |turn| [get(stream(turn)), frame(RST_STREAM, 0, stream(turn), &8_u32.to_be_bytes())].concat();
     attack("rapid reset", SOON, true, cancelled);
 }
 
 #[test]
-fn t41_making_the_server_reset_streams_ends_the_connection() {
+fn induced_resets_close_the_connection() {
     let no_window = |turn| [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4])].concat();
     attack("window update of nothing", SOON, true, no_window);
     let overflow = |turn| {
@@ -191,7 +191,7 @@ fn t41_making_the_server_reset_streams_ends_the_connection() {
 }
 
 #[test]
-fn t41_a_head_that_never_ends_ends_the_connection() {
+fn endless_continuation_closes_the_connection() {
     let piece = frame(CONTINUATION, 0, 1, &[&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat());
     let endless = |turn| if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { piece.clone() };
     attack("continuation flood", SOON, true, endless);
@@ -202,8 +202,8 @@ fn t41_a_head_that_never_ends_ends_the_connection() {
 }
 
 #[test]
-fn t41_settings_and_pings_without_end_end_the_connection_in_time() {
-    // SETTINGS_HEADER_TABLE_SIZE, another at each turn.
+fn settings_and_ping_floods_close_the_connection() {
+    // SETTINGS_HEADER_TABLE_SIZE, with another value in each turn.
     let settings = |turn: u32| {
         let value = (turn % 4096).to_be_bytes();
         frame(SETTINGS, 0, 0, &[&[0, 1][..], &value].concat())
@@ -216,8 +216,8 @@ fn t41_settings_and_pings_without_end_end_the_connection_in_time() {
 }
 
 #[test]
-fn t41_a_small_head_that_unpacks_to_a_huge_one_ends_the_connection() {
-    // A field of 4,000 bytes goes into the table once, and is named again by one byte each time.
+fn hpack_bomb_closes_the_connection() {
+    // A field of 4,000 bytes enters the table once and is referenced by one byte each time.
     let mut planted = headers("GET", "/");
     planted.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
     planted.extend([b'y'; 4_000]);
@@ -229,18 +229,18 @@ fn t41_a_small_head_that_unpacks_to_a_huge_one_ends_the_connection() {
 }
 
 #[test]
-fn t41_data_without_a_byte_ends_the_connection() {
+fn empty_data_flood_closes_the_connection() {
     let empty = |turn| if turn == 0 { post(1) } else { frame(DATA, 0, 1, &[]) };
     attack("empty data flood", SOON, true, empty);
 }
 
 #[test]
-fn t41_an_answer_that_is_never_taken_ends_the_connection() {
-    // SETTINGS_INITIAL_WINDOW_SIZE of nothing: the server may not send a byte of any body.
+fn unread_response_closes_the_connection() {
+    // SETTINGS_INITIAL_WINDOW_SIZE of 0: the server may not send any body.
     let refusing = |turn| match turn {
         0 => frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]),
         turn if turn <= 100 => get(stream(turn)),
-        // Pings of the server are answered all the while.
+        // The attacker answers the server's pings.
         _ => {
             std::thread::sleep(Duration::from_millis(2));
             frame(PING, ACK, 0, &[0x3b, 0x7c, 0xdb, 0x7a, 0x0b, 0x87, 0x16, 0xb4])
@@ -250,16 +250,16 @@ fn t41_an_answer_that_is_never_taken_ends_the_connection() {
 }
 
 #[test]
-fn t41_a_head_of_more_than_16_kib_is_answered_431_and_the_connection_goes_on() {
+fn header_list_above_16_kib_gets_431() {
     let service = Service::unconfigured();
     let mut stream = service.connect();
     let field = [&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat();
-    // 32 bytes are reckoned for each field besides its own.
+    // HTTP/2 counts 32 bytes per field in addition to its contents.
     let large = [headers("GET", "/healthz"), field.repeat(20_000 / 133)].concat();
     let frames = [frame(SETTINGS, 0, 0, &[]), frame(HEADERS, END_HEADERS | END_STREAM, 1, &large), get(3)];
     stream.write_all(&[PREFACE, &frames.concat()].concat()).unwrap();
     let answers = [answer_of(&mut stream), answer_of(&mut stream)];
-    // `:status` with the value 431, as it is or packed.
+    // `:status` 431, plain or Huffman-coded.
     let is_431 =
         |block: &[u8]| block.starts_with(b"\x48\x03431") || block.starts_with(b"\x48\x83\x69\x90\xff");
     let of = |stream| answers.iter().find(|(of, _)| *of == stream).map(|(_, block)| &**block).unwrap();
@@ -267,7 +267,7 @@ fn t41_a_head_of_more_than_16_kib_is_answered_431_and_the_connection_goes_on() {
     assert_eq!(of(3)[0], 0x88, "200: {answers:x?}");
 }
 
-/// The stream and the head of the next answer.
+/// The stream id and head of the next response.
 fn answer_of(stream: &mut TcpStream) -> (u32, Vec<u8>) {
     loop {
         let mut head = [0; 9];

@@ -1,4 +1,4 @@
-//! Starting, reloading, draining, stopping.
+//! Start, reload, drain and stop.
 
 use std::fs;
 use std::io::Write;
@@ -20,36 +20,36 @@ fn serve(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn the_banner_tells_a_newcomer_what_to_do_next() {
+fn banner_shows_the_next_steps() {
     let service = Service::unconfigured();
     assert!(service.banner.contains(&format!("http://{}", service.address)), "{}", service.banner);
 }
 
 #[test]
-fn a_broken_file_is_told_whole_and_nothing_starts() {
+fn invalid_settings_prevent_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("broken.toml");
     fs::write(&file, "default_limit = -1\n[server]\nlisten = \"nowhere\"\nlisen = 1\n[[rules]]\nname = \"a\"\nper = [\"planet\"]\n")
         .unwrap();
     let output = serve(&["--config", file.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&output.stderr);
+    let message = String::from_utf8_lossy(&output.stderr);
     for part in [
         "broken.toml:1: default_limit: ",
         ":3: server.listen: ",
         ":4: server.lisen: ",
         ":7: rules[0].per[0]: ",
     ] {
-        assert!(told.contains(part), "{part} is not in: {told}");
+        assert!(message.contains(part), "{part} is not in: {message}");
     }
-    assert!(told.contains("did you mean listen?"), "{told}");
+    assert!(message.contains("did you mean listen?"), "{message}");
     let missing = serve(&["--config", "/nowhere/tollgate.toml"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("/nowhere/tollgate.toml"));
 }
 
 #[test]
-fn the_environment_overrides_the_file_and_its_mistakes_name_the_variable() {
+fn environment_overrides_the_file() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("tollgate.toml");
     fs::write(&file, "default_limit = 5").unwrap();
@@ -62,12 +62,12 @@ fn the_environment_overrides_the_file_and_its_mistakes_name_the_variable() {
         .output()
         .unwrap();
     assert_eq!(wrong.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&wrong.stderr).into_owned();
-    assert!(told.contains("TOLLGATE_SERVER__CONNECTIONS_MAX"), "{told}");
+    let message = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert!(message.contains("TOLLGATE_SERVER__CONNECTIONS_MAX"), "{message}");
 }
 
 #[test]
-fn an_admin_key_that_could_be_guessed_is_no_start() {
+fn weak_admin_key_prevents_the_start() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("admin.key");
     fs::write(&file, "short\n").unwrap();
@@ -77,28 +77,28 @@ fn an_admin_key_that_could_be_guessed_is_no_start() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     for part in [file.to_str().unwrap(), "too short", "22 or more", "remove the file"] {
-        assert!(told.contains(part), "{part} is not in: {told}");
+        assert!(message.contains(part), "{part} is not in: {message}");
     }
 }
 
 #[test]
-fn checks_that_are_open_to_the_network_are_warned_of() {
-    let told = "checks are open to everyone who reaches this address: set auth.open_checks = false";
+fn open_checks_on_a_network_address_warn() {
+    let warning = "checks are open to everyone who reaches this address: set auth.open_checks = false";
     let open = Service::on_every_address("");
-    assert!(open.banner.contains(told), "{}", open.banner);
+    assert!(open.banner.contains(warning), "{}", open.banner);
     assert!(open.banner.contains("serving on 0.0.0.0:"), "{}", open.banner);
     let warned =
-        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(told));
+        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(warning));
     assert!(warned(&open), "{}", open.log());
     let closed = Service::on_every_address("[auth]\nopen_checks = false");
-    assert!(!closed.banner.contains(told) && !warned(&closed), "{}{}", closed.banner, closed.log());
+    assert!(!closed.banner.contains(warning) && !warned(&closed), "{}{}", closed.banner, closed.log());
     fs::write(closed.config_file(), "[auth]\nopen_checks = true").unwrap();
     assert_eq!(closed.admin("POST", "/v1/admin/reload", "").status, 200);
     assert!(warned(&closed), "a reload has opened it: {}", closed.log());
     let local = Service::unconfigured();
-    assert!(!local.banner.contains(told) && !warned(&local), "{}{}", local.banner, local.log());
+    assert!(!local.banner.contains(warning) && !warned(&local), "{}{}", local.banner, local.log());
 }
 
 #[test]
@@ -114,24 +114,24 @@ fn two_processes_cannot_share_a_data_directory() {
 }
 
 #[test]
-fn t57_a_new_file_is_in_force_by_signal_by_itself_and_by_request() {
+fn changed_file_is_reloaded_by_every_trigger() {
     let service = Service::with_config("default_limit = 10");
     let limit = || service.check("a", "/x").json()["limit"].as_u64().unwrap();
     assert_eq!(limit(), 10);
     fs::write(service.config_file(), "default_limit = 11").unwrap();
-    wait_for("the file to be noticed", || (limit() == 11).then_some(()));
+    wait_for("the changed file to be loaded", || (limit() == 11).then_some(()));
     fs::write(service.config_file(), "default_limit = 12").unwrap();
     service.signal("-HUP");
-    wait_for("the signal to be obeyed", || (limit() == 12).then_some(()));
+    wait_for("the reload by signal", || (limit() == 12).then_some(()));
     fs::write(service.config_file(), "default_limit = 13").unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
     assert_eq!(limit(), 13);
     let remaining = service.check("a", "/x").json()["remaining"].as_u64().unwrap();
-    assert!(remaining < 12, "what was used carries over: {remaining}");
+    assert!(remaining < 12, "usage must carry over: {remaining}");
 }
 
 #[test]
-fn t57_a_broken_file_keeps_the_old_rules_and_says_so_everywhere() {
+fn invalid_file_keeps_the_old_rules_and_is_reported() {
     let service = Service::with_config("default_limit = 10");
     fs::write(service.config_file(), "default_limit = \"ten\"").unwrap();
     let refused = service.admin("POST", "/v1/admin/reload", "");
@@ -150,7 +150,7 @@ fn t57_a_broken_file_keeps_the_old_rules_and_says_so_everywhere() {
 }
 
 #[test]
-fn t57_every_decision_under_reloads_follows_one_file_or_the_other() {
+fn each_decision_uses_one_configuration() {
     let service = Service::with_config("default_limit = 1000000");
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -179,7 +179,7 @@ fn t57_every_decision_under_reloads_follows_one_file_or_the_other() {
 }
 
 #[test]
-fn t59_a_restart_keeps_what_was_used() {
+fn restart_keeps_usage() {
     let service = Service::with_config("default_limit = 3\ndefault_window = 86400");
     for _ in 0..3 {
         service.check("a", "/x");
@@ -193,7 +193,7 @@ fn t59_a_restart_keeps_what_was_used() {
 }
 
 #[test]
-fn t60_a_damaged_snapshot_is_put_aside_and_the_service_starts() {
+fn damaged_snapshot_is_set_aside() {
     let service = Service::unconfigured();
     service.check("a", "/x");
     service.signal("-TERM");
@@ -209,14 +209,14 @@ fn t60_a_damaged_snapshot_is_put_aside_and_the_service_starts() {
 }
 
 #[test]
-fn t59_sigterm_under_load_answers_everything_that_was_sent() {
+fn sigterm_completes_requests_in_flight() {
     let service = Service::with_config("default_limit = 1000000");
     let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
     let address = service.address;
-    let (tell, answers) = mpsc::channel();
+    let (sender, answers) = mpsc::channel();
     let clients: Vec<_> = (0..8)
         .map(|_| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             std::thread::spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -231,7 +231,7 @@ fn t59_sigterm_under_load_answers_everything_that_was_sent() {
                     }
                     answered += 1;
                     if answered == 1 {
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                     }
                     if answer.header("connection") == Some("close") {
                         break;

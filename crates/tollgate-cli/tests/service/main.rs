@@ -1,28 +1,28 @@
-//! The whole service, as its users meet it: the real binary, real sockets.
+//! Tests of the running service: the real binary and real sockets.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, missing_docs)]
 
+mod access_matrix;
 mod admin;
 mod attacks;
 mod batch;
 mod browser;
 mod caller_limits;
-mod callers;
 mod checks;
-mod commands;
-mod description;
-mod docs;
-mod ending;
+mod cli;
+mod docs_page;
 mod errors;
 mod harness;
-mod heads;
+mod http1;
 mod http2;
+mod import_export;
 mod keys;
 mod lifecycle;
 mod logs;
-mod looks;
-mod management;
-mod matrix;
-mod pages;
-mod slow;
-mod spellings;
-mod transfer;
+mod normalization;
+mod openapi;
+mod pagination;
+mod scopes;
+mod shutdown;
+mod slow_clients;
+mod status;
+mod user_limits;

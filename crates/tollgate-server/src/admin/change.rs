@@ -119,7 +119,7 @@ pub(crate) async fn write(
         tracing::info!(request_id, by, more_items = unlogged, version, "configuration changed");
     }
     if !change.items.is_empty() {
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
     Ok(Applied { change, at_micros: now })
 }
@@ -156,7 +156,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
     }
     // Check against the latest rules, not against those this node has read last.
     let latest = database.version().await.map_err(|error| sync::failed(&error))?;
-    if config_sync.version() < latest && !config_sync.catch_up(&call.app, latest).await {
+    if config_sync.version() < latest && !config_sync.wait_until_applied(call.app.counters(), latest).await {
         let message = "this node has not applied the latest configuration yet; nothing was changed, retry";
         return Err(ApiError::new(Code::ServiceUnavailable, message));
     }
@@ -175,6 +175,6 @@ fn reject_file_item(call: &Call, id: &ItemId) -> Result<(), ApiError> {
         ItemId::Tier(tier) => format!("{}{tier}", parse::TIER_RULE_PREFIX),
         id => id.to_string(),
     };
-    let Some(file) = call.app.config_sync().file_of(&rule) else { return Ok(()) };
+    let Some(file) = call.app.config_sync().rules().file_of(&rule) else { return Ok(()) };
     Err(ApiError::new(Code::Conflict, format!("{} is defined in {file}; change it there", name(id))))
 }

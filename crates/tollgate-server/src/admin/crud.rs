@@ -94,7 +94,7 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     let page = Page::parse(R::KIND, query.get("limit"), query.get("after"))?;
     let filter = query.item_filter(&call)?;
     let mut items = Vec::new();
-    if query.includes_source(call.app.config_sync().file_source()) {
+    if query.includes_source(call.app.config_sync().rules().file_source()) {
         items = R::file_items(&call, &filter);
         items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
     }

@@ -12,6 +12,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::change::{self, ConflictError};
 use super::view;
+use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
@@ -122,7 +123,7 @@ pub(crate) async fn respond(
 
 /// Shows what setting or deleting the override of one user on one endpoint would change.
 pub(crate) async fn respond_override(call: &Call, write: ItemWrite) -> Result<Response, ApiError> {
-    if !call.app.config_sync().keeps_limits() {
+    if !call.app.config_sync().stores_overrides() {
         let message = "dry_run is not supported here: limits of single users are stored in Redis";
         return Err(ApiError::new(Code::Conflict, message));
     }
@@ -145,7 +146,7 @@ pub(crate) async fn effect(call: &Call, changes: &[ItemChange]) -> Result<Option
     let _replay = REPLAYS.acquire().await.map_err(|_| failed())?;
     let app = Arc::clone(&call.app);
     let replay = tokio::task::spawn_blocking(move || {
-        let (current, changed) = app.config_sync().preview(&app, &writes)?;
+        let (current, changed) = sync::preview(app.config_sync(), &app.limiter().rules(), &writes)?;
         Ok(app.traffic_sample().compare(&current, &changed, app.now()))
     });
     let effect: Result<Effect, Problems> = replay.await.map_err(|_| failed())?;

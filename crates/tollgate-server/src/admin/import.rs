@@ -20,7 +20,7 @@ use super::export::{ITEMS_MAX, KINDS, parse_kinds};
 use super::schema::{BlockImport, QuotaInput, RuleInput, TierInput};
 use super::{parse, preconditions, view};
 use crate::api::config::ConfigBody;
-use crate::config::sync;
+use crate::config::{normalize, sync};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
@@ -167,7 +167,7 @@ fn parse_section(
     fields.list_of_tables(view::plural(kind), |fields| {
         let values = written.next().and_then(Json::as_object).unwrap_or(&empty);
         let item = parse_item(fields, values, kind)?;
-        let item = call.app.config_sync().to_store(item, rules.normalization());
+        let item = normalize::item(item, rules.normalization());
         let item = item.map_err(|error| fields.report(error.field, error.to_string())).ok()?;
         reject_duplicate(fields, &item, &mut known);
         Some(item)
@@ -264,7 +264,7 @@ impl Import {
     /// Limits of single users that are stored in Redis are not read from the database.
     fn reject_limits_in_redis(&self, call: &Call) -> Result<(), ApiError> {
         let has_limits = self.items.iter().any(|item| item.id().kind() == ItemKind::Limit);
-        if has_limits && !call.app.config_sync().keeps_limits() {
+        if has_limits && !call.app.config_sync().stores_overrides() {
             let message = "limits of single users are stored in Redis here, not in the database: \
                            set them with PUT /v1/rate-limit/config";
             return Err(ApiError::new(Code::Conflict, message));

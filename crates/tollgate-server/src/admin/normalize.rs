@@ -2,15 +2,20 @@
 
 use tollgate_stores::sql::{Item, ItemId};
 
+use crate::config::normalize::{self, NormalizedTooLong};
 use crate::http::Call;
 use crate::http::error::ApiError;
 
-/// The id under which the database holds an item.
-pub(crate) fn id(call: &Call, id: &ItemId) -> ItemId {
-    call.app.config_sync().stored_as(id, call.app.limiter().rules().normalization())
+impl From<NormalizedTooLong> for ApiError {
+    fn from(error: NormalizedTooLong) -> Self {
+        ApiError::invalid(error.field, error.to_string())
+    }
 }
 
-/// An item with its identifiers normalized.
+pub(crate) fn id(call: &Call, id: &ItemId) -> ItemId {
+    normalize::item_id(id, call.app.limiter().rules().normalization())
+}
+
 pub(crate) fn item(call: &Call, item: Item) -> Result<Item, ApiError> {
-    Ok(call.app.config_sync().to_store(item, call.app.limiter().rules().normalization())?)
+    Ok(normalize::item(item, call.app.limiter().rules().normalization())?)
 }

@@ -121,8 +121,8 @@ impl AdminResource for Rules {
     }
 
     fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, RuleView)> {
-        let source = call.app.config_sync().file_source();
-        let rules = call.app.config_sync().file_rules();
+        let source = call.app.config_sync().rules().file_source();
+        let rules = call.app.config_sync().rules().file_rules();
         let view = |rule: &Rule| RuleView {
             revision: SourceRevision::file(source),
             definition: rule_json::definition(rule),

@@ -1,4 +1,4 @@
-//! `/v1/rate-limit/config`: numbers for one user on one endpoint.
+//! `/v1/rate-limit/config`: overrides, limits set for one user on one endpoint.
 
 use http::StatusCode;
 use hyper::body::Incoming;
@@ -12,17 +12,18 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::sync::{self, items::limit_of};
+use crate::config::override_record::OverrideRecord;
+use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// They live in memory: enough for everything but an attack.
+/// Overrides are kept in memory; this bounds them against abuse.
 const OVERRIDES_MAX: usize = 100_000;
 
-/// Numbers for one user on one endpoint, as written.
+/// An override to set.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConfigBody<'a> {
@@ -36,37 +37,37 @@ pub(crate) struct ConfigBody<'a> {
     endpoint: Text<'a>,
     /// Requests per window.
     limit: u32,
-    /// The window in seconds.
+    /// The window, in seconds.
     #[schema(minimum = 1)]
     window_seconds: u32,
-    /// The algorithm.
+    /// The algorithm, `token_bucket`.
     #[serde(borrow)]
     #[schema(value_type = String)]
     strategy: Text<'a>,
-    /// What a bucket holds, if not `limit`.
+    /// The capacity of a bucket. Default: `limit`.
     burst_capacity: Option<u32>,
 }
 
-/// Numbers for one user on one endpoint, in force.
+/// The override in force for one user on one endpoint.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ConfigAnswer<'a> {
     /// The user.
     user_id: &'a str,
-    /// The endpoint in its normal form.
+    /// The normalized endpoint.
     endpoint: &'a str,
     /// Requests per window.
     limit: u32,
-    /// The window in seconds.
+    /// The window, in seconds.
     window_seconds: u64,
     /// The algorithm.
     strategy: &'static str,
-    /// What a bucket holds, if not `limit`.
+    /// The capacity of a bucket. Default: `limit`.
     burst_capacity: Option<u32>,
-    /// When they were set.
+    /// When the override was set.
     updated_at: String,
 }
 
-/// Which user and endpoint.
+/// The user and endpoint.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -75,19 +76,19 @@ pub(crate) struct ConfigQuery {
     user_id: String,
     /// The endpoint.
     endpoint: String,
-    /// For removals.
+    /// For deletions.
     #[param(ignore)]
     dry_run: Option<String>,
 }
 
-/// Sets the numbers of one user on one endpoint.
+/// Sets the override of one user on one endpoint.
 #[utoipa::path(
     put, path = "/v1/rate-limit/config", request_body = ConfigBody<'_>, params(ChangeQuery),
     responses(
-        (status = 200, description = "In force from now on; what was used carries over", body = ConfigAnswer<'_>),
-        (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 409, description = "Too many users have numbers of their own, or they cannot be tried here", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 200, description = "In force; what the user has consumed is carried over", body = ConfigAnswer<'_>),
+        (status = 400, description = "A field is invalid; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 409, description = "Too many overrides, or a dry run is not supported because overrides are stored on Redis", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The override cannot be stored where other nodes find it; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -97,7 +98,10 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let user = parse_user(&config.user_id)?;
     let endpoint = parse_endpoint(&config.endpoint)?;
     if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
-        return Err(ApiError::invalid("endpoint", "must be one endpoint; patterns are for rules"));
+        return Err(ApiError::invalid(
+            "endpoint",
+            "must be an endpoint, not a pattern; patterns are for rules",
+        ));
     }
     let window = Window::Length(Span::from_secs(u64::from(config.window_seconds)));
     let limit = parse_limit(parse_strategy(&config.strategy)?, config.limit, window, config.burst_capacity)?;
@@ -105,40 +109,43 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let request = Request { user: Some(user), ..Request::new(endpoint) };
     let rules = call.app.limiter().rules();
     rules.normalization().check_lengths(&request).map_err(|error| too_long(&error))?;
-    let new = numbers_to_set(&rules, &request, limit, now).ok_or_else(missing_user)?;
+    let new = new_override(&rules, &request, limit, now).ok_or_else(missing_user)?;
     if rules.overrides().len() >= OVERRIDES_MAX && rules.overrides().get(&new.user, &new.endpoint).is_none() {
-        let message =
-            format!("{OVERRIDES_MAX} users and endpoints have numbers of their own: delete some first");
+        let message = format!("there are already {OVERRIDES_MAX} overrides; delete some first");
         return Err(ApiError::new(Code::Conflict, message));
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if dry_run::is_requested(&call)? {
-        return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+        return dry_run::respond_override(
+            &call,
+            ItemWrite::Put(Item::Limit(OverrideRecord::from(&new).limit)),
+        )
+        .await;
     }
     let answer = answer_of(&new);
-    let being_set = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
+    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
     let mut version = None;
-    let kept = async {
-        version = keep(&call, &new.user, &new.endpoint, Some(&new)).await?;
+    let stored = async {
+        version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
         Ok::<(), ApiError>(())
     };
-    call.app.limiter().set_override(&request, new.clone(), now, kept).await?;
+    call.app.limiter().set_override(&request, new.clone(), now, stored).await?;
     catch_up(&call, version, &new.user, &new.endpoint).await;
-    drop(being_set);
+    drop(pending);
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
-        "numbers set for one user and endpoint"
+        "override set"
     );
     Ok(response::json(StatusCode::OK, &answer))
 }
 
-/// The numbers of one user on one endpoint.
+/// Returns the override of one user on one endpoint.
 #[utoipa::path(
     get, path = "/v1/rate-limit/config", params(ConfigQuery),
     responses(
-        (status = 200, description = "The numbers in force", body = ConfigAnswer<'_>),
-        (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
+        (status = 200, description = "The override in force", body = ConfigAnswer<'_>),
+        (status = 404, description = "No override for this user and endpoint", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
@@ -153,15 +160,15 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
-/// Removes the numbers of one user on one endpoint: the rule applies again.
+/// Deletes the override of one user on one endpoint; the rules apply again.
 #[utoipa::path(
     delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
         (status = 200, description = "With dry_run: what would change", body = DryRunResponse),
-        (status = 204, description = "Removed"),
-        (status = 404, description = "This user has no numbers of its own there", body = ErrorEnvelope<'_>),
-        (status = 409, description = "They cannot be tried here: they are kept on Redis", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The numbers cannot be kept, or the other nodes not be told; nothing was changed", body = ErrorEnvelope<'_>),
+        (status = 204, description = "Deleted"),
+        (status = 404, description = "No override for this user and endpoint", body = ErrorEnvelope<'_>),
+        (status = 409, description = "A dry run is not supported: overrides are stored on Redis", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The override cannot be stored where other nodes find it; nothing was changed", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
@@ -170,62 +177,63 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let (user, endpoint) = query.parse()?;
     let found = call.app.limiter().rules().overrides().get(user.as_str(), endpoint.as_str()).cloned();
     let found = found.ok_or_else(not_found)?;
-    // By the spelling that they were set in: so they are kept.
+    // Stored under the ids as they were set.
     let (user, endpoint) = (&*found.user, &*found.endpoint);
     if dry_run::is_requested(&call)? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
-    let version = keep(&call, user, endpoint, None).await?;
+    let version = store_override(&call, user, endpoint, None).await?;
     call.app
         .limiter()
         .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
     catch_up(&call, version, user, endpoint).await;
-    tracing::info!(by = %call.caller.name, ?user, ?endpoint, "numbers of one user and endpoint removed");
+    tracing::info!(by = %call.caller.name, ?user, ?endpoint, "override deleted");
     let mut response = Response::default();
     *response.status_mut() = StatusCode::NO_CONTENT;
     Ok(response)
 }
 
-/// Numbers for the user and the endpoint of a request: under the names that they have if there are some, and else as they are
-/// read. Nothing without a user.
-fn numbers_to_set(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
+/// The override to set for the user and endpoint of a request, under the ids of the one it replaces if there is one. None without a
+/// user.
+fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
     let mut scratch = Scratch::default();
     let read = rules.read(request, &mut scratch);
     let new = Override::new(read.user?, &read.endpoint, limit, now);
     let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
-    // After a loss the numbers that were set later hold, so these are later, whatever the clocks of nodes say.
+    // When nodes disagree after an outage, the later override wins: this one must be later, whatever their clocks say.
     let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
     Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), updated_at, ..new })
 }
 
-/// Puts the numbers where all nodes find them: into the database, or, if that is this node's alone and the counters are not,
-/// beside the counters. The version they have in the database.
-async fn keep(
+/// Stores the override where all nodes find it: in the database or, if that is local and the counters are shared, on Redis. Returns
+/// its version in the database.
+async fn store_override(
     call: &Call,
     user: &str,
     endpoint: &str,
-    numbers: Option<&Override>,
+    new: Option<&Override>,
 ) -> Result<Option<u64>, ApiError> {
-    let catalog = call.app.config_sync();
-    if !catalog.keeps_limits() {
-        membership::share(&call.app, user, endpoint, numbers).await.map_err(not_shared)?;
+    let config_sync = call.app.config_sync();
+    if !config_sync.stores_overrides() {
+        membership::share(&call.app, user, endpoint, new).await.map_err(not_shared)?;
         return Ok(None);
     }
-    let write = match numbers {
-        Some(numbers) => ItemWrite::Put(Item::Limit(limit_of(numbers))),
+    let write = match new {
+        Some(new) => ItemWrite::Put(Item::Limit(OverrideRecord::from(new).limit)),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
-    let changed = catalog.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
+    let changed =
+        config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
     Ok(Some(changed.map_err(|error| sync::failed(&error))?.version))
 }
 
-/// Has the other nodes follow what was put into the database.
+/// Applies what was written to the database on this node.
 async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
-        call.app.config_sync().compare_again(user, endpoint);
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().verify_override(user, endpoint);
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
 }
 
@@ -248,12 +256,12 @@ fn answer_of(found: &Override) -> ConfigAnswer<'_> {
     }
 }
 
-/// Without the other nodes nothing is changed here either: all follow the same numbers.
+/// An override that other nodes cannot see is not applied here either.
 fn not_shared(error: StoreError) -> ApiError {
     let message = match error {
         StoreError::Misconfigured => return error.into(),
-        StoreError::Timeout { .. } => "the other nodes may not have been told: send it again to be sure",
-        _ => "the other nodes cannot be told, and nothing was changed: send it again",
+        StoreError::Timeout { .. } => "Redis did not confirm the override; send it again",
+        _ => "Redis is unreachable, nothing was changed; send it again",
     };
     ApiError::new(Code::ServiceUnavailable, message)
 }
@@ -263,7 +271,7 @@ fn missing_user() -> ApiError {
 }
 
 fn not_found() -> ApiError {
-    ApiError::new(Code::NotFound, "this user has no numbers of its own on this endpoint")
+    ApiError::new(Code::NotFound, "no override for this user and endpoint")
 }
 
 #[cfg(test)]
@@ -275,12 +283,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_set_later_than_those_before_whatever_the_clock_says() {
+    fn new_override_is_later_than_the_one_it_replaces() {
         let limit = Limit::new(Algorithm::FixedWindow, 5, Window::Length(Span::from_secs(60))).unwrap();
         let (user, endpoint) = (Id::parse("bob").unwrap(), Endpoint::parse("/x").unwrap());
         let request = Request { user: Some(user), ..Request::new(endpoint) };
         let rules = RuleSet::new(Vec::new(), None).unwrap();
-        let set = |rules: &RuleSet, at| numbers_to_set(rules, &request, limit.clone(), at).unwrap();
+        let set = |rules: &RuleSet, at| new_override(rules, &request, limit.clone(), at).unwrap();
         let now = Timestamp::from_secs(1_000);
         let first = set(&rules, now);
         assert_eq!(first.updated_at, now);

@@ -1,4 +1,4 @@
-//! `POST /v1/rate-limit/explain`: why would this request pass, or not?
+//! `POST /v1/rate-limit/explain`: the decision about a request and every rule behind it, without charging.
 
 use http::StatusCode;
 use hyper::body::Incoming;
@@ -19,78 +19,77 @@ use crate::http::json;
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// A decision and everything behind it. Nothing was charged.
+/// A decision and every rule behind it. Nothing is charged.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ExplainBody<'a> {
-    /// What the request would be told now.
+    /// The decision that a check would get now.
     #[serde(flatten)]
     decision: DecisionBody<'a>,
-    /// Who the request is counted as, `user:alice`.
+    /// The client as which the request is counted, `user:alice`.
     client: Option<String>,
-    /// What is known of the key and the user; absent if nothing is.
-    #[serde(skip_serializing_if = "KnownBody::is_empty")]
-    known: KnownBody<'a>,
-    /// The endpoint in its normal form.
+    /// What the accounts contribute to the request; absent if nothing.
+    #[serde(skip_serializing_if = "AccountBody::is_empty")]
+    account: AccountBody<'a>,
+    /// The normalized endpoint.
     normalized_endpoint: &'a str,
-    /// The earliest instant at which the request is admitted, in Unix microseconds; null if never.
+    /// The earliest time at which the request would be admitted, in Unix microseconds; null if never.
     next_allowed_at_us: Option<u64>,
-    /// Until when the client is kept out for running into its limits, in Unix seconds; absent if it is not. The limits
-    /// below are told as their counters stand all the same.
+    /// When the cooldown of the client ends, in Unix seconds; absent without one. `rules` shows the counters regardless of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Every rule in the order of the walk.
+    /// Every rule in order of evaluation.
     rules: Vec<RuleBody<'a>>,
 }
 
-/// What the request did not say and is known all the same.
+/// Facts from the accounts that the request does not contain.
 #[derive(Serialize, ToSchema, PartialEq, Default)]
-pub(crate) struct KnownBody<'a> {
-    /// The user, by the key.
+pub(crate) struct AccountBody<'a> {
+    /// The user of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     user_id: Option<&'a str>,
-    /// The organisation, by the key.
+    /// The tenant of the API key.
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<&'a str>,
-    /// The plan, by the key or the user's record.
+    /// The tier of the API key or of the user.
     #[serde(skip_serializing_if = "Option::is_none")]
     tier: Option<&'a str>,
-    /// OverrideKey numbers apply in place of a rule's: `@check` the check's own, `@config` those set for user and endpoint,
-    /// `@key` the key's, `@quota` the user's.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    numbers: Option<&'static str>,
-    /// Which fact is blocked: `user`, `api_key`, `tenant`, `login` or `ip`.
+    /// The override that replaces the limit of a rule: `@check` sent with the check, `@config` set for user and endpoint, `@key` of the
+    /// API key, `@quota` of the user.
+    #[serde(rename = "override", skip_serializing_if = "Option::is_none")]
+    override_source: Option<&'static str>,
+    /// What is blocked: `user`, `api_key`, `tenant`, `login` or `ip`.
     #[serde(skip_serializing_if = "Option::is_none")]
     blocked: Option<&'static str>,
 }
 
-impl KnownBody<'_> {
+impl AccountBody<'_> {
     fn is_empty(&self) -> bool {
-        *self == KnownBody::default()
+        *self == AccountBody::default()
     }
 }
 
-/// What became of one rule.
+/// How one rule applies to the request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RuleBody<'a> {
-    /// The rule.
+    /// The name of the rule.
     name: &'a str,
-    /// Whether the request meets its conditions.
+    /// Whether the request matches the conditions of the rule.
     matched: bool,
-    /// What became of it, in words.
+    /// Why the rule applies or does not, in English.
     reason: String,
-    /// What it does.
+    /// The action of the rule.
     action: &'static str,
-    /// Lower is looked at first.
+    /// Rules with a lower priority value are evaluated first.
     priority: u32,
-    /// Only the first matching rule of a layer applies.
+    /// The layer; only the first matching rule of a layer applies.
     layer: &'a str,
-    /// Whether one of its limits decided.
+    /// Whether a limit of this rule is the binding one.
     binding: bool,
-    /// What its limits say, if they apply.
+    /// The state of its limits, if the rule applies.
     limits: Vec<LimitBody>,
 }
 
-/// What one limit says.
+/// The state of one limit.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct LimitBody {
     /// Requests per window.
@@ -99,13 +98,13 @@ pub(crate) struct LimitBody {
     window_seconds: u64,
     /// The algorithm.
     strategy: &'static str,
-    /// What would pass now.
+    /// Units that would be admitted now.
     remaining: u32,
-    /// Seconds until the request is admitted by this limit; null if it is now, or never will be.
+    /// Seconds until this limit admits the request; null if it does now or never will.
     retry_after: Option<u64>,
-    /// When the limit is as good as new, in Unix seconds.
+    /// When the limit is fully restored, in Unix seconds.
     reset_at: u64,
-    /// Whether a refusal by it counts.
+    /// Whether the limit is enforced; false in shadow mode.
     enforced: bool,
 }
 
@@ -113,9 +112,9 @@ pub(crate) struct LimitBody {
 #[utoipa::path(
     post, path = "/v1/rate-limit/explain", request_body = CheckBody<'_>,
     responses(
-        (status = 200, description = "The decision, and every rule behind it", body = ExplainBody<'_>),
-        (status = 400, description = "A field is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "The decision and every rule behind it", body = ExplainBody<'_>),
+        (status = 400, description = "A field is invalid", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -129,17 +128,17 @@ pub(crate) async fn explain(call: Call, body: Incoming) -> Result<Response, ApiE
     let rules = explanation.rules(&request);
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
-    let known = KnownBody {
+    let account = AccountBody {
         user_id: resolved.user.map(Id::as_str),
         tenant: resolved.tenant.map(Id::as_str),
         tier: resolved.tier.map(Id::as_str),
-        numbers: explanation.override_source(&request),
+        override_source: explanation.override_source(&request),
         blocked: decision.block().map(|block| block.kind.as_str()),
     };
     let body = ExplainBody {
         decision: DecisionBody::new(decision),
         client: resolved.request.client().map(|client| client.to_string()),
-        known,
+        account,
         normalized_endpoint: resolved.request.endpoint.as_str(),
         next_allowed_at_us: explanation.next_allowed_at().map(Timestamp::as_micros),
         cooldown_until: explanation.cooldown_until().map(Timestamp::as_secs_ceil),

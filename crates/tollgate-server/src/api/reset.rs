@@ -1,4 +1,4 @@
-//! `POST /v1/rate-limit/reset`: a client starts afresh.
+//! `POST /v1/rate-limit/reset`: clears the counters of one client.
 
 use http::StatusCode;
 use hyper::body::Incoming;
@@ -15,53 +15,53 @@ use crate::http::json::{self, Pairs, Text};
 use crate::http::response;
 use crate::http::{CHECK_BYTES_MAX, Call, Response};
 
-/// OverrideKey counters, and which: of the facts of a check those that say so.
+/// The client and endpoint whose counters are cleared. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ResetBody<'a> {
-    /// Who is meant: at least one of `user_id`, `api_key`, `ip`, `tenant`, `login`.
+    /// The user.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     user_id: Option<Text<'a>>,
-    /// Where the counters apply.
+    /// The endpoint on which the counters apply.
     #[serde(borrow)]
     #[schema(value_type = String, max_length = 2048)]
     endpoint: Text<'a>,
-    /// The HTTP method, where rules count by it.
+    /// The HTTP method, for rules that match or count by it.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
     method: Option<Text<'a>>,
-    /// The client's key, or its id.
+    /// The API key of the client, or the id of the key.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     api_key: Option<Text<'a>>,
-    /// The client's address.
+    /// The IP address of the client.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
     ip: Option<Text<'a>>,
-    /// The organisation of the user.
+    /// The tenant (organisation) of the client.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     tenant: Option<Text<'a>>,
-    /// The plan of the client: it says which rule completes a check's own numbers. Counters of all plans are cleared.
+    /// The tier (plan) of the client: selects the rule that completes an override. Counters of all tiers are cleared.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     tier: Option<Text<'a>>,
-    /// The name a login attempt is for.
+    /// The account name of a login attempt.
     #[serde(borrow)]
     #[schema(value_type = Option<String>, max_length = 256)]
     login: Option<Text<'a>>,
-    /// Further facts by name, where rules count by them.
+    /// Additional facts by name, for rules that match or count by them.
     #[serde(borrow)]
     #[schema(value_type = Option<std::collections::BTreeMap<String, String>>)]
     descriptors: Option<Pairs<'a>>,
-    /// The algorithm of a check's own numbers.
+    /// The algorithm of an override sent with checks.
     #[serde(borrow)]
     #[schema(value_type = Option<String>)]
     strategy: Option<Text<'a>>,
-    /// Requests per window of such numbers; they have one counter whatever it is.
+    /// The requests per window of such an override. Its counter does not depend on them.
     limit: Option<u32>,
-    /// The window of such numbers in seconds.
+    /// The window of such an override, in seconds.
     #[schema(minimum = 1)]
     window_seconds: Option<u32>,
 }
@@ -86,32 +86,31 @@ impl ResetBody<'_> {
     }
 }
 
-/// What was cleared.
+/// The result of a reset.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ResetAnswer<'a> {
-    /// As asked.
+    /// The `user_id` of the request.
     user_id: Option<&'a str>,
-    /// As asked.
+    /// The `endpoint` of the request.
     endpoint: &'a str,
-    /// How many counters held something.
+    /// How many counters were cleared.
     counters: usize,
-    /// Rules that count by something the request does not say, and so were left alone.
+    /// Rules whose counters were not cleared because the request lacks a fact by which they count.
     skipped: Vec<String>,
-    /// When it was done.
+    /// When the counters were cleared.
     done_at: String,
 }
 
-/// Clears every counter of one client that applies on the endpoint, and its penalties.
+/// Clears the counters of one client on an endpoint, and its penalties.
 ///
-/// Takes the facts of a check that say who is meant: `user_id`, `api_key`, `ip`, `tenant`, `login`, and `method` and
-/// `descriptors` where rules count by them. Checks that brought numbers of their own have counters by window and strategy:
-/// with the same `limit`, `window_seconds`, `strategy` and `tier` as in the check that counter is cleared too.
+/// Checks with an override have a counter per window and strategy. To clear it too, send the same `limit`, `window_seconds`,
+/// `strategy` and `tier` as in the checks.
 #[utoipa::path(
     post, path = "/v1/rate-limit/reset", request_body = ResetBody<'_>,
     responses(
-        (status = 200, description = "The client starts afresh", body = ResetAnswer<'_>),
-        (status = 400, description = "A field is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
+        (status = 200, description = "Cleared", body = ResetAnswer<'_>),
+        (status = 400, description = "A field is invalid; nothing was cleared", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters or the database are unreachable; retry", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
@@ -130,7 +129,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
     let answer = ResetAnswer {
         user_id: target.user_id,
@@ -142,25 +141,25 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     Ok(response::json(StatusCode::OK, &answer))
 }
 
-/// Writes the reset into the audit trail, by which nodes with counters of their own follow it. The version it has there.
+/// Writes the reset to the audit trail and returns its version there. Nodes with counters in memory follow resets through it.
 ///
-/// First, so that a reset that nobody hears of does not happen. Where the trail is this node's alone and the counters are
-/// not, the reset is not for it to hold up.
+/// It is written before the reset, so that no node misses one. With a local database and counters on Redis no other node
+/// depends on it, and a failure is only logged.
 async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>, ApiError> {
-    let catalog = call.app.config_sync();
-    let noted = match catalog.database() {
+    let config_sync = call.app.config_sync();
+    let recorded = match config_sync.database() {
         Ok(database) => {
-            let act = resets::act_of(&call.app, request);
-            let noted = database.record_event(&call.caller.name, call.app.now().as_micros(), &act).await;
-            noted.map_err(|error| sync::failed(&error))
+            let event = resets::audit_event(config_sync, request);
+            let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
+            recorded.map_err(|error| sync::failed(&error))
         }
         Err(error) => Err(error),
     };
-    match noted {
+    match recorded {
         Ok(version) => Ok(Some(version)),
-        Err(error) if catalog.keeps_limits() => Err(error),
+        Err(error) if config_sync.stores_overrides() => Err(error),
         Err(_) => {
-            tracing::warn!("a reset is not in the audit trail: the database cannot be reached");
+            tracing::warn!("reset missing from the audit trail: the database is unreachable");
             Ok(None)
         }
     }

@@ -1,4 +1,4 @@
-//! `GET /v1/rate-limit/status`: how a client stands, without charging it.
+//! `GET /v1/rate-limit/status`: the current decision about a client, without charging.
 
 use std::borrow::Cow;
 
@@ -15,7 +15,7 @@ use crate::http::json::{self, Pairs};
 use crate::http::response;
 use crate::http::{Call, Response};
 
-/// OverrideKey status.
+/// The client and endpoint. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` is required.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
@@ -26,136 +26,136 @@ pub(crate) struct StatusQuery {
     endpoint: Option<String>,
     /// The HTTP method.
     method: Option<String>,
-    /// The client's key.
+    /// The API key of the client.
     api_key: Option<String>,
-    /// The client's address.
+    /// The IP address of the client.
     ip: Option<String>,
-    /// The user's organisation.
+    /// The tenant (organisation) of the client.
     tenant: Option<String>,
-    /// The client's plan.
+    /// The tier (plan) of the client.
     tier: Option<String>,
-    /// The name of a login attempt.
+    /// The account name of a login attempt.
     login: Option<String>,
-    /// How many units the request would be worth; one if absent.
+    /// How many units a request would be charged. Default: 1.
     #[param(value_type = Option<u32>)]
     cost: Option<String>,
-    /// As in a check: numbers of its own, for callers that may set them, and the counter of such numbers.
+    /// Overrides the algorithm, as in a check. Requires the scope `override`.
     strategy: Option<String>,
-    /// Requests per window of such numbers.
+    /// Overrides the requests per window. Requires the scope `override`.
     #[param(value_type = Option<u32>)]
     limit: Option<String>,
-    /// The window of such numbers in seconds.
+    /// Overrides the window, in seconds. Requires the scope `override`.
     #[param(value_type = Option<u32>)]
     window_seconds: Option<String>,
 }
 
-/// What a further fact's parameter begins with; its name follows.
+/// The prefix of parameters that are descriptors; the name follows.
 const DESCRIPTOR: &str = "descriptor.";
 
-/// Who is asked about, as written.
-struct Asked {
+/// The parsed query.
+struct StatusRequest {
     query: StatusQuery,
     descriptors: Vec<(String, String)>,
 }
 
-/// How a client stands.
+/// The current decision about a client.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct StatusBody<'a> {
-    /// As asked.
+    /// The `user_id` of the request.
     user_id: Option<&'a str>,
-    /// As asked.
+    /// The `endpoint` of the request.
     endpoint: &'a str,
-    /// Whether a request would pass now.
+    /// Whether a request would be admitted now.
     allowed: bool,
     /// Requests per window; null if no limit applies.
     limit: Option<u32>,
-    /// What would pass now.
+    /// Units that would be admitted now.
     remaining: Option<u32>,
-    /// When the limit is as good as new, in Unix seconds.
+    /// When the limit is fully restored, in Unix seconds.
     reset_at: Option<u64>,
-    /// The algorithm.
+    /// The algorithm of the binding limit.
     strategy: Option<&'static str>,
-    /// The most that can be taken at once: the burst, where there is one.
+    /// The most units that can be admitted at once: the burst if the limit has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     capacity: Option<u32>,
-    /// How much of the capacity is used, in percent.
+    /// The used part of the capacity, in percent.
     usage_percentage: Option<f64>,
-    /// The rule that would decide.
+    /// The rule of the binding limit.
     rule: Option<&'a str>,
-    /// Why nothing would pass, as a check says it: `over_limit`, `cost_exceeds_limit`, `cooldown`, or why the client is blocked.
+    /// Why a request would be refused: `over_limit`, `cost_exceeds_limit`, `cooldown`, or the reason of the block.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    /// `blocked`, if no counter is asked.
+    /// `blocked` if the client is blocked; absent otherwise.
     #[serde(skip_serializing_if = "Option::is_none")]
     decision: Option<&'static str>,
-    /// When the block ends, in Unix seconds; null if it does not end by itself.
+    /// When the block ends, in Unix seconds; null if it does not expire.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     blocked_until: Option<BlockedUntil>,
-    /// Until when the client is kept out for running into its limits, in Unix seconds; absent if it is not.
+    /// When the cooldown of the client ends, in Unix seconds; absent without one.
     #[serde(skip_serializing_if = "Option::is_none")]
     cooldown_until: Option<u64>,
-    /// Whether this is told without the shared counters.
+    /// Whether the decision was made without the shared counters.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     degraded: bool,
 }
 
-/// How a client stands.
+/// Returns the current decision about a client. Nothing is charged.
 #[utoipa::path(
     get, path = "/v1/rate-limit/status", params(
         StatusQuery,
-        ("descriptor.{name}" = Option<String>, Query, description = "A further fact by its name, as often as there are some"),
+        ("descriptor.{name}" = Option<String>, Query, description = "A descriptor by its name; may be repeated with different names"),
     ),
     responses(
-        (status = 200, description = "How the client stands; nothing is charged", body = StatusBody<'_>),
-        (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "The current decision; nothing is charged", body = StatusBody<'_>),
+        (status = 400, description = "A parameter is invalid", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn status(call: Call) -> Result<Response, ApiError> {
-    let asked = Asked::read(&call)?;
-    answer_status(&call, &asked).await
+    let sent = StatusRequest::read(&call)?;
+    answer_status(&call, &sent).await
 }
 
-/// How a user stands on an endpoint, by path. Slashes of the endpoint may be written as they are or as `%2F`.
+/// Returns the current decision about a user on an endpoint. The endpoint may contain slashes, plain or as `%2F`.
 #[utoipa::path(
     get, path = "/v1/rate-limit/status/{user_id}/{endpoint}", params(
         ("user_id" = String, Path, description = "The user"),
         ("endpoint" = String, Path, description = "The endpoint"),
         StatusQuery,
-        ("descriptor.{name}" = Option<String>, Query, description = "A further fact by its name, as often as there are some"),
+        ("descriptor.{name}" = Option<String>, Query, description = "A descriptor by its name; may be repeated with different names"),
     ),
     responses(
-        (status = 200, description = "How the user stands; nothing is charged", body = StatusBody<'_>),
-        (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "The current decision; nothing is charged", body = StatusBody<'_>),
+        (status = 400, description = "A parameter is invalid", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn status_by_path(call: Call) -> Result<Response, ApiError> {
-    let mut asked = Asked::read(&call)?;
-    let query = &mut asked.query;
+    let mut sent = StatusRequest::read(&call)?;
+    let query = &mut sent.query;
     if query.user_id.is_some() || query.endpoint.is_some() {
         let field = if query.user_id.is_some() { "user_id" } else { "endpoint" };
-        return Err(ApiError::invalid(field, "is in the path already"));
+        return Err(ApiError::invalid(field, "must not be in the query: the path has it"));
     }
     query.user_id = Some(call.path_param("user_id")?);
     query.endpoint = Some(call.path_param("endpoint")?);
-    answer_status(&call, &asked).await
+    answer_status(&call, &sent).await
 }
 
-impl Asked {
+impl StatusRequest {
     fn read(call: &Call) -> Result<Self, ApiError> {
         let pairs: Vec<(String, String)> = call.query()?;
         let (descriptors, rest): (Vec<_>, Vec<_>) =
             pairs.into_iter().partition(|(name, _)| name.starts_with(DESCRIPTOR));
-        // Written again without them, so that the reader of all queries says what is wrong with the rest.
+        // Serialized again without them, so that the strict parser reports errors in the rest.
         let rest = serde_urlencoded::to_string(&rest).unwrap_or_default();
         let query = serde_urlencoded::from_str(&rest);
         let query = query.map_err(|error| json::located(".", &error.to_string()))?;
-        Ok(Asked { query, descriptors })
+        Ok(StatusRequest { query, descriptors })
     }
 
-    /// The check whose outcome is asked for. Costs 0 unless the query has a cost: then whether that cost would be admitted.
+    /// The check to decide. Its cost is 0 unless the query has one.
     fn request<'q>(
         &'q self,
         descriptors: &'q [(Cow<'q, str>, Cow<'q, str>)],
@@ -194,9 +194,9 @@ fn number(field: &'static str, text: Option<&str>) -> Result<Option<u32>, ApiErr
     text.map(|text| text.parse().map_err(wrong)).transpose()
 }
 
-async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError> {
-    let descriptors = asked.descriptors()?;
-    let check = asked.request(&descriptors)?;
+async fn answer_status(call: &Call, sent: &StatusRequest) -> Result<Response, ApiError> {
+    let descriptors = sent.descriptors()?;
+    let check = sent.request(&descriptors)?;
     let decision = call.checker().peek(&check).await?;
     let shown = DecisionBody::new(&decision);
     let body = StatusBody {
@@ -208,7 +208,7 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
         reset_at: shown.reset_at,
         strategy: shown.strategy,
         capacity: decision.binding().map(|report| report.capacity),
-        usage_percentage: decision.binding().map(used),
+        usage_percentage: decision.binding().map(usage_percentage),
         rule: shown.rule,
         reason: shown.reason,
         decision: shown.decision,
@@ -222,8 +222,8 @@ async fn answer_status(call: &Call, asked: &Asked) -> Result<Response, ApiError>
     Ok(response)
 }
 
-/// Percent of what can be taken at once, with one decimal; a limit of nothing is used up.
-fn used(report: &LimitReport) -> f64 {
+/// Percent of the capacity that is used, with one decimal; a limit of 0 is 100 % used.
+fn usage_percentage(report: &LimitReport) -> f64 {
     let LimitReport { capacity, verdict, .. } = report;
     if *capacity == 0 {
         return 100.0;

@@ -5,15 +5,15 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tokio::sync::broadcast::error::RecvError;
+use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
 use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Seed, Span, Timestamp, Window};
-use tollgate_stores::redis::RedisCounters;
+use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
+use crate::config::override_record::OverrideRecord;
 use crate::runtime::data_dir::DataDir;
 
 /// What is told of a store whose version is of another life.
@@ -31,7 +31,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// decided by the shared counters.
 pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     let own = data_dir.fleet_seed().unwrap_or_else(Seed::random);
-    match redis.fleet_seed(own).await {
+    match redis.fleet().seed(own).await {
         Ok(seed) => {
             adopt(redis, data_dir, seed);
             seed
@@ -45,13 +45,13 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
         data_dir.keep_fleet_seed(seed);
     }
-    redis.set_awaiting_seed(false);
+    redis.fleet().set_awaiting_seed(false);
 }
 
 /// Joins the fleet as soon as it can be reached, and then follows what is set on other nodes.
 pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
-    let mut versions = redis.config_version();
+    let mut versions = redis.fleet().config_version();
     let mut member =
         Member { app, redis, data_dir, started: Instant::now(), adopted: None, nodes: None, followed: 0 };
     loop {
@@ -68,7 +68,9 @@ pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
 
 /// Drops what this node counted in an outage of counters that another one resets.
 pub(crate) async fn heed_resets(app: Arc<App>) {
-    let Some(mut resets) = app.limiter().counters().redis().map(RedisCounters::resets) else { return };
+    let Some(mut resets) = app.limiter().counters().redis().map(|redis| redis.fleet().resets()) else {
+        return;
+    };
     loop {
         match resets.recv().await {
             Ok(reset) => app.limiter().discard_fallback(&reset),
@@ -98,9 +100,9 @@ impl Member {
         if version == self.followed {
             return Ok(());
         }
-        let lost = RedisCounters::data_lost_between(self.followed, version);
+        let lost = Fleet::data_lost_between(self.followed, version);
         // Where the database is their home, the catalog follows the numbers.
-        if self.app.config_sync().keeps_limits() {
+        if self.app.config_sync().stores_overrides() {
             if lost {
                 warn!("{LOST}: counters start afresh");
             }
@@ -111,7 +113,7 @@ impl Member {
             self.tell_again().await?;
         }
         // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
-        if let Some(config) = self.redis.shared_config(version).await? {
+        if let Some(config) = self.redis.fleet().shared_config(version).await? {
             take_over(&self.app, &config);
             self.followed = version;
         }
@@ -122,7 +124,7 @@ impl Member {
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
         let limiter = self.app.limiter();
         let own = limiter.seed();
-        let seed = match self.redis.fleet_seed(own).await {
+        let seed = match self.redis.fleet().seed(own).await {
             Ok(seed) => seed,
             // It is damaged, which says nothing of what else the nodes share: this one knows it, and goes on.
             Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
@@ -146,7 +148,7 @@ impl Member {
         if self.adopted.is_some() || self.started.elapsed() < NAMES_FIRST {
             return None;
         }
-        let seed = self.redis.replicated_seed().await?;
+        let seed = self.redis.fleet().replicated_seed().await?;
         info!("the server with the fleet's names is away: this node goes by a copy on another one");
         Some(seed)
     }
@@ -168,7 +170,7 @@ impl Member {
         let known: Vec<_> =
             rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
         drop(rules);
-        let told = self.redis.restore_config(&known, is_newer).await?;
+        let told = self.redis.fleet().restore_config(&known, is_newer).await?;
         warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
         Ok(())
     }
@@ -176,14 +178,16 @@ impl Member {
 
 /// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at = |text| serde_json::from_str::<Numbers>(text).ok().map(|numbers| numbers.updated_at_micros);
+    let set_at =
+        |text| serde_json::from_str::<OverrideRecord>(text).ok().map(|record| record.updated_at_micros);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Puts the numbers that any node has set in force here.
 fn take_over(app: &App, config: &[(String, String)]) {
     let read = |(name, text): &(String, String)| {
-        let numbers = serde_json::from_str::<Numbers>(text).ok().and_then(|numbers| numbers.check());
+        let numbers =
+            serde_json::from_str::<OverrideRecord>(text).ok().and_then(|record| record.to_override());
         if numbers.is_none() {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
@@ -204,7 +208,7 @@ pub(crate) async fn share(
     numbers: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    redis.set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
+    redis.fleet().set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
 }
 
 // Texts and numbers always can be written.
@@ -218,40 +222,5 @@ fn name_of(numbers: &Override) -> String {
 }
 
 fn text_of(numbers: &Override) -> String {
-    serde_json::to_string(&Numbers::of(numbers)).unwrap_or_default()
-}
-
-/// Numbers for one user on one endpoint, as nodes tell each other.
-#[derive(Serialize, Deserialize)]
-struct Numbers {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
-}
-
-impl Numbers {
-    fn of(numbers: &Override) -> Self {
-        let limit = &numbers.limit.limit;
-        Numbers {
-            user: numbers.user.to_string(),
-            endpoint: numbers.endpoint.to_string(),
-            requests: limit.requests(),
-            window_micros: limit.window_length().as_micros(),
-            algorithm: limit.algorithm().as_str().to_owned(),
-            burst: limit.burst(),
-            updated_at_micros: numbers.updated_at.as_micros(),
-        }
-    }
-
-    fn check(&self) -> Option<Override> {
-        let window = Window::Length(Span::from_micros(self.window_micros));
-        let algorithm = Algorithm::parse(&self.algorithm)?;
-        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
-        let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
-        Some(Override::new(user, &endpoint, limit, Timestamp::from_micros(self.updated_at_micros)))
-    }
+    serde_json::to_string(&OverrideRecord::from(numbers)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! What a caller is told when a request cannot be served: one envelope, stable codes.
+//! Errors as HTTP: one JSON envelope, stable codes, and the mapping of check errors to them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,48 +15,47 @@ use crate::auth::api_keys::KeyRefusal;
 use crate::check::error::CheckError;
 use crate::http::{Response, response};
 
-/// The stable code of an error. Codes are added, never changed.
+/// The code of an error. Codes are stable: new ones may be added, existing ones keep their meaning.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum Code {
-    /// The request does not make sense.
+    /// A parameter or field is missing or invalid.
     InvalidInput,
-    /// The numbers of a limit do not make sense.
+    /// A limit, window or burst is out of range.
     InvalidLimit,
-    /// No such strategy.
+    /// Unknown strategy.
     InvalidStrategy,
-    /// No key, or one that is not known.
+    /// The API key is missing or invalid.
     Unauthorized,
-    /// The key does not permit this.
+    /// The API key does not permit this.
     Forbidden,
-    /// Nothing here.
+    /// No such path or item.
     NotFound,
-    /// The path exists, the method does not.
+    /// The path does not support this method.
     MethodNotAllowed,
-    /// The body did not arrive in time.
+    /// The request body did not arrive in time.
     RequestTimeout,
-    /// In conflict with what is there.
+    /// The request conflicts with the current state.
     Conflict,
-    /// It is not what the request says it must be.
+    /// The condition of `If-Match` or `If-None-Match` does not hold.
     PreconditionFailed,
-    /// The body, or the batch, is too large.
+    /// The body or the batch is too large.
     PayloadTooLarge,
-    /// The body is not JSON.
+    /// The content type or encoding of the body is not supported.
     UnsupportedMediaType,
-    /// The idempotency key was used for another body.
+    /// The idempotency key was used with a different body.
     IdempotencyMismatch,
-    /// Too many wrong keys came from this address.
+    /// Too many invalid API keys came from this address.
     TooManyAttempts,
-    /// The caller itself asks more than it may; no client is over a limit.
+    /// The caller exceeded its own limit (`[callers]`); no client's limit is involved.
     CallerLimited,
-    /// A defect of the server.
+    /// A defect of the service.
     InternalError,
-    /// The counters cannot be reached.
+    /// The counters or the database are unreachable, or the service is overloaded.
     ServiceUnavailable,
 }
 
 impl Code {
-    /// The status it is answered with.
     pub(crate) const fn status(self) -> StatusCode {
         match self {
             Code::InvalidInput | Code::InvalidLimit | Code::InvalidStrategy => StatusCode::BAD_REQUEST,
@@ -78,13 +77,13 @@ impl Code {
 }
 
 impl fmt::Display for Code {
-    /// As callers are told it.
+    /// As in the JSON envelope.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
     }
 }
 
-/// An error on its way to the caller.
+/// An error to be rendered as a response.
 #[derive(Clone, Debug)]
 pub(crate) struct ApiError {
     code: Code,
@@ -93,7 +92,7 @@ pub(crate) struct ApiError {
     reason: Option<Cow<'static, str>>,
     allow: Option<String>,
     retry_after: Option<Span>,
-    /// A limited client's key that is none: answered like a decision.
+    /// Set if the client's API key was refused: rendered as a decision.
     key_refusal: Option<KeyRefusal>,
 }
 
@@ -134,34 +133,34 @@ impl From<StoreError> for ApiError {
     }
 }
 
-/// The envelope of every error.
+/// The body of every error response.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ErrorEnvelope<'a> {
     error: ErrorBody<'a>,
 }
 
-/// The error itself.
+/// An error.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ErrorBody<'a> {
     code: Code,
-    /// For people.
+    /// The error in English; may change between versions.
     message: &'a str,
     #[serde(skip_serializing_if = "ErrorDetails::is_empty")]
     details: ErrorDetails<'a>,
-    /// To find the request in the logs.
+    /// The id of the request, as in `X-Request-Id` and the log.
     request_id: &'a str,
 }
 
-/// What exactly is wrong.
+/// Details of an error.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ErrorDetails<'a> {
-    /// The field that is wrong, `checks[2].cost`.
+    /// The invalid field, `checks[2].cost`.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<&'a str>,
-    /// Why it is.
+    /// Why the field is invalid.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
-    /// How long to wait, to the microsecond; `Retry-After` is the same in whole seconds.
+    /// Microseconds to wait before a retry; `Retry-After` has the same in whole seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after_us: Option<u64>,
 }
@@ -210,7 +209,7 @@ impl ApiError {
         }
     }
 
-    /// An invalid field with the code that its kind has.
+    /// An invalid field; the code depends on the field.
     pub(crate) fn invalid(field: impl Into<Cow<'static, str>>, reason: impl Into<Cow<'static, str>>) -> Self {
         let field = field.into();
         let code = match field.rsplit('.').next() {
@@ -222,31 +221,31 @@ impl ApiError {
     }
 
     pub(crate) fn method_not_allowed(allow: String) -> Self {
-        let message = format!("this path takes {allow}");
+        let message = format!("method not allowed; this path supports {allow}");
         ApiError { allow: Some(allow), ..ApiError::new(Code::MethodNotAllowed, message) }
     }
 
-    /// Wrong keys came from this address; the next one is looked at after `wait`.
+    /// The address is in backoff after invalid API keys.
     pub(crate) fn too_many_attempts(wait: Span) -> Self {
-        let message =
-            "too many wrong keys came from this address: no key is looked at until Retry-After is over";
+        let message = "too many invalid API keys from this address; retry after Retry-After";
         ApiError { retry_after: Some(wait), ..ApiError::new(Code::TooManyAttempts, message) }
     }
 
-    /// The caller has asked so much that it must wait.
+    /// The caller exceeded its own limit.
     pub(crate) fn caller_limited(wait: Span) -> Self {
-        let message = "you, the caller, ask more than this service takes from one caller: wait for Retry-After; \
-                       nothing was charged, and this says nothing of any client's limits";
+        let message = "the caller exceeded its own limit ([callers]), not a limit of its clients; nothing was charged, \
+                       retry after Retry-After";
         ApiError { retry_after: Some(wait), ..ApiError::new(Code::CallerLimited, message) }
     }
 
-    /// The caller asks at once what it never may, however long it waits.
+    /// The batch is larger than the caller's own limit ever admits.
     pub(crate) fn batch_exceeds_caller_limit(checks: u32, most: u32) -> Self {
-        let reason = format!("this service takes at most {most} checks at once from a caller, not {checks}");
+        let reason =
+            format!("must have at most {most} checks (limit of the caller, [callers]), not {checks}");
         ApiError::field(Code::PayloadTooLarge, "checks", reason)
     }
 
-    /// The same error for an item of a list.
+    /// Prefixes the field with `parent`, for an item of a list.
     pub(crate) fn within(mut self, parent: &str) -> Self {
         self.field = Some(match self.field {
             Some(field) => format!("{parent}.{field}").into(),
@@ -255,7 +254,7 @@ impl ApiError {
         self
     }
 
-    /// The same error where a field has another name.
+    /// Renames `field`, for a request in which it has another name.
     pub(crate) fn naming(self, field: &str, here: &'static str) -> Self {
         match self.reason {
             Some(reason) if self.field.as_deref() == Some(field) => ApiError::field(self.code, here, reason),
@@ -263,7 +262,7 @@ impl ApiError {
         }
     }
 
-    /// The same error, told to people in other words.
+    /// Replaces the message.
     pub(crate) fn with_message(self, message: impl Into<Cow<'static, str>>) -> Self {
         ApiError { message: message.into(), ..self }
     }

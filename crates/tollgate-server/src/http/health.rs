@@ -1,4 +1,4 @@
-//! Health checks, metrics and the API documentation.
+//! Health, readiness, metrics, OpenAPI and the documentation page.
 
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
@@ -12,53 +12,53 @@ use crate::counters::StoreState;
 use crate::http::error::ApiError;
 use crate::http::response;
 
-/// Pages load only what this server serves.
+/// Pages may load resources of this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
-/// State of this node.
+/// The health of the service.
 #[derive(Default, Serialize, ToSchema)]
 pub(crate) struct HealthBody {
-    /// `ok`, `ready`, `degraded` (serves, but an error needs attention), `misconfigured` (cannot serve until the error is
-    /// fixed), `starting` (loading the configuration) or `draining` (shutting down).
+    /// `ok`, `ready`, `degraded` (serving, but something needs attention), `misconfigured` (cannot decide until an operator acts),
+    /// `starting` (reading its configuration for the first time) or `draining` (shutting down).
     status: &'static str,
-    /// Why the settings file could not be applied.
+    /// Why the configuration file is not in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     config_error: Option<String>,
-    /// Error of the counter store.
+    /// What is wrong with the shared counters.
     #[serde(skip_serializing_if = "Option::is_none")]
     store_error: Option<String>,
-    /// Error of the database or its contents, and which configuration is in force instead.
+    /// What is wrong with the database or its content, and which configuration is in force meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     database_error: Option<String>,
-    /// Error of the data directory. Decisions do not depend on it.
+    /// What could not be written to the data directory. Decisions do not depend on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     data_dir_error: Option<String>,
 }
 
-/// Liveness: 200 while the process serves requests.
-#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "The process is alive.", body = HealthBody)))]
+/// Returns 200 while the process serves requests.
+#[utoipa::path(get, path = "/healthz", responses((status = 200, description = "Serving", body = HealthBody)))]
 pub(crate) async fn healthz(_: Call) -> Result<Response, ApiError> {
     Ok(response::json(StatusCode::OK, &HealthBody { status: "ok", ..HealthBody::default() }))
 }
 
-/// Readiness: whether this node should receive requests.
+/// Reports whether a load balancer should send requests to this node.
 #[utoipa::path(get, path = "/readyz", responses(
-    (status = 200, description = "Ready. With `degraded`, an error field says what needs attention.", body = HealthBody),
-    (status = 503, description = "Draining, starting, rejected by the counter store, or `auth.key_secret` differs from that of the other nodes.", body = HealthBody),
+    (status = 200, description = "Ready; with status `degraded`, an error field names the cause", body = HealthBody),
+    (status = 503, description = "Shutting down or starting, rejected by Redis, or `auth.key_secret` differs from that of the other nodes", body = HealthBody),
 ))]
 pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     if call.app.is_draining() {
         let body = HealthBody { status: "draining", ..HealthBody::default() };
         return Ok(response::json(StatusCode::SERVICE_UNAVAILABLE, &body));
     }
-    // Not a reason to be unready: an invalid settings file (the previous one is in force), unreachable counters (all
-    // nodes would be removed at once, though all can decide with their fallback), a full disk.
+    // An invalid file, unreachable counters and a full disk leave the node able to decide. Reporting 503 for them would take all nodes
+    // out at once.
     let config_error = call.app.reload().and_then(|handle| handle.status().last_error);
     let store = call.app.counters().state();
     let store_error = store.trouble();
     let config = call.app.config_sync().state();
-    let database_error = config.trouble();
+    let database_error = config.problem();
     let data_dir_error = call.app.persistence_status().trouble();
     let is_fine = config_error.is_none() && database_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {
@@ -77,7 +77,7 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     ))
 }
 
-/// Metrics in OpenMetrics text format.
+/// Returns all metrics.
 #[utoipa::path(get, path = "/metrics", responses((
     status = 200, description = "OpenMetrics text.",
     content((String = "application/openmetrics-text; version=1.0.0; charset=utf-8")),
@@ -86,13 +86,13 @@ pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
     Ok(text("application/openmetrics-text; version=1.0.0; charset=utf-8", call.app.metrics_text()))
 }
 
-/// This OpenAPI document.
-#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1.", body = Object)))]
+/// Returns this description.
+#[utoipa::path(get, path = "/openapi.json", responses((status = 200, description = "OpenAPI 3.1", body = Object)))]
 pub(crate) async fn openapi(_: Call) -> Result<Response, ApiError> {
     Ok(text("application/json", description::json()))
 }
 
-/// The documentation page. It loads nothing from other hosts.
+/// The documentation page; self-contained.
 pub(crate) async fn docs(_: Call) -> Result<Response, ApiError> {
     Ok(text("text/html; charset=utf-8", include_str!("docs/index.html")))
 }

@@ -1,29 +1,29 @@
-//! JSON from outside: strict, bounded, and every mistake named by its field.
+//! Strict JSON parsing: bounded depth, no duplicate keys, and errors that name the field.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
-use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{self, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::http::error::{ApiError, Code};
 
-/// What is said of a field that is not taken.
 const UNKNOWN: &str = "unknown field";
-/// Nothing we take is nested deeper.
 const DEPTH_MAX: usize = 32;
 
-/// Parses a body. The fast way first; only a body that fails is read again to find out where.
+/// Parses a body. A body that fails is parsed a second time to locate the error.
 pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiError> {
     if too_deep(body) {
         let reason = format!("must not be nested deeper than {DEPTH_MAX} levels");
         return Err(ApiError::field(Code::InvalidInput, "", reason));
     }
-    // The parser looks at the bytes of the strings it keeps; those it skips must be text, too.
+    // serde_json does not validate the strings that it skips.
     let text = std::str::from_utf8(body)
-        .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}")))?;
-    // A list would be read as the fields in their order, which is nobody's contract.
+        .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {error}")))?;
+    // serde would read an array as the fields in order.
     if !text.trim_start().starts_with('{') {
         return Err(ApiError::field(Code::InvalidInput, "", "must be a JSON object"));
     }
@@ -33,20 +33,20 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, ApiErro
 fn locate<'a, T: Deserialize<'a>>(text: &'a str, error: &serde_json::Error) -> ApiError {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let Err(located) = serde_path_to_error::deserialize::<_, T>(&mut deserializer) else {
-        // It parses, so what follows it is what is wrong.
-        return ApiError::field(Code::InvalidInput, "", format!("not JSON: {error}"));
+        // The value itself parses, so the error is in what follows it.
+        return ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {error}"));
     };
     let path = located.path().to_string();
     let cause = located.into_inner();
     let said = cause.to_string();
-    // A number that no type holds is refused before its type is asked.
+    // serde_json reports a number out of every range as a syntax error.
     if cause.is_data() || said.starts_with("number out of range") {
         return self::located(&path, &said);
     }
-    ApiError::field(Code::InvalidInput, "", format!("not JSON: {cause}"))
+    ApiError::field(Code::InvalidInput, "", format!("invalid JSON: {cause}"))
 }
 
-/// The error that a parser named, where it stood.
+/// An error of a serde parser at `path`.
 pub(crate) fn located(path: &str, said: &str) -> ApiError {
     let (field, reason) = name_field(path.to_owned(), said);
     if reason == UNKNOWN {
@@ -55,16 +55,16 @@ pub(crate) fn located(path: &str, said: &str) -> ApiError {
     ApiError::invalid(field, reason)
 }
 
-/// A field that is not taken here. Whatever it is called, its value is not what is wrong.
+/// An unknown field: `INVALID_INPUT`, whatever its name.
 pub(crate) fn unknown(field: impl Into<Cow<'static, str>>) -> ApiError {
     ApiError::field(Code::InvalidInput, field, UNKNOWN)
 }
 
-/// The field and the reason, from where the parser stood and what it said.
+/// The field and the reason of a parser's message.
 fn name_field(path: String, said: &str) -> (String, String) {
     let reason = said.split(" at line ").next().unwrap_or(said);
     let quoted = || reason.split('`').nth(1).unwrap_or_default();
-    // The parser stands at the field itself, or at the object around it.
+    // `path` is the field itself or the object that contains it.
     let inside = |field: &str| match path.as_str() {
         "." => field.to_owned(),
         at if at == field || at.ends_with(&format!(".{field}")) => at.to_owned(),
@@ -79,16 +79,16 @@ fn name_field(path: String, said: &str) -> (String, String) {
     if reason.starts_with("unknown field") {
         return (inside(quoted()), UNKNOWN.to_owned());
     }
-    let mut reason = plain(reason);
-    // The type admits 0, a window does not.
+    let mut reason = without_rust_types(reason);
+    // A window is not 0, although its type admits it.
     if path.ends_with("window_seconds") {
         reason = reason.replace("an integer from 0 to", "an integer from 1 to");
     }
     (if path == "." { String::new() } else { path }, reason)
 }
 
-/// The parser's sentence without the names of Rust's types.
-fn plain(reason: &str) -> String {
+/// Replaces the names of Rust types in a parser's message.
+fn without_rust_types(reason: &str) -> String {
     let mut plain = reason.to_owned();
     for (rust, word) in [
         ("expected u32", "expected an integer from 0 to 4294967295"),
@@ -100,40 +100,16 @@ fn plain(reason: &str) -> String {
     plain
 }
 
-/// Refuses an object with a field that is not one of these. For requests that change something: a misspelt field
-/// must not be one that was left out.
+/// Rejects an object with fields other than these: in a change, a misspelt field must not count as an absent one.
 pub(crate) fn require_known(body: &[u8], fields: &[&str]) -> Result<(), ApiError> {
-    let written: Fields<'_> = parse(body)?;
-    match written.0.iter().find(|name| !fields.contains(&&*name.0)) {
-        Some(name) => Err(unknown(name.0.clone().into_owned())),
+    let sent: BTreeMap<Text<'_>, IgnoredAny> = parse(body)?;
+    match sent.into_keys().find(|name| !fields.contains(&&**name)) {
+        Some(name) => Err(unknown(name.0.into_owned())),
         None => Ok(()),
     }
 }
 
-/// The names of an object's fields.
-struct Fields<'a>(Vec<Text<'a>>);
-
-impl<'de: 'a, 'a> Deserialize<'de> for Fields<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct FieldsVisitor<'a>(PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for FieldsVisitor<'a> {
-            type Value = Fields<'a>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields<'a>, A::Error> {
-                let mut names = Vec::new();
-                while let Some((name, de::IgnoredAny)) = map.next_entry()? {
-                    names.push(name);
-                }
-                Ok(Fields(names))
-            }
-        }
-        deserializer.deserialize_map(FieldsVisitor(PhantomData))
-    }
-}
-
-/// Counting brackets is enough for almost every body; only one with many is looked at more closely.
+/// Whether the nesting exceeds the bound. Almost every body has too few brackets for that and is counted only once.
 fn too_deep(body: &[u8]) -> bool {
     let opening = |byte: &&u8| matches!(**byte, b'[' | b'{');
     if body.iter().filter(opening).count() <= DEPTH_MAX {
@@ -156,9 +132,10 @@ fn too_deep(body: &[u8]) -> bool {
     false
 }
 
-/// A string that borrows from the body unless it had escapes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text<'a>(pub(crate) Cow<'a, str>);
+/// A string that borrows from the body unless it contains escapes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Text<'a>(#[serde(borrow)] pub(crate) Cow<'a, str>);
 
 impl std::ops::Deref for Text<'_> {
     type Target = str;
@@ -168,26 +145,7 @@ impl std::ops::Deref for Text<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor<'a>(PhantomData<&'a ()>);
-        impl<'de: 'a, 'a> Visitor<'de> for TextVisitor<'a> {
-            type Value = Text<'a>;
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string")
-            }
-            fn visit_borrowed_str<E: de::Error>(self, text: &'de str) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Borrowed(text)))
-            }
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Text<'a>, E> {
-                Ok(Text(Cow::Owned(text.to_owned())))
-            }
-        }
-        deserializer.deserialize_str(TextVisitor(PhantomData))
-    }
-}
-
-/// An object of strings, in the order written; a key given twice is refused.
+/// An object of strings, in the order written. Duplicate keys are rejected.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pairs<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 
@@ -233,7 +191,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Pairs<'a> {
     }
 }
 
-/// An object of anything. A key given twice is refused at any depth, and a field that is null counts as left out.
+/// An object of any values. Duplicate keys are rejected at any depth; a field that is null counts as absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Object(pub(crate) Map<String, Value>);
 
@@ -246,7 +204,7 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-/// Any value, read as strictly.
+/// Any value, parsed as strictly.
 struct Any(Value);
 
 impl<'de> Deserialize<'de> for Any {
@@ -292,7 +250,7 @@ impl<'de> Visitor<'de> for AnyVisitor {
         let mut list = Vec::new();
         while let Some(Any(item)) = items.next_element()? {
             if item.is_null() {
-                return Err(de::Error::custom("a list must not hold null"));
+                return Err(de::Error::custom("a list must not contain null"));
             }
             list.push(item);
         }
@@ -319,7 +277,7 @@ mod tests {
     use super::*;
 
     #[derive(Debug, serde::Deserialize)]
-    #[expect(dead_code, reason = "only its parsing is looked at")]
+    #[expect(dead_code, reason = "only parsed")]
     struct Sample<'a> {
         #[serde(borrow)]
         name: Text<'a>,
@@ -328,40 +286,37 @@ mod tests {
         more: Pairs<'a>,
     }
 
-    fn complaint(body: &str) -> String {
+    fn message(body: &str) -> String {
         let error = parse::<Sample<'_>>(body.as_bytes()).unwrap_err();
         serde_json::to_value(error.body("")).unwrap()["message"].as_str().unwrap().to_owned()
     }
 
     #[test]
-    fn t36_numbers_that_are_not_whole_or_in_range_are_refused_by_name() {
+    fn numbers_out_of_range_are_rejected_by_field() {
         for number in
             ["NaN", "Infinity", "1e400", "-1", "-0", "1.5", "4294967296", "18446744073709551616", "\"5\""]
         {
-            let complaint = complaint(&format!(r#"{{"name":"a","cost":{number}}}"#));
-            assert!(
-                complaint.starts_with("cost: ") || complaint.contains("not JSON"),
-                "{number}: {complaint}"
-            );
+            let message = message(&format!(r#"{{"name":"a","cost":{number}}}"#));
+            assert!(message.starts_with("cost: ") || message.contains("invalid JSON"), "{number}: {message}");
         }
     }
 
     #[test]
-    fn t35_duplicate_keys_and_trailing_data_are_refused() {
-        assert_eq!(complaint(r#"{"name":"a","name":"b"}"#), "name: is given twice");
+    fn duplicate_keys_and_trailing_data_are_rejected() {
+        assert_eq!(message(r#"{"name":"a","name":"b"}"#), "name: is given twice");
         assert!(
-            complaint(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice")
+            message(r#"{"name":"a","more":{"x":"1","x":"2"}}"#).starts_with("more: \"x\" is given twice")
         );
-        assert!(complaint(r#"{"name":"a"} x"#).contains("trailing"));
-        assert!(complaint("\u{feff}{}").contains("must be a JSON object"));
-        assert_eq!(complaint("{}"), "name: is missing");
+        assert!(message(r#"{"name":"a"} x"#).contains("trailing"));
+        assert!(message("\u{feff}{}").contains("must be a JSON object"));
+        assert_eq!(message("{}"), "name: is missing");
     }
 
     #[test]
-    fn a_field_that_is_not_taken_is_unknown_whatever_it_is_called() {
+    fn unknown_fields_are_invalid_input() {
         #[derive(Debug, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
-        #[expect(dead_code, reason = "only its parsing is looked at")]
+        #[expect(dead_code, reason = "only parsed")]
         struct Strict {
             limit: Option<u32>,
         }
@@ -374,27 +329,27 @@ mod tests {
     }
 
     #[test]
-    fn t34_nesting_is_bounded_and_never_overflows_the_stack() {
+    fn nesting_is_bounded() {
         let deep = format!(r#"{{"name":"a","x":{}"#, "[".repeat(100_000));
-        assert!(complaint(&deep).contains("nested"));
+        assert!(message(&deep).contains("nested"));
         let brackets_in_text = format!(r#"{{"name":"{}"}}"#, "[{".repeat(100));
         assert!(parse::<Sample<'_>>(brackets_in_text.as_bytes()).is_ok());
     }
 
     #[test]
-    fn t11_bytes_that_are_no_text_are_refused_wherever_they_stand() {
+    fn invalid_utf8_is_rejected_everywhere() {
         for body in [&b"{\"name\":\"\xff\"}"[..], b"{\"name\":\"a\",\"unknown\":{\"\xff\":1}}", b"\xc0\xaf"] {
             assert!(parse::<Sample<'_>>(body).is_err());
         }
-        // A lone surrogate is no text either; what the parser says of it is its own matter.
+        // A lone surrogate is not text either.
         assert!(parse::<Sample<'_>>(br#"{"name":"\ud800"}"#).is_err());
     }
 
     #[test]
-    fn t35_an_object_of_anything_is_as_strict_and_null_is_left_out() {
+    fn any_object_is_strict_and_drops_nulls() {
         let object: Object = parse(br#"{"a":null,"b":{"c":[1,-2,"x",true,{"d":null}]},"e":1.5}"#).unwrap();
         assert_eq!(Value::Object(object.0), serde_json::json!({"b":{"c":[1,-2,"x",true,{}]},"e":1.5}));
-        for (body, complaint) in [
+        for (body, expected) in [
             (r#"{"a":{"b":1,"b":2}}"#, "a.b: is given twice"),
             (r#"{"a":1,"a":null}"#, "a: is given twice"),
             (r#"{"a":null,"a":null}"#, "a: is given twice"),
@@ -402,13 +357,13 @@ mod tests {
             ("[]", "must be a JSON object"),
         ] {
             let error = parse::<Object>(body.as_bytes()).unwrap_err();
-            let said = serde_json::to_value(error.body("")).unwrap()["message"].clone();
-            assert_eq!(said, complaint, "{body}");
+            let message = serde_json::to_value(error.body("")).unwrap()["message"].clone();
+            assert_eq!(message, expected, "{body}");
         }
     }
 
     #[test]
-    fn text_borrows_unless_it_was_escaped() {
+    fn text_borrows_unless_escaped() {
         let plain: Sample<'_> = parse(br#"{"name":"abc"}"#).unwrap();
         let escaped: Sample<'_> = parse(br#"{"name":"a\u0062c"}"#).unwrap();
         assert!(matches!(plain.name.0, Cow::Borrowed("abc")));

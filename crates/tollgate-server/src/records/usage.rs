@@ -258,13 +258,13 @@ mod tests {
     fn what_is_left_is_taken_up_by_the_next_process_under_its_old_number() {
         let usage = Usage::default();
         let mut flusher = Flusher::new("first".to_owned());
-        assert_eq!(flusher.left(&usage, |user| user), None);
+        assert_eq!(flusher.left(&usage), None);
         usage.note_user("alice", true, at(3, 4));
         usage.note_key("abc", false, at(3, 5));
-        let left = flusher.left(&usage, |user| user).unwrap();
+        let left = flusher.left(&usage).unwrap();
         let mut next = Flusher::new("second".to_owned());
         assert!(next.take_up(&left));
-        assert_eq!(next.left(&Usage::default(), |user| user).unwrap(), left);
+        assert_eq!(next.left(&Usage::default()).unwrap(), left);
         let text = String::from_utf8(left).unwrap();
         assert!(
             text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#),

@@ -154,19 +154,19 @@ async fn serve_until(
 
     let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
     let mut tasks =
-        Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.watch(LOOK_EVERY))]);
+        Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.clone().watch(LOOK_EVERY))]);
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
-    tasks.0.extend(spawn_background_tasks(&app, &data_dir));
+    tasks.0.extend(spawn_background_tasks(&app, &data_dir, &reload));
     // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
-    app.config_sync().settled(CONFIG_LOAD_TIMEOUT).await;
+    app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
     tell_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
-    let catalog_trouble = app.config_sync().state().trouble();
+    let catalog_trouble = app.config_sync().state().problem();
     ready(Ready { settings, address, new_admin_key, store_trouble: store.trouble(), catalog_trouble });
 
     let end = async {
@@ -188,7 +188,7 @@ async fn serve_until(
 async fn close(saver: Saver) -> Result<(), ServeError> {
     let outcome = saver.save_aside().await;
     let Saver { app, data_dir } = saver;
-    sync::close(&app, &data_dir).await;
+    sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
     reconcile::close(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
@@ -211,13 +211,17 @@ fn tell_if_open(address: SocketAddr, open_checks: bool) {
 }
 
 /// What keeps in touch with other nodes and with the database.
-fn spawn_background_tasks(app: &Arc<App>, data_dir: &Arc<DataDir>) -> [JoinHandle<()>; 6] {
+fn spawn_background_tasks(
+    app: &Arc<App>,
+    data_dir: &Arc<DataDir>,
+    reload: &ReloadHandle,
+) -> [JoinHandle<()>; 6] {
     [
         tokio::spawn(reconcile::follow(Arc::clone(app))),
         tokio::spawn(membership::heed_resets(Arc::clone(app))),
         tokio::spawn(membership::follow(Arc::clone(app), Arc::clone(data_dir))),
-        tokio::spawn(sync::follow(Arc::clone(app), Arc::clone(data_dir))),
-        tokio::spawn(sync::flush_usage(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
+        tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),
     ]
 }

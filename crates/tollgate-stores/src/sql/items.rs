@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
 
@@ -304,7 +305,7 @@ pub struct BlockItem {
 }
 
 /// The limit of one user on one endpoint, as stored. The library validates it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserEndpointLimit {
     /// The user: 1 to 256 bytes.
     pub user: String,

@@ -1,64 +1,60 @@
-//! Token bucket, GCRA and leaky bucket: one exact arithmetic, three ways to speak of it.
+//! Token bucket, GCRA and leaky bucket: three descriptions of the same arithmetic.
 //!
-//! A bucket is remembered as its *debt*: what was taken and is not yet paid back. One request owes `window`
-//! ticks' worth of units, and `requests` units are paid back each tick, so the rate `requests / window` is exact
-//! with no fraction anywhere. The token count of the textbook is `capacity - debt`; the theoretical arrival time
-//! of GCRA is `at + debt / requests`; the finish time of a leaky bucket is the same instant. Debt knows nothing of
-//! the capacity, so when a limit is raised or lowered the consumption carries over by itself.
+//! The state of a bucket is its *debt*: the units taken and not refilled yet. One request takes `window` units (its
+//! length in ticks), and each tick refills `requests` units, so the rate `requests / window` is exact in integers. The
+//! token count is `capacity - debt`; the theoretical arrival time of GCRA, and the finish time of a leaky bucket, is
+//! `at + debt / requests`. The debt does not depend on the capacity, so consumption carries over when a limit changes.
 
 use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::{Algorithm, Limit, Tick};
 use crate::time::{Span, Timestamp};
 
-/// The two top bits of a value say in which tick the debt below them was counted.
+/// The two top bits of a value hold the tick in which the debt below them is measured.
 const TICK_SHIFT: u32 = 62;
 const DEBT_MASK: u64 = (1 << TICK_SHIFT) - 1;
 
-/// Judges one charge against one bucket.
+/// Evaluates one charge against one bucket.
 ///
 /// Within any span of `d` ticks at most `capacity + d * requests / window` is admitted.
-pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
-    match admit(limit, cell, cost, now) {
+pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
+    match admit(limit, state, cost, now) {
         Some((verdict, next)) => Evaluation { verdict, next: (cost > 0).then_some(next) },
-        None => Evaluation { verdict: refuse(limit, cell, cost, now), next: None },
+        None => Evaluation { verdict: refuse(limit, state, cost, now), next: None },
     }
 }
 
-/// What an admitted charge is told, and the state after it; nothing if it is refused.
+/// The verdict and the next state if the charge is admitted, else `None`.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "what is handed over through memory costs as much as the arithmetic"
-)]
+#[expect(clippy::inline_always, reason = "passing the result through memory costs as much as the arithmetic")]
 pub(crate) fn admit(
     limit: &Limit,
-    cell: Option<CounterState>,
+    state: Option<CounterState>,
     cost: u32,
     now: Timestamp,
 ) -> Option<(Verdict, NextState)> {
     let tick = limit.tick();
-    let (debt, at) = debt_at(limit, cell, now);
+    let (debt, at) = debt_at(limit, state, now);
     let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
     if wanted > room {
         return None;
     }
     let taken = if cost == 0 { 0 } else { wanted };
-    let restored_at = instant(tick, at + limit.ticks_to_pay(debt + taken));
+    let restored_at = instant(tick, at + limit.ticks_to_refill(debt + taken));
     let verdict = Verdict {
         outcome: Outcome::Admit { delay: delay(limit, debt, wanted, at, now) },
         remaining: limit.requests_in(room - taken),
         reset_after: restored_at.since(now),
     };
-    let cell = CounterState { at: instant(tick, at), value: pack(debt + taken, tick) };
-    Some((verdict, NextState { cell, restored_at }))
+    let state = CounterState { at: instant(tick, at), value: pack(debt + taken, tick) };
+    Some((verdict, NextState { state, restored_at }))
 }
 
-/// What a refused charge is told.
-fn refuse(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
-    let (debt, at) = debt_at(limit, cell, now);
+/// The verdict on a refused charge.
+fn refuse(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
+    let (debt, at) = debt_at(limit, state, now);
     let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
     let remaining = limit.requests_in(room);
-    let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_pay(units), now);
+    let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_refill(units), now);
     if wanted > limit.debt_units_max() {
         return Verdict::never(remaining, if limit.requests() == 0 { Span::ZERO } else { wait(debt) });
     }
@@ -66,42 +62,42 @@ fn refuse(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) 
     Verdict { outcome, remaining, reset_after: wait(debt) }
 }
 
-/// The units of debt that a charge adds; a peek asks for one request's.
+/// The units that a charge takes; a peek asks for one request.
 #[inline]
 fn wanted(limit: &Limit, cost: u32) -> u64 {
     u64::from(cost.max(1)).saturating_mul(limit.window_ticks())
 }
 
-/// The debt still open at `now`, and the tick it speaks of: the later of the clock and the last write, so a
-/// clock that steps back neither pays nor charges anything.
+/// The debt left at `now`, and the tick it refers to: the later of the clock and the last write, so that a clock that
+/// steps back changes nothing.
 #[inline]
-fn debt_at(limit: &Limit, cell: Option<CounterState>, now: Timestamp) -> (u64, u64) {
+fn debt_at(limit: &Limit, state: Option<CounterState>, now: Timestamp) -> (u64, u64) {
     let now_ticks = limit.tick().floor(now.as_micros());
-    let Some(cell) = cell else { return (0, now_ticks) };
-    let written = limit.tick().floor(cell.at.as_micros());
-    let debt = unpack(cell.value, limit.tick()).min(limit.debt_units_max());
-    let paid = now_ticks.saturating_sub(written).saturating_mul(u64::from(limit.requests()));
-    (debt.saturating_sub(paid), now_ticks.max(written))
+    let Some(state) = state else { return (0, now_ticks) };
+    let written = limit.tick().floor(state.at.as_micros());
+    let debt = unpack(state.value, limit.tick()).min(limit.debt_units_max());
+    let refilled = now_ticks.saturating_sub(written).saturating_mul(u64::from(limit.requests()));
+    (debt.saturating_sub(refilled), now_ticks.max(written))
 }
 
-/// How long an admitted request waits for its turn.
+/// The delay of an admitted request.
 #[inline]
 fn delay(limit: &Limit, debt: u64, wanted: u64, at: u64, now: Timestamp) -> Span {
     let before = match limit.algorithm() {
-        // A shaper serves one after another: this one starts when those before it are done.
+        // A leaky bucket starts requests one after another.
         Algorithm::LeakyBucket => debt,
-        // A bucket starts at once what its capacity covers, and holds the rest until it does.
+        // A bucket delays only what exceeds its capacity.
         _ => (debt + wanted).saturating_sub(limit.capacity_units()),
     };
     if before == 0 {
         return Span::ZERO;
     }
-    wait_until(limit.tick(), at + limit.ticks_to_pay(before), now)
+    wait_until(limit.tick(), at + limit.ticks_to_refill(before), now)
 }
 
 #[inline]
 fn instant(tick: Tick, ticks: u64) -> Timestamp {
-    // Most limits count in microseconds: the branch spares them the multiplication.
+    // Most limits use microseconds, for which the branch avoids the multiplication.
     let micros = if tick == Tick::Micro { ticks } else { ticks.saturating_mul(tick.micros()) };
     Timestamp::from_micros(micros)
 }
@@ -130,7 +126,7 @@ fn unpack(value: u64, tick: Tick) -> u64 {
     if value >> TICK_SHIFT == code(tick) { value & DEBT_MASK } else { convert(value, tick) }
 }
 
-/// The debt in the units of another tick than it was written in, rounded up if that was finer.
+/// Converts a debt that was written in another tick, rounded up.
 #[cold]
 fn convert(value: u64, tick: Tick) -> u64 {
     let written = match value >> TICK_SHIFT {
@@ -151,22 +147,22 @@ mod tests {
         Limit::with_options(algorithm, requests, Window::Length(Span::from_secs(60)), burst, delay).unwrap()
     }
 
-    fn charge(limit: &Limit, cell: &mut Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
-        let judgement = evaluate(limit, *cell, cost, now);
-        *cell = judgement.next.map(|next| next.cell).or(*cell);
+    fn charge(limit: &Limit, state: &mut Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
+        let judgement = evaluate(limit, *state, cost, now);
+        *state = judgement.next.map(|next| next.state).or(*state);
         judgement.verdict
     }
 
     #[test]
-    fn burst_after_any_idle_time_is_the_capacity() {
+    fn burst_after_idle_time_is_at_most_the_capacity() {
         let limit = minute(10, Some(10), None, Algorithm::Gcra);
         let start = Timestamp::from_secs(1_000_000);
         for idle_secs in [0, 1, 59, 90, 107, 1_000, 1_000_000] {
-            let mut cell = None;
-            while charge(&limit, &mut cell, 1, start).admits() {}
+            let mut state = None;
+            while charge(&limit, &mut state, 1, start).admits() {}
             let later = start + Span::from_secs(idle_secs);
             let mut admitted = 0;
-            while charge(&limit, &mut cell, 1, later).admits() {
+            while charge(&limit, &mut state, 1, later).admits() {
                 admitted += 1;
             }
             assert_eq!(admitted, (idle_secs / 6).min(10), "after {idle_secs} s");
@@ -174,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_equal_to_the_capacity_is_served_and_one_more_never_is() {
+    fn cost_up_to_the_capacity_is_admitted() {
         let limit = minute(10, Some(3), None, Algorithm::TokenBucket);
         let now = Timestamp::from_secs(9);
         assert!(charge(&limit, &mut None, 3, now).admits());
@@ -182,29 +178,29 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_zero_refuses_everything_for_ever() {
+    fn limit_of_zero_always_refuses() {
         let limit = minute(0, None, None, Algorithm::TokenBucket);
         let verdict = charge(&limit, &mut None, 1, Timestamp::from_secs(9));
         assert_eq!(verdict, Verdict::never(0, Span::ZERO));
     }
 
     #[test]
-    fn a_shaper_spaces_starts_evenly_and_refuses_beyond_the_delay() {
+    fn leaky_bucket_spaces_requests_up_to_the_delay() {
         let limit = minute(60, None, Some(Span::from_secs(2)), Algorithm::LeakyBucket);
         let now = Timestamp::from_secs(9);
-        let mut cell = None;
-        let outcomes: Vec<Outcome> = (0..4).map(|_| charge(&limit, &mut cell, 1, now).outcome).collect();
+        let mut state = None;
+        let outcomes: Vec<Outcome> = (0..4).map(|_| charge(&limit, &mut state, 1, now).outcome).collect();
         let delayed = |secs| Outcome::Admit { delay: Span::from_secs(secs) };
         let refused = Outcome::Refuse { retry_after: Span::from_secs(1) };
         assert_eq!(outcomes, [delayed(0), delayed(1), delayed(2), refused]);
     }
 
     #[test]
-    fn a_bucket_with_a_delay_holds_what_exceeds_its_capacity() {
+    fn bucket_with_max_delay_delays_the_excess() {
         let limit = minute(60, Some(2), Some(Span::from_secs(1)), Algorithm::TokenBucket);
         let now = Timestamp::from_secs(9);
-        let mut cell = None;
-        let outcomes: Vec<Outcome> = (0..4).map(|_| charge(&limit, &mut cell, 1, now).outcome).collect();
+        let mut state = None;
+        let outcomes: Vec<Outcome> = (0..4).map(|_| charge(&limit, &mut state, 1, now).outcome).collect();
         let delayed = |secs| Outcome::Admit { delay: Span::from_secs(secs) };
         assert_eq!(
             outcomes,
@@ -213,15 +209,15 @@ mod tests {
     }
 
     #[test]
-    fn consumption_carries_over_when_the_limit_changes_even_between_ticks() {
+    fn consumption_carries_over_between_ticks() {
         let small = minute(100, None, None, Algorithm::TokenBucket);
         let large = minute(u32::MAX / 2, None, None, Algorithm::TokenBucket);
         assert_ne!(small.tick(), large.tick());
         let now = Timestamp::from_secs(60);
-        let mut cell = None;
-        charge(&small, &mut cell, 60, now);
-        assert_eq!(charge(&large, &mut cell, 0, now).remaining, u32::MAX / 2 - 60);
-        charge(&large, &mut cell, 20, now);
-        assert_eq!(charge(&small, &mut cell, 0, now).remaining, 20);
+        let mut state = None;
+        charge(&small, &mut state, 60, now);
+        assert_eq!(charge(&large, &mut state, 0, now).remaining, u32::MAX / 2 - 60);
+        charge(&large, &mut state, 20, now);
+        assert_eq!(charge(&small, &mut state, 0, now).remaining, 20);
     }
 }

@@ -1,18 +1,18 @@
-//! Fixed window: a count per aligned window, or per day, week or month of a time zone.
+//! Fixed window: a count per aligned window, or per day, week or month in a time zone.
 //!
-//! Only admitted requests are counted. At most `requests` pass per window, and so at most twice that in any
-//! span of a window's length, just before and just after a boundary.
+//! Only admitted requests are counted. At most `requests` are admitted per window, and at most twice that in any span of
+//! a window's length, around a boundary.
 
 use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::{Limit, Window};
 use crate::time::{Span, Timestamp};
 
-/// Judges one charge against the count of the window that contains `now`.
-pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
-    // A count from a window ahead of the clock still stands: its window is the one we are in.
-    let moment = cell.map_or(now, |cell| cell.at.max(now));
+/// Evaluates one charge against the count of the window that contains `now`.
+pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
+    // A state ahead of the clock stays in its window.
+    let moment = state.map_or(now, |state| state.at.max(now));
     let (start, end) = bounds(limit, moment);
-    let used = cell.filter(|cell| cell.at >= start).map_or(0, |cell| cell.value);
+    let used = state.filter(|state| state.at >= start).map_or(0, |state| state.value);
     let left = u64::from(limit.requests()).saturating_sub(used);
     let wanted = u64::from(cost.max(1));
     let until_end = end.since(now);
@@ -33,7 +33,7 @@ pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Times
         reset_after: if used > 0 { until_end } else { Span::ZERO },
     };
     let next =
-        (cost > 0).then_some(NextState { cell: CounterState { at: start, value: used }, restored_at: end });
+        (cost > 0).then_some(NextState { state: CounterState { at: start, value: used }, restored_at: end });
     Evaluation { verdict, next }
 }
 
@@ -62,11 +62,11 @@ mod tests {
     use crate::limit::Algorithm;
 
     #[test]
-    fn a_month_counts_until_its_last_moment() {
+    fn calendar_month_counts_until_its_last_microsecond() {
         let month = Calendar::new(CalendarUnit::Month(1), "America/New_York").unwrap();
         let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Calendar(Arc::new(month))).unwrap();
         let (start, end) = bounds(&limit, Timestamp::from_secs(1_773_000_000));
-        let first = evaluate(&limit, None, 1, start).next.map(|next| next.cell);
+        let first = evaluate(&limit, None, 1, start).next.map(|next| next.state);
         let last_moment = Timestamp::from_micros(end.as_micros() - 1);
         let refused = evaluate(&limit, first, 1, last_moment).verdict;
         assert_eq!(refused.outcome, Outcome::Refuse { retry_after: Span::from_micros(1) });
@@ -74,10 +74,10 @@ mod tests {
     }
 
     #[test]
-    fn clock_going_back_into_the_last_window_admits_nothing_extra() {
+    fn clock_stepping_back_admits_nothing_extra() {
         let limit = Limit::new(Algorithm::FixedWindow, 1, Window::Length(Span::from_secs(60))).unwrap();
-        let cell = evaluate(&limit, None, 1, Timestamp::from_secs(120)).next.map(|next| next.cell);
-        let earlier = evaluate(&limit, cell, 1, Timestamp::from_secs(119)).verdict;
+        let state = evaluate(&limit, None, 1, Timestamp::from_secs(120)).next.map(|next| next.state);
+        let earlier = evaluate(&limit, state, 1, Timestamp::from_secs(119)).verdict;
         assert_eq!(earlier.outcome, Outcome::Refuse { retry_after: Span::from_secs(61) });
     }
 }

@@ -1,32 +1,32 @@
-//! Sliding window counter: two aligned windows, the older weighted by how much of it still counts.
+//! Sliding window counter: two aligned windows, the previous one weighted by how much of it still overlaps.
 //!
-//! With `e` ticks gone of the current window of `w` ticks, `previous * (w - e) + current * w` is compared with
-//! `requests * w`: integers, no rounding. At most `requests` pass per aligned window and at most `2 * requests - 1`
-//! in any span of a window's length. A client that never stops asking gets `requests - 1` per window in the long run
-//! (one every other window if `requests` is 1): the last unit is free only when the older window has faded entirely.
+//! With `e` ticks elapsed of the current window of `w` ticks, `previous * (w - e) + current * w` is compared with
+//! `requests * w`, in integers. At most `requests` are admitted per aligned window and at most `2 * requests - 1` in any
+//! span of a window's length. A client that retries constantly gets `requests - 1` per window in the long run (one every
+//! other window if `requests` is 1), because the last unit is free only once the previous window no longer counts.
 
 use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
-/// The counts as they stand at one instant.
+/// The counts at one instant.
 struct Counts {
     /// Start of the current window, in ticks.
     start: u64,
-    /// Ticks gone of the current window.
+    /// Ticks elapsed of the current window.
     elapsed: u64,
     current: u64,
     previous: u64,
 }
 
-/// Judges one charge against the weighted count.
-pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
-    let counts = roll(limit, cell, now);
+/// Evaluates one charge against the weighted count.
+pub fn evaluate(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Evaluation {
+    let counts = roll(limit, state, now);
     let window = limit.window_ticks();
     let requests = u64::from(limit.requests());
     let wanted = u64::from(cost.max(1));
     let allowed = requests * window;
-    // Counts taken under a higher limit may exceed this one by any factor: past `u64` nothing remains anyway.
+    // Counts taken under a higher limit may exceed this one by any factor; beyond `u64` nothing remains anyway.
     let fading = counts.previous.saturating_mul(window - counts.elapsed);
     let used = counts.current.saturating_mul(window).saturating_add(fading);
     let remaining = narrow(allowed.saturating_sub(used) / window);
@@ -46,7 +46,7 @@ pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Times
         reset_after: reset_after(limit, &after, now),
     };
     let next = (cost > 0).then(|| NextState {
-        cell: CounterState { at: instant(limit, after.start), value: after.current << 32 | after.previous },
+        state: CounterState { at: instant(limit, after.start), value: after.current << 32 | after.previous },
         restored_at: instant(limit, after.start + 2 * window),
     });
     Evaluation { verdict, next }
@@ -54,8 +54,8 @@ pub fn evaluate(limit: &Limit, cell: Option<CounterState>, cost: u32, now: Times
 
 /// Ticks from the start of the current window until at most `spare` is used.
 ///
-/// The weighted count falls with time only as the older window fades: within this window while the current
-/// count alone leaves room, else within the next, where the current count is the fading one.
+/// The weighted count decreases only as the previous window loses weight: within this window if the current count alone
+/// leaves enough, else within the next one, where the current count is the previous one.
 fn admitted_after(counts: &Counts, spare: u64, window: u64) -> u64 {
     if counts.current <= spare {
         share(counts.previous - (spare - counts.current), counts.previous, window)
@@ -70,16 +70,16 @@ fn share(part: u64, whole: u64, window: u64) -> u64 {
     u64::try_from(ticks).unwrap_or(u64::MAX)
 }
 
-/// The counts at `now`. A state ahead of the clock keeps its window, of which nothing has gone yet.
-fn roll(limit: &Limit, cell: Option<CounterState>, now: Timestamp) -> Counts {
+/// The counts at `now`. A state ahead of the clock stays at the start of its window.
+fn roll(limit: &Limit, state: Option<CounterState>, now: Timestamp) -> Counts {
     let window = limit.window_ticks();
     let now_ticks = limit.tick().floor(now.as_micros());
     let elapsed = now_ticks % window;
     let start = now_ticks - elapsed;
-    let Some(cell) = cell else { return Counts { start, elapsed, current: 0, previous: 0 } };
+    let Some(state) = state else { return Counts { start, elapsed, current: 0, previous: 0 } };
 
-    let (current, previous) = (cell.value >> 32, cell.value & u64::from(u32::MAX));
-    let stored = limit.tick().floor(cell.at.as_micros());
+    let (current, previous) = (state.value >> 32, state.value & u64::from(u32::MAX));
+    let stored = limit.tick().floor(state.at.as_micros());
     if stored == start {
         Counts { start, elapsed, current, previous }
     } else if stored > start {
@@ -124,31 +124,31 @@ mod tests {
     use crate::limit::{Algorithm, Window};
 
     #[test]
-    fn a_limit_filled_late_in_the_window_names_the_true_wait() {
-        // Full at 59 s of a minute: one second later the old window still weighs 100 %, so "1 s" would be a lie.
+    fn retry_after_is_exact_late_in_the_window() {
+        // Used up at 59 s of a minute: one second later the previous window still weighs 100 %.
         let limit =
             Limit::new(Algorithm::SlidingWindowCounter, 100, Window::Length(Span::from_secs(60))).unwrap();
         let now = Timestamp::from_secs(59);
-        let mut cell = None;
+        let mut state = None;
         for _ in 0..100 {
-            cell = evaluate(&limit, cell, 1, now).next.map(|next| next.cell);
+            state = evaluate(&limit, state, 1, now).next.map(|next| next.state);
         }
-        let refused = evaluate(&limit, cell, 1, now).verdict;
+        let refused = evaluate(&limit, state, 1, now).verdict;
         assert_eq!(refused.outcome, Outcome::Refuse { retry_after: Span::from_micros(1_600_000) });
-        assert!(!evaluate(&limit, cell, 1, now + Span::from_micros(1_599_999)).verdict.admits());
-        assert!(evaluate(&limit, cell, 1, now + Span::from_micros(1_600_000)).verdict.admits());
+        assert!(!evaluate(&limit, state, 1, now + Span::from_micros(1_599_999)).verdict.admits());
+        assert!(evaluate(&limit, state, 1, now + Span::from_micros(1_600_000)).verdict.admits());
     }
 
     #[test]
-    fn at_most_twice_the_limit_less_one_in_any_window() {
+    fn any_window_admits_at_most_twice_the_limit_less_one() {
         let limit =
             Limit::new(Algorithm::SlidingWindowCounter, 10, Window::Length(Span::from_secs(1))).unwrap();
-        let mut cell = None;
+        let mut state = None;
         let mut admitted = 0;
         // Everything in the last instant of one window, then greedily until the end of the next.
         for micros in (999_999..1_999_999).step_by(1_000) {
-            while let Some(next) = evaluate(&limit, cell, 1, Timestamp::from_micros(micros)).next {
-                cell = Some(next.cell);
+            while let Some(next) = evaluate(&limit, state, 1, Timestamp::from_micros(micros)).next {
+                state = Some(next.state);
                 admitted += 1;
             }
         }

@@ -1,7 +1,7 @@
-//! Sliding window log: every admitted charge is remembered until it is a window old.
+//! Sliding window log: every admitted charge is stored until it is one window old.
 //!
-//! Never more than `requests` in any half-open span `(t - window, t]`: the other algorithms are measured by it.
-//! It pays with memory, sixteen bytes per remembered charge, so its limits are bounded.
+//! It never admits more than `requests` in any half-open span `(t - window, t]`. It needs sixteen bytes per stored
+//! charge, so its limits are bounded.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use super::{Outcome, Verdict};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
-/// The charges of one counter that may still count, oldest first.
+/// The charges of one counter, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     entries: VecDeque<(Timestamp, u32)>,
@@ -18,24 +18,24 @@ pub struct Log {
 }
 
 impl Log {
-    /// A log from its entries, oldest first; the way a stored log comes back.
+    /// Restores a log from its entries, oldest first.
     pub fn from_entries(entries: impl IntoIterator<Item = (Timestamp, u32)>) -> Self {
         let entries: VecDeque<_> = entries.into_iter().collect();
         let total = entries.iter().map(|(_, cost)| u64::from(*cost)).sum();
         Log { entries, total }
     }
 
-    /// The charges that may still count, oldest first.
+    /// The stored charges, oldest first.
     pub fn entries(&self) -> impl ExactSizeIterator<Item = (Timestamp, u32)> {
         self.entries.iter().copied()
     }
 
-    /// When the last charge was admitted.
+    /// The time of the last charge.
     pub fn last(&self) -> Option<Timestamp> {
         self.entries.back().map(|(at, _)| *at)
     }
 
-    /// What one charge would be told. Changes nothing.
+    /// Evaluates one charge. Changes nothing.
     pub fn evaluate(&self, limit: &Limit, cost: u32, now: Timestamp) -> Verdict {
         let window = limit.window_length();
         let moment = self.moment(now);
@@ -61,7 +61,7 @@ impl Log {
         Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining: remaining - cost, reset_after }
     }
 
-    /// Remembers an admitted charge and forgets what is a window old.
+    /// Adds an admitted charge and drops those that are a window old.
     pub fn record(&mut self, limit: &Limit, cost: u32, now: Timestamp) {
         let moment = self.moment(now);
         let window = limit.window_length();
@@ -73,7 +73,7 @@ impl Log {
         }
         self.total += u64::from(cost);
         match self.entries.back_mut() {
-            // Charges of one instant leave together: one entry serves them all.
+            // Charges of one instant expire together and share one entry.
             Some((at, sum)) if *at == moment => *sum = sum.saturating_add(cost),
             _ => {
                 self.grow(limit);
@@ -82,8 +82,8 @@ impl Log {
         }
     }
 
-    /// Makes room for one more entry: twice as much as there is, but no more than the limit can fill. A store sets aside
-    /// that much and no more.
+    /// Reserves space for one more entry: doubles the capacity, but not beyond what the limit can fill, which is what a
+    /// store accounts for.
     fn grow(&mut self, limit: &Limit) {
         let length = self.entries.len();
         if length == self.entries.capacity() {
@@ -92,13 +92,13 @@ impl Log {
         }
     }
 
-    /// The same log with every entry at `now`, if it lies impossibly far ahead of it.
+    /// The same log moved to `now`, if a wrong clock wrote it from the future. See [`rewind_future`](super::rewind_future).
     pub fn rewind_future(&self, limit: &Limit, now: Timestamp) -> Option<Log> {
         let ahead = self.last()? > now + super::tolerance(limit);
         ahead.then(|| Log::from_entries([(now, narrow(self.total))]))
     }
 
-    /// A clock behind the last admission counts as standing at it.
+    /// The clock, but not before the last charge.
     fn moment(&self, now: Timestamp) -> Timestamp {
         self.last().map_or(now, |last| last.max(now))
     }
@@ -108,7 +108,7 @@ impl Log {
         self.total - gone.map(|(_, cost)| u64::from(*cost)).sum::<u64>()
     }
 
-    /// The instant at which `need` of what still counts will have left.
+    /// When `need` units of the charges that still count will have expired.
     fn freed_at(&self, window: Span, moment: Timestamp, need: u64) -> Timestamp {
         let mut freed = 0;
         for (at, cost) in self.entries.iter().filter(|(at, _)| *at + window > moment) {
@@ -135,7 +135,7 @@ mod tests {
     use crate::limit::{Algorithm, Window};
 
     #[test]
-    fn a_log_takes_no_more_room_than_its_limit_can_fill() {
+    fn log_capacity_is_bounded_by_the_limit() {
         let limit = Limit::new(Algorithm::SlidingWindowLog, 100, Window::Length(Span::from_secs(1))).unwrap();
         let mut log = Log::default();
         for micros in 0..100 {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_counts_for_exactly_one_window() {
+    fn charge_counts_for_exactly_one_window() {
         let limit = Limit::new(Algorithm::SlidingWindowLog, 1, Window::Length(Span::from_secs(1))).unwrap();
         let mut log = Log::default();
         log.record(&limit, 1, Timestamp::from_secs(5));

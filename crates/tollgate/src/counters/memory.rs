@@ -1,18 +1,17 @@
-//! Counters in this process's memory: sharded, bounded, exact.
+//! Counters in the memory of this process: sharded, bounded, exact.
 //!
-//! A counter is 32 bytes: a 16-byte key (subject and limit, hashed; no strings are kept) and a 16-byte packed
-//! [`CounterState`](crate::algorithms::CounterState). A decision locks the shards of its keys in ascending order, judges all
-//! charges, and commits all or none.
+//! A counter takes 32 bytes: a 16-byte key (a hash of subject and limit; no strings are stored) and a 16-byte packed
+//! [`CounterState`](crate::algorithms::CounterState). A decision locks the shards of its keys in ascending order, evaluates
+//! all charges, and commits all or none.
 //!
-//! **When a shard is full**, counters that are as good as new are dropped first; that loses nothing. If every
-//! counter still holds consumption, none of them is pushed out: newcomers of that shard share one overflow counter
-//! per limit until there is room. So filling the table with invented clients frees nobody from a limit. Full it is for
-//! each tenant on its own: one that invents clients leaves room for those of the others, and shares its overflow counters
-//! with nobody else as long as there is room for them.
+//! **When a shard is full**, counters that are restored in full are evicted first, which loses nothing. A counter that
+//! holds consumption is never evicted: new clients share one overflow counter per limit until there is space. Flooding the
+//! table with fake client ids therefore cannot evict a real client's counter. Each tenant has a fair share of the table,
+//! and its own overflow counters as long as they fit.
 //!
-//! **When a limit is lowered**, counters last longer than they say: a counter knows how long it lasts, by the limit it was
-//! written under, and no limit. Which of them are that limit's cannot be told, so each that there is lasts longer by as much
-//! as the limit became slower ([`RetentionExtension`]); the others are forgotten later than they could be, and nothing else.
+//! **When a limit is lowered**, its counters must be retained longer. A counter stores its retention, not its limit, so the
+//! retention of every counter is extended by the same factor ([`RetentionExtension`]). The counters of other limits are
+//! evicted later than necessary, which has no other effect.
 
 mod entry;
 mod eviction;
@@ -38,25 +37,25 @@ use crate::identity::{Subject, Tenant};
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
-/// Shards of a table. Enough that two threads rarely meet and that growing one stalls nobody for long.
+/// The number of shards: enough that threads rarely contend, and that growing one shard is fast.
 pub(super) const SHARDS: usize = if cfg!(loom) { 2 } else { 256 };
 
-/// How much a table may hold.
+/// The bounds of a table.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct MemoryBounds {
-    /// Counters at most, but for logs of requests, which have a bound of their own. 512 is the least that is kept to: each of 256
-    /// shards has room for one counter and for the one that newcomers share when it is full. Newcomers under different limits
-    /// share different counters, so a small table with many limits may hold some more.
+    /// The maximum number of counters, without logs. Values below 512 act as 512: each of 256 shards has space for one
+    /// counter and one overflow counter. Overflow counters are per limit, so a small table with many limits may hold
+    /// slightly more.
     pub keys_max: NonZeroUsize,
-    /// Bytes at most that logs of requests may reserve.
+    /// The maximum bytes reserved for logs.
     pub log_bytes_max: usize,
-    /// Clients on record at most; 256 is the least that is kept to.
+    /// The maximum number of penalty records. Values from 1 to 255 act as 256.
     pub penalties_max: usize,
 }
 
 impl MemoryBounds {
-    /// The least [`log_bytes_max`](Self::log_bytes_max) with which clients of a `sliding_window_log` of so many requests have logs of
-    /// their own: each of 256 shards must have room for one, beside that which is left for those that newcomers share.
+    /// The smallest [`log_bytes_max`](Self::log_bytes_max) with which each client of a `sliding_window_log` of `requests`
+    /// can have its own log: each of 256 shards needs space for one besides the overflow reserve.
     pub const fn log_bytes_min(requests: u32) -> usize {
         let bytes = shard::bytes_of_log(requests);
         SHARDS * (bytes + bytes / 31)
@@ -64,7 +63,7 @@ impl MemoryBounds {
 }
 
 impl Default for MemoryBounds {
-    /// A million counters (about 50 MB when full), 256 MB of logs, 100,000 clients on record.
+    /// One million counters (about 50 MB when full), 256 MB of logs, 100,000 penalty records.
     fn default() -> Self {
         const KEYS: NonZeroUsize = NonZeroUsize::new(1_000_000).unwrap();
         MemoryBounds { keys_max: KEYS, log_bytes_max: 256 << 20, penalties_max: 100_000 }
@@ -79,27 +78,26 @@ impl Default for MemoryBounds {
 /// assert_eq!(counters.len(), 0);
 /// ```
 pub struct MemoryCounters {
-    /// One lock per shard; all logic is in [`Shard`], and in `eviction` and `penalties` what is not about charges.
     shards: Box<[Padded]>,
 }
 
-/// A shard on cache lines of its own, so that neighbours do not slow each other down.
+/// A shard on cache lines of its own, to avoid false sharing.
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// The key of a counter. Both halves are hashes, so their combination is as good as one hash of both.
+/// The key of a counter: the exclusive or of two hashes, subject and counter id.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Key(u128);
 
 impl Key {
-    /// Never inlined, so that subject and counter arrive as halves. Inlined they are loaded whole, and a subject whose
-    /// halves were just stored cannot be: the processor waits until they have reached the cache.
+    /// Never inlined, so that subject and counter are passed as halves. Inlined, they are loaded as a whole right after the
+    /// halves were stored, which stalls on store forwarding.
     #[inline(never)]
     fn new(subject: Subject, counter: CounterId) -> Self {
         Key::of(subject.0 ^ counter.0)
     }
 
-    /// One bit is always set: a place that is empty has none that is.
+    /// One bit is always set, so that no key equals an empty slot.
     #[inline]
     fn of(hash: u128) -> Self {
         Key(hash | 1 << 64)
@@ -115,15 +113,15 @@ impl Key {
         Key(u128::from(high) << 64 | u128::from(low))
     }
 
-    /// The upper half is a good hash already.
+    /// The upper half, which is a hash already.
     #[inline]
     fn hash(self) -> u64 {
         self.halves()[1]
     }
 
-    /// Bits that the tables inside a shard do not look at.
+    /// The shard, from bits that the tables inside a shard do not use.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "the low bits are enough to choose a shard by")]
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits select the shard")]
     fn shard(self) -> usize {
         self.halves()[0] as usize % SHARDS
     }
@@ -136,115 +134,115 @@ impl Default for MemoryCounters {
 }
 
 impl MemoryCounters {
-    /// An empty table.
+    /// Creates an empty table.
     pub fn new(bounds: MemoryBounds) -> Self {
         let shards =
             (0..SHARDS).map(|number| Padded(Mutex::new(Shard::new(bounds, number, SHARDS)))).collect();
         MemoryCounters { shards }
     }
 
-    /// How many counters are held.
+    /// The number of counters.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
     }
 
-    /// Whether no counter is held.
+    /// Whether there are no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes reserved for counters, logs and records, without what the allocator adds.
+    /// Bytes reserved for counters, logs and penalty records, without allocator overhead.
     pub fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| lock(&shard.0).bytes()).sum()
     }
 
-    /// Decisions that had to share an overflow counter because a shard was full.
+    /// Charges to an overflow counter because a shard was full.
     pub fn overflow_charges(&self) -> u64 {
         self.shards.iter().map(|shard| lock(&shard.0).overflow_charges()).sum()
     }
 
-    /// Drops what is as good as new from one shard in turn. Called from time to time, it keeps memory at what is
-    /// in use without ever stopping more than one shard.
+    /// Drops restored counters and expired penalty records from shard `turn`, modulo the number of shards. Call it
+    /// periodically with increasing `turn`; it locks one shard at a time.
     pub fn sweep_shard(&self, turn: usize, now: Timestamp) {
         lock(&self.shards[turn % SHARDS].0).sweep(now);
     }
 
-    /// Drops everything that is as good as new.
+    /// Drops restored counters and expired penalty records from all shards.
     pub fn sweep(&self, now: Timestamp) {
         (0..SHARDS).for_each(|turn| self.sweep_shard(turn, now));
     }
 
-    /// [`CounterStore::charge_all`] without a future: memory never waits.
+    /// [`CounterStore::charge_all`] without a future.
     pub fn charge_all_now(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         if let ([charge], None, false) = (charges.charges.as_slice(), charges.penalty, charges.dry_run) {
-            return self.charge_alone(charge, charges.tenant, now);
+            return self.charge_single(charge, charges.tenant, now);
         }
         self.charge_several(charges, now)
     }
 
-    /// Takes a counter out: how much of its limit is used at `now`. What newcomers share belongs to no one and stays.
+    /// Removes a counter and returns how much of its limit is used at `now`. Overflow counters stay.
     pub(super) fn take(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
         let key = Key::new(charge.subject, charge.counter);
         lock(&self.shards[key.shard()].0).take(key, charge, now)
     }
 
-    /// Whether there is a counter by what [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) knows it by.
-    pub(super) fn holds(&self, name: u128) -> bool {
-        let key = Key::of(name);
+    /// Whether a counter exists, by the key of [`Limiter::discard_fallback`](crate::Limiter::discard_fallback).
+    pub(super) fn holds(&self, key: u128) -> bool {
+        let key = Key::of(key);
         let shard = lock(&self.shards[key.shard()].0);
-        shard.cells.contains(key) || shard.has_log(key)
+        shard.counters.contains(key) || shard.has_log(key)
     }
 
-    /// Counts again what was [taken](Self::take) out, beside what was counted meanwhile. More than the limit holds is as
-    /// good as the limit.
-    pub(super) fn put_back(&self, charge: &Charge<'_>, holder: TenantSlot, now: Timestamp) {
+    /// Charges again what was [taken](Self::take) out, in addition to what was charged meanwhile, up to the capacity.
+    pub(super) fn put_back(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
-        let held = shard.take(key, charge, now);
-        let cost = held.saturating_add(charge.cost).min(charge.limit.capacity());
+        let charged = shard.take(key, charge, now);
+        let cost = charged.saturating_add(charge.cost).min(charge.limit.capacity());
         let charge = Charge { cost, ..*charge };
-        let evaluated = shard.evaluate(key, holder, &charge, now);
+        let evaluated = shard.evaluate(key, tenant, &charge, now);
         shard.commit(&evaluated, &charge, now);
     }
 
-    /// Forgets a counter or a record by what [`Limiter::discard_fallback`](crate::Limiter::discard_fallback) knows it by.
+    /// Removes a counter or a penalty record, by the key of
+    /// [`Limiter::discard_fallback`](crate::Limiter::discard_fallback).
     pub(super) fn discard(&self, key: u128) {
         let key = Key::of(key);
         let mut shard = lock(&self.shards[key.shard()].0);
         shard.remove(key);
-        shard.pardon(key);
+        shard.penalties.remove(key);
     }
 
     #[inline]
-    fn charge_alone(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
-        let alone = |verdict| Verdicts { verdicts: smallvec![verdict], ..Verdicts::default() };
+    fn charge_single(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
+        let single = |verdict| Verdicts { verdicts: smallvec![verdict], ..Verdicts::default() };
         let key = Key::new(charge.subject, charge.counter);
         let mut shard = lock(&self.shards[key.shard()].0);
         match shard.charge_known_bucket(key, charge, now) {
-            Some(verdict) => alone(verdict),
-            None => alone(shard.charge(key, tenant, charge, now)),
+            Some(verdict) => single(verdict),
+            None => single(shard.charge(key, tenant, charge, now)),
         }
     }
 
-    /// Apart, so that the place it takes on the stack is not asked for by a charge that stands alone.
+    /// Never inlined, so that a single charge does not reserve its stack space.
     #[inline(never)]
     fn charge_several(&self, charges: &Charges<'_>, now: Timestamp) -> Verdicts {
         let mut locked = self.lock_ascending(charges);
-        let in_cooldown = charges.penalty.and_then(|penalty| {
+        let cooldown = charges.penalty.and_then(|penalty| {
             let key = Key::of(penalty.subject.0);
-            locked.shard(key).cooldown_remaining(key, &penalty, now)
+            locked.shard(key).penalties.cooldown_remaining(key, &penalty, now)
         });
-        let holder = TenantSlot::of(charges.tenant);
+        let tenant = TenantSlot::of(charges.tenant);
         let evaluated: SmallVec<[Evaluated; 4]> = (charges.charges.iter())
             .map(|charge| {
                 let key = Key::new(charge.subject, charge.counter);
-                locked.shard(key).evaluate(key, holder, charge, now)
+                locked.shard(key).evaluate(key, tenant, charge, now)
             })
             .collect();
         let mut verdicts = Verdicts {
             verdicts: evaluated.iter().map(|evaluated| evaluated.verdict).collect(),
-            cooldown: in_cooldown,
-            in_cooldown: in_cooldown.is_some(),
+            cooldown,
+            in_cooldown: cooldown.is_some(),
         };
         let admitted = verdicts.admitted(charges);
         if !admitted || charges.dry_run {
@@ -261,12 +259,11 @@ impl MemoryCounters {
             let shard = locked.shard(Key::new(charge.subject, charge.counter));
             if admitted { shard.commit(evaluated, charge, now) } else { shard.repair(evaluated, charge, now) }
         }
-        let cooldown = if admitted { None } else { locked.note_refusal(charges, &verdicts, now) };
+        let cooldown = if admitted { None } else { locked.record_refusal(charges, &verdicts, now) };
         Verdicts { cooldown, ..verdicts }
     }
 
-    /// Locks each shard of the charges once, in ascending order: two callers may wait for each other but cannot
-    /// deadlock.
+    /// Locks each shard of the charges once, in ascending order, which cannot deadlock.
     fn lock_ascending(&self, charges: &Charges<'_>) -> Locked<'_> {
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
         let penalty = charges.penalty.map(|penalty| Key::of(penalty.subject.0));
@@ -277,22 +274,22 @@ impl MemoryCounters {
     }
 }
 
-/// The shards of one decision, all locked.
+/// The locked shards of one decision.
 struct Locked<'a>(SmallVec<[(usize, MutexGuard<'a, Shard>); 4]>);
 
 impl Locked<'_> {
-    /// The shard of a key that was locked for; every key of the decision was.
+    /// The shard of a key. All keys of the decision are locked.
     fn shard(&mut self, key: Key) -> &mut Shard {
         let position = self.0.iter().position(|(number, _)| *number == key.shard()).unwrap_or(0);
         &mut self.0[position].1
     }
 
-    /// Notes the refusal in the client's record, once per episode. How long the client is kept out for it, if it is.
-    fn note_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
+    /// Records the refusal in the client's penalty record, once per episode. Returns the cooldown, if any.
+    fn record_refusal(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, now: Timestamp) -> Option<Span> {
         let penalty = charges.penalty?;
         let episode = verdicts.episode(charges)?;
         let key = Key::of(penalty.subject.0);
-        self.shard(key).note_refusal(key, TenantSlot::of(charges.tenant), &penalty, episode, now)
+        self.shard(key).penalties.record_refusal(key, TenantSlot::of(charges.tenant), &penalty, episode, now)
     }
 }
 
@@ -305,12 +302,12 @@ impl CounterStore for MemoryCounters {
         ready(Ok(self.charge_all_now(charges, now)))
     }
 
-    fn extend_retention(&self, slower: &RetentionExtension) {
-        if let Some(name) = slower.counter {
-            let key = Key::of(name);
-            lock(&self.shards[key.shard()].0).extend_retention_of(key, slower);
+    fn extend_retention(&self, extension: &RetentionExtension) {
+        if let Some(key) = extension.counter {
+            let key = Key::of(key);
+            lock(&self.shards[key.shard()].0).extend_retention_of(key, extension);
         } else {
-            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(slower));
+            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(extension));
         }
     }
 }
@@ -319,16 +316,16 @@ impl CounterAdmin for MemoryCounters {
     fn reset(&self, charges: &Charges<'_>) -> impl Future<Output = Result<usize, StoreError>> + Send {
         let mut locked = self.lock_ascending(charges);
         let keys = charges.charges.iter().map(|charge| Key::new(charge.subject, charge.counter));
-        let forgotten = keys.filter(|key| locked.shard(*key).remove(*key)).count();
+        let cleared = keys.filter(|key| locked.shard(*key).remove(*key)).count();
         if let Some(penalty) = charges.penalty {
-            locked.shard(Key::of(penalty.subject.0)).pardon(Key::of(penalty.subject.0));
+            locked.shard(Key::of(penalty.subject.0)).penalties.remove(Key::of(penalty.subject.0));
         }
-        ready(Ok(forgotten))
+        ready(Ok(cleared))
     }
 
     fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        // Records are kept by hash and an API key prints as another one: only a look at all of them finds it.
-        let found = self.shards.iter().any(|shard| lock(&shard.0).pardon_by_name(client));
+        // Records are keyed by another hash than the one an API key prints as, so all of them are compared.
+        let found = self.shards.iter().any(|shard| lock(&shard.0).penalties.remove_client(client));
         ready(Ok(found))
     }
 
@@ -338,7 +335,7 @@ impl CounterAdmin for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<PenalizedClient>, StoreError>> + Send {
         let mut found: Vec<PenalizedClient> =
-            self.shards.iter().flat_map(|shard| lock(&shard.0).penalized_clients(now)).collect();
+            self.shards.iter().flat_map(|shard| lock(&shard.0).penalties.penalized_clients(now)).collect();
         found.sort_unstable_by(|a, b| {
             b.cooldown_until.cmp(&a.cooldown_until).then_with(|| a.client.cmp(&b.client))
         });

@@ -69,7 +69,7 @@ fn slower(old: &Limit, new: &Limit) -> Option<RetentionExtension> {
         return None;
     }
     // A limit of nothing makes up for nothing. For a window it is remembered what was used, in case it is raised again.
-    let whole = Span::from_micros(new.ticks_to_pay(new.debt_units_max()) * new.tick().micros());
+    let whole = Span::from_micros(new.ticks_to_refill(new.debt_units_max()) * new.tick().micros());
     let longest = whole.max(new.window_length());
     Some(RetentionExtension { counter: None, times: old.requests(), of: new.requests().max(1), longest })
 }

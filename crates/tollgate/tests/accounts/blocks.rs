@@ -170,7 +170,7 @@ fn an_explanation_names_the_block() {
     let explanation = block_on(limiter.explain(&request, NOW));
     assert_eq!(explanation.decision.block().map(|block| block.reason), Some("abuse"));
     let rules = explanation.rules(&request);
-    assert_eq!(rules[0].reason, "not reached: the user is blocked");
+    assert_eq!(rules[0].reason, "not evaluated: the user is blocked");
     assert!(!rules[0].matched);
 }
 

@@ -379,7 +379,7 @@ fn a_rule_that_is_switched_off_is_listed_and_never_matches() {
     assert!(look(&limiter, &request).admits());
     let explanation = tollgate::counters::conformance::block_on(limiter.explain(&request, crate::NOW));
     let rules = explanation.rules(&request);
-    assert_eq!((&*rules[0].rule.name, rules[0].matched, &*rules[0].reason), ("off", false, "switched off"));
+    assert_eq!((&*rules[0].rule.name, rules[0].matched, &*rules[0].reason), ("off", false, "disabled"));
 }
 
 #[test]

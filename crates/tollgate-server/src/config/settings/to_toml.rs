@@ -1,6 +1,4 @@
-//! The settings in force, as a file that would give the same settings.
-//!
-//! Short forms are shown as the rules they stand for, defaults are spelled out, and hashes of keys are hidden.
+//! Prints settings as a settings file, with defaults, short forms expanded to rules, and secrets masked.
 
 use std::fmt::{Display, Write};
 use std::path::PathBuf;
@@ -13,19 +11,19 @@ use tollgate::rules::{Matcher, Response, Rule, RuleLimit};
 use tollgate::{Limit, RuleSet, Span};
 use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
 
-use super::redis::word_for;
+use super::redis::topology_name;
 use super::{CounterSettings, KeySecretSettings, Settings, TlsFiles};
 
 impl Settings {
-    /// The settings in force as TOML. Nothing in it is secret.
-    pub fn show(&self) -> String {
+    /// The settings as TOML, with secrets masked.
+    pub fn to_toml(&self) -> String {
         let mut out = Toml::default();
-        self.show_server(&mut out);
-        self.show_counters(&mut out);
-        self.database.show(&mut out);
-        self.show_auth(&mut out);
+        self.write_server(&mut out);
+        self.write_counters(&mut out);
+        self.database.write(&mut out);
+        self.write_auth(&mut out);
         if let Some(callers) = &self.callers {
-            callers.show(&mut out);
+            callers.write(&mut out);
         }
         out.section("log");
         out.text("format", self.log.format.as_str());
@@ -33,12 +31,12 @@ impl Settings {
         out.section("identity");
         out.plain("ipv6_prefix", self.ipv6_prefix);
         out.plain("nat64", self.nat64);
-        show_spelling(self.rules.normalization(), &mut out);
-        show_rules(&self.rules, &mut out);
+        write_spelling(self.rules.normalization(), &mut out);
+        write_rules(&self.rules, &mut out);
         out.0
     }
 
-    fn show_server(&self, out: &mut Toml) {
+    fn write_server(&self, out: &mut Toml) {
         let server = &self.server;
         out.section("server");
         out.text("listen", self.listen);
@@ -52,27 +50,27 @@ impl Settings {
         out.plain("headers", list(server.headers.iter().map(|profile| profile.as_str())));
     }
 
-    fn show_counters(&self, out: &mut Toml) {
+    fn write_counters(&self, out: &mut Toml) {
         out.section("counters");
         match &self.counters {
             CounterSettings::Memory { bounds, save_every } => {
                 out.text("store", "memory");
-                show_bounds(bounds, out);
+                write_bounds(bounds, out);
                 out.text("save_every", Span::from(*save_every));
             }
             CounterSettings::Redis(settings) => {
                 out.text("store", "redis");
-                show_redis(&settings.redis, &settings.tls_files, out);
-                show_bounds(&settings.bounds, out);
+                write_redis(&settings.redis, &settings.tls_files, out);
+                write_bounds(&settings.bounds, out);
             }
         }
     }
 
-    fn show_auth(&self, out: &mut Toml) {
+    fn write_auth(&self, out: &mut Toml) {
         out.section("auth");
         out.plain("open_checks", self.auth.open_checks);
-        if let Some(most) = self.auth.override_max {
-            out.plain("override_max", most);
+        if let Some(max) = self.auth.override_max {
+            out.plain("override_max", max);
         }
         match &self.auth.key_secret {
             Some(KeySecretSettings { file: Some(file), .. }) => out.text("key_secret_file", file.display()),
@@ -88,7 +86,7 @@ impl Settings {
     }
 }
 
-fn show_spelling(normalization: &Normalization, out: &mut Toml) {
+fn write_spelling(normalization: &Normalization, out: &mut Toml) {
     let IdNormalization { user, tenant, login } = normalization.ids;
     let descriptors = match &normalization.descriptors {
         DescriptorNormalization::All(fold) => quoted(fold.as_str()),
@@ -105,24 +103,24 @@ fn show_spelling(normalization: &Normalization, out: &mut Toml) {
     out.text("head", normalization.head.as_str());
 }
 
-fn show_bounds(bounds: &MemoryBounds, out: &mut Toml) {
+fn write_bounds(bounds: &MemoryBounds, out: &mut Toml) {
     out.plain("keys_max", bounds.keys_max);
     out.plain("log_bytes_max", bounds.log_bytes_max);
     out.plain("penalties_max", bounds.penalties_max);
 }
 
-fn show_redis(redis: &RedisSettings, files: &TlsFiles, out: &mut Toml) {
-    out.text("topology", word_for(&redis.topology));
+fn write_redis(redis: &RedisSettings, files: &TlsFiles, out: &mut Toml) {
+    out.text("topology", topology_name(&redis.topology));
     match &redis.topology {
         Topology::Single(server) => out.text("url", redis_url(server, redis.tls.is_some())),
-        several => out.plain("nodes", list(several.servers())),
+        other => out.plain("nodes", list(other.servers())),
     }
-    show_login("user", "password", &redis.login, out);
+    write_login("user", "password", &redis.login, out);
     out.plain("database", redis.database);
     match &redis.topology {
         Topology::Sentinel { master, login, .. } => {
             out.text("sentinel_master", master);
-            show_login("sentinel_user", "sentinel_password", login, out);
+            write_login("sentinel_user", "sentinel_password", login, out);
         }
         Topology::Ring { virtual_nodes, .. } => out.plain("virtual_nodes", virtual_nodes),
         _ => {}
@@ -144,7 +142,7 @@ fn show_redis(redis: &RedisSettings, files: &TlsFiles, out: &mut Toml) {
     out.plain("refusal_cache", redis.refusal_cache);
 }
 
-fn show_login(user: &str, password: &str, login: &Login, out: &mut Toml) {
+fn write_login(user: &str, password: &str, login: &Login, out: &mut Toml) {
     if let Some(name) = &login.user {
         out.text(user, name);
     }
@@ -164,7 +162,7 @@ fn redis_url(server: &Address, encrypted: bool) -> String {
     }
 }
 
-fn show_rules(rules: &RuleSet, out: &mut Toml) {
+fn write_rules(rules: &RuleSet, out: &mut Toml) {
     if let Some(policy) = rules.penalties() {
         out.section("progressive_penalties");
         out.plain("enabled", true);
@@ -176,11 +174,11 @@ fn show_rules(rules: &RuleSet, out: &mut Toml) {
         out.text("max_cooldown", policy.cooldown_max);
     }
     for rule in rules.rules() {
-        show_rule(rule, out);
+        write_rule(rule, out);
     }
 }
 
-fn show_rule(rule: &Rule, out: &mut Toml) {
+fn write_rule(rule: &Rule, out: &mut Toml) {
     out.item("rules");
     out.text("name", &rule.name);
     out.plain("priority", rule.priority);
@@ -236,7 +234,7 @@ fn limit(limit: &Limit) -> String {
     format!("{{ requests = {}, {}{burst} }}", limit.requests(), window(limit.window()))
 }
 
-/// A calendar window prints as `week-1@Europe/Berlin`.
+/// Calendar windows print as `week-1@Europe/Berlin`.
 fn window(window: &Window) -> String {
     let name = window.to_string();
     let Some((unit, zone)) = name.split_once('@') else { return format!("window = {}", quoted(&name)) };
@@ -271,7 +269,7 @@ fn quoted(text: impl Display) -> String {
     toml::Value::String(text.to_string()).to_string()
 }
 
-/// A file in the making. Writing to a string cannot fail.
+/// Builds the text. Writing to a `String` cannot fail.
 #[derive(Default)]
 pub(super) struct Toml(String);
 

@@ -177,7 +177,7 @@ fn add_answer(responses: &mut Map<String, Value>, status: &str, about: &str, ref
     };
     if schema_of(response).is_some_and(|schema| allow_also(schema, reference)) {
         let existing = response["description"].as_str().unwrap_or_default();
-        response["description"] = json!(format!("{existing} Or: {about}"));
+        response["description"] = json!(format!("{}. Or: {about}", existing.trim_end_matches('.')));
     }
 }
 

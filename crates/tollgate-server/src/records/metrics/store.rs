@@ -52,7 +52,7 @@ fn read_links(links: &[ServerStats], unserved_calls: u64, figures: &mut Figures)
     let faults = links
         .iter()
         .flat_map(|link| link.faults.iter().map(|(fault, count)| (&*link.server, *fault, *count)));
-    let unserved = (unserved_calls > 0).then_some(("nobody", "unserved", unserved_calls));
+    let unserved = (unserved_calls > 0).then_some(("none", "slot_unassigned", unserved_calls));
     let faults = faults.chain(unserved);
     figures.counters_by_fault("store_faults", help, faults);
 }

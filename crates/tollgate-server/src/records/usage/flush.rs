@@ -47,17 +47,12 @@ impl Flusher {
     }
 
     /// Sends what is pending and what was counted since. Whether all of it arrived.
-    pub(crate) async fn flush(
-        &mut self,
-        usage: &Usage,
-        database: &Database,
-        stored_as: impl Fn(String) -> String,
-    ) -> bool {
+    pub(crate) async fn flush(&mut self, usage: &Usage, database: &Database) -> bool {
         // What is left from before goes first; what was counted since is better off where it adds up.
         if !self.send(usage, database).await {
             return false;
         }
-        self.collect(usage, stored_as);
+        self.collect(usage);
         self.send(usage, database).await
     }
 
@@ -77,12 +72,9 @@ impl Flusher {
         true
     }
 
-    /// Makes batches of what was counted, for users as the database knows them.
-    fn collect(&mut self, usage: &Usage, stored_as: impl Fn(String) -> String) {
+    /// Makes batches of what was counted.
+    fn collect(&mut self, usage: &Usage) {
         let (mut users, mut keys) = usage.take();
-        for delta in &mut users {
-            delta.user = stored_as(std::mem::take(&mut delta.user));
-        }
         while !users.is_empty() || !keys.is_empty() {
             let users: Vec<UserUsageDelta> = users.drain(..users.len().min(BATCH_MAX)).collect();
             let keys: Vec<KeyUsageDelta> = keys.drain(..keys.len().min(BATCH_MAX - users.len())).collect();
@@ -92,8 +84,8 @@ impl Flusher {
     }
 
     /// What has not arrived, for the next process; nothing if all has.
-    pub(crate) fn left(&mut self, usage: &Usage, stored_as: impl Fn(String) -> String) -> Option<Vec<u8>> {
-        self.collect(usage, stored_as);
+    pub(crate) fn left(&mut self, usage: &Usage) -> Option<Vec<u8>> {
+        self.collect(usage);
         let left: Vec<Batch> = self.pending.iter().map(Batch::from).collect();
         if left.is_empty() { None } else { serde_json::to_vec(&left).ok() }
     }

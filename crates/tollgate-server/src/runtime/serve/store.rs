@@ -28,9 +28,9 @@ pub(super) async fn open(
             let redis = RedisCounters::open(&settings.redis)?;
             warn_of_open_links(settings);
             if let Some(nodes) = data_dir.fleet_nodes() {
-                redis.restore_node_count(nodes);
+                redis.fleet().restore_node_count(nodes);
             }
-            redis.set_awaiting_seed(true);
+            redis.fleet().set_awaiting_seed(true);
             redis.connected(PATIENCE).await;
             let seed = membership::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);

@@ -1,4 +1,7 @@
-//! Room in a shard: for whom there is some, how more is made, and where newcomers go for whom there is none.
+//! What happens when a shard is full.
+//!
+//! Counters that are restored in full are evicted first, which loses nothing. If there are none, new counters of a
+//! tenant share one overflow counter per limit until there is space.
 
 use super::Key;
 use super::fair_share::TenantSlot;
@@ -6,96 +9,100 @@ use super::shard::{Shard, log_bytes};
 use crate::counters::{Charge, RetentionExtension};
 use crate::time::Timestamp;
 
-/// The subject that newcomers of a tenant share when there is no room for them.
+/// The subject of overflow counters.
 const OVERFLOW: u128 = 0x6f76_6572_666c_6f77_6f76_6572_666c_6f77;
 
-/// How many places a newcomer is worth a look at.
-const PLACES_PER_NEWCOMER: usize = 64;
+/// How many entries may be scanned per new counter.
+const ENTRIES_PER_NEWCOMER: usize = 64;
 
 impl Shard {
-    /// The key itself if it is known or there is room for it, else the key that newcomers share.
-    pub(super) fn key_with_room(
+    /// The key itself if it exists or fits, else the key of an overflow counter.
+    pub(super) fn key_with_capacity(
         &mut self,
         key: Key,
-        holder: TenantSlot,
+        tenant: TenantSlot,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Key {
-        if self.has_room(holder) || self.cells.contains(key) {
+        if self.has_capacity(tenant) || self.counters.contains(key) {
             return key;
         }
-        self.make_room(now);
-        if self.has_room(holder) {
+        self.evict_if_due(now);
+        if self.has_capacity(tenant) {
             return key;
         }
         self.overflow_charges += 1;
-        let shared = overflow_key(holder, charge);
-        let has_place = self.cells.len() < self.keys_max || self.cells.contains(shared);
-        if has_place { shared } else { overflow_key(TenantSlot::COMMON, charge) }
+        let shared = overflow_key(tenant, charge);
+        let fits = self.counters.len() < self.keys_max || self.counters.contains(shared);
+        if fits { shared } else { overflow_key(TenantSlot::NONE, charge) }
     }
 
-    pub(super) fn log_key_with_room(
+    pub(super) fn log_key_with_capacity(
         &mut self,
         key: Key,
-        holder: TenantSlot,
+        tenant: TenantSlot,
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Key {
         let bytes = log_bytes(charge);
-        if self.has_room_for_log(holder, bytes) || self.has_log(key) {
+        if self.has_capacity_for_log(tenant, bytes) || self.has_log(key) {
             return key;
         }
-        self.make_room(now);
-        if self.has_room_for_log(holder, bytes) {
+        self.evict_if_due(now);
+        if self.has_capacity_for_log(tenant, bytes) {
             return key;
         }
         self.overflow_charges += 1;
-        let shared = overflow_key(holder, charge);
-        let has_place = self.log_bytes + bytes <= self.log_bytes_max || self.has_log(shared);
-        if has_place { shared } else { overflow_key(TenantSlot::COMMON, charge) }
+        let shared = overflow_key(tenant, charge);
+        let fits = self.log_bytes + bytes <= self.log_bytes_max || self.has_log(shared);
+        if fits { shared } else { overflow_key(TenantSlot::NONE, charge) }
     }
 
-    fn has_room(&self, holder: TenantSlot) -> bool {
-        self.held.cells.may_take(holder, 1, for_newcomers(self.keys_max).saturating_sub(self.cells.len()))
+    fn has_capacity(&self, tenant: TenantSlot) -> bool {
+        self.usage.counters.may_add(
+            tenant,
+            1,
+            without_overflow_reserve(self.keys_max).saturating_sub(self.counters.len()),
+        )
     }
 
-    fn has_room_for_log(&self, holder: TenantSlot, bytes: usize) -> bool {
-        let free = for_newcomers(self.log_bytes_max).saturating_sub(self.log_bytes);
-        self.held.log_bytes.may_take(holder, bytes, free)
+    fn has_capacity_for_log(&self, tenant: TenantSlot, bytes: usize) -> bool {
+        let free = without_overflow_reserve(self.log_bytes_max).saturating_sub(self.log_bytes);
+        self.usage.log_bytes.may_add(tenant, bytes, free)
     }
 
     pub(super) fn has_log(&self, key: Key) -> bool {
         self.logs.find(key.hash(), |entry| entry.key == key).is_some()
     }
 
-    /// Looks the shard through for what may be dropped, unless that is in vain. It takes long, and whoever invents clients would
-    /// have it done for each of them: so each newcomer is worth a look at some places, which is saved up.
-    fn make_room(&mut self, now: Timestamp) {
+    /// Scans the shard for restored counters if there can be any. A scan is slow, so a flood of fake client ids must not
+    /// cause one per request: each new counter earns a fixed number of scanned entries.
+    fn evict_if_due(&mut self, now: Timestamp) {
         self.newcomers += 1;
-        if now >= self.next_restored_at && self.newcomers * PLACES_PER_NEWCOMER >= self.len() {
+        if now >= self.next_restored_at && self.newcomers * ENTRIES_PER_NEWCOMER >= self.len() {
             self.drop_restored(now);
         }
     }
 
-    /// Drops what is as good as new and gives back memory that is no longer needed.
+    /// Drops restored counters and expired penalty records, and releases unused memory.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         self.drop_restored(now);
-        self.drop_records(|entry| entry.expires_at <= now);
-        self.cells.shrink();
+        self.penalties.drop_expired(now);
+        self.counters.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
         }
     }
 
-    /// Lets every counter last longer. Logs last as long as their window, whatever their limit.
-    pub(super) fn extend_retention(&mut self, slower: &RetentionExtension) {
-        self.cells.iter_mut().for_each(|entry| entry.extend_retention(slower));
+    /// Extends the retention of every counter. The retention of a log depends on its window only.
+    pub(super) fn extend_retention(&mut self, extension: &RetentionExtension) {
+        self.counters.iter_mut().for_each(|entry| entry.extend_retention(extension));
     }
 
-    /// Lets one counter last longer, if it is here.
-    pub(super) fn extend_retention_of(&mut self, key: Key, slower: &RetentionExtension) {
-        if let Some(entry) = self.cells.find_mut(key) {
-            entry.extend_retention(slower);
+    /// Extends the retention of one counter, if it exists.
+    pub(super) fn extend_retention_of(&mut self, key: Key, extension: &RetentionExtension) {
+        if let Some(entry) = self.counters.find_mut(key) {
+            entry.extend_retention(extension);
         }
     }
 
@@ -107,11 +114,11 @@ impl Shard {
             }
             restored_at > now
         };
-        let held = &mut self.held;
-        self.cells.retain(|entry| {
+        let usage = &mut self.usage;
+        self.counters.retain(|entry| {
             let kept = keep(entry.restored_at());
             if !kept {
-                held.cells.give_back(entry.holder(), 1);
+                usage.counters.subtract(entry.tenant(), 1);
             }
             kept
         });
@@ -119,7 +126,7 @@ impl Shard {
             let kept = keep(entry.restored_at);
             if !kept {
                 self.log_bytes -= entry.reserved;
-                held.log_bytes.give_back(entry.holder, entry.reserved);
+                usage.log_bytes.subtract(entry.tenant, entry.reserved);
             }
             kept
         });
@@ -128,15 +135,14 @@ impl Shard {
     }
 }
 
-/// Of what there is, the part that is for counters of newcomers' own; the rest is for those that newcomers share. Each has room
-/// for one at least, as far as there is room for two.
-fn for_newcomers(max: usize) -> usize {
+/// The part of a bound that ordinary counters may use. The rest, at least one, is reserved for overflow counters.
+fn without_overflow_reserve(max: usize) -> usize {
     max.saturating_sub((max / 32).max(1)).max(1)
 }
 
-/// The counter that newcomers of a tenant have in common.
-fn overflow_key(holder: TenantSlot, charge: &Charge<'_>) -> Key {
-    Key::of(OVERFLOW ^ charge.counter.0 ^ u128::from(holder.number()) << 72)
+/// The overflow counter of a tenant and limit.
+fn overflow_key(tenant: TenantSlot, charge: &Charge<'_>) -> Key {
+    Key::of(OVERFLOW ^ charge.counter.0 ^ u128::from(tenant.number()) << 72)
 }
 
 #[cfg(test)]
@@ -162,7 +168,7 @@ mod tests {
 
     fn charge(limit: &Limit) -> Charge<'_> {
         let (subject, counter) = (Subject(0), CounterId(0));
-        Charge { subject, counter, rule: "room", limit, cost: 1, effect: Effect::Enforce, leases: false }
+        Charge { subject, counter, rule: "eviction", limit, cost: 1, effect: Effect::Enforce, leases: false }
     }
 
     fn key(number: u64) -> Key {
@@ -171,23 +177,23 @@ mod tests {
     }
 
     #[test]
-    fn t16_a_shard_is_not_looked_through_for_each_newcomer() {
+    fn full_shard_is_not_scanned_per_newcomer() {
         let mut shard = shard(640);
         let limit = Limit::new(Algorithm::TokenBucket, 1, Window::Length(Span::from_secs(2))).unwrap();
-        let mut looks = 0;
-        // One a millisecond: more than there is room for, and each of those that have some restored at its own time.
+        let mut scans = 0;
+        // One per millisecond: more than fit, each restored at its own time.
         for number in 0..10_000 {
             let before = shard.newcomers;
             shard.charge(key(number), None, &charge(&limit), NOW + Span::from_micros(number * 1_000));
-            looks += usize::from(shard.newcomers <= before); // else there is one more
+            scans += usize::from(shard.newcomers <= before);
         }
-        assert!((1..=10_000 * PLACES_PER_NEWCOMER / 500).contains(&looks), "{looks} looks");
+        assert!((1..=10_000 * ENTRIES_PER_NEWCOMER / 500).contains(&scans), "{scans} scans");
     }
 
     #[derive(Clone, Debug)]
     enum Step {
-        Charge { number: u64, holder: u64, log: bool },
-        Refuse { number: u64, holder: u64 },
+        Charge { number: u64, tenant: u64, log: bool },
+        Refuse { number: u64, tenant: u64 },
         Forget(u64),
         Pardon(u64),
         Pass(u64),
@@ -198,8 +204,8 @@ mod tests {
         let number = || 0..200_u64;
         prop_oneof![
             20 => (number(), 0..4_u64, any::<bool>())
-                .prop_map(|(number, holder, log)| Step::Charge { number, holder, log }),
-            5 => (number(), 0..4_u64).prop_map(|(number, holder)| Step::Refuse { number, holder }),
+                .prop_map(|(number, tenant, log)| Step::Charge { number, tenant, log }),
+            5 => (number(), 0..4_u64).prop_map(|(number, tenant)| Step::Refuse { number, tenant }),
             5 => number().prop_map(Step::Forget),
             2 => number().prop_map(Step::Pardon),
             2 => (0..3_000_000_u64).prop_map(Step::Pass),
@@ -211,21 +217,27 @@ mod tests {
         let seconds = |algorithm| Limit::new(algorithm, 3, Window::Length(Span::from_secs(2))).unwrap();
         let policy = PenaltyPolicy { detection_window: Span::from_secs(2), ..PenaltyPolicy::default() };
         match *step {
-            Step::Charge { number, holder, log } => {
+            Step::Charge { number, tenant, log } => {
                 let limit = seconds(if log { Algorithm::SlidingWindowLog } else { Algorithm::FixedWindow });
                 let evaluated =
-                    shard.evaluate(key(number), TenantSlot::numbered(holder), &charge(&limit), *now);
+                    shard.evaluate(key(number), TenantSlot::from_number(tenant), &charge(&limit), *now);
                 shard.commit(&evaluated, &charge(&limit), *now);
             }
-            Step::Refuse { number, holder } => {
+            Step::Refuse { number, tenant } => {
                 let client = Client::User(Id::parse("somebody").unwrap());
                 let penalty =
                     PenaltyCharge { subject: Subject(0), client, policy: &policy, client_charges: u32::MAX };
                 let window = Span::from_secs(2);
-                shard.note_refusal(key(number), TenantSlot::numbered(holder), &penalty, window, *now);
+                shard.penalties.record_refusal(
+                    key(number),
+                    TenantSlot::from_number(tenant),
+                    &penalty,
+                    window,
+                    *now,
+                );
             }
             Step::Forget(number) => drop(shard.remove(key(number))),
-            Step::Pardon(number) => shard.pardon(key(number)),
+            Step::Pardon(number) => shard.penalties.remove(key(number)),
             Step::Pass(micros) => *now = *now + Span::from_micros(micros),
             Step::Sweep => shard.sweep(*now),
         }
@@ -233,23 +245,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_holders_have_is_what_is_there(steps in prop::collection::vec(step(), 0..600)) {
+        fn tenant_usage_equals_the_entries(steps in prop::collection::vec(step(), 0..600)) {
             let (mut shard, mut now) = (shard(40), NOW);
             for step in &steps {
                 apply(step, &mut shard, &mut now);
             }
             for number in 0..4 {
-                let holder = TenantSlot::numbered(number);
-                let cells = shard.cells.iter().filter(|entry| entry.holder() == holder).count();
-                let logs = shard.logs.iter().filter(|entry| entry.holder == holder);
-                let records = shard.penalties.iter().filter(|entry| entry.holder == holder).count();
-                prop_assert_eq!(shard.held.cells.held(holder), cells);
-                prop_assert_eq!(shard.held.log_bytes.held(holder), logs.map(|log| log.reserved).sum::<usize>());
-                prop_assert_eq!(shard.held.penalties.held(holder), records);
+                let tenant = TenantSlot::from_number(number);
+                let cells = shard.counters.iter().filter(|entry| entry.tenant() == tenant).count();
+                let logs = shard.logs.iter().filter(|entry| entry.tenant == tenant);
+                let records = shard.penalties.iter().filter(|entry| entry.tenant == tenant).count();
+                prop_assert_eq!(shard.usage.counters.used(tenant), cells);
+                prop_assert_eq!(shard.usage.log_bytes.used(tenant), logs.map(|log| log.reserved).sum::<usize>());
+                prop_assert_eq!(shard.penalties.used_by(tenant), records);
             }
             let reserved: usize = shard.logs.iter().map(|entry| entry.reserved).sum();
             prop_assert_eq!(shard.log_bytes, reserved);
-            prop_assert!(shard.cells.len() <= 41, "and the counter that all share, if tenants have taken its place");
+            prop_assert!(shard.counters.len() <= 41, "at most one overflow counter more");
         }
     }
 }

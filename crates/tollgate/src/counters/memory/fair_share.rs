@@ -1,34 +1,34 @@
-//! Who holds how much of a shard, and whether they may have more.
+//! The share of a shard that each tenant may use.
 //!
-//! Nobody's part is fixed: a tenant may hold sixteen times what is still free. Alone it gets 16/17 of a shard, two get
-//! 16/33 each, and so on; whoever fills the table with invented clients leaves some of it to the others. Requests without
-//! a tenant are together like one more.
+//! A tenant may use up to sixteen times what is still free. Alone it gets 16/17 of a shard, two get 16/33 each, and so
+//! on. A tenant that floods the table with fake client ids therefore leaves space for the others. Requests without a
+//! tenant count as one more tenant.
 
 use super::SHARDS;
 use crate::identity::Tenant;
 
-/// How many times what is free one of them may hold.
+/// How many times the free space one tenant may use.
 const FAIR_SHARE_FACTOR: usize = 16;
 
-/// Who holds a counter: requests without a tenant, or tenants by their hash. As many as there are shards, so that it fits where
-/// a key says which shard it is of.
+/// The tenant that an entry is accounted to, by hash. There are as many slots as shards, so that the slot fits into the
+/// bits of a key that select the shard.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(in crate::counters) struct TenantSlot(u8);
 
 impl TenantSlot {
     const COUNT: u64 = SHARDS as u64;
     /// Requests without a tenant.
-    pub(super) const COMMON: TenantSlot = TenantSlot(0);
+    pub(super) const NONE: TenantSlot = TenantSlot(0);
 
-    #[expect(clippy::cast_possible_truncation, reason = "any bits of a hash are as good as others")]
+    #[expect(clippy::cast_possible_truncation, reason = "any bits of the hash will do")]
     pub(in crate::counters) fn of(tenant: Option<Tenant<'_>>) -> Self {
-        let named = |tenant: Tenant<'_>| Self::numbered(tenant.subject().0 as u64 % (Self::COUNT - 1) + 1);
-        tenant.map_or(Self::COMMON, named)
+        let slot = |tenant: Tenant<'_>| Self::from_number(tenant.subject().0 as u64 % (Self::COUNT - 1) + 1);
+        tenant.map_or(Self::NONE, slot)
     }
 
-    /// The holder with this number; higher ones go around.
-    #[expect(clippy::cast_possible_truncation, reason = "there are at most 256")]
-    pub(super) fn numbered(number: u64) -> Self {
+    /// The slot with this number, modulo the number of slots.
+    #[expect(clippy::cast_possible_truncation, reason = "there are at most 256 slots")]
+    pub(super) fn from_number(number: u64) -> Self {
         TenantSlot((number % Self::COUNT) as u8)
     }
 
@@ -37,31 +37,31 @@ impl TenantSlot {
     }
 }
 
-/// What each holder has, in whatever unit is scarce. As long as the highest of them needs: where nobody names a tenant, one.
+/// How much each tenant uses, in entries or bytes. As long as the highest slot in use.
 #[derive(Debug, Default)]
 pub(super) struct TenantUsage(Vec<usize>);
 
 impl TenantUsage {
-    /// Whether the holder may have so much more, when so much is free in all.
-    pub(super) fn may_take(&self, holder: TenantSlot, amount: usize, free: usize) -> bool {
-        amount <= free && self.held(holder) + amount <= free.saturating_mul(FAIR_SHARE_FACTOR)
+    /// Whether the tenant may use `amount` more when `free` is left.
+    pub(super) fn may_add(&self, tenant: TenantSlot, amount: usize, free: usize) -> bool {
+        amount <= free && self.used(tenant) + amount <= free.saturating_mul(FAIR_SHARE_FACTOR)
     }
 
-    pub(super) fn held(&self, holder: TenantSlot) -> usize {
-        self.0.get(usize::from(holder.0)).copied().unwrap_or(0)
+    pub(super) fn used(&self, tenant: TenantSlot) -> usize {
+        self.0.get(usize::from(tenant.0)).copied().unwrap_or(0)
     }
 
-    pub(super) fn take(&mut self, holder: TenantSlot, amount: usize) {
-        let position = usize::from(holder.0);
+    pub(super) fn add(&mut self, tenant: TenantSlot, amount: usize) {
+        let position = usize::from(tenant.0);
         if self.0.len() <= position {
             self.0.resize(position + 1, 0);
         }
         self.0[position] += amount;
     }
 
-    pub(super) fn give_back(&mut self, holder: TenantSlot, amount: usize) {
-        if let Some(held) = self.0.get_mut(usize::from(holder.0)) {
-            *held = held.saturating_sub(amount);
+    pub(super) fn subtract(&mut self, tenant: TenantSlot, amount: usize) {
+        if let Some(used) = self.0.get_mut(usize::from(tenant.0)) {
+            *used = used.saturating_sub(amount);
         }
     }
 

@@ -11,7 +11,8 @@ use std::hash::Hasher;
 
 use super::entry::Entry;
 use super::fair_share::TenantSlot;
-use super::shard::{LogEntry, PenaltyEntry, Shard};
+use super::penalties::PenaltyEntry;
+use super::shard::{LogEntry, Shard};
 use super::{Key, MemoryCounters};
 use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
@@ -50,8 +51,8 @@ impl MemoryCounters {
         for shard in &self.shards {
             let bytes = {
                 let shard = lock(&shard.0);
-                let mut bytes = Vec::with_capacity(shard.cells.len() * 32 + 64);
-                put_cells(&mut bytes, shard.cells.iter().filter(|entry| entry.restored_at() > now));
+                let mut bytes = Vec::with_capacity(shard.counters.len() * 32 + 64);
+                put_cells(&mut bytes, shard.counters.iter().filter(|entry| entry.restored_at() > now));
                 put_logs(&mut bytes, shard.logs.iter().filter(|entry| entry.restored_at > now));
                 put_penalties(&mut bytes, shard.penalties.iter().filter(|entry| entry.expires_at > now));
                 bytes
@@ -92,7 +93,7 @@ impl MemoryCounters {
 fn restore_cells(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let entry = Entry::from_words([input.word()?, input.word()?, input.word()?, input.word()?]);
-        shard.adopt_cell(entry);
+        shard.insert_counter(entry);
     }
     Ok(())
 }
@@ -100,7 +101,7 @@ fn restore_cells(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(),
 fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
-        let holder = TenantSlot::numbered(input.word()?);
+        let tenant = TenantSlot::from_number(input.word()?);
         let restored_at = Timestamp::from_micros(input.word()?);
         let reserved = usize::try_from(input.length()?).map_err(|_| SnapshotError::Corrupt)?;
         let mut entries = Vec::new();
@@ -109,7 +110,7 @@ fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), 
             entries.push((at, u32::try_from(input.word()?).map_err(|_| SnapshotError::Corrupt)?));
         }
         let log = Log::from_entries(entries);
-        shard.adopt_log(LogEntry { key, holder, log, reserved, restored_at });
+        shard.insert_log(LogEntry { key, tenant, log, reserved, restored_at });
     }
     Ok(())
 }
@@ -117,7 +118,7 @@ fn restore_logs(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), 
 fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result<(), SnapshotError> {
     for _ in 0..input.length()? {
         let key = Key::from_halves([input.word()?, input.word()?]);
-        let holder = TenantSlot::numbered(input.word()?);
+        let tenant = TenantSlot::from_number(input.word()?);
         let mut instants = [Timestamp::default(); 3];
         for instant in &mut instants {
             *instant = Timestamp::from_micros(input.word()?);
@@ -127,9 +128,9 @@ fn restore_penalties(shard: &mut Shard, input: &mut Summed<impl Read>) -> Result
         let violations = (0..count).map(|_| input.word().map(Timestamp::from_micros));
         let violations = violations.collect::<Result<_, _>>()?;
         let client = input.text()?.into_boxed_str();
-        let conduct = PenaltyState { violations, episode_until, cooldown_until };
-        let entry = PenaltyEntry { key, holder, client, conduct, expires_at };
-        shard.adopt_penalty(entry);
+        let state = PenaltyState { violations, episode_until, cooldown_until };
+        let entry = PenaltyEntry { key, tenant, client, state, expires_at };
+        shard.penalties.insert(entry);
     }
     Ok(())
 }
@@ -159,7 +160,7 @@ fn put_cells<'a>(bytes: &mut Vec<u8>, cells: impl Iterator<Item = &'a Entry>) {
 fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
     put_list(bytes, logs, |bytes, entry| {
         put(bytes, entry.key.halves());
-        put(bytes, [entry.holder.number(), entry.restored_at.as_micros(), entry.reserved as u64]);
+        put(bytes, [entry.tenant.number(), entry.restored_at.as_micros(), entry.reserved as u64]);
         put_list(bytes, entry.log.entries(), |bytes, (at, cost)| {
             put(bytes, [at.as_micros(), u64::from(cost)]);
         });
@@ -168,14 +169,11 @@ fn put_logs<'a>(bytes: &mut Vec<u8>, logs: impl Iterator<Item = &'a LogEntry>) {
 
 fn put_penalties<'a>(bytes: &mut Vec<u8>, penalties: impl Iterator<Item = &'a PenaltyEntry>) {
     put_list(bytes, penalties, |bytes, entry| {
-        let conduct = &entry.conduct;
+        let state = &entry.state;
         put(bytes, entry.key.halves());
-        put(bytes, [entry.holder.number()]);
-        put(
-            bytes,
-            [entry.expires_at, conduct.episode_until, conduct.cooldown_until].map(Timestamp::as_micros),
-        );
-        put_list(bytes, conduct.violations.iter(), |bytes, at| put(bytes, [at.as_micros()]));
+        put(bytes, [entry.tenant.number()]);
+        put(bytes, [entry.expires_at, state.episode_until, state.cooldown_until].map(Timestamp::as_micros));
+        put_list(bytes, state.violations.iter(), |bytes, at| put(bytes, [at.as_micros()]));
         put(bytes, [entry.client.len() as u64]);
         bytes.extend_from_slice(entry.client.as_bytes());
     });

@@ -1,21 +1,20 @@
-//! A table of counters that finds one with a single miss of the cache.
+//! A hash table that finds a counter with one cache miss.
 //!
-//! The entries themselves are probed, one after another from a key's home: no bytes beside them say what is where, so
-//! nothing else has to be fetched. Keys are keyed hashes, so nobody can crowd a place on purpose. The home is
-//! the hash as a fraction of the table, for which any length will do: a table grows by a quarter, not to twice
-//! itself. It lies in memory in pieces of one size, because the pieces that one table leaves are just what
-//! the next one needs; tables in one piece leave holes that fit nobody. A counter takes at most 51 bytes in all.
+//! Open addressing with linear probing over the entries themselves; there is no separate metadata to fetch. Keys are
+//! keyed hashes, so a client cannot provoke collisions. The home slot is the hash as a fraction of the table's length,
+//! which works for any length: the table grows by a quarter instead of doubling. It is allocated in chunks of one size,
+//! so that the memory of an old table is reused by the next. A counter takes at most 51 bytes in total.
 
 use super::entry::Entry;
 use super::{Key, SHARDS};
 
-/// Slots of a piece: four kilobytes.
-const PIECE: usize = 128;
+/// Slots of a chunk: four kilobytes.
+const CHUNK: usize = 128;
 
 #[derive(Default)]
 pub(super) struct Table {
-    /// Never full: a search ends at the first empty slot.
-    pieces: Vec<Box<[Entry; PIECE]>>,
+    /// Never full, because a search ends at the first empty slot.
+    chunks: Vec<Box<[Entry; CHUNK]>>,
     len: usize,
 }
 
@@ -25,15 +24,15 @@ impl Table {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.slots() * size_of::<Entry>() + self.pieces.capacity() * size_of::<Box<[Entry; PIECE]>>()
+        self.slots() * size_of::<Entry>() + self.chunks.capacity() * size_of::<Box<[Entry; CHUNK]>>()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
-        self.pieces.iter().flat_map(|piece| piece.iter()).filter(|entry| !entry.is_empty())
+        self.chunks.iter().flat_map(|chunk| chunk.iter()).filter(|entry| !entry.is_empty())
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.pieces.iter_mut().flat_map(|piece| piece.iter_mut()).filter(|entry| !entry.is_empty())
+        self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()).filter(|entry| !entry.is_empty())
     }
 
     #[inline]
@@ -42,30 +41,30 @@ impl Table {
     }
 
     pub(super) fn find(&self, key: Key) -> Option<&Entry> {
-        self.position(key).map(|position| &self.pieces[position / PIECE][position % PIECE])
+        self.position(key).map(|position| &self.chunks[position / CHUNK][position % CHUNK])
     }
 
     pub(super) fn contains(&self, key: Key) -> bool {
         self.position(key).is_some()
     }
 
-    /// Adds an entry whose key is not there yet.
+    /// Adds an entry whose key does not exist yet.
     pub(super) fn insert(&mut self, entry: Entry) {
         if self.len >= self.slots() / 5 * 4 {
-            self.rebuild(self.pieces.len() + self.pieces.len() / 4 + 1);
+            self.rebuild(self.chunks.len() + self.chunks.len() / 4 + 1);
         }
         self.place(entry);
         self.len += 1;
     }
 
-    /// Takes an entry out, if it is there.
+    /// Removes an entry, if it exists.
     pub(super) fn remove(&mut self, key: Key) -> Option<Entry> {
         let mut position = self.position(key)?;
         let removed = std::mem::take(self.slot(position));
         self.len -= 1;
-        // Those behind it may have been pushed there by it, and must be found from their homes again.
+        // The entries that follow may have been displaced by it and are placed again.
         loop {
-            position = self.behind(position);
+            position = self.after(position);
             let entry = std::mem::take(self.slot(position));
             if entry.is_empty() {
                 return Some(removed);
@@ -74,13 +73,12 @@ impl Table {
         }
     }
 
-    /// Keeps only some entries.
+    /// Keeps the entries for which `keep` returns true.
     pub(super) fn retain(&mut self, mut keep: impl FnMut(&Entry) -> bool) {
-        // From an empty slot around to it: whoever is met has its home behind that slot, and all those
-        // before it have been placed.
-        let mut slots = self.pieces.iter().flat_map(|piece| piece.iter());
+        // Starts after an empty slot and wraps around: no entry is displaced across it, so entries are placed in order.
+        let mut slots = self.chunks.iter().flat_map(|chunk| chunk.iter());
         let Some(start) = slots.position(Entry::is_empty) else { return };
-        let mut position = self.behind(start);
+        let mut position = self.after(start);
         while position != start {
             let entry = std::mem::take(self.slot(position));
             if !entry.is_empty() && keep(&entry) {
@@ -88,29 +86,29 @@ impl Table {
             } else if !entry.is_empty() {
                 self.len -= 1;
             }
-            position = self.behind(position);
+            position = self.after(position);
         }
     }
 
-    /// Gives back memory if most of it is unused.
+    /// Releases memory if most of it is unused.
     pub(super) fn shrink(&mut self) {
         if self.len < self.slots() / 4 {
-            self.rebuild((self.len * 2).div_ceil(PIECE));
+            self.rebuild((self.len * 2).div_ceil(CHUNK));
         }
     }
 
-    fn rebuild(&mut self, pieces: usize) {
-        let pieces = (0..pieces).map(|_| Box::new([Entry::EMPTY; PIECE])).collect();
-        for piece in std::mem::replace(&mut self.pieces, pieces) {
-            piece.into_iter().filter(|entry| !entry.is_empty()).for_each(|entry| self.place(entry));
+    fn rebuild(&mut self, chunks: usize) {
+        let chunks = (0..chunks).map(|_| Box::new([Entry::EMPTY; CHUNK])).collect();
+        for chunk in std::mem::replace(&mut self.chunks, chunks) {
+            chunk.into_iter().filter(|entry| !entry.is_empty()).for_each(|entry| self.place(entry));
         }
     }
 
-    /// Puts an entry into the first empty slot from its home.
+    /// Puts an entry into the first empty slot at or after its home.
     fn place(&mut self, entry: Entry) {
         let mut position = self.home(entry.key());
         while !self.slot(position).is_empty() {
-            position = self.behind(position);
+            position = self.after(position);
         }
         *self.slot(position) = entry;
     }
@@ -119,30 +117,30 @@ impl Table {
     fn position(&self, key: Key) -> Option<usize> {
         let mut position = self.home(key);
         loop {
-            let piece = self.pieces.get(position / PIECE)?; // missing only from a table without any
-            let entry = &piece[position % PIECE];
+            let chunk = self.chunks.get(position / CHUNK)?; // `None` only if the table is empty
+            let entry = &chunk[position % CHUNK];
             if entry.is(key) {
                 return Some(position);
             }
             if entry.is_empty() {
                 return None;
             }
-            position = self.behind(position);
+            position = self.after(position);
         }
     }
 
     #[inline]
     fn slots(&self) -> usize {
-        self.pieces.len() * PIECE
+        self.chunks.len() * CHUNK
     }
 
     #[inline]
     fn slot(&mut self, position: usize) -> &mut Entry {
-        &mut self.pieces[position / PIECE][position % PIECE]
+        &mut self.chunks[position / CHUNK][position % CHUNK]
     }
 
-    /// By the half of the key that a hash has first, so that the search need not wait for the other. Its lowest bits have
-    /// chosen the shard, and in an entry are something else; the highest say where in it.
+    /// The home slot, from the half of the key that is available first. Its lowest bits select the shard, and hold the
+    /// tenant slot in an entry; they are masked.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "less than the number of slots")]
     fn home(&self, key: Key) -> usize {
@@ -151,7 +149,7 @@ impl Table {
     }
 
     #[inline]
-    fn behind(&self, position: usize) -> usize {
+    fn after(&self, position: usize) -> usize {
         if position + 1 < self.slots() { position + 1 } else { 0 }
     }
 }
@@ -168,11 +166,11 @@ mod tests {
     use crate::time::Timestamp;
 
     fn entry(key: Key, value: u64) -> Entry {
-        let cell = CounterState { at: Timestamp::from_micros(1), value };
-        Entry::new(key, TenantSlot::COMMON, &NextState { cell, restored_at: Timestamp::from_micros(2) })
+        let state = CounterState { at: Timestamp::from_micros(1), value };
+        Entry::new(key, TenantSlot::NONE, &NextState { state, restored_at: Timestamp::from_micros(2) })
     }
 
-    /// Keys that crowd: few homes, at the end of the table too, where a search goes around.
+    /// Keys with few homes, also at the end of the table, where a search wraps around.
     fn key() -> impl Strategy<Value = Key> {
         (0..4_u64, 1..40_u64).prop_map(|(home, high)| Key::from_halves([u64::MAX / 3 * home, high]))
     }
@@ -208,7 +206,7 @@ mod tests {
             }
             Step::RetainAbove(least) => {
                 model.retain(|_, value| *value > least);
-                table.retain(|entry| entry.cell().value > least);
+                table.retain(|entry| entry.state().value > least);
             }
             Step::Shrink => table.shrink(),
         }
@@ -216,14 +214,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_holds_what_a_map_would(steps in prop::collection::vec(step(), 0..400)) {
+        fn table_equals_a_hash_map(steps in prop::collection::vec(step(), 0..400)) {
             let (mut table, mut model) = (Table::default(), HashMap::new());
             for step in &steps {
                 apply(step, &mut table, &mut model);
                 prop_assert_eq!(table.len(), model.len());
                 prop_assert_eq!(table.iter().count(), model.len());
                 for (key, value) in &model {
-                    let found = table.find_mut(Key::from_halves(*key)).map(|entry| entry.cell().value);
+                    let found = table.find_mut(Key::from_halves(*key)).map(|entry| entry.state().value);
                     prop_assert_eq!(found, Some(*value));
                 }
             }
@@ -231,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_takes_at_most_51_bytes_once_there_are_some() {
+    fn counter_takes_at_most_51_bytes() {
         let mut table = Table::default();
         for number in 1..100_000_u64 {
             table.insert(entry(Key::from_halves([number.wrapping_mul(0x9E37_79B9_7F4A_7C15), 1]), number));

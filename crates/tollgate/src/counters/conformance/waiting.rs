@@ -1,0 +1,61 @@
+//! Cases that wait for a limit to be restored.
+
+use super::Harness;
+use super::fixture::{TestLimit, charge, in_time, remaining, settle, short, try_in_time};
+use crate::algorithms::{Outcome, Verdict};
+use crate::limit::Algorithm;
+use crate::time::Span;
+
+/// After `reset_after` a limit is restored in full, and not beyond.
+pub fn burst_returns_after_idle_window<H: Harness>(harness: &H) {
+    let window = short(harness);
+    let round = |algorithm| {
+        let tested = TestLimit::new(algorithm, 3, window);
+        settle(harness, window);
+        let started = harness.now();
+        let told = [(); 4].map(|()| charge(harness, &tested, 1));
+        in_time(harness, started, window)?;
+        let Verdict { outcome: Outcome::Admit { .. }, remaining: 0, reset_after } = told[2] else {
+            panic!("{algorithm}: {told:?}");
+        };
+        assert!(!told[3].admits(), "{algorithm}");
+        harness.advance(reset_after);
+        settle(harness, window);
+        let started = harness.now();
+        assert_eq!(remaining(harness, &tested), 3, "{algorithm}");
+        assert!(charge(harness, &tested, 3).admits(), "{algorithm}");
+        let fourth = charge(harness, &tested, 1);
+        in_time(harness, started, window)?;
+        assert!(!fourth.admits(), "{algorithm}: a fourth request");
+        Some(())
+    };
+    for algorithm in Algorithm::ALL {
+        try_in_time(algorithm, || round(algorithm));
+    }
+}
+
+/// A refused client that waits exactly `retry_after` is admitted, and not before.
+pub fn waiting_for_retry_after_is_enough<H: Harness>(harness: &H) {
+    let window = short(harness);
+    let round = |algorithm| {
+        let tested = TestLimit::new(algorithm, 3, window);
+        settle(harness, window);
+        let started = harness.now();
+        assert!(charge(harness, &tested, 3).admits());
+        let told = charge(harness, &tested, 2).outcome;
+        in_time(harness, started, window)?;
+        let Outcome::Refuse { retry_after } = told else { panic!("{algorithm}: {told:?}") };
+        if harness.drift().is_zero() {
+            harness.advance(Span::from_micros(retry_after.as_micros() - 1));
+            assert!(!charge(harness, &tested, 2).admits(), "{algorithm}: too early");
+            harness.advance(Span::from_micros(1));
+        } else {
+            harness.advance(retry_after);
+        }
+        assert!(charge(harness, &tested, 2).admits(), "{algorithm}");
+        Some(())
+    };
+    for algorithm in Algorithm::ALL {
+        try_in_time(algorithm, || round(algorithm));
+    }
+}
