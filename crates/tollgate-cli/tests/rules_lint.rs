@@ -264,7 +264,7 @@ fn rules_are_listed_in_order_of_evaluation() {
     let expected = "\
 PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS
 1         bad-net    block   -     -      ips=203.0.113.0/24                                             -
-500       free-tier  reject  user  user   tiers=free endpoints=/api/v1/* methods=GET descriptors.plan=eu  \
+500       free-tier  reject  user  user   descriptors.plan=eu endpoints=/api/v1/* methods=GET tiers=free  \
 1000/1h burst 20 token_bucket
 ";
     let shown = run(&["rules", "list", &path]);

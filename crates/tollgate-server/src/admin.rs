@@ -21,7 +21,6 @@ pub(crate) mod penalties;
 mod preconditions;
 pub(crate) mod quotas;
 pub(crate) mod reload;
-mod rule_json;
 pub(crate) mod rules;
 mod schema;
 pub(crate) mod tiers;

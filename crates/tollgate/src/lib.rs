@@ -31,6 +31,7 @@ pub mod headers;
 pub mod inspect;
 pub mod record;
 
+pub mod snapshot;
 mod sync;
 mod time;
 

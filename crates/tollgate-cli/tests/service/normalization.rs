@@ -390,7 +390,7 @@ fn config_show_prints_normalization_settings() {
     };
     let shown = show();
     for line in [
-        r#"normalize = { user_id = "nfc", tenant = "exact", login = "exact", descriptors = { "e mail" = "casefold" } }"#,
+        r#"normalize = { user_id = "nfc", descriptors = { "e mail" = "casefold" }, login = "exact", tenant = "exact" }"#,
         "ignore_path_case = true",
         r#"head = "separate""#,
     ] {

@@ -102,7 +102,7 @@ fn override_without_key_is_unauthorized() {
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
     assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
     let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("need a key with the scope override"), "{message}");
+    assert!(message.contains("require a key with scope override"), "{message}");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The query of a list: `limit`, `after` and the filters of its kind.
 
-use tollgate::identity::NormalForm;
 use tollgate::rules::Action;
 use tollgate_stores::sql::{BlockKind, ItemFilter};
 
@@ -85,8 +84,8 @@ impl ListQuery {
         Ok(ItemFilter {
             prefix: owned("prefix"),
             tier: owned("tier"),
-            users: spellings(self.get("user_id"), ids.user),
-            tenants: spellings(self.get("tenant"), ids.tenant),
+            users: self.get("user_id").map(|id| ids.user.normalize(id).into_owned()).into_iter().collect(),
+            tenants: self.get("tenant").map(|id| ids.tenant.normalize(id).into_owned()).into_iter().collect(),
             action: owned("action"),
             enabled,
             block_kind: self.get("kind").and_then(BlockKind::parse),
@@ -102,14 +101,6 @@ impl ListQuery {
             _ => Ok(()),
         }
     }
-}
-
-/// An id as given and as normalized.
-fn spellings(id: Option<&str>, form: NormalForm) -> Vec<String> {
-    let Some(id) = id else { return Vec::new() };
-    let mut all = vec![id.to_owned(), form.normalize(id).into_owned()];
-    all.dedup();
-    all
 }
 
 /// Rejects text that no database column could hold.

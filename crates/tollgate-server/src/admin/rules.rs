@@ -10,9 +10,10 @@ use utoipa::ToSchema;
 use super::body::RequestBody;
 use super::crud::{AdminResource, Operations, Writable};
 use super::list_query::{self, ListFilter};
+use super::parse;
 use super::schema::{ConditionsInput, RuleInput};
 use super::view::{self, SourceRevision};
-use super::{parse, rule_json};
+use crate::config::rule_json;
 use crate::http::Call;
 use crate::http::error::ApiError;
 

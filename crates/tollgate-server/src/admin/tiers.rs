@@ -10,9 +10,9 @@ use utoipa::ToSchema;
 use super::crud::{AdminResource, Operations, Writable};
 use super::list_query::{self, ListFilter};
 use super::parse::{self, TIER_RULE_PREFIX};
-use super::rule_json;
 use super::schema::{TierInput, TierLimits};
 use super::view::{self, SourceRevision};
+use crate::config::rule_json;
 use crate::http::Call;
 use crate::http::error::ApiError;
 

@@ -1,18 +1,19 @@
 //! `/v1/rate-limit/config`: overrides, limits set for one user on one endpoint.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
-use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
+use tollgate::{Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
-use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::override_record::OverrideRecord;
+use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
 use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
@@ -117,11 +118,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
     if dry_run::is_requested(&call)? {
-        return dry_run::respond_override(
-            &call,
-            ItemWrite::Put(Item::Limit(OverrideRecord::from(&new).limit)),
-        )
-        .await;
+        return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
     let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
@@ -154,9 +151,8 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     if query.dry_run.is_some() {
         return Err(json::unknown("dry_run"));
     }
-    let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
-    let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
+    let found = query.find(&rules)?;
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
@@ -174,10 +170,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
-    let (user, endpoint) = query.parse()?;
-    let found = call.app.limiter().rules().overrides().get(user.as_str(), endpoint.as_str()).cloned();
-    let found = found.ok_or_else(not_found)?;
-    // Stored under the ids as they were set.
+    let found = Arc::clone(query.find(&call.app.limiter().rules())?);
     let (user, endpoint) = (&*found.user, &*found.endpoint);
     if dry_run::is_requested(&call)? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
@@ -194,16 +187,15 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The override to set for the user and endpoint of a request, under the ids of the one it replaces if there is one. None without a
-/// user.
+/// The override to set for the user and endpoint of a request. None without a user.
 fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
     let mut scratch = Scratch::default();
-    let read = rules.read(request, &mut scratch);
-    let new = Override::new(read.user?, &read.endpoint, limit, now);
+    let normalized = rules.normalize(request, &mut scratch);
+    let new = Override::new(normalized.user?, &normalized.endpoint, limit, now);
     let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
     // When nodes disagree after an outage, the later override wins: this one must be later, whatever their clocks say.
     let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
-    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), updated_at, ..new })
+    Some(Override { updated_at, ..new })
 }
 
 /// Stores the override where all nodes find it: in the database or, if that is local and the counters are shared, on Redis. Returns
@@ -220,7 +212,7 @@ async fn store_override(
         return Ok(None);
     }
     let write = match new {
-        Some(new) => ItemWrite::Put(Item::Limit(OverrideRecord::from(new).limit)),
+        Some(new) => ItemWrite::Put(Item::Limit(new.into())),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
@@ -238,8 +230,11 @@ async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str)
 }
 
 impl ConfigQuery {
-    fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
-        Ok((parse_user(&self.user_id)?, parse_endpoint(&self.endpoint)?))
+    fn find<'r>(&self, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
+        let normalization = rules.normalization();
+        let user = normalization.ids.user.normalize(parse_user(&self.user_id)?.as_str());
+        let endpoint = normalization.normalize_endpoint(parse_endpoint(&self.endpoint)?);
+        rules.overrides().get(&user, endpoint.as_str()).ok_or_else(not_found)
     }
 }
 
@@ -278,7 +273,7 @@ fn not_found() -> ApiError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate::Algorithm;
+    use tollgate::{Algorithm, Endpoint, Id};
 
     use super::*;
 

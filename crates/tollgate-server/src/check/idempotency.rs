@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    fn is_in_progress(state: Result<KeyState<'_>, CheckError>) -> bool {
+    fn is_in_progress(state: &Result<KeyState<'_>, CheckError>) -> bool {
         matches!(state, Err(CheckError::IdempotencyInProgress))
     }
 
@@ -371,7 +371,7 @@ mod tests {
         drop(early);
         late.keep(&Bytes::from_static(b"first"));
         for key in ["k", "l"] {
-            assert!(is_in_progress(store.lock_here("a", key, b"", NOW)), "{key}");
+            assert!(is_in_progress(&store.lock_here("a", key, b"", NOW)), "{key}");
         }
         drop(again);
         assert!(store.state.lock().bytes <= BYTES_MAX);
@@ -381,7 +381,7 @@ mod tests {
     fn second_batch_is_refused_until_first_is_released() {
         let store = store();
         let first = locked(store.lock_here("a", "k", b"one", NOW));
-        assert!(is_in_progress(store.lock_here("a", "k", b"one", NOW)));
+        assert!(is_in_progress(&store.lock_here("a", "k", b"one", NOW)));
         drop(first);
         locked(store.lock_here("a", "k", b"one", NOW));
     }

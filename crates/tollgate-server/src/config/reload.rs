@@ -115,6 +115,12 @@ impl ReloadHandle {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
         current.generation += 1;
+        if current.started_with.rules.normalization() != new.rules.normalization() {
+            warn!(
+                "identity.normalize or identity.ignore_path_case has changed: stored items keep their ids; export them \
+                 and import them with prune"
+            );
+        }
         let needs_restart = current.started_with.needs_restart(new);
         Ok(ReloadReport {
             generation: current.generation,

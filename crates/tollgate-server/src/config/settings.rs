@@ -10,7 +10,7 @@ mod error;
 mod file;
 mod read;
 mod redis;
-mod to_toml;
+mod to_json;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

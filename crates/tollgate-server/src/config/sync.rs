@@ -29,6 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
+use tollgate::identity::Normalization;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
@@ -67,6 +68,8 @@ pub(crate) struct ConfigSync {
     has_keys: AtomicBool,
     /// Whether the database has items whose ids are not normalized, stored under other `[identity]` settings.
     has_other_ids: AtomicBool,
+    /// The normalization that the items in force were loaded with.
+    normalization: ArcSwap<Normalization>,
     /// Locked from compiling a rule set until it is in force, so that an older set cannot replace a newer one. Checks never
     /// lock it.
     rules: Mutex<RuleSources>,
@@ -144,6 +147,7 @@ impl ConfigSync {
             database: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
             has_other_ids: AtomicBool::new(false),
+            normalization: ArcSwap::default(),
             rules: Mutex::new(RuleSources::new(FileRules::new(settings))),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),

@@ -8,12 +8,11 @@ use std::time::{Duration, Instant};
 use tokio::sync::broadcast::error::RecvError;
 use tollgate::Seed;
 use tollgate::counters::{CounterStore, StoreError};
-use tollgate::rules::overrides::Override;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
 use crate::app::App;
-use crate::config::override_record::OverrideRecord;
 use crate::runtime::data_dir::DataDir;
 
 /// What is told of a store whose version is of another life.
@@ -178,22 +177,20 @@ impl Member {
 
 /// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
 fn is_newer(ours: &str, theirs: &str) -> bool {
-    let set_at =
-        |text| serde_json::from_str::<OverrideRecord>(text).ok().map(|record| record.updated_at_micros);
+    let set_at = |text| serde_json::from_str::<Override>(text).ok().map(|set| set.updated_at);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
 /// Puts the numbers that any node has set in force here.
 fn take_over(app: &App, config: &[(String, String)]) {
     let read = |(name, text): &(String, String)| {
-        let numbers =
-            serde_json::from_str::<OverrideRecord>(text).ok().and_then(|record| record.to_override());
+        let numbers = serde_json::from_str::<Override>(text).ok();
         if numbers.is_none() {
             warn!(name, "numbers set by another node cannot be read; is it newer?");
         }
         numbers
     };
-    let next = app.limiter().rules().overrides().replaced(config.iter().filter_map(read));
+    let next: Overrides = config.iter().filter_map(read).collect();
     if *app.limiter().rules().overrides().as_ref() != next {
         info!(count = next.len(), "numbers set for single users follow those of the fleet");
         app.limiter().update_overrides(|_| next.clone());
@@ -222,5 +219,5 @@ fn name_of(numbers: &Override) -> String {
 }
 
 fn text_of(numbers: &Override) -> String {
-    serde_json::to_string(&OverrideRecord::from(numbers)).unwrap_or_default()
+    serde_json::to_string(numbers).unwrap_or_default()
 }

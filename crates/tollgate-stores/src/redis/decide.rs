@@ -80,7 +80,7 @@ impl Decider {
         Decider {
             refusals: settings.refusal_cache.then(RefusalCache::default),
             leasing: settings.leases,
-            leases: LeaseTable::new(settings.leased_from, now),
+            leases: LeaseTable::new(settings.lease_capacity_min, now),
             cooldowns: Cooldowns::new(now),
             multi_shard: MultiShard::new(Arc::clone(&shards), Arc::clone(&schema), background.clone()),
             penalties,
@@ -188,14 +188,11 @@ impl Decider {
             _ => plain,
         };
         let extras: SmallVec<[Extra; 4]> = served_by.iter().map(extra).collect();
-        match groups {
-            [group] => smallvec![self.call_shard(group, false, charges, &extras, now, deadline).await],
-            _ => {
-                let calls =
-                    groups.iter().map(|group| self.call_shard(group, true, charges, &extras, now, deadline));
-                join_all(calls).await.into()
-            }
+        if let [group] = groups {
+            return smallvec![self.call_shard(group, false, charges, &extras, now, deadline).await];
         }
+        let calls = groups.iter().map(|group| self.call_shard(group, true, charges, &extras, now, deadline));
+        join_all(calls).await.into()
     }
 
     /// One script call. In a decision that spans shards, violations are recorded after all replies are known.

@@ -15,7 +15,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::script::keys::SCHEMA;
-use super::url::{ServerUrl, UrlError};
 
 /// Settings of the Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +36,7 @@ pub struct RedisSettings {
     /// Whether busy counters are leased.
     pub leases: bool,
     /// Limits with a smaller capacity are never leased: units leased to other nodes would be missed.
-    pub leased_from: u32,
+    pub lease_capacity_min: u32,
     /// Whether refusals are cached.
     pub refusal_cache: bool,
     /// The newest key schema that this node supports. Tests of upgrades set another.
@@ -56,25 +55,10 @@ impl RedisSettings {
             timeout: Duration::from_millis(15),
             connect_timeout: Duration::from_secs(1),
             leases: true,
-            leased_from: LEASED_FROM_DEFAULT,
+            lease_capacity_min: LEASE_CAPACITY_MIN_DEFAULT,
             refusal_cache: true,
             schema: SCHEMA,
         }
-    }
-
-    /// One server by its URL: `redis://user:password@host:port/database`, `rediss://` for TLS,
-    /// `redis+unix:///path?db=0&user=…&pass=…` for a socket.
-    ///
-    /// # Errors
-    /// When the URL is invalid, names several servers, or has parameters.
-    pub fn from_url(url: &str) -> Result<Self, UrlError> {
-        let ServerUrl { servers, login, database, encrypted, parameters } = ServerUrl::parse(url)?;
-        let [server] = <[Address; 1]>::try_from(servers).map_err(|_| UrlError)?;
-        if !parameters.is_empty() {
-            return Err(UrlError);
-        }
-        let tls = encrypted.then(Tls::default);
-        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(server)) })
     }
 
     /// A client for one of the servers.
@@ -156,8 +140,8 @@ impl Topology {
     }
 }
 
-/// Default of [`RedisSettings::leased_from`].
-const LEASED_FROM_DEFAULT: u32 = 1_000;
+/// Default of [`RedisSettings::lease_capacity_min`].
+const LEASE_CAPACITY_MIN_DEFAULT: u32 = 1_000;
 
 /// Default number of points of a server on a ring.
 pub const VIRTUAL_NODES_DEFAULT: NonZeroUsize = NonZeroUsize::new(100).unwrap();
@@ -233,15 +217,15 @@ pub struct Tls {
     /// Trusted authorities; the system's if none.
     pub authorities: Option<Vec<u8>>,
     /// Client certificate and key.
-    pub own: Option<(Vec<u8>, Vec<u8>)>,
+    pub client_certificate: Option<(Vec<u8>, Vec<u8>)>,
     /// Accepts any server certificate; for tests only.
     pub insecure: bool,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let own = if self.own.is_some() { "client certificate" } else { "no client certificate" };
-        write!(f, "Tls({own}, insecure: {})", self.insecure)
+        let has_certificate = self.client_certificate.is_some();
+        write!(f, "Tls(client certificate: {has_certificate}, insecure: {})", self.insecure)
     }
 }
 
@@ -258,9 +242,9 @@ impl Tls {
     }
 
     fn certificates(&self) -> TlsCertificates {
-        let own = self.own.as_ref();
+        let certificate = self.client_certificate.as_ref();
         TlsCertificates {
-            client_tls: own
+            client_tls: certificate
                 .map(|(cert, key)| ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() }),
             root_cert: self.authorities.clone(),
         }

@@ -26,7 +26,7 @@ impl Client {
     fn new() -> Self {
         let (busy, small) =
             (Gauge::a_day(Algorithm::FixedWindow, 1_000_000), Gauge::a_day(Algorithm::FixedWindow, 1));
-        Client { watched: Watched::kept_out_for(Span::from_secs(600)), busy, small }
+        Client { watched: Watched::cooldown_for(Span::from_secs(600)), busy, small }
     }
 
     fn ask(&self, node: &Node, gauge: &Gauge) -> (Verdicts, bool) {

@@ -441,7 +441,7 @@ fn unassigned_slots_are_reported() {
         let knows = |server: &RedisServer| server.cli(&["CLUSTER", "INFO"]).contains("slots_assigned:12383");
         cluster.nodes().iter().all(knows)
     };
-    let well = || store.failure().is_none() && store.servers().iter().all(|link| !link.breaker_open);
+    let well = || store.failure().is_none() && store.servers().iter().all(|server| !server.breaker_open);
     let mut agreed_times = 0;
     let taken_away = wait_until(PATIENCE, || {
         for server in cluster.nodes() {
@@ -467,7 +467,11 @@ fn unassigned_slots_are_reported() {
         assert_eq!(store.misconfiguration(), None);
     }
     assert!(failed > 0 && store.unassigned_slot_calls() >= failed);
-    assert!(store.servers().iter().all(|link| link.connected && !link.breaker_open), "{:?}", store.servers());
+    assert!(
+        store.servers().iter().all(|server| server.connected && !server.breaker_open),
+        "{:?}",
+        store.servers()
+    );
     let back = wait_until(PATIENCE, || {
         cluster.server_at(owner).cli(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
         charge().is_ok() && store.warning().is_none()

@@ -71,7 +71,7 @@ impl Rig {
         eventually(RECOVERY_MAX, || self.charge(gauge, 0).0.ok()).unwrap().remaining
     }
 
-    fn link(&self) -> ServerStats {
+    fn server_stats(&self) -> ServerStats {
         self.store.servers().remove(0)
     }
 
@@ -80,7 +80,7 @@ impl Rig {
         let started = Instant::now();
         let gauge = plenty();
         let back = wait_until(RECOVERY_MAX, || self.charge(&gauge, 1).0.is_ok());
-        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.link());
+        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.server_stats());
         started.elapsed()
     }
 
@@ -93,9 +93,9 @@ impl Rig {
             // Calls in flight when the fault began may still succeed.
             assert!(result.as_ref().err().is_none_or(may), "{result:?}");
             took.push(time);
-            self.link().breaker_open
+            self.server_stats().breaker_open
         });
-        assert!(opened, "the breaker stays closed: {:?}", self.link());
+        assert!(opened, "the breaker stays closed: {:?}", self.server_stats());
         self.ended_in_time(took)
     }
 
@@ -130,7 +130,7 @@ impl Rig {
         let slowest = self.fails_until_the_breaker_opens(may);
         let median = self.answers_at_once();
         thread::sleep(Duration::from_millis(600)); // probes go on meanwhile
-        assert!(self.link().breaker_open, "the fault lasts: {:?}", self.link());
+        assert!(self.server_stats().breaker_open, "the fault lasts: {:?}", self.server_stats());
         let (outage, connections) = (began.elapsed(), self.proxy.connections_opened() - connections);
         self.proxy.set(Fault::None);
         let back = self.recovers();
@@ -140,7 +140,7 @@ impl Rig {
         );
         let allowed = CONNECTIONS_PER_SECOND_MAX * (1 + usize::try_from(outage.as_secs()).unwrap());
         assert!(connections <= allowed, "{connections} connections in {outage:?}");
-        assert!(!self.link().breaker_open && self.link().breaker_openings >= 1);
+        assert!(!self.server_stats().breaker_open && self.server_stats().breaker_openings >= 1);
     }
 }
 
@@ -181,24 +181,24 @@ macro_rules! outages {
 
 outages! {
     Rig::new(), store_down;
-    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(400));
+    replies_after_the_timeout: Fault::Latency(Duration::from_millis(400));
     connections_closed: Fault::Drop;
     connections_reset: Fault::Reset;
-    a_link_that_is_half_open: Fault::HalfOpen;
+    half_open_connections: Fault::HalfOpen;
     replies_byte_by_byte: Fault::Trickle(Duration::from_millis(60));
-    replies_that_never_come: Fault::BlackHoleReplies;
-    replies_that_are_garbage: Fault::Garbage;
+    replies_lost: Fault::BlackHoleReplies;
+    replies_garbled: Fault::Garbage;
 }
 
 // Error replies are known at once, whatever the timeout.
 outages! {
     patient_rig(), unreachable;
-    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
-    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
-    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
-    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
-    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
-    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down");
+    server_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
+    server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
+    server_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
+    server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
+    server_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
+    cluster_down: Fault::reply("-CLUSTERDOWN The cluster is down");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn replies_within_the_timeout_are_awaited() {
         let (result, took) = rig.charge(&gauge, 1);
         assert!(result.is_ok() && took >= latency, "{result:?} after {took:?}");
     }
-    assert_eq!(rig.link().breaker_openings, 0);
+    assert_eq!(rig.server_stats().breaker_openings, 0);
 }
 
 /// Admin commands get at least the timeout of decisions.
@@ -382,7 +382,7 @@ fn wrong_key_type_affects_only_that_counter() {
     rig.server.cli(&["SET", &keys, "somebody else's"]);
     assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
     assert!(rig.charge(&other, 1).0.is_ok());
-    assert_eq!(rig.link().breaker_openings, 0);
+    assert_eq!(rig.server_stats().breaker_openings, 0);
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn killed_connections_are_reopened() {
     for _ in 0..10 {
         rig.server.kill_clients();
         let killed = Instant::now();
-        assert!(load.goes_on(10), "{:?}", rig.link());
+        assert!(load.goes_on(10), "{:?}", rig.server_stats());
         slowest = slowest.max(killed.elapsed());
     }
     let errors = load.stop(&rig);
@@ -515,19 +515,22 @@ fn killed_connections_are_reopened() {
 fn new_connection_closes_the_breaker() {
     // A PING slower than the timeout does not close the breaker.
     let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
-    let back = (0..9).map(|_| {
-        let dials = rig.link().dials;
-        rig.proxy.set(Fault::Drop);
-        rig.fails_until_the_breaker_opens(store_down);
-        rig.proxy.set(Fault::None);
-        assert!(wait_until(RECOVERY_MAX, || rig.link().connected && rig.link().dials > dials));
-        let connected = Instant::now();
-        assert!(wait_until(RECOVERY_MAX, || !rig.link().breaker_open));
-        let took = connected.elapsed();
-        // A connection that served nothing would increase the backoff.
-        rig.recovers();
-        took
-    });
+    let back =
+        (0..9).map(|_| {
+            let dials = rig.server_stats().dials;
+            rig.proxy.set(Fault::Drop);
+            rig.fails_until_the_breaker_opens(store_down);
+            rig.proxy.set(Fault::None);
+            assert!(
+                wait_until(RECOVERY_MAX, || rig.server_stats().connected && rig.server_stats().dials > dials)
+            );
+            let connected = Instant::now();
+            assert!(wait_until(RECOVERY_MAX, || !rig.server_stats().breaker_open));
+            let took = connected.elapsed();
+            // A connection that served nothing would increase the backoff.
+            rig.recovers();
+            took
+        });
     let mut back: Vec<Duration> = back.collect();
     back.sort_unstable();
     eprintln!("the breaker closes {:?} after the connection is made", back[4]);
@@ -564,7 +567,7 @@ fn restarted_server_recovers() {
     thread::sleep(Duration::from_secs(1));
     rig.server.restart();
     let started = Instant::now();
-    assert!(load.goes_on(10), "{:?}", rig.link());
+    assert!(load.goes_on(10), "{:?}", rig.server_stats());
     eprintln!("restart of the server after a second: back after {:?}", started.elapsed());
     assert!(load.stop(&rig).iter().all(store_down));
 }
@@ -579,7 +582,7 @@ fn frozen_server_opens_the_breaker_and_recovers() {
     thread::sleep(Duration::from_secs(1));
     rig.server.thaw();
     let thawed = Instant::now();
-    assert!(load.goes_on(10), "{:?}", rig.link());
+    assert!(load.goes_on(10), "{:?}", rig.server_stats());
     eprintln!(
         "frozen for a second: slowest {slowest:?} before the breaker opened, median {median:?} after, back {:?} after \
          it thawed",
@@ -634,7 +637,7 @@ fn hostile_redis_neighbour_is_survived() {
         let used_up = || admitted.load(Ordering::Relaxed) >= 100 * turn;
         // A charge on a killed connection is taken without a reply.
         let used_up = || used_up() || turn > 1 && rig.remaining(&gauge) == 0;
-        assert!(wait_until(RECOVERY_MAX, used_up), "turn {turn}: {:?}", rig.link());
+        assert!(wait_until(RECOVERY_MAX, used_up), "turn {turn}: {:?}", rig.server_stats());
         rig.server.script_flush();
         rig.server.kill_clients();
         if turn < allowances {
@@ -658,15 +661,15 @@ fn dead_connection_of_several_is_replaced() {
     let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
     let gauge = plenty();
     assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
-    let dials = rig.link().dials;
+    let dials = rig.server_stats().dials;
     assert!(rig.proxy.silence("EVALSHA"));
     let anew = wait_until(PATIENCE, || {
         let _ = rig.charge(&gauge, 1);
-        rig.link().dials > dials
+        rig.server_stats().dials > dials
     });
-    assert!(anew, "{:?}", rig.link());
+    assert!(anew, "{:?}", rig.server_stats());
     let all_serve = || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok());
-    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.link());
+    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.server_stats());
     assert!(rig.proxy.silence("EVALSHA"), "one of the idle connections");
 }
 
@@ -677,14 +680,14 @@ fn first_lost_call_marks_the_connection() {
     let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
     let gauge = plenty();
     assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
-    let dials = rig.link().dials;
+    let dials = rig.server_stats().dials;
     assert!(rig.proxy.silence("EVALSHA"));
     let swallowed = wait_until(PATIENCE, || rig.charge(&gauge, 1).0.is_err());
-    assert!(swallowed || rig.link().dials > dials, "{:?}", rig.link());
+    assert!(swallowed || rig.server_stats().dials > dials, "{:?}", rig.server_stats());
     assert!(
-        wait_until(PATIENCE, || rig.link().dials > dials),
+        wait_until(PATIENCE, || rig.server_stats().dials > dials),
         "it is replaced without a request: {:?}",
-        rig.link()
+        rig.server_stats()
     );
 }
 

@@ -219,7 +219,7 @@ fn no_lease_over_admits_under_faults() {
     runtime().block_on(async {
         let settings = RedisSettings {
             timeout: Duration::from_millis(100),
-            leased_from: 1,
+            lease_capacity_min: 1,
             ..patient(single(server.address()))
         };
         let stage = Arc::new(Stage::new(&settings).await);

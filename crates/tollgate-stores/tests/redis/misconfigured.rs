@@ -373,19 +373,19 @@ fn breaker_opens_for_read_only_and_full_servers() {
     };
     for (turn, (fault, cure, code)) in (1_u64..).zip(faults) {
         run(fault);
-        let link = || node.store.servers().remove(0);
-        assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{code}");
+        let server_stats = || node.store.servers().remove(0);
+        assert!(wait_until(PATIENCE, || node.charge().is_err() && server_stats().breaker_open), "{code}");
         for _ in 0..60 {
             assert_eq!(node.charge(), Err(StoreError::Unreachable), "{code}");
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        let ServerStats { breaker_openings, error, .. } = link();
+        let ServerStats { breaker_openings, error, .. } = server_stats();
         assert_eq!(breaker_openings, turn, "{code}");
         assert!(error.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {error:?}");
         assert!(
-            link().faults.iter().any(|(fault, count)| *fault == code && *count >= 5),
+            server_stats().faults.iter().any(|(fault, count)| *fault == code && *count >= 5),
             "{:?}",
-            link().faults
+            server_stats().faults
         );
         if code == "OOM" {
             let full = || node.store.server_info().first().is_some_and(|facts| facts.maxmemory == 1);
@@ -408,18 +408,22 @@ fn breaker_opens_for_full_cluster_server() {
     node.is_well();
     for master in cluster.masters() {
         let set = |bytes: &str| cluster.server_at(master).cli(&["CONFIG", "SET", "maxmemory", bytes]);
-        let link =
-            || node.store.servers().into_iter().find(|link| link.server == master.to_string()).unwrap();
-        let before = link().breaker_openings;
+        let server_stats =
+            || node.store.servers().into_iter().find(|server| server.server == master.to_string()).unwrap();
+        let before = server_stats().breaker_openings;
         set("1");
-        assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{:?}", link());
+        assert!(
+            wait_until(PATIENCE, || node.charge().is_err() && server_stats().breaker_open),
+            "{:?}",
+            server_stats()
+        );
         for _ in 0..60 {
             assert!(matches!(node.charge(), Ok(()) | Err(StoreError::Unreachable)));
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        assert_eq!(link().breaker_openings, before + 1);
-        assert!(link().error.is_some_and(|words| words.starts_with("OOM")));
+        assert_eq!(server_stats().breaker_openings, before + 1);
+        assert!(server_stats().error.is_some_and(|words| words.starts_with("OOM")));
         set("0");
-        assert!(wait_until(PATIENCE, || !link().breaker_open), "{:?}", link());
+        assert!(wait_until(PATIENCE, || !server_stats().breaker_open), "{:?}", server_stats());
     }
 }

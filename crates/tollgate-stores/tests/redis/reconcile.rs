@@ -54,7 +54,7 @@ fn reconciled_charges_are_not_repeated() {
     runtime().block_on(async {
         let store = open(&exact(topology)).await;
         servers[1].kill9();
-        let is_away = || store.servers().iter().any(|link| !link.connected);
+        let is_away = || store.servers().iter().any(|server| !server.connected);
         assert!(wait_until(Duration::from_secs(20), is_away));
         let gauges: Vec<Gauge> = (0..20).map(|_| Gauge::a_day(Algorithm::FixedWindow, 100)).collect();
         let mut held = limits::charges(&gauges, 30);

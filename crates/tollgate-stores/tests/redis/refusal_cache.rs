@@ -102,7 +102,7 @@ fn other_charges_miss_the_cache() {
 fn client_in_cooldown_gets_verdicts_of_its_limits() {
     let node = Node::new();
     let (watched, quick, slow) = (
-        Watched::kept_out_for(Span::from_secs(600)),
+        Watched::cooldown_for(Span::from_secs(600)),
         an_hour(300),
         Gauge::a_day(Algorithm::TokenBucket, 300),
     );

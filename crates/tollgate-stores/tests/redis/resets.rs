@@ -196,7 +196,7 @@ fn reset_survives_while_the_home_server_is_down() {
         }
         count_alone(&cut_off, &users[..2], 20).await;
         servers[home].kill9();
-        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|link| !link.connected)));
+        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|server| !server.connected)));
         other.reset(&request(users[0])).await.unwrap();
         proxies[away].set(Fault::None);
         bring_all(&cut_off).await;

@@ -8,7 +8,7 @@ use tollgate::counters::{Charges, CounterAdmin, StoreError};
 use tollgate::limit::Algorithm;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{
-    Address, Login, RedisCounters, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT,
+    Address, Login, RedisCounters, RedisSettings, Secret, ServerUrl, Tls, Topology, VIRTUAL_NODES_DEFAULT,
 };
 use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until};
 
@@ -32,8 +32,10 @@ fn unix_socket_conforms() {
 fn other_database_conforms_and_leaves_the_first_alone() {
     let server = RedisServer::start();
     let url = format!("{}/5", server.url());
-    let settings =
-        RedisSettings { timeout: Duration::from_secs(2), ..RedisSettings::from_url(&url).unwrap() };
+    let settings = RedisSettings {
+        timeout: Duration::from_secs(2),
+        ..RedisSettings::try_from(ServerUrl::parse(&url).unwrap()).unwrap()
+    };
     let databases = || server.cli(&["INFO", "keyspace"]);
     conforms(&Shared::new(&settings, ()));
     assert!(databases().contains("db5:") && !databases().contains("db0:"), "{}", databases());
@@ -47,7 +49,7 @@ fn strict_tls() -> (RedisServer, Tls) {
     let read = |path| fs::read(path).unwrap();
     let tls = Tls {
         authorities: Some(read(&certificates.authority)),
-        own: Some((read(&certificates.client), read(&certificates.client_key))),
+        client_certificate: Some((read(&certificates.client), read(&certificates.client_key))),
         insecure: false,
     };
     (server, tls)
@@ -76,8 +78,11 @@ fn wrong_certificates_refuse_all_requests() {
         let by_address = open(&with_tls(&server, "127.0.0.1", tls.clone())).await;
         assert!(by_address.charge_all_timed(&charges([], 1), now()).await.is_ok());
         for (what, tls) in [
-            ("no client certificate", Tls { own: None, ..tls.clone() }),
-            ("client certificate of another authority", Tls { own: strange.own.clone(), ..tls.clone() }),
+            ("no client certificate", Tls { client_certificate: None, ..tls.clone() }),
+            (
+                "client certificate of another authority",
+                Tls { client_certificate: strange.client_certificate.clone(), ..tls.clone() },
+            ),
             (
                 "server certificate of another authority",
                 Tls { authorities: strange.authorities.clone(), ..tls.clone() },

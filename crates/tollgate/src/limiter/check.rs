@@ -117,7 +117,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
             self.records.offer(&Record { request, decision: &decision });
         } else {
             let mut scratch = Scratch::default();
-            let request = decision.rules().read(request, &mut scratch);
+            let request = decision.rules().normalize(request, &mut scratch);
             self.records.offer(&Record { request: &request, decision: &decision });
         }
         decision

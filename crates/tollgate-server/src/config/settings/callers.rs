@@ -5,8 +5,6 @@ use tollgate::config::values::{integer, text};
 use tollgate::config::{TableReader, read_limit_and_window};
 use tollgate::rules::RuleLimit;
 
-use super::to_toml::{Toml, limits};
-
 /// The namespace of the counters, which are separate from those of rules.
 const NAME: &str = "callers";
 /// Algorithms that neither delay requests nor store each of them.
@@ -20,15 +18,6 @@ const REQUEST_KEYS: [&str; 5] =
 /// The limits of each caller.
 #[derive(Clone, Debug)]
 pub struct CallerLimits(pub(crate) Vec<RuleLimit>);
-
-impl CallerLimits {
-    pub(super) fn write(&self, out: &mut Toml) {
-        let Some(first) = self.0.first() else { return };
-        out.section("callers");
-        out.text("algorithm", first.limit.algorithm());
-        out.plain("limits", limits(&self.0));
-    }
-}
 
 /// Reads the section, which has the keys of a tier.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> CallerLimits {

@@ -3,14 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate::Span;
 use tollgate::config::values::{integer, text};
 use tollgate::config::{TableReader, Value};
 use tollgate_stores::redis::Secret;
 use tollgate_stores::sql::{Engine, SqlSettings};
 
 use super::read::duration;
-use super::to_toml::Toml;
 
 /// The default database in the data directory.
 const FILE: &str = "tollgate.db";
@@ -61,17 +59,6 @@ impl DatabaseSettings {
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
         written.is_none_or(|settings| settings.engine() == Engine::Sqlite)
     }
-
-    pub(super) fn write(&self, out: &mut Toml) {
-        out.section("database");
-        if let Some(url) = &self.url {
-            out.text("url", masked(&url.0));
-        }
-        out.text("poll_every", Span::from(self.poll_every));
-        out.text("connect_timeout", Span::from(self.connect_timeout));
-        out.text("statement_timeout", Span::from(self.statement_timeout));
-        out.plain("connections", self.connections);
-    }
 }
 
 /// Reads the section.
@@ -100,7 +87,7 @@ fn url(value: &Value) -> Result<Secret, String> {
 }
 
 /// The URL without its password.
-fn masked(url: &str) -> String {
+pub(super) fn masked(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
     // The credentials precede the path, and a password may contain an @.
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));

@@ -353,7 +353,11 @@ fn read_tls_table(fields: &mut TableReader<'_, '_>) -> TlsTable {
     let path = |read: &Option<(PathBuf, Vec<u8>)>| read.as_ref().map(|(path, _)| path.clone());
     let files = TlsFiles { ca_file: path(&authorities), cert_file: path(&certificate), key_file: path(&key) };
     let bytes = |read: Option<(PathBuf, Vec<u8>)>| read.map(|(_, bytes)| bytes);
-    let tls = Tls { authorities: bytes(authorities), own: bytes(certificate).zip(bytes(key)), insecure };
+    let tls = Tls {
+        authorities: bytes(authorities),
+        client_certificate: bytes(certificate).zip(bytes(key)),
+        insecure,
+    };
     TlsTable { enabled, tls, files }
 }
 

@@ -16,7 +16,6 @@ use super::rule_sources::RuleSources;
 use super::snapshot::Configuration;
 use super::{ConfigSync, Source, items};
 use crate::config::normalize;
-use crate::config::override_record::OverrideRecord;
 use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
@@ -30,7 +29,7 @@ pub(super) async fn load(
 ) -> Result<Configuration, DatabaseError> {
     let mut loading = Loading {
         rules: DatabaseRules::default(),
-        accounts: Accounts::with_normalization(normalization.ids).edit(),
+        accounts: Accounts::default().edit(),
         overrides: HashMap::new(),
     };
     let mut others = Vec::new();
@@ -44,15 +43,18 @@ pub(super) async fn load(
             }
         })
         .await?;
-    for stored in &others {
-        let id = normalize::item_id(&stored.item.id(), normalization);
-        if !loading.contains(&id) {
-            loading.put(id, stored);
+    let other_ids = others.len();
+    for mut stored in others {
+        // An id that is too long once normalized matches no request.
+        let Ok(item) = normalize::item(stored.item, normalization) else { continue };
+        stored.item = item;
+        if !loading.contains(&stored.item.id()) {
+            loading.put(stored.item.id(), &stored);
         }
     }
-    if !others.is_empty() {
+    if other_ids > 0 {
         warn!(
-            items = others.len(),
+            items = other_ids,
             "items were stored under other [identity] settings and cannot be changed by their ids; export and import them"
         );
     }
@@ -61,7 +63,8 @@ pub(super) async fn load(
         rules: loading.rules,
         accounts: loading.accounts.finish(),
         overrides: loading.overrides.into_values().collect(),
-        has_other_ids: !others.is_empty(),
+        has_other_ids: other_ids > 0,
+        normalization: normalization.clone(),
     })
 }
 
@@ -99,7 +102,8 @@ pub(super) fn put_in_force(
     configuration: Configuration,
     source: Source,
 ) {
-    let Configuration { version, rules, overrides, accounts, has_other_ids } = configuration;
+    let Configuration { version, rules, overrides, accounts, has_other_ids, normalization } = configuration;
+    sync.normalization.store(Arc::new(normalization));
     sync.has_other_ids.store(has_other_ids, Ordering::Relaxed);
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut sources = sync.rules.lock();
@@ -227,7 +231,7 @@ pub(super) async fn verify_overrides(
 
 fn override_of(stored: &StoredItem) -> Option<Override> {
     let Item::Limit(limit) = &stored.item else { return None };
-    OverrideRecord { limit: limit.clone(), updated_at_micros: stored.updated_at_micros }.to_override()
+    limit.to_override(Timestamp::from_micros(stored.updated_at_micros))
 }
 
 /// A request that the override applies to.

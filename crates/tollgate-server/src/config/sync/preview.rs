@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use tollgate::RuleSet;
 use tollgate::config::Problems;
+use tollgate::{RuleSet, Timestamp};
 use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
 use super::{ConfigSync, items};
-use crate::config::override_record::OverrideRecord;
 
 /// The rule set in force, and the one after these changes, with overrides and accounts.
 ///
@@ -35,9 +34,8 @@ pub(crate) fn preview(
     for write in writes {
         match write {
             ItemWrite::Put(Item::Limit(limit)) => {
-                let record = OverrideRecord { limit: limit.clone(), updated_at_micros: 0 };
-                overrides =
-                    record.to_override().map_or(overrides.clone(), |new| Arc::new(overrides.with(new)));
+                let new = limit.to_override(Timestamp::default());
+                overrides = new.map_or(overrides.clone(), |new| Arc::new(overrides.with(new)));
             }
             ItemWrite::Delete(ItemId::Limit { user, endpoint }) => {
                 overrides = overrides.without(user, endpoint).map_or(overrides, Arc::new);

@@ -9,11 +9,11 @@ use std::io::{self, BufReader, Read, Write};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tollgate::accounts::Accounts;
-use tollgate::rules::overrides::Overrides;
+use tollgate::identity::Normalization;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::sql::{Item, RuleItem, TierItem};
 
 use super::database_rules::DatabaseRules;
-use crate::config::override_record::OverrideRecord;
 
 const MAGIC: &[u8; 8] = b"tgconf\0\x01";
 /// Far more than rules and overrides need.
@@ -41,6 +41,8 @@ pub(crate) struct Configuration {
     pub(crate) accounts: Accounts,
     /// Whether some ids were not normalized.
     pub(super) has_other_ids: bool,
+    /// The normalization that the ids were loaded with.
+    pub(super) normalization: Normalization,
 }
 
 /// Everything except the accounts, which have a binary format.
@@ -52,7 +54,7 @@ struct Head {
     version: u64,
     rules: Vec<RuleEntry>,
     tiers: Vec<TierEntry>,
-    limits: Vec<OverrideRecord>,
+    limits: Vec<Override>,
 }
 
 type Body = serde_json::Map<String, serde_json::Value>;
@@ -155,7 +157,7 @@ impl Head {
                 _ => {}
             }
         }
-        let limits = overrides.iter().map(OverrideRecord::from).collect();
+        let limits = overrides.iter().cloned().collect();
         Head { database: database.to_owned(), version, rules, tiers, limits }
     }
 
@@ -167,10 +169,10 @@ impl Head {
         for TierEntry { name, description, body } in self.tiers {
             rules.put(&Item::Tier(TierItem { name, description, body }));
         }
-        let overrides = self.limits.iter().filter_map(OverrideRecord::to_override).collect();
+        let overrides = self.limits.into_iter().collect();
         (
             self.database,
-            Configuration { version: self.version, rules, overrides, accounts, has_other_ids: false },
+            Configuration { version: self.version, rules, overrides, accounts, ..Configuration::default() },
         )
     }
 }
@@ -179,7 +181,6 @@ impl Head {
 mod tests {
     use serde_json::json;
     use tollgate::accounts::NewKey;
-    use tollgate::rules::overrides::Override;
     use tollgate::{Endpoint, Id, Limit, Timestamp};
 
     use super::*;

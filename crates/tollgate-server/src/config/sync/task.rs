@@ -253,8 +253,7 @@ impl SyncTask {
 
     /// Whether the accounts in force were built with other `[identity]` settings.
     fn normalization_changed(&self) -> bool {
-        let rules = self.parts.limiter.rules();
-        rules.accounts().normalization() != rules.normalization().ids
+        **self.parts.sync.normalization.load() != *self.parts.limiter.rules().normalization()
     }
 
     /// Whether several items may apply to the same client, so that the changed ones alone do not determine what is in force.

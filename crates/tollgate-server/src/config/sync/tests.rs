@@ -1,10 +1,9 @@
 use serde_json::json;
-use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed};
+use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
 
 use super::*;
 use crate::app::{App, Secrets};
-use crate::config::override_record::OverrideRecord;
 use crate::runtime::clock::Clock;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
@@ -195,8 +194,7 @@ async fn late_override_does_not_replace_a_later_one() {
     };
     // This node's override was stored first and is applied last.
     let apply_late = || {
-        let record = OverrideRecord { limit: limit("alice", 5), updated_at_micros: 1_000_000 };
-        let late = record.to_override().unwrap();
+        let late = limit("alice", 5).to_override(Timestamp::from_secs(1)).unwrap();
         limiter.update_overrides(|overrides| overrides.with(late.clone()));
         sync.verify_override("alice", "/x");
     };

@@ -80,7 +80,7 @@ impl Watched {
     }
 
     /// A policy under which one refusal starts a cooldown this long.
-    pub(crate) fn kept_out_for(cooldown: Span) -> Self {
+    pub(crate) fn cooldown_for(cooldown: Span) -> Self {
         Watched::new(PenaltyPolicy {
             violation_threshold: 1,
             base_cooldown: cooldown,

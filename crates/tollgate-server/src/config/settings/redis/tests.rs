@@ -153,7 +153,7 @@ fn certificates_are_loaded_with_the_settings() {
     ));
     let tls = counters(&settings).redis.tls.as_ref().unwrap();
     assert_eq!(tls.authorities, std::fs::read(authority).ok());
-    assert_eq!(tls.own, std::fs::read(own).ok().zip(std::fs::read(key).ok()));
+    assert_eq!(tls.client_certificate, std::fs::read(own).ok().zip(std::fs::read(key).ok()));
     let again = Settings::from_toml(&settings.to_toml()).unwrap();
     assert_eq!(again.counters, settings.counters);
 }

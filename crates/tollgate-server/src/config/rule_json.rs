@@ -5,11 +5,9 @@ use tollgate::calendar::CalendarUnit;
 use tollgate::rules::{Action, Matcher, OnStoreFailure, Response};
 use tollgate::{Algorithm, Limit, Rule, Span, Window};
 
-use super::view::put;
-
 const PRIORITY_DEFAULT: u32 = 100;
 
-/// Parsed again, it is the same rule.
+/// A rule with the keys of `[[rules]]`. Parsed again, it is the same rule.
 pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
     let mut all = Map::new();
     let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
@@ -76,16 +74,16 @@ fn weekday(day: jiff::civil::Weekday) -> &'static str {
 
 pub(crate) fn conditions(when: &Matcher) -> Map<String, Json> {
     let mut all = Map::new();
-    let mut put_list = |key: &str, values: Vec<String>| {
+    let mut some = |key: &str, values: Vec<String>| {
         put(&mut all, key, Some(json!(values)).filter(|_| !values.is_empty()));
     };
     let texts = |values: &[Box<str>]| values.iter().map(ToString::to_string).collect::<Vec<String>>();
-    put_list("tiers", texts(&when.tiers));
-    put_list("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
-    put_list("methods", when.methods.iter().map(ToString::to_string).collect());
-    put_list("ips", when.ips.iter().map(ToString::to_string).collect());
-    put_list("users", texts(&when.users));
-    put_list("tenants", texts(&when.tenants));
+    some("tiers", texts(&when.tiers));
+    some("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
+    some("methods", when.methods.iter().map(ToString::to_string).collect());
+    some("ips", when.ips.iter().map(ToString::to_string).collect());
+    some("users", texts(&when.users));
+    some("tenants", texts(&when.tenants));
     let descriptors = when.descriptors.iter().map(|(name, values)| (name.to_string(), json!(texts(values))));
     let descriptors: Map<String, Json> = descriptors.collect();
     put(&mut all, "descriptors", Some(descriptors).filter(|descriptors| !descriptors.is_empty()));
@@ -101,12 +99,17 @@ fn response(response: &Response) -> Map<String, Json> {
     all
 }
 
+fn put(all: &mut Map<String, Json>, key: &str, value: Option<impl Into<Json>>) {
+    if let Some(value) = value {
+        all.insert(key.to_owned(), value.into());
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tollgate::RuleSet;
-    use tollgate::config::read_rule;
+    use tollgate::config::{Document, Origin, Problems, Value, read_rule};
 
-    use super::super::body::RequestBody;
     use super::*;
 
     #[test]
@@ -115,14 +118,19 @@ mod tests {
         let set = RuleSet::from_toml(text).unwrap();
         assert!(set.rules().len() > 5);
         for rule in set.rules() {
-            let written = definition(rule);
-            let again = RequestBody::new(written.clone()).parse(|fields, _| read_rule(fields));
-            let again = again.unwrap_or_else(|error| panic!("{written:?}: {}", error.message()));
-            // `per` and `layer` of a rule without limits are not written.
+            let definition = definition(rule);
+            let value: Value = serde_json::from_value(Json::Object(definition.clone())).unwrap();
+            let document = Document::from_value(value, Origin::Named("test".to_owned())).unwrap();
+            let mut problems = Problems::default();
+            let mut fields = document.fields(&mut problems);
+            let again = read_rule(&mut fields);
+            fields.finish();
+            let again = problems.into_result(again).unwrap_or_else(|error| panic!("{definition:?}: {error}"));
+            // Rules without limits have no `per`.
             let (per, layer) =
                 if rule.action.limits() { (&rule.per, &rule.layer) } else { (&again.per, &again.layer) };
             let rule = Rule { per: per.clone(), layer: layer.clone(), ..rule.clone() };
-            assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{written:?}");
+            assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{definition:?}");
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use tollgate::Accounts;
-use tollgate::accounts::{AccountLimits, AccountsFileError, BlockTarget, NewKey};
+use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
+use tollgate::snapshot::SnapshotError;
 
 use crate::{NOW, new_key, per_hour};
 
@@ -53,10 +54,7 @@ fn not_a_byte_beyond_the_end_is_read() {
 fn every_truncation_is_an_error() {
     let bytes = written(&some());
     for length in 0..bytes.len() {
-        assert!(
-            matches!(Accounts::read_from(&bytes[..length]), Err(AccountsFileError::Io(_))),
-            "{length} bytes"
-        );
+        assert!(matches!(Accounts::read_from(&bytes[..length]), Err(SnapshotError::Io(_))), "{length} bytes");
     }
 }
 
@@ -76,7 +74,7 @@ fn every_damaged_byte_is_an_error() {
 fn another_version_is_foreign() {
     let mut bytes = written(&some());
     bytes[7] = b'9';
-    assert!(matches!(Accounts::read_from(bytes.as_slice()), Err(AccountsFileError::Foreign)));
+    assert!(matches!(Accounts::read_from(bytes.as_slice()), Err(SnapshotError::UnknownFormat)));
 }
 
 #[test]

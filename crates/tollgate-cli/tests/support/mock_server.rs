@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 
-use crate::support::{CommandOutput, finished, tollgate};
+use super::{CommandOutput, finished, tollgate};
 
 /// A response: status, optional headers and body.
 #[derive(Clone)]
-pub(crate) struct MockResponse {
+pub struct MockResponse {
     head: String,
     body: String,
 }
 
-pub(crate) fn respond(status: &str, body: &str) -> MockResponse {
+pub fn respond(status: &str, body: &str) -> MockResponse {
     MockResponse { head: format!("HTTP/1.1 {status}\r\n"), body: body.to_owned() }
 }
 
 impl MockResponse {
-    pub(crate) fn version(mut self, version: u64) -> Self {
+    pub fn version(mut self, version: u64) -> Self {
         let _ = write!(self.head, "etag: \"{version}\"\r\n");
         self
     }
@@ -29,32 +29,37 @@ impl MockResponse {
 
 /// A request that the server received.
 #[derive(Clone, Debug)]
-pub(crate) struct SentRequest(String);
+pub struct SentRequest(String);
 
 impl SentRequest {
+    /// The request as received.
+    pub fn text(&self) -> &str {
+        &self.0
+    }
+
     /// `GET /v1/admin/rules`.
-    pub(crate) fn line(&self) -> &str {
+    pub fn line(&self) -> &str {
         self.0.split(" HTTP/1.1").next().unwrap()
     }
 
-    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+    pub fn header(&self, name: &str) -> Option<&str> {
         let head = self.0.split("\r\n\r\n").next().unwrap();
         head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
-    pub(crate) fn body(&self) -> Value {
+    pub fn body(&self) -> Value {
         serde_json::from_str(self.0.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 }
 
 /// The server and the requests it received.
-pub(crate) struct MockServer {
-    pub(crate) url: String,
+pub struct MockServer {
+    pub url: String,
     sent: Arc<Mutex<Vec<SentRequest>>>,
 }
 
 impl MockServer {
-    pub(crate) fn new(responses: &[MockResponse]) -> Self {
+    pub fn new(responses: &[MockResponse]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let sent = Arc::new(Mutex::new(Vec::new()));
@@ -73,25 +78,25 @@ impl MockServer {
     }
 
     /// The requests received so far.
-    pub(crate) fn sent(&self) -> Vec<SentRequest> {
+    pub fn sent(&self) -> Vec<SentRequest> {
         self.sent.lock().unwrap().clone()
     }
 
     /// Runs a command against this server.
-    pub(crate) fn run(&self, args: &[&str]) -> CommandOutput {
+    pub fn run(&self, args: &[&str]) -> CommandOutput {
         finished(tollgate().args(args).args(["--url", &self.url]).output().unwrap())
     }
 }
 
 /// Runs a command against responses; returns its output and the requests it sent.
-pub(crate) fn run_against(responses: &[MockResponse], args: &[&str]) -> (CommandOutput, Vec<SentRequest>) {
+pub fn run_against(responses: &[MockResponse], args: &[&str]) -> (CommandOutput, Vec<SentRequest>) {
     let server = MockServer::new(responses);
     let ran = server.run(args);
     (ran, server.sent())
 }
 
 /// An error envelope.
-pub(crate) fn error_response(status: &str, code: &str, message: &str, details: &str) -> MockResponse {
+pub fn error_response(status: &str, code: &str, message: &str, details: &str) -> MockResponse {
     respond(
         status,
         &format!(
@@ -101,7 +106,7 @@ pub(crate) fn error_response(status: &str, code: &str, message: &str, details: &
 }
 
 /// Asserts that a command reports a server error with field and reason, and exits with 2.
-pub(crate) fn assert_error_is_reported(args: &[&str]) {
+pub fn assert_error_is_reported(args: &[&str]) {
     let no = error_response(
         "400 Bad Request",
         "INVALID_INPUT",
