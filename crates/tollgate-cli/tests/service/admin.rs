@@ -377,10 +377,10 @@ fn every_write_has_one_audit_entry() {
 #[test]
 fn dry_run_of_any_write_changes_nothing() {
     let service = Service::with_config("default_limit = 10");
-    let numbers =
+    let user_limit =
         json!({"user_id": "a", "endpoint": "/x", "limit": 2, "window_seconds": 60, "strategy": "gcra"});
     let place = "/v1/rate-limit/config";
-    let tried = send(&service, "PUT", &format!("{place}?dry_run=true"), &numbers);
+    let tried = send(&service, "PUT", &format!("{place}?dry_run=true"), &user_limit);
     assert_eq!(
         (tried.status, &tried.json()["changes"][0]["action"]),
         (200, &json!("create")),
@@ -388,7 +388,7 @@ fn dry_run_of_any_write_changes_nothing() {
         tried.text
     );
     assert_eq!(service.check("a", "/x").json()["limit"], 10);
-    assert_eq!(send(&service, "PUT", place, &numbers).status, 200);
+    assert_eq!(send(&service, "PUT", place, &user_limit).status, 200);
     let path = format!("{place}?user_id=a&endpoint=/x&dry_run=true");
     let tried = service.admin("DELETE", &path, "");
     assert_eq!(
