@@ -203,7 +203,7 @@ expect = { allowed = true }
         "3: tests[0].request.usr: unknown key (did you mean user?)",
         "4: tests[0].steps[0].expect: is required, for example { allowed = true }",
         "5: tests[0].steps[0].repeat: must be between 1 and 1000000",
-        "7: tests[0].steps[1].after: \"soon\" is not a length of time such as \"90s\", \"5m\", \"1h30m\" or \"7d\"",
+        "7: tests[0].steps[1].after: \"soon\" is not a duration such as \"90s\", \"5m\", \"1h30m\" or \"7d\"",
         "8: tests[0].steps[1].expect.allowed: is required, or another expectation",
         "10: tests[0].steps[2].expect.allowed: must be true or false, not a string",
         "10: tests[0].steps[2].expect.decision: \"maybe\" is not one of admitted, refused, blocked",

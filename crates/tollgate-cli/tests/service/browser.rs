@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Generous, for a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 const FLAGS: [&str; 13] = [
     "--headless",
@@ -95,7 +95,7 @@ impl Browser {
             event["method"] == "Page.frameNavigated"
                 && event["params"]["frame"]["loaderId"] == answer["loaderId"]
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.events.iter().any(is_there) {
             let event = self.receive(url, deadline);
             self.events.push(event);
@@ -118,7 +118,7 @@ impl Browser {
             if ![json!(null), json!(false), json!("")].contains(&value) {
                 return value;
             }
-            assert!(started.elapsed() < PATIENCE, "timed out waiting for {expression}; {}", self.log());
+            assert!(started.elapsed() < TIMEOUT, "timed out waiting for {expression}; {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -189,7 +189,7 @@ impl Browser {
         if let Err(error) = self.commands.write_all(format!("{message}\0").as_bytes()) {
             panic!("chromium takes no commands: {error}; {}", self.log());
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut message = self.receive(method, deadline);
             if message["id"] == self.last_id {
@@ -216,7 +216,7 @@ impl Drop for Browser {
         // A requested close ends the helpers first; they might otherwise write into the folder while it is removed.
         let _ = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         let started = Instant::now();
-        while started.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+        while started.elapsed() < TIMEOUT && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();

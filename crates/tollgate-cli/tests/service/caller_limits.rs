@@ -13,7 +13,8 @@ use crate::harness::{Answer, Service, read_answer, wait_for};
 
 const BATCH: &str = "/v1/rate-limit/batch-check";
 /// Ten per hour: nothing is restored while a test runs.
-const TEN: &str = "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
+const TEN_PER_HOUR: &str =
+    "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
 /// The keys are `checker-key` and `reader-key`.
 const KEYS: &str = r#"
 [[auth.callers]]
@@ -56,7 +57,7 @@ fn passing(mut check: impl FnMut() -> Answer) -> usize {
 
 #[test]
 fn batch_is_charged_per_item_or_refused_whole() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     assert_eq!(service.post(BATCH, &batch_of(6)).status, 200);
     assert_caller_limited(&service.post(BATCH, &batch_of(5)));
     assert_eq!(left_for_the_client(&service), 994, "the client must not be charged");
@@ -70,7 +71,7 @@ fn batch_is_charged_per_item_or_refused_whole() {
 
 #[test]
 fn batch_above_the_limit_gets_no_retry_after() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     for _ in 0..3 {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
@@ -79,14 +80,14 @@ fn batch_above_the_limit_gets_no_retry_after() {
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
-    let larger = TEN.replace("[callers]\n", "[callers]\nburst = 1000\n");
+    let larger = TEN_PER_HOUR.replace("[callers]\n", "[callers]\nburst = 1000\n");
     let service = Service::with_config(&larger);
     assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "the burst bounds a batch");
 }
 
 #[test]
 fn every_request_counts_except_probes() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"] {
         (0..20).for_each(|_| drop(service.get(path)));
         (0..20).for_each(|_| assert_eq!(service.post(path, "").status, 405));
@@ -108,7 +109,7 @@ fn every_request_counts_except_probes() {
 
 #[test]
 fn unrouted_requests_count_for_their_address() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     assert_eq!(service.get("/nowhere").status, 404);
     assert_eq!(service.get("/v1/rate-limit/check").status, 405);
     assert_eq!(service.with_key("checker-key", "GET", "/v1/nowhere", "").status, 404);
@@ -123,7 +124,7 @@ fn unrouted_requests_count_for_their_address() {
 
 #[test]
 fn callers_are_separate_and_admins_unlimited() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     assert_eq!(passing(|| service.check("a", "/x")), 10);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
     assert_eq!(passing(checker), 10, "each key has its own limit");
@@ -138,7 +139,7 @@ fn callers_are_separate_and_admins_unlimited() {
 
 #[test]
 fn each_api_key_has_its_own_caller_limit() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let make =
         |body: &str| service.admin("POST", "/v1/admin/keys", body).json()["key"].as_str().unwrap().to_owned();
     let operator = make(r#"{"name":"operator","scopes":["admin"]}"#);
@@ -150,7 +151,7 @@ fn each_api_key_has_its_own_caller_limit() {
 
 #[test]
 fn replay_counts_once_and_limited_batch_can_retry() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let keyed = |key: &str, count: usize| {
         service.post(BATCH, &batch_of(count).replacen('{', &format!(r#"{{"idempotency_key":"{key}","#), 1))
     };
@@ -159,7 +160,7 @@ fn replay_counts_once_and_limited_batch_can_retry() {
     assert_eq!(keyed("b", 5).json()["error"], json!(null), "a limited batch must not use up its key");
     assert_caller_limited(&keyed("a", 5));
 
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let keyed =
         |count: usize| service.post(BATCH, &batch_of(count).replacen('{', r#"{"idempotency_key":"k","#, 1));
     assert_eq!(keyed(5).json()["replayed"], false);
@@ -177,11 +178,11 @@ fn reload_changes_the_limit_and_keeps_usage() {
         assert_eq!((answer.status, &answer.json()["needs_restart"]), (200, &json!([])), "{}", answer.text);
     };
     assert_eq!(passing(|| service.check("a", "/x")), 100, "off by default");
-    reload(TEN);
+    reload(TEN_PER_HOUR);
     assert_eq!(passing(|| service.check("a", "/x")), 10);
-    reload(&TEN.replace("limit = 10\n", "limit = 15\n"));
+    reload(&TEN_PER_HOUR.replace("limit = 10\n", "limit = 15\n"));
     assert_eq!(passing(|| service.check("a", "/x")), 5);
-    fs::write(service.config_file(), TEN.replace("limit = 10\n", "limit = -1\n")).unwrap();
+    fs::write(service.config_file(), TEN_PER_HOUR.replace("limit = 10\n", "limit = -1\n")).unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 400);
     assert_caller_limited(&service.check("a", "/x"));
     reload("default_limit = 1000");
@@ -203,7 +204,7 @@ fn caller_limit_can_be_set_by_environment() {
 
 #[test]
 fn limited_caller_is_logged_once_and_cli_fails() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     (0..20).for_each(|_| drop(service.check("a", "/x")));
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
     (0..20).for_each(|_| drop(checker()));

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{Answer, Service};
 
-const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
+const THREE_PER_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
 
 #[test]
 fn default_limit_is_a_hundred_per_minute() {
@@ -36,7 +36,7 @@ fn admits(service: &Service, endpoint: &str) -> bool {
 
 #[test]
 fn only_refusals_have_retry_after() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     for remaining in ["2", "1", "0"] {
         let answer = service.check("a", "/x");
         assert_eq!(answer.header("x-ratelimit-limit"), Some("3"));
@@ -112,7 +112,7 @@ fn cooldown_reports_one_limit_and_lists_all() {
 
 #[test]
 fn cost_above_the_limit_has_no_retry_after() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":4}"#);
     assert_eq!((answer.status, answer.header("retry-after")), (429, None));
     assert_eq!(answer.json()["reason"], "cost_exceeds_limit");
@@ -122,7 +122,7 @@ fn cost_above_the_limit_has_no_retry_after() {
 
 #[test]
 fn cost_zero_charges_nothing() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     let peek = r#"{"user_id":"a","endpoint":"/x","cost":0}"#;
     for _ in 0..5 {
         assert_eq!(service.post("/v1/rate-limit/check", peek).json()["remaining"], 3);
@@ -276,7 +276,7 @@ fn penalized_client_can_be_pardoned() {
 
 #[test]
 fn status_never_charges() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     service.check("user 1", "/api/v1/users");
     for path in [
         "/v1/rate-limit/status/user%201/%2Fapi%2Fv1%2Fusers",

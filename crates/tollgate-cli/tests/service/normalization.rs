@@ -112,14 +112,14 @@ fn normalization_applies_to_every_surface() {
 #[test]
 fn user_limits_match_in_every_variant() {
     let service = Service::with_config(NORMALIZING);
-    let numbers = |name: &str, limit: u32| {
+    let user_limit = |name: &str, limit: u32| {
         json!({ "user_id": name, "endpoint": "/x", "limit": limit, "window_seconds": 3600, "strategy": "token_bucket" })
             .to_string()
     };
-    let set = service.admin("PUT", "/v1/rate-limit/config", &numbers(VARIANTS[0], 3));
+    let set = service.admin("PUT", "/v1/rate-limit/config", &user_limit(VARIANTS[0], 3));
     assert_eq!((set.status, &set.json()["user_id"]), (200, &json!(NORMALIZED)), "{}", set.text);
     assert_eq!(remaining_after_check(&service, &user(VARIANTS[1])), 2);
-    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", &numbers(VARIANTS[2], 9)).status, 200);
+    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", &user_limit(VARIANTS[2], 9)).status, 200);
     let path = |name: &str| format!("/v1/rate-limit/config?user_id={}&endpoint=/x", escaped(name));
     for name in VARIANTS {
         assert_eq!(service.admin("GET", &path(name), "").json()["limit"], 9);
@@ -238,10 +238,10 @@ fn id_above_256_bytes_when_normalized_is_rejected() {
     assert_eq!(refused.error().2, "descriptors");
     let quota = service.admin("PUT", &format!("/v1/admin/quotas/{}", escaped(&long)), "{}");
     assert_eq!(quota.error(), (400, "INVALID_INPUT".into(), "user_id".into()), "{}", quota.text);
-    let numbers =
+    let user_limit =
         json!({ "user_id": long, "endpoint": "/x", "limit": 1, "window_seconds": 60, "strategy": "gcra" });
-    let numbers = service.admin("PUT", "/v1/rate-limit/config", &numbers.to_string());
-    assert_eq!(numbers.error(), (400, "INVALID_INPUT".into(), "user_id".into()), "{}", numbers.text);
+    let user_limit = service.admin("PUT", "/v1/rate-limit/config", &user_limit.to_string());
+    assert_eq!(user_limit.error(), (400, "INVALID_INPUT".into(), "user_id".into()), "{}", user_limit.text);
     let exact = Service::with_config("");
     assert_eq!(check(&exact, &user(&long)).status, 200);
 }
@@ -263,9 +263,9 @@ fn reload_can_change_normalization() {
     let exact = "default_limit = 5\ndefault_window = \"1h\"";
     let service = Service::with_config(exact);
     let [written, other, ..] = VARIANTS;
-    let numbers =
+    let user_limit =
         json!({ "user_id": written, "endpoint": "/y", "limit": 3, "window_seconds": 60, "strategy": "gcra" });
-    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", &numbers.to_string()).status, 200);
+    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", &user_limit.to_string()).status, 200);
     let quota = |name: &str| format!("/v1/admin/quotas/{}", escaped(name));
     assert_eq!(service.admin("PUT", &quota(written), r#"{"requests_per_hour":7}"#).status, 201);
     let block = |name: &str| format!("/v1/admin/blocks/login:{}", escaped(name));
@@ -340,9 +340,9 @@ fn paths_are_case_sensitive_by_default() {
     assert_eq!(reset.json()["counters"], 2, "{}", reset.text);
     assert_eq!(service.check("a", "/Api/Search/\u{e9}").json()["remaining"], 1);
 
-    let numbers =
+    let user_limit =
         r#"{"user_id":"b","endpoint":"/Only/Here","limit":3,"window_seconds":60,"strategy":"gcra"}"#;
-    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", numbers).json()["endpoint"], "/only/here");
+    assert_eq!(service.admin("PUT", "/v1/rate-limit/config", user_limit).json()["endpoint"], "/only/here");
     assert_eq!(service.check("b", "/ONLY/here").json()["limit"], 3);
     let there = "/v1/rate-limit/config?user_id=b&endpoint=/only/HERE";
     assert_eq!(service.admin("GET", there, "").json()["limit"], 3);

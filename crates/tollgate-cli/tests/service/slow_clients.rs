@@ -16,7 +16,7 @@ use crate::http2::{PREFACE, frame, headers};
 const SLOW: usize = 5_000;
 /// Below the connection limit of one address.
 const ADDRESSES: usize = 10;
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The time over which the connections are opened.
 const ARRIVING: Duration = Duration::from_secs(3);
@@ -77,7 +77,7 @@ async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Resu
             }
         }
     };
-    tokio::time::timeout(PATIENCE, ended).await.map_err(|_| number % manners().len())
+    tokio::time::timeout(TIMEOUT, ended).await.map_err(|_| number % manners().len())
 }
 
 /// Sends requests on new connections until stopped. Each must get a response. Returns the latencies.

@@ -208,7 +208,7 @@ fn status_accepts_descriptors_and_rejects_unknown() {
     assert_eq!(nowhere.json()["error"]["message"], "endpoint: is missing");
 }
 
-const OWN: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
+const OVERRIDE: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
 
 #[test]
 fn strategy_works_alike_in_status_and_check() {
@@ -220,7 +220,7 @@ fn strategy_works_alike_in_status_and_check() {
     assert_eq!((&status("")["remaining"], &status("")["strategy"]), (&json!(100), &json!("token_bucket")));
     let fixed = status("&strategy=fixed_window");
     assert_eq!((&fixed["remaining"], &fixed["strategy"]), (&json!(99), &json!("fixed_window")));
-    service.post("/v1/rate-limit/check", OWN);
+    service.post("/v1/rate-limit/check", OVERRIDE);
     assert_eq!(status("&limit=1&window_seconds=3600")["allowed"], false);
     assert_eq!(
         service.get("/v1/rate-limit/status?user_id=a&endpoint=/x&strategy=best").error().2,
@@ -233,15 +233,15 @@ fn reset_with_override_clears_its_counter() {
     let service = Service::unconfigured();
     let check = |body: &str| service.post("/v1/rate-limit/check", body).status;
     let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
-    assert_eq!((check(OWN), check(OWN)), (200, 429));
+    assert_eq!((check(OVERRIDE), check(OVERRIDE)), (200, 429));
     assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "the window is missing");
-    assert_eq!(check(OWN), 429);
+    assert_eq!(check(OVERRIDE), 429);
     assert_eq!(reset(r#"{"user_id":"b","endpoint":"/x","window_seconds":3600}"#)["counters"], 0, "another's");
     assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","window_seconds":3600}"#)["counters"], 1);
-    assert_eq!((check(OWN), check(OWN)), (200, 429));
+    assert_eq!((check(OVERRIDE), check(OVERRIDE)), (200, 429));
     assert_eq!(service.check("a", "/x").status, 200);
-    assert_eq!(reset(OWN)["counters"], 2, "the override's counter and the rule's");
-    assert_eq!(check(OWN), 200);
+    assert_eq!(reset(OVERRIDE)["counters"], 2, "the override's counter and the rule's");
+    assert_eq!(check(OVERRIDE), 200);
     let wrong = service.admin(
         "POST",
         "/v1/rate-limit/reset",
@@ -369,7 +369,7 @@ fn reset_clears_user_limit_and_override() {
         r#"{"user_id":"a","endpoint":"/x","limit":5,"window_seconds":2592000,"strategy":"fixed_window"}"#;
     assert_eq!(service.admin("PUT", "/v1/rate-limit/config", set).status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
-    assert_eq!(service.post("/v1/rate-limit/check", OWN).status, 200);
-    let reset = service.admin("POST", "/v1/rate-limit/reset", OWN).json();
+    assert_eq!(service.post("/v1/rate-limit/check", OVERRIDE).status, 200);
+    let reset = service.admin("POST", "/v1/rate-limit/reset", OVERRIDE).json();
     assert_eq!(reset["counters"], 2, "{reset}");
 }

@@ -6,7 +6,7 @@ use crate::harness::Service;
 
 const CONFIG: &str = "/v1/rate-limit/config";
 
-fn numbers(limit: u32) -> String {
+fn user_limit(limit: u32) -> String {
     format!(
         r#"{{"user_id":"a","endpoint":"/api/v1/users","limit":{limit},"window_seconds":60,"strategy":"token_bucket"}}"#
     )
@@ -61,12 +61,12 @@ fn usage_carries_over_when_limits_change() {
     for _ in 0..60 {
         service.check("a", "/api/v1/users");
     }
-    let numbers = |limit| numbers(limit).replace("60,", "86400,");
-    assert_eq!(service.admin("PUT", CONFIG, &numbers(100)).status, 200);
+    let user_limit = |limit| user_limit(limit).replace("60,", "86400,");
+    assert_eq!(service.admin("PUT", CONFIG, &user_limit(100)).status, 200);
     assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 39);
-    service.admin("PUT", CONFIG, &numbers(200));
+    service.admin("PUT", CONFIG, &user_limit(200));
     assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 138);
-    service.admin("PUT", CONFIG, &numbers(50));
+    service.admin("PUT", CONFIG, &user_limit(50));
     assert_eq!(service.check("a", "/api/v1/users").status, 429);
 }
 
@@ -205,7 +205,7 @@ fn user_limit_replaces_only_the_user_rule() {
         limits = [{ requests = 5, window = "1m" }]
     "#,
     );
-    assert_eq!(service.admin("PUT", CONFIG, &numbers(1_000)).status, 200);
+    assert_eq!(service.admin("PUT", CONFIG, &user_limit(1_000)).status, 200);
     let ask = r#"{"user_id":"a","ip":"192.0.2.1","endpoint":"/api/v1/users"}"#;
     let rules = service.post("/v1/rate-limit/explain", ask).json()["rules"].clone();
     let limit = |n: usize| (rules[n]["name"].clone(), rules[n]["limits"][0]["limit"].clone());
@@ -218,7 +218,7 @@ fn user_limit_applies_without_a_rule() {
     let service = Service::with_config(
         "[[rules]]\nname = \"t\"\nper = [\"tenant\"]\nlimits = [{ requests = 9, window = 60 }]",
     );
-    service.admin("PUT", CONFIG, &numbers(1));
+    service.admin("PUT", CONFIG, &user_limit(1));
     let statuses = [(); 2].map(|()| service.check("a", "/api/v1/users").status);
     assert_eq!(statuses, [200, 429]);
 }
@@ -226,11 +226,11 @@ fn user_limit_applies_without_a_rule() {
 #[test]
 fn changed_window_or_strategy_keeps_usage() {
     let service = Service::unconfigured();
-    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3600"));
+    service.admin("PUT", CONFIG, &user_limit(3).replace("60", "3600"));
     for _ in 0..3 {
         assert_eq!(service.check("a", "/api/v1/users").status, 200);
     }
-    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3601"));
+    service.admin("PUT", CONFIG, &user_limit(3).replace("60", "3601"));
     assert_eq!(service.check("a", "/api/v1/users").status, 429);
 }
 
@@ -238,7 +238,7 @@ fn changed_window_or_strategy_keeps_usage() {
 fn user_limit_rejects_endpoint_patterns() {
     let service = Service::unconfigured();
     for pattern in ["/a/*", "*", "/a/{id}"] {
-        let body = numbers(1).replace("/api/v1/users", pattern);
+        let body = user_limit(1).replace("/api/v1/users", pattern);
         assert_eq!(service.admin("PUT", CONFIG, &body).error().2, "endpoint", "{pattern}");
     }
 }
