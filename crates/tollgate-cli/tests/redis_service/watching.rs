@@ -48,10 +48,10 @@ fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_a
     let told = look();
     assert_eq!((&told["store"], &told["degraded"]), (&"redis".into(), &false.into()));
     assert_eq!((&told["counters"][0]["used"], &told["counters"][0]["remaining"]), (&2.into(), &1.into()));
-    assert!(told["kept_out_until"].is_null(), "{told}");
+    assert!(told["cooldown_until"].is_null(), "{told}");
     assert_eq!(admitted(&nodes[0], "alice", 2), 1);
     let told = look();
-    assert!(told["kept_out_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
+    assert!(told["cooldown_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
     redis.kill9();
     let told = look();
     assert_eq!((&told["degraded"], &told["counters"][0]["used"]), (&true.into(), &0.into()));

@@ -79,7 +79,7 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
 
 /// Returns all metrics.
 #[utoipa::path(get, path = "/metrics", responses((
-    status = 200, description = "OpenMetrics text",
+    status = 200, description = "OpenMetrics text.",
     content((String = "application/openmetrics-text; version=1.0.0; charset=utf-8")),
 )))]
 pub(crate) async fn metrics(call: Call) -> Result<Response, ApiError> {
