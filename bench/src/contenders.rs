@@ -1,4 +1,4 @@
-//! The limiters under test, each behind the same call.
+//! The limiters under test behind one trait.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::SystemTime;
@@ -17,10 +17,10 @@ use crate::rules;
 
 /// One limiter under test.
 pub trait Contender: Sync + Sized {
-    /// An empty one, for at most `keys_max` keys.
+    /// Creates an empty limiter for at most `keys_max` keys.
     fn new(keys_max: usize) -> Result<Self>;
 
-    /// Charges one unit and says whether it was admitted. Reads the clock itself, as a service would.
+    /// Charges one unit and returns whether it was admitted. Reads the clock itself, as a service would.
     #[expect(clippy::ptr_arg, reason = "governor looks up a key by its own type")]
     fn check(&self, key: &String) -> bool;
 
@@ -30,7 +30,7 @@ pub trait Contender: Sync + Sized {
     }
 }
 
-/// What any limiter with a million keys must do at least: find one. No lock, no clock, no write.
+/// The lower bound of any keyed limiter: finds a key, without lock, clock or write.
 pub struct BareMap(hashbrown::HashMap<String, u64>);
 
 impl Contender for BareMap {
@@ -62,7 +62,7 @@ impl Contender for Governor {
     }
 }
 
-/// tollgate's counters alone, as governor is one limit alone: a user is hashed as a rule would hash it, and charged.
+/// tollgate's counters without rules, comparable to governor: hashes the user as a rule would, and charges it.
 pub struct Store {
     counters: MemoryCounters,
     limit: RuleLimit,
@@ -71,7 +71,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Bytes that the table says it has reserved.
+    /// The bytes that the table reports as reserved.
     pub fn bytes(&self) -> usize {
         self.counters.bytes()
     }
@@ -103,7 +103,7 @@ impl Contender for Store {
     }
 }
 
-/// tollgate whole: ten rules, one of which limits the user, from the text of the request to the decision.
+/// A whole check: ten rules, one of which limits the user, from the text of the request to the decision.
 pub struct Check {
     limiter: Limiter<MemoryCounters>,
     clock: Clock,
@@ -124,7 +124,7 @@ impl Contender for Check {
     }
 }
 
-/// Keys fall unevenly on the shards of a table, so one for exactly as many keys would overflow.
+/// Keys are not distributed exactly evenly over shards, so a table for exactly as many keys would overflow.
 pub fn counters(keys_max: usize) -> MemoryCounters {
     let keys_max = NonZeroUsize::new(keys_max * 2).unwrap_or(NonZeroUsize::MIN).max(MIN_KEYS);
     MemoryCounters::new(MemoryBounds { keys_max, ..MemoryBounds::default() })
@@ -132,18 +132,18 @@ pub fn counters(keys_max: usize) -> MemoryCounters {
 
 const MIN_KEYS: NonZeroUsize = NonZeroUsize::new(100_000).unwrap();
 
-/// Wall time that never steps back: read once, and from then on told by the counter of the processor, which is the
-/// clock that governor reads.
+/// Monotonic wall time: read once, then advanced by the time stamp counter of the processor, the clock that governor
+/// reads.
 pub struct Clock {
     anchor: u64,
     clock: quanta::Clock,
     since: u64,
-    /// Microseconds in a step of the counter, times 2^64.
+    /// Microseconds per step of the counter, times 2^64.
     step: u64,
 }
 
 impl Clock {
-    #[expect(clippy::new_without_default, reason = "a clock that is read is no default")]
+    #[expect(clippy::new_without_default, reason = "it reads the clock")]
     pub fn new() -> Self {
         const STEPS: u32 = 44; // of the counter: an hour or more
         let clock = quanta::Clock::new();
@@ -153,7 +153,7 @@ impl Clock {
         Self { anchor, since: clock.raw(), clock, step }
     }
 
-    /// By one multiplication: a store that counts in microseconds need not be told nanoseconds first.
+    /// Microseconds by one multiplication, without nanoseconds in between.
     #[expect(clippy::cast_possible_truncation, reason = "microseconds of a run")]
     pub fn now(&self) -> Timestamp {
         let steps = u128::from(self.clock.raw().saturating_sub(self.since));

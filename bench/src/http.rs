@@ -1,4 +1,4 @@
-//! One request, one connection: enough to configure a server and to look at an answer.
+//! A minimal HTTP client: one request per connection.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-/// An HTTP answer.
+/// An HTTP response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -14,7 +14,7 @@ pub struct Answer {
     pub body: String,
 }
 
-/// Asks, with a key of the caller if there is one and a JSON body if it is not empty.
+/// Sends a request, with a caller key if given, and a JSON body if not empty.
 pub fn ask(address: SocketAddr, method: &str, path: &str, key: &str, body: &str) -> Result<Answer> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
@@ -25,7 +25,7 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, key: &str, body: &str)
     if !body.is_empty() {
         request += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
     }
-    // In one piece: two would wait for each other's acknowledgement.
+    // In one write: a second one would wait for the acknowledgement of the first.
     stream.write_all(format!("{request}\r\n{body}").as_bytes())?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
@@ -35,7 +35,7 @@ pub fn ask(address: SocketAddr, method: &str, path: &str, key: &str, body: &str)
 }
 
 impl Answer {
-    /// The body as JSON, if the status is one of success.
+    /// The body as JSON, if the status is a success.
     pub fn json(&self) -> Result<serde_json::Value> {
         ensure!((200..300).contains(&self.status), "{} {}", self.status, self.body);
         Ok(serde_json::from_str(&self.body)?)

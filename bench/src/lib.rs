@@ -1,4 +1,4 @@
-//! What the drivers, `rest`, `redis`, `sql`, `library` and `allocations`, share.
+//! Shared by the drivers `rest`, `redis`, `sql`, `library` and `allocations`.
 
 pub mod contenders;
 pub mod http;

@@ -1,4 +1,4 @@
-//! What the machine says about this process: time used, memory held, cores had.
+//! CPU time, memory and cores of this process.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Threads that the scheduler leaves on one core do not contend, and would look twice as good.
+/// Pins the thread to a core. Threads on the same core do not contend and would look faster than they are.
 pub fn pin_to(core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
@@ -24,7 +24,7 @@ pub fn resident_bytes() -> Result<usize> {
     Ok(pages * rustix::param::page_size())
 }
 
-/// The numbers below `count`, each once, in an order that differs by `seed` and that no prefetcher guesses.
+/// A random permutation of the numbers below `count`.
 pub fn shuffled(count: usize, seed: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut random = 0x9E37_79B9_7F4A_7C15_usize ^ (seed + 1);

@@ -1,7 +1,7 @@
 //! A server pinned to one core, and the CPU time it has used.
 //!
-//! CPU time per request is the figure that survives a shared machine: requests per second also measure whoever
-//! else is running. It is read from `/proc`, over the process and its children (nginx works in a child).
+//! CPU time per request is reliable on a shared machine; requests per second depend on other load. It is read from
+//! `/proc`, for the process and its children (nginx serves requests in a child).
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ const START_DEADLINE: Duration = Duration::from_secs(10);
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(20);
 
-/// A running server. It ends with this value, and with this process however that ends.
+/// A running server. It is stopped when this value is dropped, or when this process ends.
 pub struct Server {
     child: Child,
     errors: PathBuf,
@@ -70,7 +70,7 @@ impl Server {
             let Some(id) = entry?.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            // A process that has just gone is none of ours: ours stay for the whole measurement.
+            // A process that has just ended is not ours: ours run for the whole measurement.
             let Ok(stat) = fs::read_to_string(format!("/proc/{id}/stat")) else { continue };
             let stat = Stat::parse(&stat).with_context(|| format!("cannot read /proc/{id}/stat"))?;
             if id == pid || stat.parent == pid {
@@ -80,7 +80,7 @@ impl Server {
         from_ticks(ticks)
     }
 
-    /// Memory held now, and at most so far.
+    /// The resident memory now, and its maximum.
     pub fn resident_bytes(&self) -> Result<(usize, usize)> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
         let field = |name: &str| -> Result<usize> {
@@ -91,7 +91,7 @@ impl Server {
         Ok((field("VmRSS")?, field("VmHWM")?))
     }
 
-    /// Asks politely, so that nginx can end its worker, then not.
+    /// Sends SIGTERM, so that nginx can stop its worker, then SIGKILL.
     pub fn stop(&mut self) -> Result<()> {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM)?;
@@ -116,7 +116,7 @@ impl Drop for Server {
     }
 }
 
-/// CPU time used on the whole machine so far, by anybody.
+/// CPU time used on the whole machine so far.
 pub fn machine_cpu() -> Result<Duration> {
     let stat = fs::read_to_string("/proc/stat")?;
     let fields = stat.lines().next().context("/proc/stat is empty")?.split_whitespace().skip(1);
@@ -146,7 +146,7 @@ struct Stat {
 
 impl Stat {
     fn parse(line: &str) -> Option<Self> {
-        // The name, second field, may hold spaces and parentheses; the last one closes it.
+        // The name, the second field, may contain spaces and parentheses; the last parenthesis closes it.
         let fields: Vec<&str> = line.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
         Some(Self {
@@ -157,7 +157,7 @@ impl Stat {
     }
 }
 
-/// An address nobody listens on just now.
+/// A free local address.
 pub fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

@@ -2,19 +2,20 @@
 
 use std::fmt;
 
-/// The middle value, the lower one of two. NaN where there is no value, so that a table shows the gap.
+/// The median, the lower one of two. NaN without values, so that a table shows the gap.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values.get(values.len().saturating_sub(1) / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of the rounds' own ratios. Two figures of one round shared the machine's mood, two medians did not.
+/// The median of the ratios of each round. Figures of one round are comparable, because the load of the machine was the
+/// same.
 pub fn median_ratio(of: impl IntoIterator<Item = f64>, to: impl IntoIterator<Item = f64>) -> f64 {
     median(of.into_iter().zip(to).map(|(of, to)| of / to))
 }
 
-/// A table for a terminal: the first column to the left, the others to the right.
+/// A table for a terminal: the first column left-aligned, the others right-aligned.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
@@ -48,7 +49,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// Figures beside what they should be.
+/// Figures with their targets.
 #[derive(Default)]
 pub struct Targets(Vec<[String; 4]>);
 
@@ -63,7 +64,7 @@ impl Targets {
 
     fn push(&mut self, what: impl Into<String>, measured: f64, bound: f64, target: String, holds: bool) {
         let verdict = if holds { "holds" } else { "MISSED" };
-        // Enough digits to see on which side of a small bound it lies.
+        // Enough digits to compare it with a small bound.
         let digits = if bound > 0.0 && bound < 0.1 { 4 } else { 2 };
         self.0.push([what.into(), format!("{measured:.digits$}"), target, verdict.into()]);
     }

@@ -1,17 +1,16 @@
-//! Rule sets as large as wanted, and requests that meet them.
+//! Rule sets of any size, and requests that match them.
 //!
-//! All rules count by user in one layer, as "endpoint beats tenant beats tier beats default" does: one limit applies to a
-//! request, whichever rule it comes from.
+//! All rules count by user in one layer, so one limit applies to a request, whichever rule it comes from.
 
 use std::fmt::Write;
 
 use anyhow::Result;
 use tollgate::{Endpoint, Id, Method, Request, RuleSet};
 
-/// Requests per second that no benchmark makes.
+/// A limit that no benchmark reaches.
 pub const NEVER_REFUSED: u32 = u32::MAX / 4;
 
-/// Nine rules for others and one for everybody.
+/// Nine rules that do not match and one that always does.
 pub fn one_of_ten_applies() -> Result<RuleSet> {
     let mut text = String::new();
     for (name, when) in [
@@ -27,12 +26,12 @@ pub fn one_of_ten_applies() -> Result<RuleSet> {
     ] {
         write_rule(&mut text, name, when)?;
     }
-    write_rule(&mut text, "everybody", "")?;
+    write_rule(&mut text, "default", "")?;
     Ok(RuleSet::from_toml(&text)?)
 }
 
 /// A set of `count` rules, in equal parts by endpoint and tier, by tenant, by descriptor and by user, and one
-/// for everybody.
+/// that matches every request.
 pub fn many(count: usize) -> Result<RuleSet> {
     let mut text = String::new();
     for number in 0..count.saturating_sub(1) {
@@ -46,7 +45,7 @@ pub fn many(count: usize) -> Result<RuleSet> {
         };
         write_rule(&mut text, &format!("rule-{number}"), &when)?;
     }
-    write_rule(&mut text, "everybody", "")?;
+    write_rule(&mut text, "default", "")?;
     Ok(RuleSet::from_toml(&text)?)
 }
 
@@ -58,8 +57,7 @@ fn write_rule(text: &mut String, name: &str, when: &str) -> Result<()> {
     Ok(())
 }
 
-/// A request that meets a rule by endpoint, one by tenant, one by descriptor and the one for everybody, whatever the
-/// size of the set.
+/// A request that matches a rule by endpoint, one by tenant, one by descriptor and the default rule, in a set of any size.
 pub struct Question {
     user: String,
     endpoint: String,
@@ -72,7 +70,7 @@ impl Question {
     /// The request of the user with this number to a set of `rules` rules.
     pub fn new(user: usize, rules: usize) -> Self {
         let groups = (rules.saturating_sub(1) / 4).max(1);
-        // Different strides, so that endpoint, tenant and plan of a request lie nowhere near each other.
+        // Different strides, so that endpoint, tenant and tier of a request are not stored close to each other.
         let [endpoint, tenant, plan] = [1, 7, 13].map(|stride| user * stride % groups);
         Self {
             user: format!("user-{user:07}"),
@@ -83,7 +81,7 @@ impl Question {
         }
     }
 
-    /// Asks with the request, parsed as a surface would parse it.
+    /// Checks the request, parsed as a surface would parse it.
     pub fn ask<T>(&self, ask: impl FnOnce(&Request<'_>) -> T) -> Result<T> {
         let descriptors = [(Id::parse("plan")?, Id::parse(&self.plan)?)];
         let request = Request {
@@ -113,7 +111,7 @@ mod tests {
                 let decide = |request: &Request<'_>| limiter.check_now(request, Timestamp::from_secs(1));
                 let decision = question.ask(decide).unwrap();
                 let rule = decision.rule().unwrap();
-                assert!(!rule.when.endpoints.is_empty(), "{count} rules: the narrowest rule of four decides");
+                assert!(!rule.when.endpoints.is_empty(), "{count} rules: the most specific of four rules decides");
                 assert_eq!(decision.reports.len(), 1);
             }
         }
@@ -126,7 +124,7 @@ mod tests {
         let user = Some(Id::parse("alice").unwrap());
         let request = Request { user, ..Request::new(Endpoint::parse("/api/v1/items").unwrap()) };
         let decision = limiter.check_now(&request, Timestamp::from_secs(1));
-        assert_eq!(decision.rule_name(), Some("everybody"));
+        assert_eq!(decision.rule_name(), Some("default"));
         assert_eq!(decision.reports.len(), 1);
     }
 }

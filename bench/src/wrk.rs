@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 pub const CONNECTIONS: u32 = 32;
 
-/// What wrk saw.
+/// The result of wrk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Load {
     pub requests: f64,
@@ -17,7 +17,7 @@ pub struct Load {
     pub p99_us: f64,
 }
 
-/// Loads `address` for a while from `core`; `shape` is for `check.lua`. An answer other than 2xx or 3xx is an error: it would be another measurement.
+/// Loads `address` from `core` for a while; `shape` is passed to `check.lua`. Responses other than 2xx or 3xx are errors.
 pub fn run(address: SocketAddr, shape: &[&str], core: usize, duration: Duration) -> Result<Load> {
     let output = Command::new("taskset")
         .args(["-c", &core.to_string(), "wrk", "-t1", &format!("-c{CONNECTIONS}")])

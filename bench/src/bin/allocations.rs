@@ -1,6 +1,6 @@
-//! How often one check asks the allocator for memory. It should never: not for an admitted check in memory.
+//! Allocations per check. An admitted check with memory counters must not allocate.
 //!
-//! A program of its own, because the allocator that counts is slower than the one that is measured.
+//! A separate program, because the counting allocator is slower than the measured one.
 
 use allocation_counter::measure;
 use anyhow::{Result, ensure};
@@ -13,14 +13,14 @@ use tollgate_bench::rules::{Question, many};
 const CHECKS: usize = 10_000;
 
 fn main() -> Result<()> {
-    println!("\nAllocations per check of a key that is known\n");
+    println!("\nAllocations per check of an existing key\n");
     let mut table = Table::new(["contender", "allocations"]);
     table.row(["governor".to_owned(), allocations_of::<Governor>()?.to_string()]);
     for (name, allocations) in [
         ("tollgate store", allocations_of::<Store>()?),
         ("tollgate check", allocations_of::<Check>()?),
         ("tollgate check, 10,000 rules", allocations_with(Normalization::EXACT)?),
-        ("the same, every spelling folded", allocations_with(folding())?),
+        ("the same, all identifiers normalized", allocations_with(folding())?),
     ] {
         table.row([name.to_owned(), allocations.to_string()]);
         ensure!(allocations == 0.0, "{name} allocates {allocations} times per check");
@@ -41,7 +41,7 @@ fn allocations_with(spelling: Normalization) -> Result<f64> {
     per_check(|| question.ask(|request| limiter.check_now(request, clock.now()).admits()))
 }
 
-/// What is asked for is folded already, as nearly everything is.
+/// The request is in normalized form already, as most are.
 fn folding() -> Normalization {
     let fold = NormalForm::NfcCasefold;
     Normalization {

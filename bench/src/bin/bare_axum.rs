@@ -1,6 +1,6 @@
-//! The floor under any HTTP service in Rust: reads the check, answers what an admitted check is answered, decides nothing.
+//! The lower bound of an HTTP service in Rust: parses the check and answers as for an admitted check, without deciding.
 //!
-//! `bare_axum PORT`. The answer is a constant: what tollgate spends above this is the price of deciding.
+//! `bare_axum PORT`. The answer is a constant: what tollgate spends beyond it is the cost of a decision.
 
 use std::borrow::Cow;
 use std::net::Ipv4Addr;

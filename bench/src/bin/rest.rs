@@ -1,8 +1,8 @@
-//! What one check costs over HTTP: tollgate against a bare handler, throttlecrab and nginx.
+//! The cost of one check over HTTP: tollgate against a bare handler, throttlecrab and nginx.
 //!
-//! `rest [--quick] [--tollgate BINARY]`, run by `bench/run`. The servers take turns on core 0, wrk sits on core 1. Each
+//! `rest [--quick] [--tollgate BINARY]`, run by `bench/run`. The servers alternate on core 0, wrk runs on core 1. Each
 //! measurement starts a fresh server, warms it up for a second, then divides the server's CPU time by the
-//! requests answered. Turns are repeated for some rounds, because a machine has moods.
+//! requests answered. This is repeated for several rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -52,13 +52,13 @@ fn main() -> Result<()> {
     let others = median(samples.values().flatten().map(|sample| sample.others_cores));
     if others > OTHERS_CORES_MAX {
         println!(
-            "The machine was not quiet: others used {others:.2} cores. Ratios hold better than figures.\n"
+            "The machine was not quiet: other processes used {others:.2} cores. Ratios are more reliable than figures.\n"
         );
     }
     Ok(())
 }
 
-/// How long, how often, and where the one binary is that this package does not build.
+/// Duration, rounds, and the tollgate binary, which this package does not build.
 struct Plan {
     rounds: u32,
     duration: Duration,
@@ -101,7 +101,7 @@ impl Contender {
         }
     }
 
-    /// The protocol it speaks, as `check.lua` names it.
+    /// The protocol, as `check.lua` names it.
     fn shape(self) -> &'static str {
         match self {
             Self::BareAxum | Self::Tollgate => "tollgate",
@@ -117,7 +117,7 @@ impl Contender {
             Self::Throttlecrab => {
                 concat!(env!("CARGO_MANIFEST_DIR"), "/target/tools/bin/throttlecrab-server").into()
             }
-            Self::Nginx => return Ok("nginx".into()), // found by the shell's rules
+            Self::Nginx => return Ok("nginx".into()), // found in PATH
         };
         ensure!(path.is_file(), "there is no binary at {}", path.display());
         Ok(path)
@@ -172,7 +172,7 @@ impl Contender {
         })
     }
 
-    /// One check by hand: is it up, does it admit, what does it say?
+    /// One check, to verify that the server is up and admits.
     fn answer(self, plan: &Plan) -> Result<Answer> {
         let (server, _dir) = self.start(plan)?;
         let (path, body) = match self {
@@ -188,13 +188,13 @@ impl Contender {
         } else {
             answer.status == 200 && answer.body.contains(r#""allowed":true"#)
         };
-        ensure!(admitted, "it does not admit a check: {answer:?}");
+        ensure!(admitted, "a check was not admitted: {answer:?}");
         Ok(answer)
     }
 }
 
-/// `return 204` would answer in the rewrite phase, before `limit_req` is asked; `try_files` answers after it. The body
-/// is read and dropped: nginx does not look into JSON, so the client's name comes in a header.
+/// `return 204` would answer in the rewrite phase, before `limit_req`; `try_files` answers after it. The body is read
+/// and dropped: nginx does not parse JSON, so the client's name is sent in a header.
 fn nginx_config(address: SocketAddr, dir: &Path) -> String {
     let dir = dir.display();
     format!(
@@ -226,7 +226,7 @@ fn nginx_config(address: SocketAddr, dir: &Path) -> String {
     )
 }
 
-/// The bare handler is a floor only as long as it writes what tollgate writes.
+/// The bare handler is a lower bound only if it writes what tollgate writes.
 fn warn_if_answers_differ(answers: &BTreeMap<Contender, Answer>) {
     let (Some(bare), Some(ours)) = (answers.get(&Contender::BareAxum), answers.get(&Contender::Tollgate))
     else {
@@ -241,7 +241,7 @@ fn warn_if_answers_differ(answers: &BTreeMap<Contender, Answer>) {
     }
 }
 
-/// CPU seconds used so far, by whom.
+/// CPU seconds used so far.
 struct Clocks {
     machine: f64,
     server: f64,
@@ -259,7 +259,7 @@ impl Clocks {
     }
 }
 
-/// One turn of one server. `others_cores` is how many cores strangers kept busy meanwhile.
+/// One measurement of one server. `others_cores` is the number of cores used by other processes meanwhile.
 struct Sample {
     cpu_us: f64,
     others_cores: f64,

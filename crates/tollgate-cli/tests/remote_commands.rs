@@ -4,7 +4,8 @@ mod support;
 
 use std::net::TcpListener;
 
-use support::{CommandOutput, MockServer, finished, run, tollgate};
+use support::mock_server::{MockServer, respond};
+use support::{CommandOutput, finished, run, tollgate};
 
 const REFUSED: &str = r#"{"allowed":false,"limit":2,"remaining":0,"reset_at":1,"strategy":"token_bucket","retry_after":30,"rule":"free-tier"}"#;
 const ADMITTED: &str =
@@ -13,9 +14,8 @@ const CHECK: [&str; 5] = ["check", "--user", "alice", "--endpoint", "/a"];
 
 /// Runs a command against one mock response; returns its output and the request it sent.
 fn run_against(status: &str, body: &str, args: &[&str]) -> (CommandOutput, String) {
-    let server = MockServer::new(status, body);
-    let ran = run(&[args, &["--url", &server.url]].concat());
-    (ran, server.request())
+    let (ran, sent) = support::mock_server::run_against(&[respond(status, body)], args);
+    (ran, sent[0].text().to_owned())
 }
 
 fn envelope(code: &str, details: &str) -> String {
@@ -124,12 +124,13 @@ fn status_shows_blocks_cooldowns_and_bursts() {
 
 #[test]
 fn reset_sends_the_key_and_reports_the_counters() {
-    let server = MockServer::new("200 OK", r#"{"user_id":"alice","endpoint":"/a","counters":2}"#);
+    let response = respond("200 OK", r#"{"user_id":"alice","endpoint":"/a","counters":2}"#);
+    let server = MockServer::new(&[response]);
     let mut command = tollgate();
     command.args(["reset", "--user", "alice", "--endpoint", "/a", "--url", &server.url]);
     let ran = finished(command.env("TOLLGATE_KEY", "hunter2\n").output().unwrap());
     assert_eq!((ran.code, &*ran.stdout), (0, "reset alice on /a: 2 counters\n"));
-    let sent = server.request();
+    let sent = server.sent()[0].text().to_owned();
     assert!(sent.contains("\r\nauthorization: Bearer hunter2\r\n"), "{sent}");
     assert!(sent.starts_with("POST /v1/rate-limit/reset HTTP/1.1\r\n"), "{sent}");
 }

@@ -94,7 +94,7 @@ fn import_file_errors_have_lines() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     for (line, shown) in [
         (13, "quotas[0].teir: unknown key (did you mean tier?)"),
-        (16, "blocks[0].for: begins anew with each import"),
+        (16, "blocks[0].for: would start over with each import"),
         (22, "limits[0].strategy: "),
         (24, "quotas[1].user_id: \"a\" is given twice"),
         (25, "server: unknown key"),
@@ -151,7 +151,7 @@ fn settings_file_is_linted_as_serve_reads_it() {
     let path = files.path("tollgate.toml");
     let ran = run(&["rules", "lint", &path]);
     let expected = format!(
-        "{path}:2: server.listen: \"nope\" is not an address and a port such as \"127.0.0.1:8080\"\n\
+        "{path}:2: server.listen: \"nope\" is not an IP address and port such as \"127.0.0.1:8080\"\n\
          {path}:4: counters.stroe: unknown key (did you mean store?)\n\
          {path}:5: proxy: unknown key\n\
          {path}:7: identity.ipv6_prefix: must be between 48 and 128\n\
@@ -172,7 +172,11 @@ fn oversized_file_is_rejected() {
     for command in ["lint", "list"] {
         let ran = run(&["rules", command, &path]);
         assert_eq!((ran.code, &*ran.stdout), (2, ""), "{command}");
-        assert_eq!(ran.stderr, format!("error: {path}: larger than 16777216 bytes\n"), "{command}");
+        assert_eq!(
+            ran.stderr,
+            format!("error: {path}: the file is larger than 16777216 bytes\n"),
+            "{command}"
+        );
     }
 }
 
@@ -260,7 +264,7 @@ fn rules_are_listed_in_order_of_evaluation() {
     let expected = "\
 PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS
 1         bad-net    block   -     -      ips=203.0.113.0/24                                             -
-500       free-tier  reject  user  user   tiers=free endpoints=/api/v1/* methods=GET descriptors.plan=eu  \
+500       free-tier  reject  user  user   descriptors.plan=eu endpoints=/api/v1/* methods=GET tiers=free  \
 1000/1h burst 20 token_bucket
 ";
     let shown = run(&["rules", "list", &path]);

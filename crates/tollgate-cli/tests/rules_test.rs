@@ -203,7 +203,7 @@ expect = { allowed = true }
         "3: tests[0].request.usr: unknown key (did you mean user?)",
         "4: tests[0].steps[0].expect: is required, for example { allowed = true }",
         "5: tests[0].steps[0].repeat: must be between 1 and 1000000",
-        "7: tests[0].steps[1].after: \"soon\" is not a length of time such as \"90s\", \"5m\", \"1h30m\" or \"7d\"",
+        "7: tests[0].steps[1].after: \"soon\" is not a duration such as \"90s\", \"5m\", \"1h30m\" or \"7d\"",
         "8: tests[0].steps[1].expect.allowed: is required, or another expectation",
         "10: tests[0].steps[2].expect.allowed: must be true or false, not a string",
         "10: tests[0].steps[2].expect.decision: \"maybe\" is not one of admitted, refused, blocked",
@@ -284,18 +284,18 @@ expect = { allowed = false }
 request = { method = "HEAD" }
 expect = { allowed = true }
 "#;
-    let folding = format!(
-        "[identity]\nfold.user_id = \"casefold\"\nignore_path_case = true\nhead = \"separate\"\n{rules}"
+    let normalizing = format!(
+        "[identity]\nnormalize.user_id = \"casefold\"\nignore_path_case = true\nhead = \"separate\"\n{rules}"
     );
-    let wrong = folding.replace("casefold", "lower");
+    let wrong = normalizing.replace("casefold", "lower");
     let files = Files::new(&[
         ("exact.toml", rules),
-        ("folding.toml", &folding),
+        ("normalizing.toml", &normalizing),
         ("wrong.toml", &wrong),
         ("tests.toml", tests),
     ]);
     let test = |rules: &str| run(&["rules", "test", &files.path(rules), &files.path("tests.toml")]);
-    assert_eq!((test("exact.toml").code, test("folding.toml").code), (1, 0));
+    assert_eq!((test("exact.toml").code, test("normalizing.toml").code), (1, 0));
     let refused = test("wrong.toml");
     let shown =
         format!("{}:2: identity.normalize.user_id: \"lower\" is not one of", files.path("wrong.toml"));

@@ -21,7 +21,7 @@ use crate::check::idempotency::IdempotencyStore;
 use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
-use crate::config::sync::{ConfigSync, FileRules};
+use crate::config::sync::{ConfigSync, FileRules, SyncParts};
 use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
@@ -30,6 +30,7 @@ use crate::records::metrics::Metrics;
 use crate::records::traffic_sample::TrafficSample;
 use crate::records::usage::Usage;
 use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::DataDir;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// The secrets of the service.
@@ -41,16 +42,16 @@ pub(crate) struct Secrets<'a> {
 
 /// All parts of the service.
 pub(crate) struct App {
-    limiter: ServiceLimiter,
+    limiter: Arc<ServiceLimiter>,
     clock: Clock,
-    config_sync: ConfigSync,
+    config_sync: Arc<ConfigSync>,
     auth_throttle: AuthThrottle,
     live: ArcSwap<Reloadable>,
     /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
     snapshot_failures: AtomicU64,
-    persistence_status: PersistenceStatus,
+    persistence_status: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
@@ -99,22 +100,24 @@ impl App {
         let live = Reloadable::new(&settings, settings.listen, admin_key, None);
         let records = Records::new(&settings.rules);
         Arc::new(App {
-            config_sync: ConfigSync::new(&settings, key_secret),
+            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
             clock,
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
             snapshot_failures: AtomicU64::new(0),
-            persistence_status: PersistenceStatus::default(),
+            persistence_status: Arc::default(),
             connections,
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
             batches: BatchQueue::new(&counters),
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
-            limiter: Limiter::with_records(settings.rules, counters, records, seed)
-                .with_fallback_bounds(settings.counters.bounds()),
+            limiter: Arc::new(
+                Limiter::with_records(settings.rules, counters, records, seed)
+                    .with_fallback_bounds(settings.counters.bounds()),
+            ),
             body_timeout: settings.server.body_timeout,
             listen: settings.listen,
         })
@@ -170,6 +173,17 @@ impl App {
 
     pub(crate) fn config_sync(&self) -> &ConfigSync {
         &self.config_sync
+    }
+
+    /// The parts that config sync works with.
+    pub(crate) fn sync_parts(&self, data_dir: Arc<DataDir>) -> SyncParts {
+        SyncParts {
+            sync: Arc::clone(&self.config_sync),
+            limiter: Arc::clone(&self.limiter),
+            clock: self.clock,
+            data_dir,
+            persistence_status: Arc::clone(&self.persistence_status),
+        }
     }
 
     pub(crate) fn auth_throttle(&self) -> &AuthThrottle {
@@ -240,20 +254,20 @@ impl App {
     /// # Errors
     /// When the rules conflict with those of the database; nothing is changed then.
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
-        self.config_sync.replace_file(FileRules::of(settings), |rules| self.replace_rules(rules))?;
+        self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
         let before = self.live.swap(Arc::new(live));
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
             callers.extend_retention(before);
         }
         // Accounts are stored under ids normalized by the old settings.
-        self.config_sync.look_again();
+        self.config_sync.poll_now();
         Ok(())
     }
 
     /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().follow(&rules, self.now());
+        self.metrics().apply_rules(&rules, self.now());
         self.limiter.replace_rules(rules);
     }
 
@@ -274,12 +288,12 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Records the result of saving the counters.
-    pub(crate) fn note_counters_saved(&self, saved: &io::Result<()>) {
+    /// Notes how it went to save the counters.
+    pub(crate) fn record_counters_saved(&self, saved: &io::Result<()>) {
         if saved.is_err() {
             self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        self.persistence_status.note_counters(saved);
+        self.persistence_status.record_counters(saved);
     }
 
     pub(crate) fn persistence_status(&self) -> &PersistenceStatus {

@@ -5,18 +5,25 @@
 pub(crate) mod batch;
 pub(crate) mod error;
 pub(crate) mod idempotency;
+pub(crate) mod parse;
 pub(crate) mod request;
-pub(crate) mod resolve;
 
 use tollgate::counters::StoreError;
 use tollgate::explain::Explanation;
 use tollgate::inspect::{EndpointScope, Inspection};
-use tollgate::{Answer, Decision, LimiterSnapshot, Request, Reset, RuleSet, Timestamp};
+use tollgate::{
+    Answer, ApiKey, Decision, Id, LimitOverride, LimiterSnapshot, Request, Reset, RuleSet, Timestamp,
+};
 
 use self::error::CheckError;
-use self::request::CheckRequest;
+use self::parse::{
+    bind_tenant, invalid_id, invalid_limit, parse_descriptors, parse_endpoint, parse_id, parse_ip,
+    parse_method, parse_override, too_long,
+};
+use self::request::{CheckRequest, ResolvedRequest};
 use crate::auth::Caller;
-use crate::auth::api_keys::KeySecret;
+use crate::auth::api_keys::{self, KeySecret};
+use crate::auth::scope::Scope;
 use crate::counters::Counters;
 use crate::records::Records;
 use crate::records::metrics::Metrics;
@@ -28,6 +35,15 @@ pub(crate) struct OverridePolicy {
     pub(crate) is_open: bool,
     /// The highest number of requests per window (`auth.override_max`).
     pub(crate) requests_max: Option<u32>,
+}
+
+/// How a request may name the client's API key.
+#[derive(Copy, Clone, PartialEq, Eq)]
+enum KeyLookup {
+    /// By the whole key.
+    Secret,
+    /// By the whole key or by its id alone.
+    SecretOrId,
 }
 
 /// Decides the checks of one API request: all of them see the same rules, accounts, settings and instant.
@@ -71,6 +87,117 @@ impl Checker<'_> {
     /// Clears the counters and penalties of a resolved request's client.
     pub(crate) async fn reset(&self, request: &Request<'_>) -> Result<Reset, CheckError> {
         Ok(self.snapshot.reset(request).await?)
+    }
+
+    /// Resolves a check. The first invalid field is reported.
+    pub(crate) fn resolve<'r>(
+        &'r self,
+        request: &'r CheckRequest<'_>,
+    ) -> Result<ResolvedRequest<'r>, CheckError> {
+        let resolved = self.resolve_fields(request, KeyLookup::Secret)?;
+        let sent = parse_override(request)?;
+        if !sent.is_empty() {
+            self.authorize_override()?;
+        }
+        let resolved = self.complete_override(resolved, &sent)?;
+        // The completed limit is compared: a shorter window with the rule's own number of requests is an override too.
+        match (&resolved.limit, self.overrides.requests_max) {
+            (Some(limit), Some(most)) if limit.requests() > most => {
+                let reason = format!("must be at most {most} (auth.override_max), not {}", limit.requests());
+                Err(CheckError::invalid("limit", reason))
+            }
+            _ => Ok(resolved),
+        }
+    }
+
+    /// Resolves the client whose counters an operator inspects or resets. An API key may be given by its id. An override only
+    /// names a counter here, so it needs no permission.
+    pub(crate) fn resolve_target<'r>(
+        &'r self,
+        request: &'r CheckRequest<'_>,
+    ) -> Result<ResolvedRequest<'r>, CheckError> {
+        let resolved = self.resolve_fields(request, KeyLookup::SecretOrId)?;
+        self.complete_override(resolved, &parse_override(request)?)
+    }
+
+    fn resolve_fields<'r>(
+        &'r self,
+        sent: &'r CheckRequest<'_>,
+        lookup: KeyLookup,
+    ) -> Result<ResolvedRequest<'r>, CheckError> {
+        let mut request = Request::new(parse_endpoint(sent.endpoint)?);
+        request.user = parse_id("user_id", sent.user_id)?;
+        request.tenant = parse_id("tenant", sent.tenant)?;
+        request.tier = parse_id("tier", sent.tier)?;
+        request.login = parse_id("login", sent.login)?;
+        request.cost = sent.cost.unwrap_or(1);
+        let mut key_tenant = None;
+        if let Some(text) = sent.api_key {
+            let (key, tenant) = self.resolve_key(text, lookup)?;
+            (request.api_key, key_tenant) = (Some(key), tenant);
+        }
+        if let Some(bound_to) = &self.caller.tenant {
+            let named = request.tenant.map(Id::as_str).or(key_tenant);
+            request.tenant = Some(bind_tenant(bound_to, named, self.rules().normalization().ids.tenant)?);
+        }
+        request.ip = sent.ip.map(parse_ip).transpose()?;
+        request.method = sent.method.map(parse_method).transpose()?;
+        if request.client().is_none() {
+            let reason = "at least one of user_id, api_key, ip, tenant, login is required";
+            return Err(CheckError::invalid("user_id", reason));
+        }
+        let descriptors = parse_descriptors(sent.descriptors)?;
+        let resolved = ResolvedRequest { request, descriptors, limit: None };
+        self.rules().normalization().check_lengths(&resolved.request()).map_err(|error| too_long(&error))?;
+        Ok(resolved)
+    }
+
+    /// The client's key and its tenant. Text that does not have the form of a tollgate key is an opaque id.
+    fn resolve_key<'r>(
+        &'r self,
+        text: &'r str,
+        lookup: KeyLookup,
+    ) -> Result<(ApiKey<'r>, Option<&'r str>), CheckError> {
+        let accounts = self.rules().accounts();
+        let key = match (self.key_secret, api_keys::id_of(text)) {
+            (Some(secret), Some(id)) => {
+                let verified = api_keys::verify(accounts, secret, text, id, self.now);
+                Some(verified.map_err(|refusal| {
+                    self.metrics.count_refused_key(refusal);
+                    CheckError::ApiKeyRefused(refusal)
+                })?)
+            }
+            (Some(_), None) if lookup == KeyLookup::SecretOrId => accounts.key(text),
+            _ => None,
+        };
+        if let Some(key) = key {
+            let tenant = key.tenant();
+            return Ok((ApiKey::known(key), tenant));
+        }
+        let opaque = ApiKey::parse(text).map_err(|error| invalid_id("api_key", error))?;
+        Ok((opaque, None))
+    }
+
+    fn complete_override<'r>(
+        &self,
+        resolved: ResolvedRequest<'r>,
+        sent: &LimitOverride,
+    ) -> Result<ResolvedRequest<'r>, CheckError> {
+        if sent.is_empty() {
+            return Ok(resolved);
+        }
+        let limit = self.rules().complete_override(&resolved.request(), sent).map_err(invalid_limit)?;
+        Ok(ResolvedRequest { limit, ..resolved })
+    }
+
+    fn authorize_override(&self) -> Result<(), CheckError> {
+        if self.overrides.is_open || self.caller.has(Scope::Override) {
+            Ok(())
+        } else if self.caller.is_anonymous() {
+            Err(CheckError::OverrideNeedsKey)
+        } else {
+            Err(CheckError::OverrideForbidden)
+        }
     }
 
     /// The rules in force for this API request.

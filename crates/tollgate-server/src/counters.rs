@@ -1,4 +1,4 @@
-//! The counters of this service: in its own memory, or on Redis with other nodes.
+//! The counters of this service: in memory, or shared on Redis.
 
 use std::num::NonZeroU32;
 
@@ -13,50 +13,48 @@ use crate::records::Records;
 /// The limiter of this service.
 pub(crate) type ServiceLimiter = Limiter<Counters, Records>;
 
-/// Where this service counts.
+/// The counters of this service.
 pub(crate) enum Counters {
-    /// In this process.
+    /// In the memory of this process.
     Memory(MemoryCounters),
-    /// Shared.
+    /// On Redis, shared with other nodes.
     Redis(RedisCounters),
 }
 
-/// How shared counters are.
+/// The state of the shared counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StoreState {
-    /// They are asked.
+    /// All servers are available.
     Reached,
-    /// They are asked, and something about them needs attention.
+    /// Decisions succeed, but something needs attention.
     Hindered(String),
-    /// Some of them do not answer: this node counts its share.
+    /// Some servers are unreachable: the fallback counts this node's share.
     Unreached(String),
-    /// They refuse us, and nothing can be decided until an operator acts.
+    /// The servers reject this node: all checks fail until an operator acts.
     Refused(String),
 }
 
 impl StoreState {
-    /// Whether decisions are made without them, or not at all.
+    /// Whether decisions use the fallback, or fail.
     pub(crate) fn is_outage(&self) -> bool {
         matches!(self, StoreState::Unreached(_) | StoreState::Refused(_))
     }
 
-    /// What is wrong, in words.
+    /// What is wrong and what follows from it.
     pub(crate) fn trouble(&self) -> Option<String> {
         match self {
             StoreState::Reached => None,
-            StoreState::Hindered(reason) => Some(format!("{reason}: other decisions are made as ever")),
+            StoreState::Hindered(reason) => Some(format!("{reason}; other checks are not affected")),
             StoreState::Unreached(reason) => {
-                Some(format!("{reason}: until that changes this node counts its share of each limit"))
+                Some(format!("{reason}; this node counts its share of each limit until the store recovers"))
             }
-            StoreState::Refused(reason) => {
-                Some(format!("it refuses us ({reason}): nothing is admitted until that is mended"))
-            }
+            StoreState::Refused(reason) => Some(format!("{reason}; all checks fail until this is fixed")),
         }
     }
 }
 
 impl Counters {
-    /// Those of this process, if they are the ones.
+    /// The counters in memory, if this service uses them.
     pub(crate) fn memory(&self) -> Option<&MemoryCounters> {
         match self {
             Counters::Memory(memory) => Some(memory),
@@ -64,7 +62,7 @@ impl Counters {
         }
     }
 
-    /// Those on Redis, if they are the ones.
+    /// The counters on Redis, if this service uses them.
     pub(crate) fn redis(&self) -> Option<&RedisCounters> {
         match self {
             Counters::Memory(_) => None,
@@ -72,23 +70,23 @@ impl Counters {
         }
     }
 
-    /// How they are. Memory is always there.
+    /// The state of the store. Memory is always available.
     pub(crate) fn state(&self) -> StoreState {
         let Counters::Redis(redis) = self else { return StoreState::Reached };
-        if let Some(reason) = redis.refusal() {
+        if let Some(reason) = redis.misconfiguration() {
             return StoreState::Refused(reason);
         }
-        let links = redis.servers();
-        let silent: Vec<String> =
-            (links.iter()).filter(|link| !link.connected || link.breaker_open).map(silence).collect();
-        if links.is_empty() {
+        let servers = redis.servers();
+        let is_down = |server: &&ServerStats| !server.connected || server.breaker_open;
+        let outages: Vec<String> = servers.iter().filter(is_down).map(outage).collect();
+        if servers.is_empty() {
             return StoreState::Unreached(redis.no_servers_reason().to_owned());
         }
-        if !silent.is_empty() {
-            return StoreState::Unreached(silent.join(", "));
+        if !outages.is_empty() {
+            return StoreState::Unreached(outages.join(", "));
         }
-        if !redis.has_joined() {
-            return StoreState::Unreached("the other nodes have not been heard of yet".to_owned());
+        if !redis.fleet().has_joined() {
+            return StoreState::Unreached("the fleet is not joined yet".to_owned());
         }
         if let Some(reason) = redis.failure() {
             return StoreState::Unreached(format!("decisions fail ({reason})"));
@@ -97,15 +95,14 @@ impl Counters {
     }
 }
 
-/// Why a server is not asked.
-fn silence(link: &ServerStats) -> String {
-    let ServerStats { server, trouble, .. } = link;
-    let reason = trouble.as_deref().unwrap_or("no answer");
-    let what = if link.connected { "does not count" } else { "cannot be reached" };
-    format!("{server} {what} ({reason})")
+/// Why a server is not used.
+fn outage(server: &ServerStats) -> String {
+    let reason = server.error.as_deref().unwrap_or("no reply");
+    let what = if server.connected { "cannot serve" } else { "is unreachable" };
+    format!("{} {what} ({reason})", server.server)
 }
 
-// Calls to Redis are boxed: what they keep while they wait would else make every check larger, in memory too.
+// Calls to Redis are boxed: their futures would enlarge every check, also with counters in memory.
 impl CounterStore for Counters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         match self {
@@ -182,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_keeps_no_more_while_it_waits_than_in_memory_alone() {
+    fn redis_variant_does_not_enlarge_a_check() {
         let rules = || RuleSet::from_toml("default_limit = 5").unwrap();
         let alone = Limiter::new(rules(), MemoryCounters::default());
         let either = Limiter::new(rules(), Counters::Memory(MemoryCounters::default()));

@@ -1,4 +1,4 @@
-//! Every file in `bad_settings/` has a mistake, and its first lines say what the operator is told about it.
+//! Every file in `bad_settings/` has errors, and its first lines list the expected messages.
 
 #![allow(clippy::unwrap_used)] // a helper of tests is a test
 
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tollgate_server::config::settings::{Flags, Settings};
 
 #[test]
-fn every_mistake_is_told_with_its_file_its_line_and_its_key() {
+fn every_error_has_file_line_and_key() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/bad_settings");
     let mut files: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -25,10 +25,10 @@ fn difference(file: &Path) -> Option<String> {
         .map(|line| format!("{}:{line}", file.display()))
         .collect();
     let flags = Flags { config: Some(file.to_owned()), ..Flags::default() };
-    let told = match Settings::load(&flags, std::iter::empty()) {
-        Ok(_) => vec!["nothing".to_owned()],
+    let actual = match Settings::load(&flags, std::iter::empty()) {
+        Ok(_) => vec!["no error".to_owned()],
         Err(error) => error.lines(),
     };
-    (expected.is_empty() || told != expected)
-        .then(|| format!("expected\n  {}\ntold\n  {}", expected.join("\n  "), told.join("\n  ")))
+    (expected.is_empty() || actual != expected)
+        .then(|| format!("expected\n  {}\nactual\n  {}", expected.join("\n  "), actual.join("\n  ")))
 }

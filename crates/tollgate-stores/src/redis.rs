@@ -1,150 +1,184 @@
 //! Counters on Redis or Valkey: one script call per decision, on the server's clock.
 //!
-//! The way of a decision here: what is known to be refused is answered at once ([`refusals`]), what was leased is taken
-//! from the lease ([`slices`], [`leases`]) unless its client is kept out ([`cooldowns`]), and what is left is grouped by the
-//! place of its counters ([`shards`]) and charged by one call per place ([`decide`], [`script`], [`server`]). One place is the
-//! common case; where there are several, a refusal in one takes back what was charged in the others ([`spanning`]), so that
-//! nothing is ever admitted beyond a limit.
+//! The modules in the order of a decision:
+//! - [`decide`]: the decision itself, from the cached refusal to the remembered verdict
+//! - [`lease`]: units of busy counters that this node took in advance
+//! - [`script`]: the script that charges all limits of a decision, its arguments and its reply
+//! - [`topology`]: which server holds a counter (single, sentinel, cluster, ring)
+//! - [`connection`]: batching connections, circuit breaker, errors
+//! - [`fleet`]: membership, seed, shared configuration, resets, reconciliation, idempotency locks
+//! - [`health`]: failures and warnings for operators
 
-mod background;
 mod connection;
 mod decide;
 mod fleet;
 mod health;
 mod lease;
-mod random;
 mod script;
-mod server_info;
 mod settings;
 mod topology;
 mod url;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join;
-use redis::{Cmd, Value};
+use tokio::task::JoinSet;
 use tollgate::Timestamp;
-use tollgate::counters::{
-    Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
-};
-use tollgate::identity::Subject;
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
 
-use self::background::BackgroundCalls;
-use self::connection::error::Fault;
 pub use self::connection::server::ServerStats;
-use self::decide::refusal_cache::RefusalCache;
-use self::fleet::Fleet;
-pub use self::fleet::idempotency::IdempotencyLock;
-use self::fleet::resets::Resets;
-use self::fleet::schema::Schema;
-use self::health::Troubles;
-use self::lease::LeaseTable;
-use self::lease::cooldowns::Cooldowns;
-use self::script::ChargeScript;
+pub use self::fleet::Fleet;
+pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
+pub use self::health::server_info::ServerInfo;
 pub use self::script::keys::SCHEMA;
-use self::script::keys::{self, Counter};
-pub use self::server_info::ServerInfo;
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
-use self::topology::{ShardId, ShardMap};
 pub use self::url::{ServerUrl, UrlError};
 
-/// How long what no request waits for may take, if requests themselves may not take longer.
-const ADMIN_TIMEOUT: Duration = Duration::from_secs(1);
+use self::connection::error::Fault;
+use self::decide::Decider;
+use self::decide::penalty_list::PenaltyList;
+use self::decide::schema::Schema;
+use self::fleet::pubsub::Subscriber;
+use self::fleet::reconcile::Reconciler;
+use self::fleet::resets::Resets;
+use self::health::Health;
+use self::health::server_info::ServerInfoPoller;
+use self::topology::ShardMap;
+use self::topology::background::BackgroundCalls;
 
-/// Counters on Redis or Valkey.
+/// Counters on Redis or Valkey. A clone is the same store.
 ///
-/// Cloned, it is the same store. It is made without waiting for any server: until there is one, every decision is told
-/// that the store is unreachable.
+/// Opening does not wait for a server: until one is connected, decisions fail as unreachable.
 #[derive(Clone)]
-pub struct RedisCounters(Arc<Store>);
+pub struct RedisCounters(Arc<Parts>);
 
-struct Store {
-    shards: Arc<ShardMap>,
-    background: BackgroundCalls,
-    script: ChargeScript,
+struct Parts {
     timeout: Duration,
-    connect_timeout: Duration,
-    /// How long what no request waits for may take.
-    admin_timeout: Duration,
-    schema: Schema,
-    /// Nothing if every refusal is to be asked for.
-    refusals: Option<RefusalCache>,
-    leases: LeaseTable,
-    cooldowns: Cooldowns,
-    /// Whether anything is leased at all.
-    leasing: bool,
-    fleet: Fleet,
-    resets: Resets,
-    facts: Arc<server_info::Known>,
-    troubles: Troubles,
-    /// The server's clock less ours, in microseconds, as of the last answer.
-    clock_offset: AtomicI64,
-    refunds: AtomicU64,
-    /// Charges that were decided, however.
-    charges: AtomicU64,
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    decider: Arc<Decider>,
+    penalties: Arc<PenaltyList>,
+    resets: Arc<Resets>,
+    reconciler: Reconciler,
+    fleet: Arc<Fleet>,
+    idempotency: IdempotencyLocks,
+    health: Arc<Health>,
+    server_info: Arc<ServerInfoPoller>,
+    /// Background tasks; stopped when the last clone is dropped.
+    _tasks: JoinSet<()>,
 }
 
-/// The settings cannot be used, whatever the servers do.
+/// The settings cannot work with any server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the counter store cannot be reached with these settings: {0}")]
+#[error("invalid settings of the counter store: {0}")]
 pub struct RedisSettingsError(String);
 
+/// Leases of this node.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct LeaseStats {
+    /// Leases with unused units.
+    pub held: usize,
+    /// Unused units. That many may be admitted beyond limits if the servers that granted them lose their memory.
+    pub units: u64,
+    /// Charges served from leases.
+    pub served: u64,
+    /// All charges.
+    pub charges: u64,
+}
+
 impl RedisCounters {
-    /// Begins to connect. Must be called within a tokio runtime.
+    /// Starts connecting. Must be called within a tokio runtime.
     ///
     /// # Errors
-    /// When the settings make no connection whatever the servers do: a certificate that is none, a name without a port.
+    /// When the settings cannot work with any server, such as an invalid certificate.
     pub fn open(settings: &RedisSettings) -> Result<Self, RedisSettingsError> {
-        let shards = ShardMap::open(settings).map_err(|fault| RedisSettingsError(format!("{fault:?}")))?;
+        let shards = ShardMap::open(settings).map_err(|fault| RedisSettingsError(fault.to_string()))?;
         let shards = Arc::new(shards);
-        // Whoever lets decisions wait for a distant server does not mean that nothing can be reset on it.
-        let admin_timeout = ADMIN_TIMEOUT.max(settings.timeout);
-        let store = Arc::new(Store {
-            background: BackgroundCalls::new(Arc::clone(&shards), admin_timeout),
-            shards,
-            script: ChargeScript::new(),
+        let background = BackgroundCalls::new(Arc::clone(&shards));
+        let schema = Arc::new(Schema::new(Arc::clone(&shards), settings.schema));
+        let health = Arc::new(Health::new(Arc::clone(&shards), Arc::clone(&schema)));
+        let penalties = Arc::new(PenaltyList::new(Arc::clone(&shards), background.clone()));
+        let decider = Arc::new(Decider::new(
+            settings,
+            Arc::clone(&shards),
+            Arc::clone(&schema),
+            background,
+            Arc::clone(&penalties),
+        ));
+        let resets = Arc::new(Resets::new(
+            Arc::clone(&shards),
+            Arc::clone(&schema),
+            Arc::clone(&decider),
+            Arc::clone(&health),
+            Arc::clone(&penalties),
+        ));
+        let fleet = Fleet::new(&shards, &schema, Arc::clone(&decider), &health, Arc::clone(&resets));
+        let fleet = Arc::new(fleet);
+        let server_info = Arc::new(ServerInfoPoller::new(Arc::clone(&shards), Arc::clone(&schema)));
+
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&fleet).run_heartbeat());
+        tasks.spawn(Arc::clone(&fleet).run_replication());
+        let (subscribed, resets_seen) = (Arc::clone(&fleet), Arc::clone(&resets));
+        let connect_timeout = settings.connect_timeout;
+        tasks.spawn(Subscriber::new(Arc::clone(&shards), subscribed, resets_seen, connect_timeout).run());
+        tasks.spawn(Arc::clone(&resets).follow_logs());
+        tasks.spawn(Arc::clone(&server_info).run());
+        tasks.spawn(Arc::clone(&decider).expire_leases());
+
+        Ok(RedisCounters(Arc::new(Parts {
             timeout: settings.timeout,
-            connect_timeout: settings.connect_timeout,
-            admin_timeout,
-            schema: Schema::new(settings.schema),
-            refusals: settings.refusal_cache.then(RefusalCache::default),
-            leases: LeaseTable::new(settings.leased_from, Instant::now()),
-            cooldowns: Cooldowns::new(Instant::now()),
-            leasing: settings.leases,
-            fleet: Fleet::new(),
-            resets: Resets::new(),
-            facts: server_info::known(),
-            troubles: Troubles::default(),
-            clock_offset: AtomicI64::new(0),
-            refunds: AtomicU64::new(0),
-            charges: AtomicU64::new(0),
-        });
-        fleet::tend(&store);
-        Ok(RedisCounters(store))
+            reconciler: Reconciler::new(Arc::clone(&shards), Arc::clone(&schema), Arc::clone(&resets)),
+            idempotency: IdempotencyLocks::new(Arc::clone(&shards), settings.timeout),
+            shards,
+            schema,
+            decider,
+            penalties,
+            resets,
+            fleet,
+            health,
+            server_info,
+            _tasks: tasks,
+        })))
     }
 
-    /// Waits until every server is connected, has refused us, or `patience` is over. Whether all are connected.
+    /// Waits until every server is connected, one rejects us, or `patience` has passed. Returns whether all are connected.
     pub async fn connected(&self, patience: Duration) -> bool {
+        let Parts { shards, schema, health, .. } = &*self.0;
         let all = async {
             loop {
-                let servers = self.0.shards.servers();
+                let servers = shards.servers();
                 for server in &servers {
                     server.connected().await;
                 }
-                if self.0.refusal().is_some() || !servers.is_empty() && self.0.schema.is_known() {
+                if health.misconfiguration().is_some() || !servers.is_empty() && schema.is_known() {
                     return !servers.is_empty() && servers.iter().all(|server| server.is_connected());
                 }
-                // A cluster whose map or a master whose address is not known yet, or a fleet not heard of.
+                // The servers are not discovered yet, or the fleet is not joined.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         tokio::time::timeout(patience, all).await.unwrap_or(false)
     }
 
-    /// [`CounterStore::charge_all`], and by which instant of its own the server decided; nothing if none was asked.
+    /// Returns all leases and leaves the fleet. To be called before the process ends.
+    pub async fn close(&self) {
+        self.0.fleet.close().await;
+    }
+
+    /// This node as a member of its fleet.
+    pub fn fleet(&self) -> &Fleet {
+        &self.0.fleet
+    }
+
+    /// Idempotency locks shared with the other nodes.
+    pub fn idempotency(&self) -> &IdempotencyLocks {
+        &self.0.idempotency
+    }
+
+    /// [`CounterStore::charge_all`], and the server's clock at the decision, if a server decided.
     ///
     /// # Errors
     /// As [`CounterStore::charge_all`].
@@ -153,68 +187,94 @@ impl RedisCounters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        self.0.told(self.0.decide(charges, now, Instant::now()).await, charges)
+        self.decide(charges, now, Instant::now()).await
     }
 
-    /// What is known of each server.
+    /// Statistics of each server.
     pub fn servers(&self) -> Vec<ServerStats> {
         self.0.shards.servers().iter().map(|server| server.stats()).collect()
     }
 
-    /// Why nothing can be decided, if it is for a reason that only an operator can help with.
-    pub fn refusal(&self) -> Option<String> {
-        self.0.refusal().map(|fault| fault.words())
+    /// Figures of each server from `INFO`, a few seconds old.
+    pub fn server_info(&self) -> Vec<ServerInfo> {
+        self.0.server_info.last()
     }
 
-    /// Why no server is known, as long as there is none.
+    /// Why no server is known yet.
     pub fn no_servers_reason(&self) -> &'static str {
         self.0.shards.no_servers_reason()
     }
 
-    /// The servers' clock less ours, in seconds, as of the last answer.
+    /// Why nothing can be decided until an operator acts.
+    pub fn misconfiguration(&self) -> Option<String> {
+        self.0.health.misconfiguration().map(|fault| fault.to_string())
+    }
+
+    /// Why decisions fail although all servers are connected.
+    pub fn failure(&self) -> Option<String> {
+        self.0.health.failure()
+    }
+
+    /// What needs attention although decisions succeed.
+    pub fn warning(&self) -> Option<String> {
+        self.0.health.warning()
+    }
+
+    /// The server's clock minus ours in seconds, as of the last reply.
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     pub fn clock_offset_seconds(&self) -> f64 {
-        self.0.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
+        self.0.decider.clock_offset_micros() as f64 / 1e6
     }
 
-    /// What is leased.
+    /// Leases of this node.
     pub fn leases(&self) -> LeaseStats {
-        let (held, units) = self.0.leases.outstanding(Instant::now());
-        LeaseStats {
-            held,
-            units,
-            served: self.0.leases.served(),
-            charges: self.0.charges.load(Ordering::Relaxed),
-        }
+        let leases = self.0.decider.leases();
+        let (held, units) = leases.outstanding(Instant::now());
+        LeaseStats { held, units, served: leases.served(), charges: self.0.decider.charges() }
     }
 
-    /// RefusalCache that were answered without asking a server.
+    /// Refusals answered from the cache.
     pub fn cached_refusals(&self) -> u64 {
-        self.0.refusals.as_ref().map_or(0, RefusalCache::hits)
+        self.0.decider.cached_refusals()
     }
 
-    /// Calls that were not made because no server of a cluster holds their slot.
+    /// Calls not sent because no server of the cluster owns their slot.
     pub fn unassigned_slot_calls(&self) -> u64 {
         self.0.shards.unassigned_slot_calls()
     }
 
-    /// Charges that were taken back because another place refused.
+    /// Charges refunded because another shard refused.
     pub fn refunds(&self) -> u64 {
-        self.0.refunds.load(Ordering::Relaxed)
+        self.0.decider.refunds()
     }
-}
 
-/// What is leased on this node.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub struct LeaseStats {
-    /// LeaseTable with something left.
-    pub held: usize,
-    /// Units in them: how much may be admitted beyond limits if the servers that granted them are lost.
-    pub units: u64,
-    /// Charges that were served from leases.
-    pub served: u64,
-    /// Charges in all, however served.
-    pub charges: u64,
+    /// Decides, and records the outcome for health and resets.
+    async fn decide(
+        &self,
+        charges: &Charges<'_>,
+        now: Timestamp,
+        started: Instant,
+    ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
+        let Parts { decider, health, resets, timeout, .. } = &*self.0;
+        match decider.decide(charges, now, started).await {
+            Ok((verdicts, decided_at)) => {
+                if decided_at.is_some() {
+                    health.decision_succeeded();
+                }
+                Ok((verdicts, decided_at))
+            }
+            Err(fault) => {
+                let fault = health.explain(fault);
+                resets.note_failure();
+                health.decision_failed(&fault, charges);
+                Err(fault.into_store_error(*timeout))
+            }
+        }
+    }
+
+    fn admin_error(&self, fault: Fault) -> StoreError {
+        self.0.health.explain(fault).into_store_error(self.0.shards.admin_timeout())
+    }
 }
 
 impl CounterStore for RedisCounters {
@@ -222,48 +282,45 @@ impl CounterStore for RedisCounters {
         self.charge_all_timed(charges, now).await.map(|(verdicts, _)| verdicts)
     }
 
-    /// Those that were heard of in the last seconds, this one included.
+    /// Nodes with a heartbeat in the last seconds, including this one.
     fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.0.leases.nodes()).unwrap_or(NonZeroU32::MIN)
+        NonZeroU32::new(self.0.decider.leases().nodes()).unwrap_or(NonZeroU32::MIN)
     }
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {
-        self.0.is_reachable(charges)
+        self.0.decider.is_reachable(charges)
     }
 
-    async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        let carried = self.0.carry_unless_reset(held, now).await;
-        carried.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    async fn reconcile(&self, pending: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
+        self.0.reconciler.reconcile(pending, now).await.map_err(|fault| self.admin_error(fault))
     }
 
     async fn reconcile_and_charge(
         &self,
-        held: &mut Charges<'_>,
+        pending: &mut Charges<'_>,
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
-        let (store, started) = (&self.0, Instant::now());
-        if store.strike_reset(held, started + store.timeout).await.is_err() {
-            return store
-                .told(store.decide(charges, now, started).await, charges)
-                .map(|(verdicts, _)| verdicts);
+        let (parts, started) = (&self.0, Instant::now());
+        let deadline = started + parts.timeout;
+        if parts.reconciler.drop_reset(pending, deadline).await.is_err() {
+            return self.decide(charges, now, started).await.map(|(verdicts, _)| verdicts);
         }
-        // One behind the other, and waited for together: the request waits for one answer's time. As a rule what is held is
-        // counted before the request is; batches and connections may pass each other, and then this one request does not
-        // know of it, as those do not that are under way already.
-        let carry = store.reconcile(held, now, started + store.timeout);
-        let (_, decided) = join(carry, store.decide(charges, now, started)).await;
-        store.told(decided, charges).map(|(verdicts, _)| verdicts)
+        // Sent one after the other and awaited together, so that the request waits for one round trip. The decision usually
+        // sees the reconciled charges; batches on different connections may overtake each other.
+        let reconcile = parts.reconciler.add(pending, now, deadline);
+        let (_, decision) = join(reconcile, self.decide(charges, now, started)).await;
+        decision.map(|(verdicts, _)| verdicts)
     }
 }
 
 impl CounterAdmin for RedisCounters {
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        self.0.reset(charges).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+        self.0.resets.reset(charges).await.map_err(|fault| self.admin_error(fault))
     }
 
     async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        self.0.pardon(client).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+        self.0.resets.pardon(client).await.map_err(|fault| self.admin_error(fault))
     }
 
     async fn penalized_clients(
@@ -271,109 +328,6 @@ impl CounterAdmin for RedisCounters {
         count_max: usize,
         now: Timestamp,
     ) -> Result<Vec<PenalizedClient>, StoreError> {
-        self.0
-            .penalized_clients(count_max, now)
-            .await
-            .map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+        self.0.penalties.list(count_max, now).await.map_err(|fault| self.admin_error(fault))
     }
-}
-
-impl Store {
-    /// Keeps in mind how a decision ended, and says it in the words of the library.
-    fn told(
-        &self,
-        decided: Result<(Verdicts, Option<Timestamp>), Fault>,
-        charges: &Charges<'_>,
-    ) -> Result<(Verdicts, Option<Timestamp>), StoreError> {
-        match decided {
-            Ok((verdicts, at)) => {
-                if at.is_some() {
-                    self.troubles.decided();
-                }
-                Ok((verdicts, at))
-            }
-            Err(fault) => {
-                self.resets.note_failure();
-                self.note_failed(&fault, charges);
-                Err(fault.into_store_error(self.timeout))
-            }
-        }
-    }
-
-    /// Where a charge's counter is in the version that the fleet speaks; and while it changes over, where it was before and
-    /// until when.
-    fn counter(
-        &self,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Result<(Counter, Option<(Counter, Timestamp)>), Fault> {
-        let version = self.schema.speaks().map_err(|fault| self.refusal().unwrap_or(fault))?;
-        let counter = |version| keys::counter(version, charge);
-        let before = self.schema.before(charge, now).map(|(before, at)| (counter(before), at));
-        Ok((counter(version), before))
-    }
-
-    /// Why nothing can be decided, if only an operator can help: a server refuses us, none can be found, or the fleet
-    /// cannot be joined.
-    fn refusal(&self) -> Option<Fault> {
-        let servers = self.shards.servers();
-        let lost = || self.shards.trouble().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
-        let refused = servers.iter().find_map(|server| server.trouble()).or_else(lost);
-        let seedless = || {
-            let waits = self.schema.is_known() && self.schema.waits_for_seed();
-            waits.then(|| self.troubles.damaged_key(Some(fleet::SEED)))?.map(Fault::Misconfigured)
-        };
-        refused.map(|fault| Fault::clone(&fault)).or_else(|| self.schema.trouble()).or_else(seedless)
-    }
-
-    /// A command that no request waits for.
-    async fn admin(&self, shard: ShardId, command: Cmd) -> Result<Value, Fault> {
-        self.shards.call(shard, command, Instant::now() + self.admin_timeout).await
-    }
-
-    /// Forgets the counters of the charges, and the client's record. What one server cannot forget keeps no other from it.
-    async fn reset(&self, charges: &Charges<'_>) -> Result<usize, Fault> {
-        let counters = charges.charges.iter().map(|charge| (charge.subject, lease::key(charge)));
-        let client = charges.penalty.as_ref().map(|penalty| (penalty.subject, penalty.subject.0));
-        let counters: Vec<(Subject, u128)> = counters.chain(client).collect();
-        // Before: a node that was cut off must not look between, and then bring what it counted.
-        let listed = self.list_resets(&counters).await;
-        let (mut forgotten, mut failed) = (0, None);
-        for charge in &charges.charges {
-            match self.reset_counter(charge).await {
-                Ok(found) => forgotten += usize::from(found),
-                Err(fault) => failed = failed.or(Some(fault)),
-            }
-        }
-        if let Some(penalty) = &charges.penalty
-            && let Err(fault) = self.forget_record(penalty.subject, &penalty.client.to_string()).await
-        {
-            failed = failed.or(Some(fault));
-        }
-        self.forget_everywhere(&listed).await;
-        failed.map_or(Ok(forgotten), Err)
-    }
-
-    /// Forgets one counter, wherever it may be. Whether there was one.
-    pub(super) async fn reset_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
-        let (counter, before) = self.counter(charge, Timestamp::from(SystemTime::now()))?;
-        let mut found = false;
-        for counter in std::iter::once(counter).chain(before.map(|(before, _)| before)) {
-            let answer = self.admin(self.shard(charge.subject), delete(&counter, charge.subject)).await?;
-            found |= matches!(answer, Value::Int(count) if count > 0);
-        }
-        Ok(found)
-    }
-}
-
-/// The command that forgets a counter.
-fn delete(counter: &Counter, subject: Subject) -> Cmd {
-    if counter.shared {
-        let mut delete = redis::cmd("HDEL");
-        delete.arg(&counter.key).arg(keys::field(subject).as_slice());
-        return delete;
-    }
-    let mut delete = redis::cmd("DEL");
-    delete.arg(&counter.key);
-    delete
 }

@@ -36,7 +36,6 @@ pub use self::error::{DatabaseError, ValueError};
 pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{
     BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
-    UserEndpointLimit,
 };
 pub use self::key_secret::KeySecretCheck;
 pub use self::listener::ChangeListener;
@@ -44,6 +43,7 @@ pub use self::migrations::Migration;
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
 pub use tollgate::accounts::AccountLimits;
+pub use tollgate::rules::overrides::UserEndpointLimit;
 
 use self::change::Author;
 use self::engine::Pool;

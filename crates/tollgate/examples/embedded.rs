@@ -1,13 +1,9 @@
-//! A limiter in your own process, with no server and no runtime: `cargo run -p tollgate --example embedded`.
+//! A limiter embedded in a process, without a server or runtime: `cargo run -p tollgate --example embedded`.
 use std::time::SystemTime;
 
 use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 
-#[expect(
-    clippy::print_stdout,
-    clippy::disallowed_methods,
-    reason = "an example shows something, and has a clock"
-)]
+#[expect(clippy::print_stdout, clippy::disallowed_methods, reason = "an example prints and reads the clock")]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rules = RuleSet::from_toml("default_limit = 3\ndefault_window = \"1m\"")?;
     let limiter = Limiter::new(rules, MemoryCounters::default());
@@ -15,8 +11,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for _ in 0..5 {
         let decision = limiter.check_now(&request, Timestamp::from(SystemTime::now()));
         match decision.retry_after() {
-            None => println!("passes"),
-            Some(wait) => println!("refused, come back in {} s", wait.as_secs_ceil()),
+            None => println!("admitted"),
+            Some(wait) => println!("refused, retry after {} s", wait.as_secs_ceil()),
         }
     }
     Ok(())

@@ -1,21 +1,19 @@
-//! What is known of users and of API keys, and who is blocked: compiled for the way of a request.
+//! Users, API keys and blocks, in the compact form that decisions read.
 //!
-//! A million of each must fit beside everything else and must not slow a check down, so users are kept as hashes of
-//! their ids (nobody asks for their names here), keys as bytes, and what many have in common once. All of it is
-//! immutable. The next generation is made by an [`AccountsEditor`], which copies the thousandth parts that it changes and
-//! shares the rest.
+//! Millions of each must fit in memory, so users are stored as hashes of their ids, keys as packed bytes, and tiers
+//! and limits that many accounts share only once. Accounts are immutable. An [`AccountsEditor`] makes the next
+//! generation: it copies the shards that it changes (of 1024) and shares the rest.
 //!
-//! The hashes are keyed, by a key of their own that is saved with them: whoever makes up ids finds nobody and cannot
-//! make a look-up slow.
+//! The hashes are keyed with a secret seed, so a client cannot choose ids that collide.
 
 mod blocks;
 mod editor;
-mod file;
 mod keys;
 mod limits;
 mod pool;
 mod resolve;
 mod shards;
+mod snapshot;
 mod table;
 
 use std::fmt;
@@ -25,7 +23,6 @@ pub(crate) use self::blocks::BlockPosition;
 use self::blocks::Blocks;
 pub use self::blocks::{Block, BlockKind, BlockTarget};
 pub use self::editor::{AccountsEditor, NewKey};
-pub use self::file::AccountsFileError;
 use self::keys::{KeyRecord, KeyShard};
 pub use self::limits::AccountLimits;
 pub(crate) use self::limits::CompiledLimits;
@@ -34,51 +31,51 @@ pub(crate) use self::resolve::AccountOverride;
 pub use self::resolve::ResolvedRequest;
 use self::shards::Shards;
 use self::table::Table;
-use crate::identity::{IdError, IdNormalization, Seed, SubjectHasher, tag};
+use crate::identity::{IdError, Seed, SubjectHasher, tag};
 use crate::limit::LimitError;
 use crate::time::Timestamp;
 
-/// Users, API keys and blocks, as a decision reads them. A clone is the same memory.
+/// Users, API keys and blocks. Cloning is cheap.
+///
+/// Ids are compared byte by byte with those of normalized requests.
 #[derive(Clone)]
 pub struct Accounts {
     /// The key of the hashes.
     seed: Seed,
-    /// Which spellings of ids are one here: hashes cannot be folded afterwards.
-    normalization: IdNormalization,
     users: Shards<Table<UserRecord>>,
     keys: Shards<KeyShard>,
     blocks: Blocks,
     tiers: Arc<Pool<Box<str>>>,
-    /// The numbers of users and those of keys, apart because their counters have different names.
+    /// Limits of users and of keys, separate because they are counted under different names.
     quotas: Arc<Pool<CompiledLimits>>,
     key_limits: Arc<Pool<CompiledLimits>>,
 }
 
-/// Why something cannot be kept. Nothing was changed.
+/// Why an account is rejected. Nothing was changed.
 #[non_exhaustive]
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
-    /// A text that is no identifier.
+    /// An invalid identifier.
     #[error("{field} {reason}")]
     Id {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// What is wrong with it.
         reason: IdError,
     },
-    /// Numbers that make no limit.
+    /// An invalid limit.
     #[error("{field}: {reason}")]
     Limit {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// Why.
+        /// What is wrong with it.
         reason: LimitError,
     },
-    /// A burst of nothing.
+    /// A burst without a limit.
     #[error("burst needs requests_per_second, requests_per_hour or requests_per_day")]
     BurstAlone,
-    /// More than four billion bytes in a thousandth part of the keys, or values that differ.
-    #[error("there are too many already")]
+    /// A shard of the keys, or the pool of tiers or limits, is full (2^32 bytes or entries).
+    #[error("too many accounts: the table is full")]
     TooMany,
 }
 
@@ -92,7 +89,6 @@ impl Default for Accounts {
     fn default() -> Self {
         Accounts {
             seed: Seed::random(),
-            normalization: IdNormalization::default(),
             users: Shards::default(),
             keys: Shards::default(),
             blocks: Blocks::default(),
@@ -104,38 +100,27 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// Accounts of nobody yet, whose ids are folded. They keep to it whatever the rules beside them do, until others are made
-    /// in their place: nobody is forgotten when rules begin to fold.
-    pub fn with_normalization(normalization: IdNormalization) -> Self {
-        Accounts { normalization, ..Accounts::default() }
-    }
-
-    /// Which spellings of ids are one.
-    pub fn normalization(&self) -> IdNormalization {
-        self.normalization
-    }
-
-    /// Whether nothing is known of anybody.
+    /// Whether there are no users, keys and blocks.
     pub fn is_empty(&self) -> bool {
         self.users() == 0 && self.keys() == 0 && self.blocks() == 0
     }
 
-    /// How many users are known.
+    /// The number of users.
     pub fn users(&self) -> usize {
         self.users.count()
     }
 
-    /// How many API keys are known.
+    /// The number of API keys.
     pub fn keys(&self) -> usize {
         self.keys.count()
     }
 
-    /// How many blocks there are, in force or over.
+    /// The number of blocks, expired ones included.
     pub fn blocks(&self) -> usize {
         self.blocks.table.count()
     }
 
-    /// The key with this id.
+    /// The API key with this id.
     pub fn key(&self, id: &str) -> Option<Key<'_>> {
         if self.keys.count() == 0 {
             return None;
@@ -144,13 +129,13 @@ impl Accounts {
         Some(Key { accounts: self, fields: self.keys.of(hash)?.get(hash, id)? })
     }
 
-    /// The key with this id, or else some other in its place, and whether it is the one: to look at a key that is there and at
-    /// one that is not takes the same steps and as much memory, so that the time tells nothing. Which other one it is does not
-    /// change as long as the keys do not; if there is none at all, it is one that nobody has.
+    /// The API key with this id, or a decoy, and whether it is the key itself.
+    ///
+    /// Looking up a key that exists and one that does not takes the same time, so timing does not reveal which ids exist.
     pub fn key_or_decoy(&self, id: &str) -> (Key<'_>, bool) {
         let hash = hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes());
-        let (fields, is_it) = KeyShard::get_or_other(self.keys.of(hash), hash, id);
-        (Key { accounts: self, fields }, is_it)
+        let (fields, is_key) = KeyShard::get_or_decoy(self.keys.of(hash), hash, id);
+        (Key { accounts: self, fields }, is_key)
     }
 
     /// The user with this id.
@@ -159,30 +144,29 @@ impl Accounts {
     }
 
     fn hash_of_user(&self, id: &str) -> u128 {
-        hash_of(self.seed, tag::USER, self.normalization.user.normalize(id).as_bytes())
+        hash_of(self.seed, tag::USER, id.as_bytes())
     }
 
     fn user_by_hash(&self, hash: u128) -> Option<User<'_>> {
         Some(User { accounts: self, record: *self.users.of(hash)?.get(hash)? })
     }
 
-    /// The block of one that is in force at `now`; of an address or a network, the one set for exactly that.
-    pub fn block(&self, who: BlockTarget<'_>, now: Timestamp) -> Option<Block<'_>> {
-        self.blocks.exactly(who.hash(self.seed, self.normalization), now)
+    /// The block set for exactly this target, if it is in force at `now`.
+    pub fn block(&self, target: BlockTarget<'_>, now: Timestamp) -> Option<Block<'_>> {
+        self.blocks.exactly(target.hash(self.seed), now)
     }
 
     pub(crate) fn block_at(&self, at: BlockPosition) -> Option<Block<'_>> {
         self.blocks.at(at)
     }
 
-    /// Begins the next generation.
+    /// Starts the next generation.
     #[must_use]
     pub fn edit(&self) -> AccountsEditor {
         AccountsEditor::new(self.clone())
     }
 
-    /// The memory that it takes, in bytes. Shared with other generations as it is, nothing is counted twice only if they
-    /// are not asked.
+    /// The heap size in bytes, including memory shared with other generations.
     pub fn heap_bytes(&self) -> usize {
         self.users.heap_bytes()
             + self.keys.heap_bytes()
@@ -198,20 +182,20 @@ impl Accounts {
 }
 
 impl fmt::Debug for Accounts {
-    /// How many: neither who nor anything that keys are checked against.
+    /// Counts only: no ids, no verifiers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Accounts({} users, {} keys, {} blocks)", self.users(), self.keys(), self.blocks())
     }
 }
 
-/// The hash of an id. The tag keeps the user `a` and the tenant `a` apart.
+/// The hash of an id. The tag separates the user `a` from the tenant `a`.
 fn hash_of(seed: Seed, tag: u8, id: &[u8]) -> u128 {
     let mut hasher = SubjectHasher::new(seed);
     hasher.push_bytes(tag, id);
     hasher.subject().0
 }
 
-/// What is known of a user.
+/// The account of a user.
 #[derive(Copy, Clone)]
 pub struct User<'a> {
     accounts: &'a Accounts,
@@ -219,12 +203,12 @@ pub struct User<'a> {
 }
 
 impl<'a> User<'a> {
-    /// The plan.
+    /// The tier.
     pub fn tier(&self) -> Option<&'a str> {
         self.accounts.tier(self.record.tier)
     }
 
-    /// Numbers of the user's own; all absent if it has none.
+    /// The limits set for the user; empty if there are none.
     pub fn limits(&self) -> AccountLimits {
         self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
     }
@@ -240,7 +224,7 @@ impl fmt::Debug for User<'_> {
     }
 }
 
-/// What is known of an API key.
+/// The account of an API key.
 #[derive(Copy, Clone)]
 pub struct Key<'a> {
     accounts: &'a Accounts,
@@ -248,42 +232,42 @@ pub struct Key<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// The part of the key that may be shown.
+    /// The public part of the key.
     pub fn id(&self) -> &'a str {
         self.fields.id
     }
 
-    /// What the key is checked against.
+    /// The keyed hash that the presented key must match.
     pub fn verifier(&self) -> &'a [u8; 32] {
         self.fields.verifier
     }
 
-    /// What it was checked against before it was changed, as long as that is still good.
+    /// The verifier from before the last rotation, while it is still valid.
     pub fn previous(&self, now: Timestamp) -> Option<&'a [u8; 32]> {
         self.fields.previous.filter(|(_, until)| now < *until).map(|(verifier, _)| verifier)
     }
 
-    /// Whose it is.
+    /// The user that the key belongs to.
     pub fn user(&self) -> Option<&'a str> {
         self.fields.user
     }
 
-    /// The organisation that it belongs to.
+    /// The tenant that the key belongs to.
     pub fn tenant(&self) -> Option<&'a str> {
         self.fields.tenant
     }
 
-    /// The plan.
+    /// The tier.
     pub fn tier(&self) -> Option<&'a str> {
         self.accounts.tier(self.fields.tier)
     }
 
-    /// What its holder may do here; whoever put it in knows what the bits mean.
+    /// Permission bits, defined by the application.
     pub fn scopes(&self) -> u16 {
         self.fields.scopes
     }
 
-    /// Numbers of the key's own; all absent if it has none.
+    /// The limits set for the key; empty if there are none.
     pub fn limits(&self) -> AccountLimits {
         self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
     }
@@ -292,24 +276,24 @@ impl<'a> Key<'a> {
         self.accounts.key_limits.get(self.fields.limits?)
     }
 
-    /// From then on it is good no more.
+    /// When the key expires.
     pub fn expires_at(&self) -> Option<Timestamp> {
         self.fields.expires_at
     }
 
-    /// Whether its time is over at `now`.
+    /// Whether the key has expired at `now`.
     pub fn is_expired(&self, now: Timestamp) -> bool {
         self.fields.expires_at.is_some_and(|at| at <= now)
     }
 
-    /// Whether it was withdrawn.
+    /// Whether the key was revoked.
     pub fn is_revoked(&self) -> bool {
         self.fields.is_revoked
     }
 }
 
 impl fmt::Debug for Key<'_> {
-    /// The id alone: what the key is checked against is nobody's business.
+    /// The id only: verifiers are secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Key").field(&self.id()).finish()
     }

@@ -1,8 +1,7 @@
-//! Windows that people mean: days, weeks and months of a place.
+//! Calendar windows: days, weeks and months in a time zone.
 //!
-//! A day is 23 or 25 hours long twice a year and months differ, so boundaries come from the time-zone database,
-//! computed for the instant asked about. An instant that falls into a gap or a fold at midnight starts at the
-//! first moment of that date, whichever offset it has.
+//! Days have 23 to 25 hours and months differ, so boundaries are computed from the time-zone database. A day whose
+//! midnight falls into a daylight-saving gap or overlap starts at the first instant of that date.
 
 use std::fmt;
 
@@ -19,7 +18,7 @@ pub enum CalendarUnit {
     Day,
     /// Seven days, starting on this weekday.
     Week(Weekday),
-    /// A month, starting on this day of it (1 to 31; the last day where the month is shorter).
+    /// A month that starts on this day (1 to 31; the last day in shorter months).
     Month(i8),
 }
 
@@ -30,20 +29,20 @@ pub struct Calendar {
     zone: TimeZone,
 }
 
-/// Why a calendar window cannot be made.
+/// Why a calendar window is invalid.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CalendarError {
-    /// No such name in the time-zone database.
+    /// The time-zone database does not have this name.
     #[error("unknown time zone {0:?} (an IANA name such as Europe/Berlin, or UTC)")]
     UnknownZone(String),
     /// A day of the month outside 1 to 31.
-    #[error("the day of a month is 1 to 31")]
+    #[error("the day of a month must be 1 to 31")]
     DayOutOfRange,
 }
 
 impl Calendar {
-    /// A window of that unit in the zone of that IANA name.
+    /// A calendar window of a unit in a time zone, given by its IANA name.
     ///
     /// # Errors
     /// When the zone is unknown or the anchor day is not 1 to 31.
@@ -55,7 +54,7 @@ impl Calendar {
         Ok(Calendar { unit, zone })
     }
 
-    /// The calendar that [prints](fmt::Display) so, if one does.
+    /// Parses the [display](fmt::Display) form.
     pub fn parse(text: &str) -> Option<Self> {
         let (unit, zone) = text.split_once('@')?;
         let anchor = |anchor: &str| anchor.parse::<i8>().ok();
@@ -83,7 +82,7 @@ impl Calendar {
         (self.midnight(first), self.midnight(self.next_first(first)))
     }
 
-    /// How long a window is, as people say it: a day has 24 hours and a month 30 days.
+    /// The nominal length: 24 hours, 7 days or 30 days.
     pub const fn nominal(&self) -> Span {
         Span::from_secs(match self.unit {
             CalendarUnit::Day => 86_400,
@@ -92,14 +91,14 @@ impl Calendar {
         })
     }
 
-    /// No window lasts longer, and hardly any as long: a bound, and nothing to be told.
+    /// An upper bound of the length of a window.
     pub fn longest(&self) -> Span {
         let days = match self.unit {
             CalendarUnit::Day => 1,
             CalendarUnit::Week(_) => 7,
             CalendarUnit::Month(_) => 31,
         };
-        // One more hour each for the end of daylight saving time; a zone that skips a date adds a day.
+        // Slack for the end of daylight saving time and for zones that skip a date.
         Span::from_secs(days * 86_400 + 26 * 3_600)
     }
 
@@ -138,7 +137,7 @@ fn anchor(date: Date, day: i8) -> Date {
 }
 
 impl fmt::Display for Calendar {
-    /// Stable and unambiguous: it is part of a counter's name.
+    /// Stable: it is part of counter ids.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
             CalendarUnit::Day => f.write_str("day")?,
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_day_without_midnight_starts_at_its_first_moment() {
+    fn day_without_midnight_starts_at_its_first_instant() {
         // Beirut moves the clock from 00:00 to 01:00.
         let calendar = Calendar::new(CalendarUnit::Day, "Asia/Beirut").unwrap();
         let (start, end) = calendar.bounds(at("2026-03-29T10:00:00Z"));
@@ -181,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_week_starts_on_its_anchor() {
+    fn week_starts_on_its_anchor() {
         let monday = Calendar::new(CalendarUnit::Week(Weekday::Monday), "UTC").unwrap();
         let sunday = Calendar::new(CalendarUnit::Week(Weekday::Sunday), "UTC").unwrap();
         assert_eq!(monday.bounds(at("2026-11-15T12:00:00Z")).0, at("2026-11-09T00:00:00Z"));
@@ -189,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_month_with_a_late_anchor_uses_the_last_day_of_short_months() {
+    fn late_month_anchor_uses_last_day_of_short_months() {
         let calendar = Calendar::new(CalendarUnit::Month(31), "UTC").unwrap();
         let bounds = |now| calendar.bounds(at(now));
         assert_eq!(bounds("2026-02-10T00:00:00Z"), (at("2026-01-31T00:00:00Z"), at("2026-02-28T00:00:00Z")));
@@ -198,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_touch_without_gap_or_overlap_for_years() {
+    fn windows_are_contiguous() {
         for unit in [CalendarUnit::Day, CalendarUnit::Week(Weekday::Saturday), CalendarUnit::Month(29)] {
             let calendar = Calendar::new(unit, "America/Sao_Paulo").unwrap();
             let (mut start, mut end) = calendar.bounds(at("2015-01-01T00:00:00Z"));
@@ -213,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_calendar_prints_is_read_again() {
+    fn display_form_parses_again() {
         for unit in [CalendarUnit::Day, CalendarUnit::Week(Weekday::Sunday), CalendarUnit::Month(31)] {
             for zone in ["UTC", "Europe/Berlin", "America/Port-au-Prince"] {
                 let calendar = Calendar::new(unit, zone).unwrap();
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_zones_and_days_are_refused() {
+    fn unknown_zones_and_days_are_rejected() {
         let error = Calendar::new(CalendarUnit::Day, "Mars/Olympus").unwrap_err();
         assert!(error.to_string().contains("Mars/Olympus"));
         assert_eq!(Calendar::new(CalendarUnit::Month(32), "UTC"), Err(CalendarError::DayOutOfRange));

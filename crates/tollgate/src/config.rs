@@ -1,4 +1,4 @@
-//! The door: text from outside becomes checked types here, or a list of everything that is wrong with it.
+//! Configuration parsing: TOML or JSON to validated rules. All errors are reported at once, with line and key.
 
 pub mod document;
 mod json;
@@ -31,7 +31,7 @@ impl RuleSet {
     /// ```
     ///
     /// # Errors
-    /// Everything that is wrong with the text, each with its place.
+    /// All problems of the text, with line and key.
     pub fn from_toml(text: &str) -> Result<RuleSet, Problems> {
         let document = Document::from_toml(text)?;
         let mut problems = Problems::default();
@@ -42,22 +42,22 @@ impl RuleSet {
     }
 }
 
-/// Reads the keys of a file that make a rule set, and leaves the others.
+/// Reads the keys that define the rule set; other keys are left to the caller.
 ///
-/// With neither rules nor short forms, the default limit of 100 requests a minute per client applies.
+/// Without rules and short forms, each client is limited to 100 requests per minute.
 pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
-    let mut names = Names::default();
+    let mut names = RuleNames::default();
     let own: Vec<Rule> =
         fields.list_of_tables("rules", |one| names.unique(one, ("name", rule::peek_name), read_rule));
     let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
     rules.extend(own);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
-    // The rules that could be read are put together even if others could not: they may be too many by themselves.
-    let wrong = fields.has_problems();
+    // Compiled even if some rules are invalid, to report problems of the whole set too.
+    let has_problems = fields.has_problems();
     match RuleSet::new(rules, penalties) {
-        Ok(set) => (!wrong).then_some(set),
-        // Told above, where it is written.
-        Err(RuleSetError::DuplicateName(_)) if wrong => None,
+        Ok(set) => (!has_problems).then_some(set),
+        // Already reported at its line.
+        Err(RuleSetError::DuplicateName(_)) if has_problems => None,
         Err(error) => {
             fields.report("rules", error.to_string());
             None
@@ -65,14 +65,12 @@ pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     }
 }
 
-/// The names of the rules read so far. Counters are kept by name, so each stands once, and a second is refused where it
-/// is written.
+/// The rule names read so far, to report duplicates at their line.
 #[derive(Default)]
-struct Names(HashSet<Box<str>>);
+struct RuleNames(HashSet<Box<str>>);
 
-impl Names {
-    /// The rule that `read` reads. Its name is noted even if the rest of it is wrong, and told if it is taken; before `read`
-    /// stands the key that it is written at, and how it is made of what is written.
+impl RuleNames {
+    /// Reads a rule and reports a duplicate name at `key`. The name counts even if the rest of the rule is invalid.
     fn unique(
         &mut self,
         fields: &mut TableReader<'_, '_>,
@@ -83,7 +81,7 @@ impl Names {
         if let Some(name) = name(fields)
             && !self.0.insert(name.clone().into())
         {
-            fields.report(key, format!("an earlier rule is named {name:?} already"));
+            fields.report(key, format!("the name {name:?} is already used by an earlier rule"));
         }
         rule
     }
@@ -100,11 +98,10 @@ fn read_penalties(fields: &mut TableReader<'_, '_>) -> Option<PenaltyPolicy> {
     };
     let second = Span::from_secs(1);
     let cooldown_max = fields.read("max_cooldown", span(second)).unwrap_or(default.cooldown_max);
-    // A cap alone is fine: what is shorter than the usual first cooldown is the first one.
+    // A max_cooldown below the default base_cooldown lowers the base.
     let base_cooldown = fields.read("base_cooldown", span(second));
     if base_cooldown.is_some_and(|base| base > cooldown_max) {
-        let reason =
-            format!("is longer than max_cooldown, {cooldown_max}: no cooldown would ever be so long");
+        let reason = format!("must not exceed max_cooldown ({cooldown_max})");
         fields.report("base_cooldown", reason);
     }
     let policy = PenaltyPolicy {
@@ -119,7 +116,7 @@ fn read_penalties(fields: &mut TableReader<'_, '_>) -> Option<PenaltyPolicy> {
     let levels = policy.multipliers.len();
     let levels_max = VIOLATIONS_MAX.saturating_sub(policy.violation_threshold as usize);
     if !(1..=levels_max).contains(&levels) {
-        let reason = format!("needs 1 to {levels_max} multipliers, not {levels}");
+        let reason = format!("must have 1 to {levels_max} multipliers, not {levels}");
         fields.report("penalty_multipliers", reason);
     }
     enabled.then_some(policy)

@@ -192,20 +192,20 @@ pub trait CounterStore: Send + Sync {
 pub struct RetentionExtension {
     /// The counter, as the exclusive or of its subject and counter id; `None` for all counters.
     pub counter: Option<u128>,
-    /// The factor of the extension is `times / of`.
-    pub times: u32,
-    /// See `times`; never zero.
-    pub of: u32,
+    /// The factor of the extension is `numerator / denominator`.
+    pub numerator: u32,
+    /// See `numerator`; never zero.
+    pub denominator: u32,
     /// The longest retention under the lowered limits, from the time a counter was written.
-    pub longest: Span,
+    pub max: Span,
 }
 
 impl RetentionExtension {
     /// Extends one retention.
     pub fn apply(&self, retention: Span) -> Span {
-        let extended = u128::from(retention.as_micros()) * u128::from(self.times);
-        let extended = u64::try_from(extended.div_ceil(u128::from(self.of))).unwrap_or(u64::MAX);
-        Span::from_micros(extended).min(self.longest).max(retention)
+        let extended = u128::from(retention.as_micros()) * u128::from(self.numerator);
+        let extended = u64::try_from(extended.div_ceil(u128::from(self.denominator))).unwrap_or(u64::MAX);
+        Span::from_micros(extended).min(self.max).max(retention)
     }
 }
 

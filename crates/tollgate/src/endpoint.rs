@@ -1,23 +1,21 @@
-//! One spelling for one path.
+//! Endpoints: request paths in a normal form.
 //!
-//! A server answers `/api`, `/%61pi`, `//api/.` and `/x/..;/api` alike. A limiter that tells them apart hands
-//! out one allowance per spelling, so an endpoint is brought to a normal form once, at the door, and
-//! everything after that compares bytes. Whoever forwards the request must forward this form too: a path that
-//! is matched in one spelling and served in another is how limits are got around.
+//! Servers treat `/api`, `/%61pi`, `//api/.` and `/x/..;/api` alike. To give them one limit, each path is normalized
+//! once when it is parsed; after that, endpoints are compared byte by byte. A gateway must forward the normalized path:
+//! a path that is limited in one form and served in another bypasses limits.
 //!
-//! The order of the steps is the safety of it:
+//! The order of the steps matters for safety:
 //!
-//! 1. The path is cut out: scheme and host before it, query and fragment behind it.
-//! 2. It is split at `/`. `%2F` is not a separator and never becomes one.
-//! 3. Each segment is decoded, once, and only where an escape and its character mean the same to servers: `%61` is `a` and
-//!    `%40` is `@`, but to some `+` is a space and `%2B` is not.
-//! 4. Matrix parameters are stripped, and only now is the segment compared with `.` and `..`:
-//!    `%2e%2e;x=1` has become `..` by then. Nothing is decoded after dots are resolved.
+//! 1. Scheme, host, query and fragment are removed.
+//! 2. The path is split at `/`. `%2F` is never a separator.
+//! 3. Each segment is decoded once, and only where the escape and the character are equivalent: `%61` is `a` and `%40`
+//!    is `@`, but `%2B` is not `+`, which some servers read as a space.
+//! 4. Matrix parameters are removed, then `.` and `..` are resolved: `%2e%2e;x=1` is `..` by then. Nothing is decoded
+//!    after that.
 //!
-//! Empty segments go before dots are resolved, so `/a//../b` is `/b`, as nginx reads it, not `/a/b`, as RFC
-//! 3986 does. What two servers may read differently and no honest client sends is refused: backslashes,
-//! control characters, malformed escapes, escapes that are not UTF-8 (an overlong `%C0%AE` is a dot to some),
-//! dots encoded twice.
+//! Empty segments are removed before dots are resolved: `/a//../b` is `/b`, as in nginx, not `/a/b` as in RFC 3986.
+//! Ambiguous input that no well-behaved client sends is rejected: backslashes, control characters, malformed escapes,
+//! escapes that are not UTF-8 (some servers read an overlong `%C0%AE` as a dot), and dots encoded twice.
 
 mod casefold;
 
@@ -26,16 +24,15 @@ use std::fmt;
 
 pub(crate) use self::casefold::casefold;
 
-/// The longest endpoint, in bytes, as it was sent and in its normal form.
+/// The maximum length in bytes, as sent and in the normal form.
 pub(crate) const ENDPOINT_BYTES_MAX: usize = 2048;
 const LENGTH_MAX: usize = ENDPOINT_BYTES_MAX;
 
-/// A request's endpoint in its normal form: two requests for one thing have equal endpoints.
+/// The endpoint of a request in its normal form.
 ///
-/// The normal form starts with `/`, has neither empty nor dot segments nor a trailing slash, and is ASCII:
-/// all that may not stand in a path is percent-encoded in upper case. It is case-sensitive: see
-/// [`Endpoint::casefold`]. An endpoint need not come from a URL: the plain name `search` is `/search`. Text that is normal already is borrowed, not
-/// copied.
+/// The normal form starts with `/`, has no empty segments, dot segments or trailing slash, and is ASCII: other characters
+/// are percent-encoded with upper-case digits. It is case-sensitive: see [`Endpoint::casefold`]. A plain name is an
+/// endpoint too: `search` is `/search`. Normalized text is borrowed, not copied.
 ///
 /// ```
 /// use tollgate::endpoint::Endpoint;
@@ -47,63 +44,63 @@ const LENGTH_MAX: usize = ENDPOINT_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint<'a>(Cow<'a, str>);
 
-/// Why a text is no endpoint. Positions are counted in bytes from 0, in the text as it was sent.
+/// Why a text is not an endpoint. Positions are byte offsets in the original text.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// The text, or its normal form with all escapes written out, is too long.
-    #[error("the endpoint is {length} bytes long, the most is {LENGTH_MAX}")]
+    /// The text or its normal form is too long.
+    #[error("the endpoint is {length} bytes long; the maximum is {LENGTH_MAX}")]
     TooLong {
         /// Its length in bytes.
         length: usize,
     },
-    /// A `%` that two hexadecimal digits do not follow.
+    /// A `%` without two hexadecimal digits.
     #[error("the endpoint has a malformed percent-escape at byte {at}")]
     MalformedEscape {
-        /// Where the `%` stands.
+        /// The position of the `%`.
         at: usize,
     },
-    /// Escapes beyond ASCII that are not UTF-8. Servers disagree on what they mean.
+    /// Escapes that are not UTF-8, which servers interpret differently.
     #[error("the endpoint has percent-escapes that are not UTF-8 at byte {at}")]
     NotUtf8 {
-        /// Where the character begins.
+        /// The start of the character.
         at: usize,
     },
-    /// A dot that was percent-encoded more than once. Only an attempt to hide `..` does that.
+    /// A dot that was percent-encoded more than once, as in attempts to hide `..`.
     #[error("the endpoint has a dot encoded more than once in the segment at byte {at}")]
     DoubleEncodedDot {
-        /// Where the segment begins.
+        /// The start of the segment.
         at: usize,
     },
-    /// A backslash, written out or escaped. Some servers take it for a slash.
+    /// A backslash, which some servers treat as a slash.
     #[error("the endpoint has a backslash at byte {at}")]
     Backslash {
-        /// Where it stands.
+        /// The position of the character.
         at: usize,
     },
-    /// A control character, written out or escaped.
+    /// A control character.
     #[error("the endpoint has a control character at byte {at}")]
     ControlCharacter {
-        /// Where it stands.
+        /// The position of the character.
         at: usize,
     },
-    /// A scheme without a host, as in `http:///path`. Some servers take the first segment for the host.
+    /// A scheme without a host, as in `http:///path`. Some servers treat the first segment as the host.
     #[error("the endpoint has a scheme but no host")]
     NoHost,
 }
 
 impl<'a> Endpoint<'a> {
-    /// Brings an endpoint to its normal form.
+    /// Parses and normalizes an endpoint.
     ///
     /// # Errors
     ///
-    /// When the text is too long, or might be understood in more than one way: see [`EndpointError`].
+    /// When the text is too long or ambiguous: see [`EndpointError`].
     pub fn parse(raw: &'a str) -> Result<Self, EndpointError> {
         check_length(raw)?;
         if is_normal(raw) {
             return Ok(Self(Cow::Borrowed(raw)));
         }
-        let normal = normalise(raw)?;
+        let normal = normalize(raw)?;
         check_length(&normal)?;
         Ok(Self(if normal == raw { Cow::Borrowed(raw) } else { Cow::Owned(normal) }))
     }
@@ -113,9 +110,8 @@ impl<'a> Endpoint<'a> {
         &self.0
     }
 
-    /// The same endpoint for servers that ignore case: every character by Unicode's simple case folding, the escaped ones
-    /// too, but none beyond ASCII as one of ASCII. An endpoint without upper case is not copied. It may become longer than an
-    /// endpoint is allowed to be.
+    /// Folds the case, for servers that ignore it: Unicode simple case folding, also of escaped characters, except that
+    /// no character becomes ASCII. The result can exceed the maximum length.
     ///
     /// ```
     /// use tollgate::Endpoint;
@@ -131,18 +127,18 @@ impl<'a> Endpoint<'a> {
         }
     }
 
-    /// The same endpoint, of the same memory.
+    /// The same endpoint, borrowed.
     pub(crate) fn borrowed(&self) -> Endpoint<'_> {
         Endpoint(Cow::Borrowed(&self.0))
     }
 
-    /// The same endpoint, independent of the text it was read from.
+    /// The same endpoint, owned.
     #[must_use]
     pub fn into_owned(self) -> Endpoint<'static> {
         Endpoint(Cow::Owned(self.0.into_owned()))
     }
 
-    /// The path without its leading slash: segments joined by single slashes, or nothing for the root.
+    /// The path without its leading slash; empty for the root.
     pub(crate) fn below_root(&self) -> &str {
         self.0.get(1..).unwrap_or_default()
     }
@@ -154,7 +150,7 @@ impl fmt::Display for Endpoint<'_> {
     }
 }
 
-/// Where the path begins if the text is in absolute form, `scheme://host/path`.
+/// The start of the path if the text is in absolute form, `scheme://host/path`.
 pub(crate) fn absolute_form_path(raw: &str) -> Option<usize> {
     let (scheme, rest) = raw.split_once("://")?;
     let is_scheme = scheme.starts_with(|first: char| first.is_ascii_alphabetic())
@@ -167,9 +163,7 @@ fn check_length(text: &str) -> Result<(), EndpointError> {
     if text.len() > LENGTH_MAX { Err(EndpointError::TooLong { length: text.len() }) } else { Ok(()) }
 }
 
-/// Whether `normalise` would change nothing: nearly every request, so this must be cheap.
-///
-/// A few normal texts are not recognised, namely those with an escaped percent sign. They only cost more.
+/// The fast path: whether the text is certainly normal. Texts with an escaped percent sign are not recognized.
 fn is_normal(raw: &str) -> bool {
     if is_plain(raw.as_bytes()) {
         return true;
@@ -181,7 +175,7 @@ fn is_normal(raw: &str) -> bool {
     }
 }
 
-/// A normal form without dots or escapes, told by one look at each byte.
+/// Whether the text is a normal form without dots and escapes.
 fn is_plain(raw: &[u8]) -> bool {
     let mut last = 0;
     let is_plain = raw.iter().all(|&byte| {
@@ -191,7 +185,7 @@ fn is_plain(raw: &[u8]) -> bool {
     is_plain && raw.first() == Some(&b'/') && (last != b'/' || raw.len() == 1)
 }
 
-/// Bytes that stand for themselves wherever they stand, and the slash.
+/// Bytes that are always literal, and the slash.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = 0;
@@ -220,17 +214,17 @@ fn is_normal_segment(segment: &[u8]) -> bool {
     true
 }
 
-/// The length of the escaped character at `at`, if this is how the normal form would write it.
+/// The length of the escaped character at `at`, if it is in normal form.
 fn normal_escapes(segment: &[u8], at: usize) -> Option<usize> {
     let character = EscapedCharacter::read(segment, at).ok()?;
     let escapes = segment.get(at..at + character.escaped_length())?;
-    // `%25` may be the first half of a dot encoded twice: not for the quick look to decide.
+    // `%25` may start a double-encoded dot: left to the slow path.
     let stays = |byte: &u8| !(is_decoded(*byte) || byte.is_ascii_control() || matches!(byte, b'\\' | b'%'));
     let is_normal = character.bytes().iter().all(stays) && !escapes.iter().any(u8::is_ascii_lowercase);
     is_normal.then_some(escapes.len())
 }
 
-fn normalise(raw: &str) -> Result<String, EndpointError> {
+fn normalize(raw: &str) -> Result<String, EndpointError> {
     let mut at = path_start(raw)?;
     let path = raw.get(at..).unwrap_or_default();
     let path = path.split(['?', '#']).next().unwrap_or_default();
@@ -251,18 +245,18 @@ fn path_start(raw: &str) -> Result<usize, EndpointError> {
     if before_path.ends_with("://") {
         return Err(EndpointError::NoHost);
     }
-    // The host is dropped, but one that some server would end earlier than we do changes what the path is.
+    // The host is dropped, but checked: a server that ends it earlier would see another path.
     before_path.bytes().enumerate().try_for_each(|(at, byte)| refuse_ambiguous(byte, at))?;
     Ok(start)
 }
 
-/// Appends one segment that begins at byte `at`, or takes one away if it is `..`.
+/// Appends the segment at byte `at`, or removes the last one for `..`.
 fn push_segment(normal: &mut String, segment: &str, at: usize) -> Result<(), EndpointError> {
     let parent = normal.len();
     normal.push('/');
     push_decoded(normal, segment, at)?;
     let decoded = normal.get(parent..).unwrap_or_default();
-    // On the decoded text, because `%25%32%65` becomes `%252e` only by decoding.
+    // Checked after decoding, because `%25%32%65` decodes to `%252e`.
     if has_encoded_dot(decoded) {
         return Err(EndpointError::DoubleEncodedDot { at });
     }
@@ -276,8 +270,7 @@ fn push_segment(normal: &mut String, segment: &str, at: usize) -> Result<(), End
     Ok(())
 }
 
-/// Appends `segment` with each character in its normal spelling. Matrix parameters are still there
-/// afterwards.
+/// Appends `segment` with each character in normal form, matrix parameters included.
 fn push_decoded(normal: &mut String, segment: &str, offset: usize) -> Result<(), EndpointError> {
     let bytes = segment.as_bytes();
     let mut at = 0;
@@ -307,7 +300,7 @@ fn push_byte(normal: &mut String, byte: u8, as_it_is: bool) {
     }
 }
 
-/// Whether an escaped percent sign, escaped again any number of times, is followed by what makes it a dot.
+/// Whether the text contains a dot that is percent-encoded more than once.
 fn has_encoded_dot(decoded: &str) -> bool {
     decoded.match_indices("%25").any(|(at, percent)| {
         let digits = decoded.get(at + percent.len()..).unwrap_or_default().trim_start_matches("25");
@@ -323,28 +316,27 @@ fn refuse_ambiguous(byte: u8, at: usize) -> Result<(), EndpointError> {
     }
 }
 
-/// Whether an escape of it means the same as the character itself: unreserved ones by RFC 3986, section 2.3, and by what
-/// servers do those that delimit nothing in a path. Not the `+`, a space to some; the `;`, which begins parameters; nor the
-/// `*`, which in a pattern says something else.
+/// Whether the escape of a character is equivalent to the character: the unreserved ones (RFC 3986, section 2.3) and
+/// those that servers do not treat as delimiters. Excluded are `+` (a space to some), `;` (starts parameters) and `*` (a
+/// wildcard in patterns).
 const fn is_decoded(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$' | b'&'..=b')' | b',' | b'=' | b':' | b'@')
 }
 
-/// What may stand unescaped in a segment of the normal form: RFC 3986's `pchar` without the `;` of
-/// parameters.
+/// Bytes that are not escaped in the normal form: `pchar` of RFC 3986 without `;`.
 const fn is_path_byte(byte: u8) -> bool {
     is_decoded(byte) || matches!(byte, b'*' | b'+')
 }
 
-/// One character of UTF-8 that was written as percent-escapes.
+/// One UTF-8 character, percent-encoded.
 struct EscapedCharacter {
     utf8: [u8; 4],
     length: usize,
 }
 
 impl EscapedCharacter {
-    /// Reads the character whose first `%` stands at `at`. Positions in errors are relative to `text`.
+    /// Decodes the character whose first `%` is at `at`. Error positions are relative to `text`.
     fn read(text: &[u8], at: usize) -> Result<Self, EndpointError> {
         let first = escaped_byte(text, at).ok_or(EndpointError::MalformedEscape { at })?;
         let length = match first {
@@ -358,7 +350,7 @@ impl EscapedCharacter {
             *byte = escaped_byte(text, at + 3 * index).ok_or(EndpointError::NotUtf8 { at })?;
         }
         let character = Self { utf8, length };
-        // The decoder of the standard library knows overlong forms, surrogates and stray continuation bytes.
+        // The standard library rejects overlong forms, surrogates and stray continuation bytes.
         if std::str::from_utf8(character.bytes()).is_err() {
             return Err(EndpointError::NotUtf8 { at });
         }
@@ -374,7 +366,7 @@ impl EscapedCharacter {
     }
 }
 
-/// The byte that the escape at `at` stands for, if there is a well-formed one.
+/// The byte encoded at `at`, if the escape is well-formed.
 fn escaped_byte(text: &[u8], at: usize) -> Option<u8> {
     let [b'%', high, low] = text.get(at..at + 3)? else { return None };
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -382,7 +374,7 @@ fn escaped_byte(text: &[u8], at: usize) -> Option<u8> {
 }
 
 impl EndpointError {
-    /// The same error, for a text that has `offset` bytes more in front.
+    /// The same error with its position shifted by `offset`.
     pub(crate) fn shifted(self, offset: usize) -> Self {
         match self {
             Self::MalformedEscape { at } => Self::MalformedEscape { at: at + offset },
@@ -432,13 +424,13 @@ mod tests {
     }
 
     #[test]
-    fn an_owned_endpoint_equals_the_borrowed_one() {
+    fn owned_endpoint_equals_the_borrowed_one() {
         let endpoint = Endpoint::parse("/api").unwrap();
         assert_eq!(endpoint.clone().into_owned(), endpoint);
     }
 
     #[test]
-    fn t12_escapes_that_mean_their_character_are_decoded_once() {
+    fn equivalent_escapes_are_decoded_once() {
         assert_eq!(normal("/%61pi%2d%2E%5f%7E%30"), "/api-._~0");
         assert_eq!(normal("/users/%40me%3aexport%2C%21%24%26%27%28%29%3d"), "/users/@me:export,!$&'()=");
         assert_eq!(normal("/%2540me"), "/%2540me");
@@ -449,12 +441,12 @@ mod tests {
     #[test]
     fn escapes_of_reserved_characters_stay_in_upper_case() {
         assert_eq!(normal("/a%2fb%2b%2a%3B%3f%23%5b"), "/a%2Fb%2B%2A%3B%3F%23%5B");
-        assert_ne!(normal("/a%2Bb"), normal("/a+b"), "to some servers that is a space");
+        assert_ne!(normal("/a%2Bb"), normal("/a+b"), "some servers read + as a space");
         assert_ne!(normal("/a%2Fb"), normal("/a/b"));
     }
 
     #[test]
-    fn what_may_not_stand_in_a_path_is_escaped() {
+    fn invalid_path_characters_are_escaped() {
         assert_eq!(normal("/a b\"<>[]^`{|}"), "/a%20b%22%3C%3E%5B%5D%5E%60%7B%7C%7D");
         assert_eq!(normal("/é"), "/%C3%A9");
         assert_eq!(normal("/%c3%a9"), "/%C3%A9");
@@ -462,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn decoding_that_makes_dot_segments_cannot_leave_a_prefix() {
+    fn encoded_dot_segments_are_resolved() {
         for raw in
             ["/a/%2e%2e/b", "/a/.%2e/b", "/a/%2E./b", "/a/..;/b", "/a/%2e%2e;x=1/b", "/a/;/../b", "/a//../b"]
         {
@@ -476,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_climbs_above_the_root() {
+    fn dot_segments_stay_below_the_root() {
         for raw in ["/..", "..", "/../..", "/a/../..", "/%2e%2e/%2e%2e/", "/./..;x/."] {
             assert_eq!(normal(raw), "/", "{raw}");
         }
@@ -484,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn the_length_is_bounded_as_sent_and_as_normal_form() {
+    fn length_is_limited_before_and_after_normalization() {
         assert_eq!(normal(&format!("/{}", "a".repeat(2047))).len(), 2048);
         assert_eq!(refusal(&format!("/{}", "a".repeat(2048))), EndpointError::TooLong { length: 2049 });
         assert_eq!(refusal(&"a".repeat(2048)), EndpointError::TooLong { length: 2049 });
@@ -496,15 +488,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_where() {
+    fn errors_have_positions() {
         assert_eq!(refusal("/ab/c%zz").to_string(), "the endpoint has a malformed percent-escape at byte 5");
         assert_eq!(refusal("http://h/é%C3x"), EndpointError::NotUtf8 { at: 11 });
         assert_eq!(refusal("/a/b%5c"), EndpointError::Backslash { at: 4 });
         assert_eq!(refusal("/a/x%252e"), EndpointError::DoubleEncodedDot { at: 3 });
     }
 
-    /// Pieces that mean something to some step of the normal form, so that random joins of them meet at its
-    /// seams.
+    /// Random sequences of pieces that are special to some step.
     fn hostile_text() -> impl Strategy<Value = String> {
         const PIECES: [&str; 40] = [
             "/", "/", "/", "//", ".", "..", "%2e", "%2E", "%25", "25", "2e", "2E", "%32", "%65", "%", "a",
@@ -528,7 +519,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn normalising_twice_changes_nothing(raw in hostile_text()) {
+        fn normalization_is_idempotent(raw in hostile_text()) {
             if let Ok(once) = Endpoint::parse(&raw) {
                 prop_assert!(is_normal_form(once.as_str()), "{once}");
                 let twice = Endpoint::parse(once.as_str());
@@ -538,14 +529,14 @@ mod tests {
         }
 
         #[test]
-        fn the_quick_look_agrees_with_the_long_way(raw in hostile_text()) {
+        fn fast_path_agrees_with_slow_path(raw in hostile_text()) {
             if is_normal(&raw) {
-                prop_assert_eq!(normalise(&raw), Ok(raw));
+                prop_assert_eq!(normalize(&raw), Ok(raw));
             }
         }
 
         #[test]
-        fn escaping_any_ordinary_character_changes_nothing(
+        fn escaping_ordinary_characters_changes_nothing(
             path in "(/[a-z0-9._~@:,!$&'()=-]{1,4}){1,5}",
             chosen in any::<u32>(),
         ) {

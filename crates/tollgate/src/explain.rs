@@ -15,9 +15,9 @@ use crate::time::{Span, Timestamp};
 pub struct Explanation {
     /// The decision that a check would return now.
     pub decision: Decision,
-    steps: Vec<RuleOutcome>,
+    outcomes: Vec<RuleOutcome>,
     /// The reports without the cooldown, if the client is in one.
-    behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
+    without_cooldown: Option<SmallVec<[LimitReport; 2]>>,
 }
 
 /// The outcome of one rule.
@@ -36,10 +36,10 @@ pub struct RuleExplanation<'a> {
 impl Explanation {
     pub(crate) fn new(
         decision: Decision,
-        steps: Vec<RuleOutcome>,
-        behind_cooldown: Option<SmallVec<[LimitReport; 2]>>,
+        outcomes: Vec<RuleOutcome>,
+        without_cooldown: Option<SmallVec<[LimitReport; 2]>>,
     ) -> Self {
-        Explanation { decision, steps, behind_cooldown }
+        Explanation { decision, outcomes, without_cooldown }
     }
 
     /// The end of the client's cooldown, if it is in one.
@@ -49,7 +49,7 @@ impl Explanation {
 
     /// One report per limit, as its counter stands, whether or not the client is in cooldown.
     pub fn reports(&self) -> &[LimitReport] {
-        self.behind_cooldown.as_ref().unwrap_or(&self.decision.reports)
+        self.without_cooldown.as_ref().unwrap_or(&self.decision.reports)
     }
 
     /// When the request is admitted, if no other request comes; `None` if never.
@@ -90,27 +90,27 @@ impl Explanation {
 
     /// Every rule in evaluation order, with its outcome.
     pub fn rules<'a>(&'a self, request: &Request<'_>) -> Vec<RuleExplanation<'a>> {
-        let barred = self.decision.block().map(|block| block.kind);
+        let blocked = self.decision.block().map(|block| block.kind);
         let mut scratch = Scratch::default();
         let resolved = self.decision.rules().resolve(request, &mut scratch);
         let rules = self.decision.rules().rules();
-        let each = (0u32..).zip(rules.iter().zip(&self.steps));
-        each.map(|(position, (rule, step))| RuleExplanation {
+        let each = (0u32..).zip(rules.iter().zip(&self.outcomes));
+        each.map(|(position, (rule, outcome))| RuleExplanation {
             rule,
             matched: matches!(
-                step,
+                outcome,
                 RuleOutcome::Collected
                     | RuleOutcome::Allowed
                     | RuleOutcome::Blocked
                     | RuleOutcome::LayerTaken
                     | RuleOutcome::TooMany
             ),
-            reason: match step {
-                RuleOutcome::Collected if self.behind_cooldown.is_some() => {
+            reason: match outcome {
+                RuleOutcome::Collected if self.without_cooldown.is_some() => {
                     "matches, but the client is in cooldown: its limits are not charged until the cooldown ends"
                         .to_owned()
                 }
-                step => reason(rule, *step, &resolved.request, barred),
+                outcome => reason(rule, *outcome, &resolved.request, blocked),
             },
             reports: self.reports().iter().filter(|report| report.is_of(position)).collect(),
         })
@@ -118,9 +118,9 @@ impl Explanation {
     }
 }
 
-fn reason(rule: &Rule, step: RuleOutcome, request: &Request<'_>, barred: Option<BlockKind>) -> String {
-    match step {
-        RuleOutcome::NotReached if let Some(kind) = barred => {
+fn reason(rule: &Rule, outcome: RuleOutcome, request: &Request<'_>, blocked: Option<BlockKind>) -> String {
+    match outcome {
+        RuleOutcome::NotReached if let Some(kind) = blocked => {
             format!("not evaluated: the {} is blocked", kind.as_str())
         }
         RuleOutcome::Collected => "matches: its limits apply".to_owned(),

@@ -1,4 +1,4 @@
-//! Who is asking, for what: the facts of a request, and the subjects its charges are counted for.
+//! Identifiers: the facts of a request, the client that it is attributed to, and the subjects that are counted.
 
 mod address;
 mod client;
@@ -23,18 +23,18 @@ use crate::endpoint::Endpoint;
 use crate::limit::Limit;
 use crate::method::Method;
 
-/// The longest identifier, in bytes.
+/// The maximum length of an identifier in bytes.
 pub const ID_BYTES_MAX: usize = 256;
 
-/// An identifier as the caller spelled it: opaque, 1 to 256 bytes. Byte-exact, unless a [`Normalization`] says otherwise.
+/// An opaque identifier of 1 to 256 bytes.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Id<'a>(&'a str);
 
-/// Why a text is no identifier.
+/// Why a text is not an identifier.
 #[non_exhaustive]
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdError {
-    /// Nothing in it.
+    /// The text is empty.
     #[error("must not be empty")]
     Empty,
     /// More than [`ID_BYTES_MAX`] bytes.
@@ -43,7 +43,7 @@ pub enum IdError {
 }
 
 impl<'a> Id<'a> {
-    /// Checks the length; every byte is kept.
+    /// Checks the length.
     ///
     /// # Errors
     /// When the text is empty or over 256 bytes.
@@ -61,35 +61,35 @@ impl<'a> Id<'a> {
     }
 }
 
-/// The facts of one request, checked: what rules match on and count by.
+/// The validated facts of one request: what rules match and count by.
 #[derive(Clone, Debug)]
 pub struct Request<'a> {
-    /// What is asked for, in its normal form.
+    /// The endpoint, in its normal form.
     pub endpoint: Endpoint<'a>,
-    /// How; unknown methods are `OTHER`.
+    /// The method; unknown methods are `OTHER`.
     pub method: Option<Method>,
-    /// An authenticated user.
+    /// The authenticated user.
     pub user: Option<Id<'a>>,
-    /// The organisation the user belongs to.
+    /// The tenant that the user belongs to.
     pub tenant: Option<Id<'a>>,
-    /// The client's API key; it is hashed before anything is stored.
+    /// The client's API key. It is hashed before anything is stored.
     pub api_key: Option<ApiKey<'a>>,
-    /// The name a login attempt is for.
+    /// The name used in a login attempt.
     pub login: Option<Id<'a>>,
     /// The client's address.
     pub ip: Option<IpAddr>,
-    /// The client's plan.
+    /// The client's tier.
     pub tier: Option<Id<'a>>,
-    /// How many units the request is worth; zero only looks.
+    /// The number of units to charge; zero charges nothing.
     pub cost: u32,
-    /// Further facts by name.
+    /// Custom facts by name.
     pub descriptors: &'a [(Id<'a>, Id<'a>)],
-    /// Numbers that replace those of the rule in force, for this request alone.
+    /// A limit that replaces that of the matching rule, for this request only.
     pub limit_override: Option<&'a Limit>,
 }
 
 impl<'a> Request<'a> {
-    /// A request of cost one for an endpoint, by nobody in particular yet.
+    /// A request of cost 1 without a client.
     pub fn new(endpoint: Endpoint<'a>) -> Self {
         Request {
             endpoint,
@@ -106,7 +106,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Who the request counts as: user before API key before login before address before tenant.
+    /// The client: the user, or else the API key, the login, the address or the tenant.
     pub fn client(&self) -> Option<Client<'a>> {
         (self.user.map(Client::User))
             .or(self.api_key.map(Client::ApiKey))
@@ -121,24 +121,24 @@ impl<'a> Request<'a> {
     }
 }
 
-/// What a rule counts by.
+/// A dimension that rules count by.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dimension {
-    /// Everyone together.
+    /// All requests together.
     Global,
-    /// Whoever the request is attributed to: see [`Request::client`].
+    /// The client: see [`Request::client`].
     Client,
-    /// The address (IPv6: its block).
+    /// The address; for IPv6 its prefix.
     Ip,
-    /// The organisation.
+    /// The tenant.
     Tenant,
     /// The user.
     User,
     /// The API key.
     ApiKey,
-    /// The name of a login attempt.
+    /// The login name.
     Login,
-    /// The normalised endpoint.
+    /// The endpoint.
     Endpoint,
     /// The method.
     Method,
@@ -147,7 +147,7 @@ pub enum Dimension {
 }
 
 impl Dimension {
-    /// Reads the form that configuration uses.
+    /// Parses the name used in configuration.
     pub fn parse(text: &str) -> Option<Self> {
         Some(match text {
             "global" => Dimension::Global,
@@ -165,7 +165,7 @@ impl Dimension {
         })
     }
 
-    /// Whether what it counts is this client, and nobody else.
+    /// Whether it counts exactly this client.
     pub fn is_id_of(&self, client: Client<'_>) -> bool {
         matches!(
             (self, client),
@@ -178,7 +178,7 @@ impl Dimension {
         )
     }
 
-    /// Whether it tells one client from another.
+    /// Whether it distinguishes single clients.
     pub fn identifies_client(&self) -> bool {
         matches!(
             self,
@@ -204,11 +204,11 @@ impl fmt::Display for Dimension {
     }
 }
 
-/// Whose counter it is: a keyed 128-bit hash of the values a rule counts by. No byte of a client survives in it.
+/// What one counter counts: a keyed 128-bit hash of the values that a rule counts by.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Subject(pub u128);
 
-/// The key of all subject hashes. Whoever does not know it cannot make two subjects collide.
+/// The secret key of the subject hashes. Without it, a client cannot construct collisions.
 #[derive(Copy, Clone, PartialEq, Eq)]
 pub struct Seed(pub [u8; 16]);
 
@@ -219,7 +219,7 @@ impl fmt::Debug for Seed {
 }
 
 impl Seed {
-    /// A seed nobody knows, from the randomness the standard library gives its hash maps.
+    /// A random seed, from the randomness of the standard library's hash maps.
     pub fn random() -> Self {
         let random = || RandomState::new().build_hasher().finish().to_le_bytes();
         let mut bytes = [0; 16];
@@ -229,7 +229,7 @@ impl Seed {
     }
 }
 
-/// The organisation of a request, for stores: hashed only when one needs to tell it from others.
+/// The tenant of a request, for stores. It is hashed only when needed.
 #[derive(Copy, Clone, Debug)]
 pub struct Tenant<'a> {
     id: Id<'a>,
@@ -237,12 +237,12 @@ pub struct Tenant<'a> {
 }
 
 impl<'a> Tenant<'a> {
-    /// The organisation by this name.
+    /// The tenant with this id.
     pub fn new(id: Id<'a>, seed: Seed) -> Self {
         Tenant { id, seed }
     }
 
-    /// What tells it from others.
+    /// The subject of the tenant.
     pub fn subject(self) -> Subject {
         let mut values = SubjectHasher::new(self.seed);
         values.push_bytes(tag::TENANT, self.id.as_str().as_bytes());
@@ -250,20 +250,20 @@ impl<'a> Tenant<'a> {
     }
 }
 
-/// The hash of a subject's values, under way: each goes in with its kind and length before it, so that no two lists
-/// look alike.
+/// Hashes the values of a subject. Each value is prefixed with its kind and length, so that different lists of values
+/// cannot have the same encoding.
 #[derive(Copy, Clone)]
 pub struct SubjectHasher(SipHasher);
 
 impl fmt::Debug for SubjectHasher {
-    /// Not its state: an API key may be in it.
+    /// Hides the state, which may contain an API key.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SubjectHasher(***)")
     }
 }
 
 impl SubjectHasher {
-    /// The hash of no values yet.
+    /// A hasher without values.
     #[inline]
     pub fn new(seed: Seed) -> Self {
         SubjectHasher(SipHasher::new(seed.0))
@@ -275,7 +275,7 @@ impl SubjectHasher {
         Subject(self.0.finish())
     }
 
-    /// Adds the request's value of `dimension`; false if the request has none.
+    /// Adds the request's value of `dimension`. False if the request has none.
     pub fn push(&mut self, dimension: &Dimension, request: &Request<'_>, ipv6_prefix: u8) -> bool {
         let value = match dimension {
             Dimension::Global => Some(b"".as_slice()),
@@ -333,7 +333,7 @@ impl SubjectHasher {
         }
     }
 
-    /// Adds raw bytes of a kind of their own.
+    /// Adds raw bytes with a tag.
     #[inline]
     pub(crate) fn push_bytes(&mut self, tag: u8, bytes: &[u8]) {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -342,7 +342,7 @@ impl SubjectHasher {
     }
 }
 
-/// The byte before each value. Stored counters depend on them: add, never change.
+/// The tags of values. Stored counters depend on them: never change one.
 pub(crate) mod tag {
     use super::Dimension;
 
@@ -400,11 +400,11 @@ mod tests {
     }
 
     #[test]
-    fn t09_no_two_lists_of_values_share_a_subject() {
+    fn different_value_lists_have_different_subjects() {
         let per = &["user", "tenant"];
         let spellings =
             [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
-        // A value that holds the byte before the next one.
+        // Values that contain the tag of the next one.
         let spellings = spellings.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
         let subjects: std::collections::HashSet<_> =
             spellings.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_of_values_are_told_apart_like_short_ones() {
+    fn long_value_lists_have_different_subjects() {
         let per = &["user", "tenant"];
         let long = "x".repeat(256);
         let same = subject(&request(&long, &long), per);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_subject_is_the_hash_of_kinds_lengths_and_values() {
+    fn subject_encoding_is_stable() {
         // Stored counters depend on it.
         let bytes = [b"\x04\x05\0\0\0alice".as_slice(), b"\x03\x04\0\0\0acme"].concat();
         let hash = SipHasher13::new_with_key(&[7; 16]).hash(&bytes).as_u128();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn t08_every_address_of_a_64_shares_one_subject() {
+    fn ipv6_addresses_of_a_64_share_a_subject() {
         let mut addresses = Request::new(Endpoint::parse("/").unwrap());
         let of = |request: &mut Request<'_>, ip: &str| {
             request.ip = Some(ip.parse().unwrap());
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn t06_translated_addresses_are_the_address_in_them() {
+    fn nat64_addresses_map_to_ipv4() {
         for (ip, meant) in [
             ("64:ff9b::192.0.2.33", "192.0.2.33"),
             ("64:ff9b::", "0.0.0.0"),
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn t06_mapped_addresses_are_the_address_they_map() {
+    fn mapped_addresses_equal_ipv4() {
         let mut addresses = Request::new(Endpoint::parse("/").unwrap());
         addresses.ip = Some("::ffff:192.0.2.1".parse().unwrap());
         let mapped = subject(&addresses, &["ip"]);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn t10_identifiers_end_at_256_bytes() {
+    fn ids_are_at_most_256_bytes() {
         for (length, ok) in [(0, false), (1, true), (255, true), (256, true), (257, false), (1 << 20, false)]
         {
             assert_eq!(Id::parse(&"x".repeat(length)).is_ok(), ok, "{length} bytes");
@@ -477,14 +477,14 @@ mod tests {
     }
 
     #[test]
-    fn t11_identifiers_are_compared_byte_by_byte() {
+    fn ids_are_byte_exact() {
         let per = &["user"];
         assert_ne!(subject(&request("Alice", "t"), per), subject(&request("alice", "t"), per));
         assert_ne!(subject(&request("\u{e9}", "t"), per), subject(&request("e\u{301}", "t"), per));
     }
 
     #[test]
-    fn t29_an_api_key_never_prints() {
+    fn api_keys_are_not_printed() {
         let client = Client::ApiKey(ApiKey::parse("tg_secret_canary").unwrap());
         assert!(!format!("{client} {client:?}").contains("canary"));
     }

@@ -1,36 +1,32 @@
-//! Decides, for every request to an API, whether it may pass now.
+//! The decision engine of tollgate: decides for each request to an API whether it may pass now.
 //!
-//! The modules stand in the order of a request's way: text becomes checked types ([`config`]), the request's facts say
-//! who is asking ([`identity`]), what is known of them completes the facts ([`accounts`]), rules say which limits
-//! apply ([`rules`]), the counters are charged together or not at all ([`algorithms`], [`counters`]), and that makes
-//! the [`decision`], its [`headers`] and its [`record`].
-//! [`Limiter`] is the way itself.
-//!
-//! The library reads no clock, opens no socket and knows no runtime: time is an argument.
+//! [`Limiter::check`] is the entry point. The library opens no socket, reads no clock and needs no runtime: time is an
+//! argument. The modules below are listed in the order in which a request passes them.
 
-pub mod config;
+pub mod config; // TOML or JSON to validated rules; every error with line and key
 
-pub mod endpoint;
-pub mod identity;
-pub mod method;
+pub mod endpoint; // request paths in a normal form
+pub mod identity; // ids, client addresses, normalization, subject hashing
+pub mod method; // HTTP methods
 
-pub mod accounts;
-pub mod rules;
+pub mod accounts; // users, API keys and blocks
+pub mod rules; // rules, overrides and their evaluation: which limits apply
 
-pub mod algorithms;
-pub mod calendar;
-pub mod counters;
-pub mod limit;
-pub mod penalties;
+pub mod algorithms; // pure arithmetic of each algorithm
+pub mod calendar; // day, week and month windows
+pub mod counters; // the counter store trait, counters in memory, the fallback
+pub mod limit; // a validated limit
+pub mod penalties; // cooldowns for clients that keep exceeding limits
 
-mod limiter;
+mod limiter; // the steps of one decision
 
-pub mod decision;
-pub mod explain;
-pub mod headers;
-pub mod inspect;
-pub mod record;
+pub mod decision; // what the client is answered
+pub mod explain; // why a decision is what it is
+pub mod headers; // rate-limit response headers
+pub mod inspect; // what the counters of a client hold
+pub mod record; // decisions for metrics and usage
 
+pub mod snapshot; // checksummed streams of counter and account snapshots
 mod sync;
 mod time;
 

@@ -1,21 +1,21 @@
-//! The method of a request, as far as limits care about it.
+//! HTTP methods, as rules match and count them.
 
 use std::fmt;
 
-/// The longest method that is looked at, in bytes.
+/// The maximum length of a method in bytes.
 const LENGTH_MAX: usize = 32;
 
 /// An HTTP method.
 ///
-/// Whatever HTTP does not define is [`Method::Other`], without its name: a client could otherwise open a
-/// fresh counter with every method it makes up.
+/// Methods that HTTP does not define are all [`Method::Other`]: otherwise a client could get a new counter with every
+/// invented method.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Method {
     /// `GET`
     Get,
     /// `HEAD`, counted as `GET`.
     Head,
-    /// `HEAD`, counted as itself: what a [`Normalization`](crate::identity::Normalization) makes of it that tells it from `GET`.
+    /// `HEAD`, counted separately from `GET`: see [`HeadCounting`](crate::identity::HeadCounting).
     SeparateHead,
     /// `POST`
     Post,
@@ -35,23 +35,23 @@ pub enum Method {
     Other,
 }
 
-/// Why a text is no method.
+/// Why a text is not a method.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MethodError {
-    /// There is nothing to read.
+    /// The text is empty.
     #[error("the method is empty")]
     Empty,
-    /// No method in use is nearly that long.
-    #[error("the method is {length} bytes long, the most is {LENGTH_MAX}")]
+    /// The text is too long.
+    #[error("the method is {length} bytes long; the maximum is {LENGTH_MAX}")]
     TooLong {
         /// Its length in bytes.
         length: usize,
     },
     /// A character that HTTP does not allow in a method, such as a space.
-    #[error("the method has a character at byte {at} that no method may have")]
+    #[error("the method has an invalid character at byte {at}")]
     NotAToken {
-        /// Where it stands, counted in bytes from 0.
+        /// The byte offset of the character.
         at: usize,
     },
 }
@@ -69,13 +69,13 @@ impl Method {
         Self::Connect,
     ];
 
-    /// Reads a method, in whatever case it is spelled.
+    /// Parses a method, ignoring case.
     ///
-    /// HTTP methods are case-sensitive, but many servers are not: `get` must not escape a limit on `GET`.
+    /// HTTP methods are case-sensitive, but many servers are not: `get` must not bypass a limit on `GET`.
     ///
     /// # Errors
     ///
-    /// When the text is empty, too long, or no token as HTTP defines it.
+    /// When the text is empty, too long, or not an HTTP token.
     pub fn parse(text: &str) -> Result<Self, MethodError> {
         if text.is_empty() {
             return Err(MethodError::Empty);
@@ -92,7 +92,7 @@ impl Method {
         }
     }
 
-    /// The method in upper case; `OTHER` for one that HTTP does not define.
+    /// The method in upper case; `OTHER` for undefined methods.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "GET",
@@ -108,9 +108,7 @@ impl Method {
         }
     }
 
-    /// The method that rules match and counters count.
-    ///
-    /// `HEAD` is `GET` here: it costs the server the same work, so it must not be a second allowance.
+    /// The method that is matched and counted. `HEAD` is `GET`: it costs the server the same work.
     #[must_use]
     pub const fn counted(self) -> Self {
         match self {
@@ -119,7 +117,7 @@ impl Method {
         }
     }
 
-    /// The same, with `HEAD` counted as itself.
+    /// The same method, with `HEAD` counted separately.
     #[must_use]
     pub const fn with_separate_head(self) -> Self {
         match self {
@@ -146,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn t14_a_method_is_the_same_in_every_case() {
+    fn methods_ignore_case() {
         for method in Method::STANDARD {
             let upper = method.as_str();
             let lower = upper.to_lowercase();
@@ -158,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn t14_methods_made_up_by_a_client_are_one_method() {
+    fn invented_methods_are_one_method() {
         for made_up in ["PURGE", "purge", "GETS", "GE", "X-1", "!#$%&'*+-.^_`|~", "OTHER", &"A".repeat(32)] {
             assert_eq!(Method::parse(made_up), Ok(Method::Other), "{made_up}");
         }
     }
 
     #[test]
-    fn every_byte_that_is_no_token_is_refused() {
+    fn non_token_bytes_are_rejected() {
         for byte in 0..=127_u8 {
             let is_separator = "\"(),/:;<=>?@[\\]{} ".contains(char::from(byte));
             let expected = if is_separator || byte.is_ascii_control() {
@@ -179,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_or_overlong_method_is_refused() {
+    fn empty_and_long_methods_are_rejected() {
         assert_eq!(Method::parse(""), Err(MethodError::Empty));
         assert_eq!(Method::parse(&"A".repeat(33)), Err(MethodError::TooLong { length: 33 }));
     }
 
     #[test]
-    fn t15_head_counts_as_get_and_nothing_else_changes() {
+    fn head_counts_as_get() {
         assert_eq!(Method::Head.counted(), Method::Get);
         assert_eq!(Method::Head.to_string(), "HEAD");
         for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
@@ -194,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn t15_a_head_of_its_own_is_no_get_and_nothing_else_changes() {
+    fn separate_head_is_not_get() {
         assert_eq!(Method::Head.with_separate_head().counted(), Method::SeparateHead);
         assert_eq!(Method::SeparateHead.with_separate_head().to_string(), "HEAD");
         for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {

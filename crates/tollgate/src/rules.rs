@@ -1,4 +1,4 @@
-//! Which limits apply to a request: rules, compiled once into an immutable set that is swapped whole.
+//! Rules and overrides: which limits apply to a request.
 
 mod client_counters;
 mod compiled;

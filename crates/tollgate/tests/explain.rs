@@ -1,4 +1,4 @@
-//! What an explanation says is what the other ways of looking say, and what a check will find.
+//! An explanation agrees with peek, with a check of cost zero, and with the next check.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use tollgate::counters::conformance::block_on;
@@ -18,13 +18,13 @@ fn request(cost: u32) -> Request<'static> {
     Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) }
 }
 
-fn told(decision: &Decision) -> (u32, Span) {
+fn remaining_and_reset(decision: &Decision) -> (u32, Span) {
     let report = decision.binding().unwrap();
     (report.remaining(), report.verdict.reset_after)
 }
 
 #[test]
-fn an_explanation_a_look_and_a_check_of_cost_zero_tell_of_one_moment() {
+fn explain_peek_and_cost_zero_agree() {
     for algorithm in Algorithm::ALL {
         let rule = format!(
             "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"{algorithm}\"\n\
@@ -32,13 +32,17 @@ fn an_explanation_a_look_and_a_check_of_cost_zero_tell_of_one_moment() {
         );
         let limiter = limiter(&rule);
         for used in 0..5 {
-            let looked = told(&limiter.check_now(&request(0), NOW));
-            assert_eq!((looked.0, looked.1.is_zero()), (5 - used, used == 0), "{algorithm}");
+            let expected = remaining_and_reset(&limiter.check_now(&request(0), NOW));
+            assert_eq!((expected.0, expected.1.is_zero()), (5 - used, used == 0), "{algorithm}");
             for cost in [0, 1, 9] {
                 let peeked = block_on(limiter.peek(&request(cost), NOW));
                 let explained = block_on(limiter.explain(&request(cost), NOW));
-                assert_eq!(told(&peeked), looked, "{algorithm}, cost {cost}, {used} used");
-                assert_eq!(told(&explained.decision), looked, "{algorithm}, cost {cost}, {used} used");
+                assert_eq!(remaining_and_reset(&peeked), expected, "{algorithm}, cost {cost}, {used} used");
+                assert_eq!(
+                    remaining_and_reset(&explained.decision),
+                    expected,
+                    "{algorithm}, cost {cost}, {used} used"
+                );
             }
             assert!(limiter.check_now(&request(1), NOW).admits());
         }
@@ -46,7 +50,7 @@ fn an_explanation_a_look_and_a_check_of_cost_zero_tell_of_one_moment() {
 }
 
 #[test]
-fn of_a_refused_request_the_limits_that_admit_are_told_as_they_stand() {
+fn refusal_reports_other_limits_as_they_stand() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -65,7 +69,7 @@ fn of_a_refused_request_the_limits_that_admit_are_told_as_they_stand() {
 }
 
 #[test]
-fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
+fn counters_are_reported_during_a_cooldown() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -93,7 +97,7 @@ fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
     assert_eq!(
         explained.cooldown_until(),
         Some(NOW + Span::from_secs(60)),
-        "whatever clients are told at least"
+        "regardless of retry_after_floor"
     );
     let seen =
         |report: &LimitReport| (report.remaining(), report.verdict.reset_after, report.verdict.admits());
@@ -104,14 +108,14 @@ fn the_counters_of_a_client_in_cooldown_are_told_apart_from_it() {
         assert!(rule.matched && rule.reports.len() == 1, "{rule:?}");
         assert!(rule.reason.contains("in cooldown"), "{}", rule.reason);
     }
-    let over = block_on(limiter.explain(&request(1), NOW + Span::from_secs(60)));
-    assert_eq!((over.cooldown_until(), over.decision.admits()), (None, true));
-    assert_eq!(over.reports().len(), 2);
-    assert!(over.rules(&asked).iter().all(|rule| rule.reason == "matches: its limits apply"));
+    let ended = block_on(limiter.explain(&request(1), NOW + Span::from_secs(60)));
+    assert_eq!((ended.cooldown_until(), ended.decision.admits()), (None, true));
+    assert_eq!(ended.reports().len(), 2);
+    assert!(ended.rules(&asked).iter().all(|rule| rule.reason == "matches: its limits apply"));
 }
 
 #[test]
-fn the_next_admission_is_told_without_the_time_that_a_rule_asks_clients_to_stay_away() {
+fn next_allowed_at_ignores_retry_after_floor() {
     let rule = r#"
         [[rules]]
         name = "r"

@@ -1,4 +1,4 @@
-//! Ten million clients that nobody has heard of (threat 16). In a process of its own, whose memory it looks at.
+//! Ten million fake client ids (threat 16). A test binary of its own, because it measures the memory of the process.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
 use std::num::NonZeroUsize;
@@ -10,7 +10,7 @@ const FLOOD: u64 = 10_000_000;
 const KEYS_MAX: usize = 200_000;
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-/// A rule for each algorithm, so long that nothing is as good as new before the end.
+/// A rule per algorithm, with windows so long that nothing is restored during the test.
 const RULES: &str = r#"
 [[rules]]
 name = "bucket"
@@ -32,7 +32,7 @@ algorithm = "fixed_window"
 limits = [{ requests = 5, window = "1d" }]
 "#;
 
-/// What this process has in memory, in bytes.
+/// The resident memory of this process in bytes.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
@@ -50,7 +50,7 @@ fn asked<'a>(name: &'a str, path: &'a str, kind: u64) -> Request<'a> {
 }
 
 #[test]
-fn t16_ten_million_invented_clients_take_no_more_memory_than_is_set_aside_and_free_no_victim() {
+fn flood_of_client_ids_is_bounded_and_evicts_no_victim() {
     let bounds = MemoryBounds { keys_max: NonZeroUsize::new(KEYS_MAX).unwrap(), ..MemoryBounds::default() };
     let limiter = Limiter::new(RuleSet::from_toml(RULES).unwrap(), MemoryCounters::new(bounds));
     let victim = asked("victim", "/x", 0);
@@ -63,13 +63,13 @@ fn t16_ten_million_invented_clients_take_no_more_memory_than_is_set_aside_and_fr
         limiter.check_now(&asked(&name, &path, number % 3), now);
         if number % 100_000 == 0 {
             most = most.max(resident());
-            assert!(!limiter.check_now(&victim, now).admits(), "the victim is let go after {number}");
+            assert!(!limiter.check_now(&victim, now).admits(), "the victim was admitted after {number}");
         }
     }
     let grown = most.saturating_sub(before);
     println!("{} bytes for {} counters", grown, limiter.counters().len());
     assert!(limiter.counters().len() <= KEYS_MAX);
-    // 51 bytes for each, as docs/scale.md says, and what an allocator takes for itself.
+    // 51 bytes per counter, as docs/scale.md says, and allocator overhead.
     assert!(grown <= KEYS_MAX * 51 + (4 << 20), "{grown} bytes");
     assert!(limiter.counters().overflow_charges() > FLOOD / 2);
 }

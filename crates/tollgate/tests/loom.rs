@@ -1,7 +1,7 @@
-//! The locking of the memory store, in every interleaving of its threads.
+//! The locking of the memory store, in every interleaving of threads.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p tollgate --release --test loom`. The store has two shards here, so pairs of
-//! limits that lie in both, named in either order, meet in all the ways they can. Loom fails on a deadlock by itself.
+//! `RUSTFLAGS="--cfg loom" cargo test -p tollgate --release --test loom`. The store has two shards here, so that
+//! pairs of limits in both shards are locked in either order. Loom detects deadlocks.
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and print")]
 
@@ -52,7 +52,7 @@ fn remaining(store: &MemoryCounters, limit: &Limit, subject: Subject) -> u32 {
     *remaining
 }
 
-/// Runs the model in all interleavings, and says how many there were.
+/// Runs the model in all interleavings and prints their number.
 fn explore(name: &str, model: impl Fn() + Sync + Send + 'static) {
     let executions = std::sync::Arc::new(AtomicUsize::new(0));
     let counted = std::sync::Arc::clone(&executions);
@@ -63,7 +63,7 @@ fn explore(name: &str, model: impl Fn() + Sync + Send + 'static) {
     println!("{name}: {} executions", executions.load(Ordering::Relaxed));
 }
 
-/// Two threads, each asking once for its subjects in its order; who was admitted.
+/// Two threads, each charging its subjects once in its order. Returns which were admitted.
 fn race(store: &Arc<MemoryCounters>, limit: &Limit, orders: [&'static [Subject]; 2]) -> [bool; 2] {
     let [mine, theirs] = orders;
     let other = thread::spawn({
@@ -75,19 +75,19 @@ fn race(store: &Arc<MemoryCounters>, limit: &Limit, orders: [&'static [Subject];
 }
 
 #[test]
-fn e_pairs_in_either_order_neither_deadlock_nor_exceed() {
+fn pairs_in_either_order_neither_deadlock_nor_exceed() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::SlidingWindowLog] {
         explore(&format!("one unit, two orders, {algorithm}"), move || {
             let (store, limit) = (Arc::new(MemoryCounters::default()), limit(algorithm, 1));
             let admitted = race(&store, &limit, [&[ONE, TWO], &[TWO, ONE]]);
-            assert!(admitted[0] != admitted[1], "exactly one of them: {admitted:?}");
+            assert!(admitted[0] != admitted[1], "exactly one is admitted: {admitted:?}");
             assert_eq!([ONE, TWO].map(|subject| remaining(&store, &limit, subject)), [0, 0]);
         });
     }
 }
 
 #[test]
-fn e_the_loser_of_a_shared_limit_charges_nothing_else() {
+fn refusal_by_a_shared_limit_charges_nothing_else() {
     explore("overlapping pairs", || {
         let (store, limit) = (Arc::new(MemoryCounters::default()), limit(Algorithm::FixedWindow, 1));
         let [first, second] = race(&store, &limit, [&[ONE, TWO], &[TWO, THREE]]);
@@ -98,7 +98,7 @@ fn e_the_loser_of_a_shared_limit_charges_nothing_else() {
 }
 
 #[test]
-fn e_three_threads_take_exactly_what_there_is() {
+fn three_threads_admit_exactly_the_limit() {
     explore("three threads, two units", || {
         let (store, limit) = (Arc::new(MemoryCounters::default()), limit(Algorithm::Gcra, 2));
         let orders: [&'static [Subject]; 2] = [&[TWO, ONE], &[ONE, TWO]];
@@ -109,12 +109,12 @@ fn e_three_threads_take_exactly_what_there_is() {
         let mine = usize::from(admits(&store, &limit, &[ONE]));
         let theirs: usize = others.into_iter().map(|other| usize::from(other.join().unwrap())).sum();
         assert!(mine + theirs == 2 && remaining(&store, &limit, ONE) == 0);
-        assert_eq!(remaining(&store, &limit, TWO) as usize, 2 - theirs, "as much as was admitted with it");
+        assert_eq!(remaining(&store, &limit, TWO) as usize, 2 - theirs, "charged as often as admitted");
     });
 }
 
 #[test]
-fn e_five_requests_of_three_threads_take_exactly_what_there_is() {
+fn five_requests_of_three_threads_admit_exactly_the_limit() {
     explore("three threads, five requests, three units", || {
         let (store, limit) = (Arc::new(MemoryCounters::default()), limit(Algorithm::TokenBucket, 3));
         let orders: [(usize, &'static [Subject]); 3] =
@@ -131,7 +131,7 @@ fn e_five_requests_of_three_threads_take_exactly_what_there_is() {
 }
 
 #[test]
-fn e_a_reset_comes_before_or_after_a_charge_and_never_in_the_middle() {
+fn reset_is_atomic_with_respect_to_charges() {
     explore("reset and charge", || {
         let (store, limit) = (Arc::new(MemoryCounters::default()), limit(Algorithm::TokenBucket, 1));
         let other = thread::spawn({
@@ -150,7 +150,7 @@ fn e_a_reset_comes_before_or_after_a_charge_and_never_in_the_middle() {
 }
 
 #[test]
-fn e_parallel_refusals_are_one_violation() {
+fn parallel_refusals_are_one_violation() {
     explore("penalties", || {
         let one = Arc::new((MemoryCounters::default(), limit(Algorithm::FixedWindow, 1)));
         let ask = |shared: &(MemoryCounters, Limit)| {
@@ -173,7 +173,7 @@ fn e_parallel_refusals_are_one_violation() {
 }
 
 #[test]
-fn e_a_snapshot_taken_meanwhile_can_be_read() {
+fn concurrent_snapshot_is_readable() {
     explore("snapshot and charge", || {
         let (store, limit) = (Arc::new(MemoryCounters::default()), limit(Algorithm::SlidingWindowCounter, 1));
         let other = thread::spawn({

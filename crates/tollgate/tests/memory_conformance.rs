@@ -1,8 +1,8 @@
-//! The memory store does what every store must.
+//! The conformance suite of the memory store.
 
 tollgate::counters::conformance!(tollgate::MemoryCounters::default());
 
-/// The suite can also be passed by a store that goes by its own clock, as a shared one must.
+/// The same suite with a store that has its own clock, as a shared one does.
 mod own_clock {
     use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,7 +12,7 @@ mod own_clock {
     };
     use tollgate::{Span, Timestamp};
 
-    /// A store whose clock nobody else sets: a millisecond passes with every call.
+    /// A store with its own clock, which advances one millisecond per call.
     struct OwnClock {
         counters: MemoryCounters,
         now: AtomicU64,

@@ -1,4 +1,4 @@
-//! Counters that cannot be reached for a while: shares, and what was counted meanwhile.
+//! Unreachable counters: each node's share, and reconciliation afterwards.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -14,15 +14,15 @@ use tollgate::inspect::EndpointScope;
 use tollgate::record::NoRecords;
 use tollgate::{Answer, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Seed, Timestamp};
 
-/// Shared counters with a switch.
+/// Shared counters that can be made unreachable.
 #[derive(Default)]
 struct Shared {
     counters: MemoryCounters,
     down: AtomicBool,
-    /// One of its two servers stays away.
+    /// One of its two servers is down.
     half_down: AtomicBool,
     refuses_to_carry: AtomicBool,
-    carried: AtomicUsize,
+    added: AtomicUsize,
 }
 
 impl CounterStore for &Shared {
@@ -46,7 +46,7 @@ impl CounterStore for &Shared {
         if self.refuses_to_carry.load(Ordering::Relaxed) {
             return Err(StoreError::Unreachable);
         }
-        self.carried.fetch_add(held.charges.len(), Ordering::Relaxed);
+        self.added.fetch_add(held.charges.len(), Ordering::Relaxed);
         for charge in held.charges.drain(..) {
             let alone = Charges { charges: smallvec![charge], ..Charges::default() };
             assert!(self.counters.charge_all_now(&alone, now).admitted(&alone), "{charge:?}");
@@ -76,7 +76,7 @@ impl CounterAdmin for &Shared {
     }
 }
 
-/// Nothing here ever waits.
+/// Polls a future that never waits.
 fn now_or_never<T>(future: impl Future<Output = T>) -> T {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(value) => value,
@@ -102,12 +102,12 @@ fn check(limiter: &Limiter<&Shared>, cost: u32, secs: u64) -> Decision {
     now_or_never(limiter.check(&request, Timestamp::from_secs(secs)))
 }
 
-/// A node of those that hash alike.
+/// A node of a fleet that shares one seed.
 fn node(shared: &Shared) -> Limiter<&Shared> {
     Limiter::with_records(rules(""), shared, NoRecords, Seed([7; 16]))
 }
 
-/// A node that admitted its share alone and can reach the counters again.
+/// A node that admitted its share during an outage that has ended.
 fn node_after_outage(shared: &Shared) -> Limiter<&Shared> {
     let limiter = node(shared);
     shared.down.store(true, Ordering::Relaxed);
@@ -116,7 +116,7 @@ fn node_after_outage(shared: &Shared) -> Limiter<&Shared> {
     limiter
 }
 
-fn bring_in(limiter: &Limiter<&Shared>, secs: u64) -> usize {
+fn reconcile(limiter: &Limiter<&Shared>, secs: u64) -> usize {
     now_or_never(limiter.reconcile(16, Timestamp::from_secs(secs)))
 }
 
@@ -125,48 +125,48 @@ fn admitted(limiter: &Limiter<&Shared>, secs: u64) -> usize {
 }
 
 #[test]
-fn what_a_node_admitted_alone_is_no_second_allowance_when_the_counters_are_back() {
+fn fallback_admissions_are_reconciled() {
     let shared = Shared::default();
     let limiter = Limiter::new(rules(""), &shared);
     assert!((0..30).all(|_| check(&limiter, 1, 7_200).admits()));
     shared.down.store(true, Ordering::Relaxed);
     let alone = check(&limiter, 1, 7_200);
     assert!(alone.degraded && alone.admits());
-    assert_eq!(alone.binding().unwrap().requests, 100, "the limit that is told stays the limit");
+    assert_eq!(alone.binding().unwrap().requests, 100, "the reported limit does not change");
     assert_eq!(1 + admitted(&limiter, 7_200), 25, "a quarter of the limit");
     shared.down.store(false, Ordering::Relaxed);
     let back = check(&limiter, 1, 7_200);
     assert!(!back.degraded && back.admits());
     assert_eq!(1 + admitted(&limiter, 7_200), 100 - 30 - 25);
-    assert_eq!(shared.carried.load(Ordering::Relaxed), 1, "once");
+    assert_eq!(shared.added.load(Ordering::Relaxed), 1, "once");
 }
 
 #[test]
-fn what_a_node_admitted_alone_is_dropped_when_its_window_is_over() {
+fn fallback_counter_expires_with_its_window() {
     let shared = Shared::default();
     let limiter = Limiter::new(rules(""), &shared);
     shared.down.store(true, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 7_200), 25);
     shared.down.store(false, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 10_800), 100);
-    assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
+    assert_eq!(shared.added.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn what_cannot_be_brought_back_stays_counted_here() {
+fn failed_reconciliation_keeps_the_fallback_counter() {
     let shared = Shared::default();
     let limiter = Limiter::new(rules(""), &shared);
     shared.down.store(true, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 7_200), 25);
     shared.down.store(false, Ordering::Relaxed);
     shared.refuses_to_carry.store(true, Ordering::Relaxed);
-    assert!(!check(&limiter, 1, 7_200).admits(), "still alone, and its share is used");
+    assert!(!check(&limiter, 1, 7_200).admits(), "still unreachable, and its share is used up");
     shared.refuses_to_carry.store(false, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 7_200), 75);
 }
 
 #[test]
-fn whoever_looks_at_a_client_sees_what_was_counted_here() {
+fn reads_include_fallback_charges() {
     let looks: [fn(&Limiter<&Shared>) -> u32; 3] = [
         |node| {
             let decision = now_or_never(node.peek(&request("alice"), Timestamp::from_secs(7_200)));
@@ -192,61 +192,61 @@ fn whoever_looks_at_a_client_sees_what_was_counted_here() {
             assert!(check(&node, 25, 7_200).admits());
             look(&node)
         };
-        assert_eq!([look(&limiter), look(&limiter)], [expected; 2], "and a look changes nothing");
+        assert_eq!([look(&limiter), look(&limiter)], [expected; 2], "a read changes nothing");
         assert_eq!(admitted(&limiter, 7_200), 75);
-        assert_eq!(shared.carried.load(Ordering::Relaxed), 1);
+        assert_eq!(shared.added.load(Ordering::Relaxed), 1);
     }
 }
 
 #[test]
-fn what_a_node_admitted_alone_is_no_second_allowance_on_another_node() {
+fn fallback_admissions_count_on_other_nodes() {
     let shared = Shared::default();
     let nodes = [node(&shared), node(&shared)];
     shared.down.store(true, Ordering::Relaxed);
     assert_eq!(nodes.each_ref().map(|node| admitted(node, 7_200)), [25, 25]);
-    assert_eq!(bring_in(&nodes[0], 7_200), 0, "there is nowhere to bring it");
+    assert_eq!(reconcile(&nodes[0], 7_200), 0, "the counters are unreachable");
     shared.down.store(false, Ordering::Relaxed);
-    assert_eq!(bring_in(&nodes[0], 7_200), 1);
+    assert_eq!(reconcile(&nodes[0], 7_200), 1);
     assert_eq!(admitted(&nodes[1], 7_200), 50);
 }
 
 #[test]
-fn what_was_brought_in_is_not_brought_again() {
+fn reconciled_counter_is_not_added_twice() {
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
-    assert_eq!([bring_in(&limiter, 7_200), bring_in(&limiter, 7_200)], [1, 0]);
+    assert_eq!([reconcile(&limiter, 7_200), reconcile(&limiter, 7_200)], [1, 0]);
     assert_eq!(admitted(&limiter, 7_200), 75);
-    // And the other way round: the client came first.
+    // The other way round: the client's request comes first.
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
     assert_eq!(admitted(&limiter, 7_200), 75);
-    bring_in(&limiter, 7_200);
-    assert_eq!(shared.carried.load(Ordering::Relaxed), 1);
+    reconcile(&limiter, 7_200);
+    assert_eq!(shared.added.load(Ordering::Relaxed), 1);
     assert_eq!((limiter.reconcile_status().pending, limiter.reconcile_status().reconciled), (0, 1));
 }
 
 #[test]
-fn what_cannot_be_brought_in_yet_is_tried_again() {
+fn failed_reconciliation_is_retried() {
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
     shared.refuses_to_carry.store(true, Ordering::Relaxed);
-    assert_eq!(bring_in(&limiter, 7_200), 0);
+    assert_eq!(reconcile(&limiter, 7_200), 0);
     assert_eq!(limiter.reconcile_status().pending, 1);
     shared.refuses_to_carry.store(false, Ordering::Relaxed);
-    assert_eq!(bring_in(&limiter, 7_200), 1);
+    assert_eq!(reconcile(&limiter, 7_200), 1);
     assert_eq!(admitted(&node(&shared), 7_200), 75);
 }
 
 #[test]
-fn a_window_that_is_over_is_not_brought_in() {
+fn expired_window_is_not_reconciled() {
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
-    bring_in(&limiter, 10_800);
-    assert_eq!((limiter.reconcile_status().pending, shared.carried.load(Ordering::Relaxed)), (0, 0));
+    reconcile(&limiter, 10_800);
+    assert_eq!((limiter.reconcile_status().pending, shared.added.load(Ordering::Relaxed)), (0, 0));
 }
 
 #[test]
-fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
+fn reset_counter_is_not_reconciled() {
     let shared = Shared::default();
     let limiter = node_after_outage(&shared);
     let names: Vec<u128> = {
@@ -256,14 +256,14 @@ fn a_counter_that_was_reset_meanwhile_is_not_brought_in() {
         spy.names.lock().unwrap().clone()
     };
     limiter.discard_fallback(&names);
-    bring_in(&limiter, 7_200);
-    assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
+    reconcile(&limiter, 7_200);
+    assert_eq!(shared.added.load(Ordering::Relaxed), 0);
     assert_eq!(admitted(&limiter, 7_200), 100);
 }
 
-/// Other nodes may have heard of it, and servers that were there have forgotten theirs: this node is not to undo it.
+/// Other nodes and reachable servers may have applied the reset already.
 #[test]
-fn a_reset_that_fails_is_in_force_for_what_was_counted_here() {
+fn failed_reset_still_clears_the_fallback() {
     let shared = Shared::default();
     let limiter = node(&shared);
     shared.down.store(true, Ordering::Relaxed);
@@ -271,12 +271,12 @@ fn a_reset_that_fails_is_in_force_for_what_was_counted_here() {
     assert_eq!(now_or_never(limiter.reset(&request("alice"))), Err(StoreError::Unreachable));
     assert!(limiter.fallback_counters().is_empty());
     shared.down.store(false, Ordering::Relaxed);
-    bring_in(&limiter, 7_200);
-    assert_eq!(shared.carried.load(Ordering::Relaxed), 0);
+    reconcile(&limiter, 7_200);
+    assert_eq!(shared.added.load(Ordering::Relaxed), 0);
 }
 
 #[test]
-fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
+fn changed_limit_is_reconciled_by_its_new_values() {
     let bucket = |requests: u32| {
         let rule = format!(
             "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"token_bucket\"\n\
@@ -292,7 +292,7 @@ fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
     limiter.replace_rules(bucket(1_000));
     let other = Limiter::with_records(bucket(1_000), &shared, NoRecords, Seed([7; 16]));
     assert!((0..800).all(|_| check(&other, 1, 7_200).admits()));
-    assert_eq!(bring_in(&limiter, 7_200), 1);
+    assert_eq!(reconcile(&limiter, 7_200), 1);
     assert_eq!(
         admitted(&other, 7_200),
         1_000 - 800 - 25,
@@ -301,7 +301,7 @@ fn a_limit_that_was_changed_meanwhile_is_brought_in_by_its_new_numbers() {
 }
 
 #[test]
-fn of_many_counters_a_few_are_brought_in_at_a_time() {
+fn reconciliation_is_limited_per_call() {
     let shared = Shared::default();
     let bounds = MemoryBounds::default();
     let limiter = node(&shared).with_fallback_bounds(bounds);
@@ -311,14 +311,14 @@ fn of_many_counters_a_few_are_brought_in_at_a_time() {
         assert!(now_or_never(limiter.check(&request(user), Timestamp::from_secs(7_200))).admits());
     }
     shared.down.store(false, Ordering::Relaxed);
-    let steps: Vec<usize> = (0..8).map(|_| bring_in(&limiter, 7_200)).collect();
+    let steps: Vec<usize> = (0..8).map(|_| reconcile(&limiter, 7_200)).collect();
     assert_eq!(steps, [16, 16, 16, 16, 16, 16, 4, 0]);
     assert_eq!(shared.counters.len(), 100);
 }
 
-/// Once there were as many counters of it at one place of the list as are brought in at a time, no others were looked at.
+/// Even if more of its counters are pending than one call takes.
 #[test]
-fn a_server_that_stays_away_does_not_hold_up_what_belongs_to_others() {
+fn down_server_does_not_delay_other_counters() {
     const USERS: usize = 20_000;
     let shared = Shared::default();
     let limiter = node(&shared);
@@ -329,17 +329,17 @@ fn a_server_that_stays_away_does_not_hold_up_what_belongs_to_others() {
     }
     shared.half_down.store(true, Ordering::Relaxed);
     shared.down.store(false, Ordering::Relaxed);
-    // Each counter that belongs there stays on the list, and each round over the list looks at all of them.
+    // Counters of the server that is down stay pending, and each round over the list visits all of them.
     let rounds = 2 * USERS / 16;
-    let done: usize = (0..rounds).map(|_| bring_in(&limiter, 7_200)).sum();
+    let done: usize = (0..rounds).map(|_| reconcile(&limiter, 7_200)).sum();
     assert!((9_000..11_000).contains(&done), "{done}");
     shared.half_down.store(false, Ordering::Relaxed);
-    while bring_in(&limiter, 7_200) > 0 {}
-    assert_eq!(shared.carried.load(Ordering::Relaxed), USERS);
+    while reconcile(&limiter, 7_200) > 0 {}
+    assert_eq!(shared.added.load(Ordering::Relaxed), USERS);
     assert_eq!(limiter.reconcile_status().pending, 0);
 }
 
-/// Counters that tell by which name each of them is known.
+/// Counters that record the key of each charge.
 #[derive(Default)]
 struct Spy {
     names: std::sync::Mutex<Vec<u128>>,
@@ -354,7 +354,7 @@ impl CounterStore for &Spy {
 }
 
 #[test]
-fn a_cost_that_fits_the_limit_is_never_told_that_it_does_not() {
+fn cost_within_the_limit_can_be_retried_during_an_outage() {
     let shared = Shared::default();
     let limiter = Limiter::new(rules(""), &shared);
     shared.down.store(true, Ordering::Relaxed);
@@ -364,7 +364,7 @@ fn a_cost_that_fits_the_limit_is_never_told_that_it_does_not() {
 }
 
 #[test]
-fn each_rule_says_what_an_outage_means() {
+fn on_store_failure_is_applied_per_rule() {
     for (mode, refuses) in [("open", false), ("closed", true)] {
         let shared = Shared::default();
         let limiter = Limiter::new(rules(&format!("on_store_failure = \"{mode}\"")), &shared);

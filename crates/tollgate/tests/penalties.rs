@@ -1,4 +1,4 @@
-//! Threat 66: penalties end when clients are told they end, and not before.
+//! Cooldowns end when they are reported to end (threat 66).
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::convert::Infallible;
@@ -32,7 +32,7 @@ fn check(limiter: &Limiter<MemoryCounters>, user: &str, now: Timestamp) -> Decis
     limiter.check_now(&Request { user, ..Request::new(Endpoint::parse("/").unwrap()) }, now)
 }
 
-/// Asks until refused; the wait that is announced then.
+/// Checks until refused. Returns `retry_after`.
 fn run_into_the_limit(limiter: &Limiter<MemoryCounters>, now: Timestamp) -> Span {
     loop {
         let decision = check(limiter, "alice", now);
@@ -44,7 +44,7 @@ fn run_into_the_limit(limiter: &Limiter<MemoryCounters>, now: Timestamp) -> Span
 }
 
 #[test]
-fn t66_the_refusal_that_starts_a_penalty_announces_its_end_and_not_that_of_the_limit() {
+fn refusal_that_starts_a_cooldown_reports_its_end() {
     let limiter = limiter();
     let mut now = Timestamp::from_secs(1_000);
     assert_eq!(run_into_the_limit(&limiter, now), Span::from_secs(5));
@@ -56,33 +56,33 @@ fn t66_the_refusal_that_starts_a_penalty_announces_its_end_and_not_that_of_the_l
         early.answer,
         Answer::Refuse { reason: Refusal::Cooldown, retry_after: Some(Span::from_micros(1)) }
     );
-    assert!(check(&limiter, "bob", now).admits(), "nobody else is kept out");
+    assert!(check(&limiter, "bob", now).admits(), "other clients are not in cooldown");
     assert!(check(&limiter, "alice", now + Span::from_secs(120)).admits());
 }
 
 #[test]
-fn t66_an_obedient_client_is_never_refused_twice_in_a_row() {
+fn waiting_for_retry_after_ends_the_cooldown() {
     let limiter = limiter();
     let mut now = Timestamp::from_secs(1_000);
     for _ in 0..200 {
         now = now + run_into_the_limit(&limiter, now);
-        assert!(check(&limiter, "alice", now).admits(), "refused at {now:?} though it waited as told");
+        assert!(check(&limiter, "alice", now).admits(), "refused at {now:?} after waiting");
     }
 }
 
 #[test]
-fn t65_a_clock_that_was_wrong_for_a_moment_keeps_nobody_out_for_a_year() {
+fn wrong_clock_does_not_extend_a_cooldown() {
     let limiter = limiter();
     let now = Timestamp::from_secs(1_000_000);
     let wrong = now + Span::from_secs(365 * 86_400);
     run_into_the_limit(&limiter, wrong);
     run_into_the_limit(&limiter, wrong + Span::from_secs(10));
     let wait = run_into_the_limit(&limiter, now);
-    assert!(wait <= Span::from_secs(300), "kept out for {wait}");
+    assert!(wait <= Span::from_secs(300), "in cooldown for {wait}");
     assert!(check(&limiter, "alice", now + wait).admits());
 }
 
-/// A limiter with these rules that keeps clients out for ten minutes at once.
+/// A limiter with these rules and a cooldown of ten minutes from the first violation.
 fn strict(rules: &str) -> Limiter<MemoryCounters> {
     Limiter::new(strict_rules(rules), MemoryCounters::default())
 }
@@ -94,7 +94,7 @@ fn strict_rules(rules: &str) -> RuleSet {
 }
 
 #[test]
-fn t66_the_wait_told_in_a_cooldown_is_that_of_the_limits_behind_it_if_they_take_longer() {
+fn retry_after_covers_cooldown_and_limits() {
     let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
     let start = Timestamp::from_secs(1_000);
     assert_eq!(run_into_the_limit(&limiter, start), Span::from_secs(3_600));
@@ -109,7 +109,7 @@ fn t66_the_wait_told_in_a_cooldown_is_that_of_the_limits_behind_it_if_they_take_
 }
 
 #[test]
-fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
+fn impossible_cost_in_cooldown_has_no_retry_after() {
     let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
     let now = Timestamp::from_secs(1_000);
     run_into_the_limit(&limiter, now);
@@ -120,7 +120,7 @@ fn t66_a_request_in_a_cooldown_that_never_fits_is_not_asked_back() {
 }
 
 #[test]
-fn t66_the_end_of_a_cooldown_is_told_apart_from_that_of_the_limits_behind_it() {
+fn cooldown_until_is_separate_from_retry_after() {
     let limiter = strict("default_limit = 1\ndefault_window = \"1h\"");
     let start = Timestamp::from_secs(1_000);
     run_into_the_limit(&limiter, start);
@@ -136,7 +136,7 @@ fn t66_the_end_of_a_cooldown_is_told_apart_from_that_of_the_limits_behind_it() {
 }
 
 #[test]
-fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
+fn cooldown_binds_an_enforced_limit() {
     let rule = |name: &str, action: &str| {
         format!(
             "[[rules]]\nname = \"{name}\"\nper = \"user\"\naction = \"{action}\"\nlayer = \"{name}\"\n\
@@ -151,7 +151,7 @@ fn t66_a_cooldown_is_told_of_a_limit_that_is_enforced() {
     assert_eq!(in_cooldown.rule_name(), Some("enforced"));
 }
 
-/// Counters that do not look at the limits of a client that is kept out.
+/// Counters that do not read the limits of a client in cooldown.
 #[derive(Default)]
 struct CooldownAlone(MemoryCounters);
 
@@ -172,7 +172,7 @@ fn headers(decision: &Decision, profile: HeaderProfile) -> Vec<(&'static str, St
     headers
 }
 
-/// What is told of a client's limits before a cooldown, and in it once some seconds have passed.
+/// The decision before a cooldown, and some seconds into it.
 fn before_and_in_a_cooldown<S: CounterStore>(limiter: &Limiter<S>) -> [Decision; 2] {
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
@@ -189,7 +189,7 @@ fn before_and_in_a_cooldown<S: CounterStore>(limiter: &Limiter<S>) -> [Decision;
 }
 
 #[test]
-fn t66_a_cooldown_changes_no_policy_in_any_profile_of_headers() {
+fn cooldown_keeps_the_policy_headers() {
     let rule = |limits: &str| {
         format!(
             "[[rules]]\nname = \"u\"\nper = \"user\"\nalgorithm = \"sliding_window_log\"\nlimits = [{limits}]"
@@ -197,16 +197,16 @@ fn t66_a_cooldown_changes_no_policy_in_any_profile_of_headers() {
     };
     let (minute, hour) = ("{ requests = 4, window = \"1m\" }", "{ requests = 100, window = \"1h\" }");
     let rules = || strict_rules(&rule(&format!("{minute}, {hour}")));
-    let looked = before_and_in_a_cooldown(&Limiter::new(rules(), MemoryCounters::default()));
-    let alone = before_and_in_a_cooldown(&Limiter::new(rules(), CooldownAlone::default()));
-    assert_eq!(looked[1].reports[1].remaining(), 96, "as its counter stands");
-    for [before, in_cooldown] in [looked, alone] {
+    let read = before_and_in_a_cooldown(&Limiter::new(rules(), MemoryCounters::default()));
+    let unread = before_and_in_a_cooldown(&Limiter::new(rules(), CooldownAlone::default()));
+    assert_eq!(read[1].reports[1].remaining(), 96, "as its counter stands");
+    for [before, in_cooldown] in [read, unread] {
         for (profile, field) in
             [(HeaderProfile::Draft03, 0), (HeaderProfile::Draft06, 3), (HeaderProfile::Draft10, 0)]
         {
-            let (before, told) = (headers(&before, profile), headers(&in_cooldown, profile));
-            assert_eq!(told[field], before[field], "{profile:?}");
-            assert_eq!(told.last().unwrap(), &("retry-after", "594".to_owned()), "{profile:?}");
+            let (before, shown) = (headers(&before, profile), headers(&in_cooldown, profile));
+            assert_eq!(shown[field], before[field], "{profile:?}");
+            assert_eq!(shown.last().unwrap(), &("retry-after", "594".to_owned()), "{profile:?}");
         }
         assert_eq!(headers(&in_cooldown, HeaderProfile::Draft10)[1].1, "\"u/1m\";r=0;t=594");
         let plain = headers(&in_cooldown, HeaderProfile::XRateLimit);
@@ -216,7 +216,7 @@ fn t66_a_cooldown_changes_no_policy_in_any_profile_of_headers() {
 }
 
 #[test]
-fn t66_the_limit_that_outlasts_a_cooldown_is_the_one_that_is_told_wherever_it_stands() {
+fn limit_that_outlasts_the_cooldown_binds() {
     let limiter = strict(
         "[[rules]]\nname = \"u\"\nper = \"user\"\nalgorithm = \"sliding_window_log\"\n\
          limits = [{ requests = 50, window = \"1m\" }, { requests = 5, window = \"1h\" }]",
@@ -224,19 +224,19 @@ fn t66_the_limit_that_outlasts_a_cooldown_is_the_one_that_is_told_wherever_it_st
     let [_, in_cooldown] = before_and_in_a_cooldown(&limiter);
     let binding = in_cooldown.binding().unwrap();
     assert_eq!((binding.requests, binding.remaining(), in_cooldown.reports.len()), (5, 0, 2));
-    let told = headers(&in_cooldown, HeaderProfile::Draft10);
-    assert_eq!(told[0].1, "\"u/1m\";q=50;w=60, \"u/1h\";q=5;w=3600");
-    assert_eq!(told[1].1, "\"u/1h\";r=0;t=3594");
+    let shown = headers(&in_cooldown, HeaderProfile::Draft10);
+    assert_eq!(shown[0].1, "\"u/1m\";q=50;w=60, \"u/1h\";q=5;w=3600");
+    assert_eq!(shown[1].1, "\"u/1h\";r=0;t=3594");
 }
 
 #[test]
-fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
+fn override_set_during_a_cooldown_keeps_consumption() {
     let now = Timestamp::from_secs(1_000);
     let (user, endpoint) = (Id::parse("alice").unwrap(), Endpoint::parse("/").unwrap());
     let request = Request { user: Some(user), ..Request::new(endpoint.clone()) };
     let hour = Limit::new(Algorithm::TokenBucket, 36, Window::Length(Span::from_secs(3_600))).unwrap();
     let new = Override::new(user, &endpoint, hour, now);
-    // Of two in ten seconds both are there again after a minute, and one after five seconds.
+    // Of 2 per 10 s both are restored after a minute, and one after five seconds.
     for (later, used) in [(60, 0), (5, 1)] {
         let limiter = strict("default_limit = 2\ndefault_window = \"10s\"");
         run_into_the_limit(&limiter, now);
@@ -244,14 +244,14 @@ fn numbers_set_for_a_client_in_a_cooldown_begin_with_what_it_has_used() {
         assert_eq!(block_on(limiter.consumed_before(&request, &new, now)), used, "{later} s later");
         let agreed = std::future::ready(Ok::<(), Infallible>(()));
         block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
-        let looked =
+        let read =
             block_on(limiter.peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
-        assert_eq!(looked.binding().unwrap().remaining(), 36.min(36 - used + 6));
+        assert_eq!(read.binding().unwrap().remaining(), 36.min(36 - used + 6));
     }
 }
 
 #[test]
-fn one_window_of_the_calendar_is_one_violation() {
+fn calendar_window_is_one_violation() {
     let rules = "[[rules]]\nname = \"daily\"\nper = \"user\"\nalgorithm = \"fixed_window\"\n\
                  limits = [{ requests = 1, window = \"day\" }]\n\
                  [progressive_penalties]\nenabled = true\nviolation_threshold = 9\ndetection_window = \"30d\"";

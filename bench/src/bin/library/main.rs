@@ -1,7 +1,7 @@
-//! What one check costs in the process: limiters as libraries, against governor and a bare map lookup.
+//! The cost of one check in the process: tollgate against governor and a bare map lookup.
 //!
-//! `library [--quick] [speed|rules|memory]`. Every measurement runs in a process of its own, so that one limiter's
-//! heap, hash seeds and pages are not another's inheritance, and memory is what the process grew by.
+//! `library [--quick] [speed|rules|memory]`. Every measurement runs in its own process, so that heap, hash
+//! seeds and pages of one limiter do not affect another, and memory is the growth of the process.
 
 mod memory;
 mod rule_sets;
@@ -44,22 +44,22 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// How often contenders take turns, and by how much each turn is shortened.
+/// The number of rounds, and the factor by which each is shortened.
 #[derive(Clone, Copy)]
 struct Effort {
     rounds: usize,
     shorten: usize,
 }
 
-/// What a measurement gives back; each section says what its figures are.
+/// The result of a measurement; each section defines its figures.
 type Figures = [f64; 4];
 
-/// Measures in a process of its own.
+/// Runs a measurement in its own process.
 fn measure_apart<S: AsRef<str>>(section: &str, of: impl IntoIterator<Item = S>) -> Result<Figures> {
     let output = Command::new(std::env::current_exe()?)
         .args(["--measure", section])
         .args(of.into_iter().map(|argument| argument.as_ref().to_owned()))
-        .env("MIMALLOC_PURGE_DELAY", "0") // tables outgrown while filling go back at once, not some time later
+        .env("MIMALLOC_PURGE_DELAY", "0") // memory of outgrown tables is returned at once
         .output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout)?;

@@ -1,4 +1,4 @@
-//! Bytes per key of a token bucket: as the process grew, and as the table counts them itself.
+//! Bytes per key of a token bucket: growth of the process, and the table's own count.
 
 use anyhow::{Result, bail};
 use tollgate_bench::contenders::{Contender, Store};
@@ -9,12 +9,12 @@ use crate::speed::name;
 use crate::{Figures, measure_apart};
 
 const BYTES_MAX: f64 = 80.0;
-/// Tables double, so between half a million and two million keys every degree of filling occurs twice.
+/// Tables double, so between half a million and two million keys every load factor occurs twice.
 const SCAN: (usize, usize) = (500_000, 2_000_000);
 const SCAN_STEP: usize = 10_000;
 
-/// Fills to `to` keys, looks from `from` keys on. The figures: the worst growth per key, the worst own count per
-/// key, and the numbers of keys where they were worst.
+/// Fills to `to` keys and measures from `from` keys on. Returns the worst growth per key, the worst own count per key,
+/// and the numbers of keys where they occurred.
 pub(crate) fn measure(of: &[&str]) -> Result<Figures> {
     let [from, to] = of else { bail!("expected from and to") };
     let (from, to): (usize, usize) = (from.parse()?, to.parse()?);

@@ -1,4 +1,4 @@
-//! Time per check, by the number of rules. Each request meets as many rules in a large set as in a small one.
+//! Time per check by number of rules. Each request matches as many rules in a large set as in a small one.
 
 use std::hint::black_box;
 
@@ -13,7 +13,7 @@ use crate::{Effort, Figures, measure_apart};
 
 const FEW: usize = 10;
 const MANY: usize = 10_000;
-/// Few enough that their counters stay in the cache: this is about the rules.
+/// Few enough that their counters stay in the cache: the rules are measured.
 const USERS: usize = 10_000;
 
 pub(crate) fn measure(of: &[&str]) -> Result<Figures> {
@@ -50,7 +50,7 @@ pub(crate) fn compare(Effort { rounds, shorten }: Effort) -> Result<()> {
         }
     }
     let [few, many] = figures;
-    println!("\nOne check against few and many rules, {USERS} users, four rules met and one limit charged\n");
+    println!("\nOne check against few and many rules, {USERS} users, four rules matched and one limit charged\n");
     let mut table = Table::new(["rules", "CPU ns/check"]);
     for (rules, figures) in [(FEW, &few), (MANY, &many)] {
         table.row([rules.to_string(), format!("{:.1}", median(figures.iter().copied()))]);

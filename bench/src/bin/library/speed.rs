@@ -1,7 +1,7 @@
-//! Time per check, by contender, number of keys and number of threads.
+//! Time per check by contender, number of keys and number of threads.
 //!
-//! Keys are stored in one order and asked for in another; each thread's questions lie in memory in the order they are
-//! asked, as a key just read from a socket is warm. A limit is so high that no check is refused.
+//! Keys are stored in one order and checked in another; each thread's requests are in memory in the order they are sent,
+//! because a key just read from a socket is in the cache. Limits are so high that no check is refused.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -31,7 +31,7 @@ const RETRIES_MAX: u32 = 3;
 
 type Measure = fn(Case) -> Result<Sample>;
 
-/// How many keys are stored, how many threads ask, how many checks each thread makes.
+/// The number of keys, of threads, and of checks per thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     keys: usize,
@@ -39,8 +39,8 @@ struct Case {
     checks: usize,
 }
 
-/// `cpu_ns` is CPU time per check, all threads together; `wall_ns` is time per check as it passed; `share` is how much
-/// of that time the threads really had their cores.
+/// `cpu_ns` is CPU time per check over all threads; `wall_ns` is wall time per check; `share` is the part of that time in
+/// which the threads were running.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     cpu_ns: f64,
@@ -78,7 +78,7 @@ fn measure_case<C: Contender>(case: Case) -> Result<Sample> {
     })
 }
 
-/// All threads start together; CPU times are added, the slowest thread decides the wall time.
+/// All threads start together. CPU times are added; the slowest thread determines the wall time.
 fn ask_all<C: Contender>(contender: &C, questions: &[Vec<String>], checks: usize) -> Result<(i64, Duration)> {
     let start = Barrier::new(questions.len());
     let run = |core: usize, questions: &[String]| {
@@ -147,7 +147,7 @@ pub(crate) fn compare(Effort { rounds, shorten }: Effort) -> Result<()> {
     let disturbed = samples.values().flatten().filter(|sample| sample.share < SHARE_MIN).count();
     if disturbed > 0 {
         println!(
-            "The machine was not quiet: in {disturbed} measurements the threads did not have their cores.\n"
+            "The machine was not quiet: in {disturbed} measurements the threads shared their cores with others.\n"
         );
     }
     Ok(())
@@ -156,7 +156,7 @@ pub(crate) fn compare(Effort { rounds, shorten }: Effort) -> Result<()> {
 fn targets([one_key, _, alone, together]: [Case; 4], samples: &Samples) -> Targets {
     let cpu = |case, name| samples[&(case, name)].iter().map(|sample| sample.cpu_ns);
     let to_governor = |case, name| median_ratio(cpu(case, name), cpu(case, GOVERNOR));
-    // As if each thread had a core to itself: by CPU time, so that neighbours on the machine do not count.
+    // By CPU time, as if each thread had its own core, so that other load on the machine does not count.
     let scaling = |name| 2.0 * median_ratio(cpu(alone, name), cpu(together, name));
     let mut targets = Targets::default();
     targets.at_most("store / governor, 1 key", to_governor(one_key, STORE), 1.2);
@@ -167,7 +167,7 @@ fn targets([one_key, _, alone, together]: [Case; 4], samples: &Samples) -> Targe
     targets
 }
 
-/// Threads that had to share their cores did not really run together: such a sample is taken again, up to a point.
+/// A sample in which threads had to share their cores is repeated, up to a bound.
 fn measure_undisturbed(name: &str, case: Case) -> Result<Sample> {
     let mut best = sample_apart(name, case)?;
     for _ in 0..RETRIES_MAX {

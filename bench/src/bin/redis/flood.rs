@@ -1,4 +1,4 @@
-//! A client that goes on although it is refused: how often Redis hears of it.
+//! A client that continues although it is refused: calls to Redis per refused request.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::host::{self, script_calls};
 use crate::load::{self, Limits};
 
 const NODES: usize = 4;
-/// Requests a second to each node.
+/// Requests per second to each node.
 const RATE: f64 = 2_000.0;
 const STEP: Duration = Duration::from_millis(5);
 const ALGORITHMS: [(Algorithm, &str); 4] = [

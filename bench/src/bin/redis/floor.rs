@@ -14,12 +14,12 @@ const BATCH_MAX: usize = 128;
 const BATCHES_IN_FLIGHT: usize = 2;
 const QUEUE_MAX: usize = 4_096;
 
-/// A token bucket on Redis that can do nothing else.
+/// A token bucket on Redis and nothing else.
 #[derive(Clone)]
 pub struct Floor {
     jobs: mpsc::Sender<Job>,
     hash: Arc<str>,
-    /// Tokens a microsecond and at most, as the script reads them.
+    /// Tokens per microsecond and the capacity, as the script reads them.
     limit: [u8; 16],
 }
 
@@ -44,18 +44,18 @@ impl Floor {
 
     /// Whether a request of a client is admitted.
     pub async fn decide(&self, client: usize) -> Result<bool> {
-        let (answer, told) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         let mut command = redis::cmd("EVALSHA");
         command.arg(&*self.hash).arg(1).arg(key(client)).arg(self.limit.as_slice());
         self.jobs.send(Job { command, answer }).await?;
-        match told.await? {
+        match reply.await? {
             Value::Array(items) => Ok(items.first() == Some(&Value::Int(1))),
             other => bail!("the floor's script answered {other:?}"),
         }
     }
 }
 
-/// As long and as spread as tollgate's own.
+/// As long and as evenly distributed as tollgate's.
 fn key(client: usize) -> String {
     let tag = (client as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     format!("rl:1t{{{tag:026}}}:default:1d")
@@ -82,7 +82,7 @@ async fn send_batch(batch: Vec<Job>, mut connection: MultiplexedConnection) {
         pipeline.add_command(command);
         waiting.push(answer);
     }
-    // Who gets no answer says so.
+    // A caller without a reply reports it.
     let Ok(values) = connection.send_packed_commands(&pipeline, 0, waiting.len()).await else { return };
     for (answer, value) in waiting.into_iter().zip(values) {
         let _ = answer.send(value);

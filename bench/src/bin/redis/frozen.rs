@@ -1,5 +1,5 @@
-//! A server that stops answering under load: how long decisions wait, until it is left alone and after, and how soon it
-//! is used again.
+//! A server that freezes under load: how long decisions wait until the breaker opens and after, and how soon the server is
+//! used again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::Plan;
 use crate::host;
 use crate::load::{Limits, TASKS};
 
-/// Requests a second of all callers together.
+/// Requests per second of all callers together.
 const RATE: usize = 2_000;
 const CLIENTS: usize = 10_000;
 const CALM: Duration = Duration::from_secs(2);
@@ -30,7 +30,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let mut table =
         Table::new(["a decision, ms", "decisions", "p50", "p99", "longest", "no answer from Redis"]);
     for (phase, name) in
-        ["before", "frozen, until it is left alone", "frozen, after that", "thawed"].iter().enumerate()
+        ["before", "frozen, until the breaker opens", "frozen, after that", "thawed"].iter().enumerate()
     {
         let middle =
             |figure: &dyn Fn(&Phase) -> f64| median(rounds.iter().map(|round| figure(&round.phases[phase])));
@@ -44,7 +44,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
         ]);
     }
     let middle = |figure: &dyn Fn(&Outage) -> f64| median(rounds.iter().map(figure));
-    let (left_alone, recovered) =
+    let (breaker_opened, recovered) =
         (middle(&|outage| outage.left_alone_ms), middle(&|outage| outage.recovered_ms));
     println!(
         "\nRedis frozen for {} s under {RATE} requests/s, {CLIENTS} keys, default settings; median of {} round(s)\n\n{table}",
@@ -53,7 +53,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     );
     let answered = middle(&|outage| outage.answered_ms);
     println!(
-        "left alone after {left_alone:.0} ms; after SIGCONT the first answer came in {answered:.0} ms, and none was \
+        "left alone after {breaker_opened:.0} ms; after SIGCONT the first answer came in {answered:.0} ms, and none was \
          missing after {recovered:.0} ms\n"
     );
     let added =
@@ -67,10 +67,10 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
 }
 
 struct Outage {
-    /// Before, until the server is left alone, after that, thawed.
+    /// Before, until the breaker opens, after that, thawed.
     phases: [Phase; 4],
     left_alone_ms: f64,
-    /// From SIGCONT to the first answer, and to the end of the last decision that got none.
+    /// From SIGCONT to the first reply, and to the end of the last decision without one.
     answered_ms: f64,
     recovered_ms: f64,
     refused: usize,
@@ -113,7 +113,7 @@ enum Outcome {
 /// When what happened.
 struct Times {
     frozen: Instant,
-    left_alone: Instant,
+    breaker_opened: Instant,
     thawed: Instant,
 }
 
@@ -131,8 +131,8 @@ async fn freeze_once() -> Result<Outage> {
         let server = Arc::clone(&server);
         move || server.freeze()
     });
-    let left_alone =
-        when_left_alone(&store, frozen + FROZEN).await.context("the server was not left alone")?;
+    let breaker_opened =
+        when_breaker_opens(&store, frozen + FROZEN).await.context("the breaker did not open")?;
     freezing.await?;
     tokio::time::sleep((frozen + FROZEN).saturating_duration_since(Instant::now())).await;
     let thawed = Instant::now();
@@ -142,10 +142,10 @@ async fn freeze_once() -> Result<Outage> {
     for caller in callers {
         all.extend(caller.await?);
     }
-    Ok(Outage::new(&all, &Times { frozen, left_alone, thawed }))
+    Ok(Outage::new(&all, &Times { frozen, breaker_opened, thawed }))
 }
 
-async fn when_left_alone(store: &RedisCounters, end: Instant) -> Option<Instant> {
+async fn when_breaker_opens(store: &RedisCounters, end: Instant) -> Option<Instant> {
     while Instant::now() < end {
         if store.servers().iter().any(|link| link.breaker_open) {
             return Some(Instant::now());
@@ -192,7 +192,7 @@ impl Outage {
         let first_answer = answers.map(|waited| waited.to).min().unwrap_or(times.thawed + AFTER);
         Self {
             phases,
-            left_alone_ms: (times.left_alone - times.frozen).as_secs_f64() * 1e3,
+            left_alone_ms: (times.breaker_opened - times.frozen).as_secs_f64() * 1e3,
             answered_ms: first_answer.saturating_duration_since(times.thawed).as_secs_f64() * 1e3,
             recovered_ms: last_failure.saturating_duration_since(times.thawed).as_secs_f64() * 1e3,
             refused: all.iter().filter(|waited| waited.outcome == Outcome::Refused).count(),
@@ -215,7 +215,7 @@ impl Times {
     fn phase(&self, waited: &Waited) -> usize {
         match waited.from {
             _ if waited.to < self.frozen => 0,
-            from if from < self.left_alone => 1,
+            from if from < self.breaker_opened => 1,
             from if from < self.thawed => 2,
             _ => 3,
         }

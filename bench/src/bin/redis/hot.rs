@@ -1,7 +1,7 @@
-//! One counter that twenty nodes are asked for at once: how few calls it takes, and how true the count stays.
+//! One counter used by twenty nodes at once: the number of calls, and the accuracy of the count.
 //!
-//! Beside the nodes one memory store decides the same requests, alone and without a network: what it admits is what
-//! could have been admitted. All algorithms run at the same time, each on a server of its own.
+//! One memory store decides the same requests for comparison: what it admits could have been admitted. All algorithms
+//! run at the same time, each on its own server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,28 +22,28 @@ const NODES: usize = 20;
 const REQUESTS: u32 = 100_000;
 const WINDOW_SECONDS: u64 = 60;
 const WINDOW_MICROS: u64 = WINDOW_SECONDS * 1_000_000;
-/// Requests a second of all nodes together: far beyond the limit, below it, at it.
+/// Requests per second of all nodes together: far above the limit, below it, at it.
 const RATES: [u32; 3] = [20_000, 1_500, 1_700];
 const ALGORITHMS: [(Algorithm, &str); 3] = [
     (Algorithm::FixedWindow, "fixed window"),
     (Algorithm::SlidingWindowCounter, "sliding window counter"),
     (Algorithm::TokenBucket, "token bucket"),
 ];
-/// How often a node looks what is due.
+/// How often a node sends what is due.
 const STEP: Duration = Duration::from_millis(5);
-/// Time is looked at in such pieces.
+/// The resolution in which admissions are counted.
 const PIECE_MICROS: u64 = 100_000;
 const PIECES_PER_WINDOW: usize = 600;
-/// How long before the end of a window the run begins that goes over it: little is used by then, so slices are large.
+/// How long before the end of a window a run across it starts: little is used by then, so leases are large.
 const BEFORE_END: Duration = Duration::from_secs(1);
 
-/// When a run begins.
+/// When a run starts.
 #[derive(Copy, Clone)]
 enum Start {
     AtOnce,
-    /// A window that is seen from its start shows whether it is filled.
+    /// At the start of a window, to see whether it is used up.
     WithWindow,
-    /// What is held of a window when it ends shows in the next one.
+    /// Just before the end of a window, to see the effect of outstanding leases on the next one.
     BeforeWindowEnds,
 }
 
@@ -137,13 +137,13 @@ struct Case {
     seen: Arc<Seen>,
 }
 
-/// What happened.
+/// The result.
 struct Seen {
     algorithm: Algorithm,
     ideal: MemoryCounters,
     possible: AtomicU64,
     requests: AtomicU64,
-    /// Admitted in each piece of time since the epoch's whole windows began.
+    /// Admissions per unit of the resolution.
     pieces: Vec<AtomicU64>,
     first_piece: u64,
 }
@@ -154,7 +154,7 @@ impl Case {
         for _ in 0..NODES {
             nodes.push(host::open(&host::patient(server)).await?);
         }
-        // So that each knows of the others.
+        // So that each node knows the others.
         while nodes.iter().any(|node| (node.nodes().get() as usize) < NODES) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -199,7 +199,7 @@ impl Case {
     }
 }
 
-/// One node's share of the requests, evenly in time; what a slow machine delays is made up for.
+/// One node's share of the requests, evenly distributed in time; delays are made up for.
 async fn ask_steadily(
     node: &RedisCounters,
     limits: &Limits,
@@ -254,8 +254,8 @@ impl Seen {
         self.counts().iter().sum()
     }
 
-    /// How far the bound of the algorithm was exceeded: the limit in each window, or for a bucket its capacity and what
-    /// comes in, in any span of whole pieces.
+    /// By how much the bound of the algorithm was exceeded: the limit per window, or for a bucket its capacity and refill
+    /// in any span.
     fn over(&self) -> f64 {
         let counts = self.counts();
         if self.algorithm != Algorithm::TokenBucket {

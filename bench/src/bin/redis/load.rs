@@ -1,4 +1,4 @@
-//! Decisions to ask for: clients, their limits, and callers that wait for each answer.
+//! The load: clients, their limits, and callers that wait for each decision.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use tollgate::identity::Subject;
 use tollgate::{Algorithm, Limit, Span, Timestamp, Window};
 use tollgate_stores::redis::RedisCounters;
 
-/// Callers at once.
+/// Concurrent callers.
 pub const TASKS: usize = 64;
 const DAY: u64 = 86_400;
-/// Coprime with any round number of clients: visits each once per lap, in no neighbourly order.
+/// Coprime with any round number of clients: visits each once per lap in a scattered order.
 const STRIDE: usize = 7_919;
 
 /// The limits of every client.
 pub struct Limits(Vec<Limit>);
 
 impl Limits {
-    /// Token buckets that admit everything here and still remember: what comes back is slower than what is used, so a
-    /// counter stays as it would in service instead of ending between two requests.
+    /// Token buckets that admit everything and whose refill is slower than their use, so that counters do not expire
+    /// between two requests.
     pub fn ample(count: usize, clients: usize) -> Result<Self> {
         let requests = if clients == 1 { 100_000_000 } else { 10_000 };
         let windows = [DAY, DAY / 2, DAY / 3, DAY / 4].into_iter().take(count);
@@ -34,7 +34,7 @@ impl Limits {
         Self(vec![limit])
     }
 
-    /// What one request of a client is charged.
+    /// The charges of one request of a client.
     pub fn charges(&self, client: usize) -> Charges<'_> {
         let charge = |(number, limit)| Charge {
             subject: subject(client),
@@ -64,7 +64,7 @@ pub fn limit(algorithm: Algorithm, requests: u32, seconds: u64) -> Result<Limit>
     Ok(Limit::new(algorithm, requests, Window::Length(Span::from_secs(seconds)))?)
 }
 
-/// Spread over all bits, as a hash is.
+/// Distributed like a hash.
 pub fn subject(client: usize) -> Subject {
     Subject((client as u128 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835))
 }
@@ -73,7 +73,7 @@ pub fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 
-/// So many callers for a while, each asking again as soon as it is answered. How many requests were admitted.
+/// Runs callers in a closed loop for a while. Returns the number of admitted requests.
 pub async fn closed_loop<F, Answer>(callers: usize, clients: usize, lasting: Duration, ask: F) -> Result<u64>
 where
     F: Fn(usize) -> Answer + Clone + Send + 'static,
@@ -88,7 +88,7 @@ where
             while Instant::now() < end {
                 let turn = usize::try_from(next.fetch_add(1, Ordering::Relaxed))?;
                 admitted += u64::from(ask(turn.wrapping_mul(STRIDE) % clients).await?);
-                // A lease answers without waiting: others want their turn too.
+                // A lease answers without waiting: yield to the other callers.
                 tokio::task::consume_budget().await;
             }
             anyhow::Ok(admitted)

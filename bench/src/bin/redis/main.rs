@@ -1,8 +1,8 @@
-//! What a decision on shared counters costs, and what it keeps: `RedisCounters` against the cheapest script.
+//! The cost of a decision on shared counters, and its memory: `RedisCounters` against the cheapest script.
 //!
 //! `redis [--quick] [--tollgate BINARY] [cost|memory|hot|flood|frozen|service]`, run by `bench/run`. Every section
-//! starts a `redis-server` of its own on core 0 and asks it from core 1. Figures are CPU time, calls and bytes, which
-//! survive a shared machine; the wall clock only matters where a wait is the question.
+//! starts its own `redis-server` on core 0 and calls it from core 1. Figures are CPU time, calls and bytes, which are
+//! reliable on a shared machine; wall time is reported only for waits.
 
 mod cost;
 mod flood;
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use tollgate_bench::report::Targets;
 
-// As the service has it.
+// As in the service.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

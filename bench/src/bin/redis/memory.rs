@@ -1,4 +1,4 @@
-//! Bytes that a counter takes in Redis: with its key, its end and its share of the tables.
+//! Bytes of a counter in Redis, with its key, its expiry and its share of the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::Plan;
 use crate::host::{self, Used};
 use crate::load::{Limits, TASKS, closed_loop};
 
-/// How long decisions on counters that are there are measured.
+/// How long decisions on existing counters are measured.
 const LASTING: Duration = Duration::from_secs(2);
 
 pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
@@ -43,7 +43,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     println!(
         "\nMemory: growth of used_memory ÷ counters, filled by checks; Redis {version}, {allocator}\n\n{table}"
     );
-    println!("17 bytes of state under a key of 44 bytes with an end, by plain SET: {alone:.1} bytes\n");
+    println!("17 bytes of state under a key of 44 bytes with an expiry, by plain SET: {alone:.1} bytes\n");
     Ok(())
 }
 
@@ -55,14 +55,14 @@ struct Filled {
     key: String,
 }
 
-/// So many clients, one request each, under a limit that forgets nothing for a day.
+/// One request each of `count` clients, under a limit whose counters do not expire for a day.
 fn fill(server: &RedisServer, count: usize) -> Result<Filled> {
     server.flush_all();
     let runtime = host::runtime()?;
     runtime.block_on(async {
         let store = host::open(&host::patient(server)).await?;
         let limits = Arc::new(Limits::one(crate::load::limit(tollgate::Algorithm::TokenBucket, 10, 86_400)?));
-        limits.decide(&store, count).await?; // the script and the buffers are not the counters'
+        limits.decide(&store, count).await?; // loads the script and the buffers first
         let before = server.memory_used();
         let callers = (0..TASKS).map(|caller| {
             let (store, limits) = (store.clone(), Arc::clone(&limits));
@@ -92,14 +92,14 @@ fn fill(server: &RedisServer, count: usize) -> Result<Filled> {
     })
 }
 
-/// Hashes, and counters in them.
+/// Hashes, and the counters in them.
 const COUNT: &[u8] = b"local keys, counters = redis.call('KEYS', 'rl:1t*'), 0
     for _, key in ipairs(keys) do counters = counters + redis.call('HLEN', key) end
     return #keys .. ' ' .. counters";
 
 const ALONE: usize = 100_000;
 
-/// What a counter with a key of its own would take: the name as long as it would be, the state the same.
+/// The bytes of a counter with its own key: a name of the same length and the same state.
 fn alone(server: &RedisServer) -> Result<f64> {
     server.flush_all();
     let mut client = RespClient::connect(server.address(), Duration::from_secs(10))?;

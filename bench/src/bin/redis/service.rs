@@ -1,4 +1,4 @@
-//! The whole way over HTTP, on shared counters: CPU time of the service and of Redis per request.
+//! The REST check on shared counters: CPU time of the service and of Redis per request.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ use tollgate_testkit::RedisServer;
 use crate::Plan;
 use crate::host::{REDIS_CORE, Used};
 
-// The service and Redis share a core, as the peers were measured; the load has the other.
+// The service and Redis share one core, as the peers do; the load has the other.
 const SERVER_CORE: usize = REDIS_CORE;
 const LOAD_CORE: usize = 1;
 const WARM_UP: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ impl Sample {
     }
 }
 
-/// Counters that stay while they are counted: see `load.rs`.
+/// Limits whose counters do not expire: see `load.rs`.
 fn start(tollgate: &Path, setting: &str, redis: &RedisServer, dir: &Path) -> Result<Server> {
     ensure!(tollgate.is_file(), "there is no binary at {}", tollgate.display());
     let config = dir.join("tollgate.toml");

@@ -1,5 +1,5 @@
-//! What rules, users and keys in a database cost, and how soon a change is in force: `tollgate` on SQLite, PostgreSQL and
-//! MariaDB.
+//! The cost of rules, users and keys in a database, and how soon a change is in force: `tollgate` on SQLite, PostgreSQL
+//! and MariaDB.
 //!
 //! `sql [--quick] [--tollgate BINARY] [size|outage|spread]`, run by `bench/run`. Every section starts private servers and nodes.
 

@@ -1,4 +1,4 @@
-//! A tollgate with a database, and what is asked of it.
+//! A tollgate node with a database.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -16,13 +16,13 @@ use crate::Plan;
 
 pub const NODE_CORE: usize = 0;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The same on all nodes, so that one's keys are good for the others.
+/// The same on all nodes, so that they accept each other's keys.
 const KEY_SECRET: &str = "bench-0123456789abcdef0123456789abcdef";
 
-/// The number that tells a key's own from all others.
+/// A limit that only keys with their own limits have.
 const OWN_LIMIT: u32 = 100_000_000;
 
-/// A node's folder and settings; they stay when the node ends.
+/// The folder and settings of a node; they outlive the node.
 pub struct Place {
     folder: TempDir,
     tollgate: PathBuf,
@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place for a node with this database; none is the embedded one. `more` is further TOML.
+    /// Creates the folder of a node with this database; `None` is the embedded one. `more` is further TOML.
     pub fn new(plan: &Plan, database: Option<&str>, more: &str) -> Result<Self> {
         let folder = TempDir::new()?;
         let database = database.map(|url| format!("[database]\nurl = \"{url}\"\n")).unwrap_or_default();
@@ -78,14 +78,14 @@ impl Node {
         self.server.address
     }
 
-    /// Asks an admin route.
+    /// Calls an admin route.
     pub fn admin(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let answer = ask(self.address(), method, path, &self.admin_key, &body)?;
         answer.json().with_context(|| format!("{method} {path}"))
     }
 
-    /// Makes a key with numbers of its own; its text and id.
+    /// Creates a key with its own limits. Returns its text and id.
     pub fn new_key(&self, name: &str) -> Result<(String, String)> {
         let body = json!({ "name": name, "user_id": name, "requests_per_hour": OWN_LIMIT });
         let made = self.admin("POST", "/v1/admin/keys", &body)?;
@@ -93,31 +93,31 @@ impl Node {
         Ok((text("key")?, text("id")?))
     }
 
-    /// What a check by this key is answered.
+    /// The answer to a check by this key.
     pub fn check_key(&self, key: &str) -> Result<Answer> {
         let body = json!({ "api_key": key, "endpoint": "/api/v1/items" });
         ask(self.address(), "POST", "/v1/rate-limit/check", "", &body.to_string())
     }
 
-    /// Whether a check by this key is decided by the key's own numbers.
+    /// Whether a check by this key is decided by the key's own limits.
     pub fn knows(&self, key: &str) -> Result<bool> {
         let answer = self.check_key(key)?;
         Ok(answer.status == 200 && answer.json()?["limit"] == OWN_LIMIT)
     }
 }
 
-/// Waits until it holds, looking often; how long it took since `since`.
+/// Polls until the condition holds. Returns the time since `since`.
 pub fn until(since: Instant, what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<Duration> {
     while !holds()? {
         if since.elapsed() > PATIENCE {
-            bail!("waited in vain for {what}");
+            bail!("timed out waiting for {what}");
         }
         thread::sleep(Duration::from_millis(2));
     }
     Ok(since.elapsed())
 }
 
-/// The value below which this part of the values lies.
+/// The quantile of the values.
 pub fn percentile(values: &mut [Duration], part: f64) -> Result<Duration> {
     ensure!(!values.is_empty(), "nothing was measured");
     values.sort_unstable();

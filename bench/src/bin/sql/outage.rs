@@ -18,7 +18,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     until(Instant::now(), "the database", || Ok(node.new_key("probe").is_ok()))?;
     let (key, _) = node.new_key("alice")?;
     until(Instant::now(), "the key", || node.knows(&key))?;
-    // What follows is saved a moment after it is in force.
+    // The snapshot is saved shortly after a change is in force.
     thread::sleep(Duration::from_secs(2));
 
     let mut table = Table::new(["PostgreSQL", "checks", "changed", "p50 ms", "p99 ms"]);
@@ -37,14 +37,14 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     let mut after = Seen::during(&node, &key, lasting)?;
     table.row(after.row("killed, node started again")?);
     println!("\nThe database is killed; checks by an API key, one after another\n\n{table}");
-    println!("A node that starts without the database decides by its snapshot after {started:.2?}\n");
+    println!("A node that starts without the database uses its snapshot after {started:.2?}\n");
     targets.at_most("decisions changed by the outage", (changed + after.changed) as f64, 0.0);
     targets.at_most("added p99 without the database, ms", added * 1e3, 1.0);
     targets.at_most("start without the database, s", started.as_secs_f64(), 2.0);
     Ok(())
 }
 
-/// What checks by one key were told for a while.
+/// The answers to checks by one key over a period.
 #[derive(Default)]
 struct Seen {
     took: Vec<Duration>,

@@ -1,4 +1,4 @@
-//! A million keys and a million users with numbers of their own beside ten of each: memory, start, check.
+//! One million keys and users with their own limits, compared with ten: memory, start, check.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use crate::Plan;
 use crate::node::{Node, Place, until};
 
 const LOAD_CORE: usize = 1;
-/// As many keys as the load uses are made by the service; the others only lie there.
+/// The keys that the load uses are created by the service; the others are only stored.
 const ASKED_MAX: usize = 10_000;
 const BATCH: usize = 5_000;
 
@@ -29,7 +29,7 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     for (filled, node, started) in memory {
         table.row(filled.row(node, started)?);
     }
-    println!("\nKeys and users with numbers of their own, on SQLite\n\n{table}");
+    println!("\nKeys and users with their own limits, on SQLite\n\n{table}");
 
     let mut table = Table::new(["CPU µs per check", "ten", "many", "÷"]);
     for load in Load::ALL {
@@ -52,10 +52,10 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
     Ok(())
 }
 
-/// Who asks.
+/// The clients of the load.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Load {
-    /// 10,000 users; with ten in the database, the others go by the rule.
+    /// 10,000 users; with ten in the database, the rule applies to the others.
     Users,
     /// Ten keys.
     TenKeys,
@@ -101,9 +101,9 @@ impl Filled {
         Ok(Self { place, count, known, took: begun.elapsed() })
     }
 
-    /// The node, and how long it took until a key of the database was decided by its own numbers.
+    /// The node, and the time until a key of the database was decided by its own limits.
     fn start(&self) -> Result<(Node, Duration)> {
-        // Without what it saved last: everything comes from the database.
+        // Without the snapshot on disk: everything is read from the database.
         let _ = fs::remove_file(self.place.path("data/config.snap"));
         let begun = Instant::now();
         let node = self.place.start()?;
@@ -156,9 +156,9 @@ fn name(number: usize) -> String {
     format!("user-{number:05}") // as `check.lua` has them
 }
 
-/// Some hundred different numbers, as plans and favours make them.
+/// Some hundred different limits.
 fn limits(number: usize) -> AccountLimits {
-    // So many that nobody is refused.
+    // So high that no request is refused.
     let hour = u32::try_from(10_000_000 + number % 500).ok();
     AccountLimits { requests_per_hour: hour, ..AccountLimits::default() }
 }
@@ -187,7 +187,7 @@ fn key(number: usize) -> Item {
     })
 }
 
-/// Sixteen letters of base 32, as ids have.
+/// Sixteen characters of base 32, like key ids.
 fn id(number: usize) -> String {
     (0..16)
         .rev()

@@ -1,4 +1,4 @@
-//! How soon a change on one node is in force on three.
+//! How soon a change on one node is in force on three nodes.
 
 use std::time::{Duration, Instant};
 
@@ -51,11 +51,11 @@ pub fn measure(plan: &Plan, targets: &mut Targets) -> Result<()> {
             targets.at_most(format!("{what} on three nodes, p99 s: {name}"), high.as_secs_f64(), most);
         }
     }
-    println!("\nFrom a change on one node until all three go by it\n\n{table}");
+    println!("\nFrom a change on one node until it is in force on all three\n\n{table}");
     Ok(())
 }
 
-/// From when the change is sent until the last node answers by it.
+/// From sending the change until the last node applies it.
 fn change_rule(nodes: &[Node], number: u32) -> Result<Duration> {
     let limit = 1_000 + number;
     let rule = json!({

@@ -17,11 +17,11 @@ use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
     /// CAs to trust in addition to the system's.
-    pub(crate) ca_file: Option<PathBuf>,
+    pub(crate) ca: Option<PathBuf>,
     /// The client certificate.
-    pub(crate) cert_file: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
     /// Its private key; by default in the same file.
-    pub(crate) cert_key_file: Option<PathBuf>,
+    pub(crate) cert_key: Option<PathBuf>,
 }
 
 /// Why certificate files cannot be used.
@@ -66,7 +66,7 @@ impl TlsFiles {
         // Invalid certificates of the system are skipped; the user cannot correct them.
         let (valid, _) = store.add_parsable_certificates(system.certs.iter().cloned());
         let mut trusted = if valid == 0 { Vec::new() } else { system.certs };
-        if let Some(path) = &self.ca_file {
+        if let Some(path) = &self.ca {
             for certificate in read_certificates(CA_FILE, path)? {
                 store.add(certificate.clone()).map_err(|error| unusable(CA_FILE, path, &error))?;
                 trusted.push(certificate);
@@ -80,15 +80,11 @@ impl TlsFiles {
     }
 
     fn client_cert(&self) -> Result<Option<ClientCert>, TlsError> {
-        let Some(cert_path) = &self.cert_file else {
-            return if self.cert_key_file.is_some() {
-                Err(TlsError::KeyWithoutCertificate)
-            } else {
-                Ok(None)
-            };
+        let Some(cert_path) = &self.cert else {
+            return if self.cert_key.is_some() { Err(TlsError::KeyWithoutCertificate) } else { Ok(None) };
         };
         let chain = read_certificates(CERT_FILE, cert_path)?;
-        let path = self.cert_key_file.as_ref().unwrap_or(cert_path);
+        let path = self.cert_key.as_ref().unwrap_or(cert_path);
         // The cause is not shown, because it would describe bytes of the key.
         let (item, label) = ("unencrypted private key", "PRIVATE KEY");
         let empty = |_| TlsError::Empty { what: CERT_KEY_FILE, path: path.clone(), item, label };

@@ -84,7 +84,7 @@ pub(crate) fn segment(value: &str) -> String {
     utf8_percent_encode(value, RESERVED).to_string()
 }
 
-/// A query of the pairs that have a value; empty if there are none.
+/// A query of the pairs that have a value; empty without any.
 pub(crate) fn query(pairs: &[(&str, Option<&str>)]) -> String {
     let mut query = String::new();
     for (key, value) in pairs {

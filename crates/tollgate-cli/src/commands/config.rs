@@ -1,12 +1,24 @@
 //! `tollgate config`: the effective settings.
 
 use clap::{Args, Subcommand};
-use serde_json::Value;
 
 use super::serve::SettingsFlags;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::output::Output;
+use crate::output::{Output, toml};
+
+/// The order of the sections.
+const SECTIONS: [&str; 9] = [
+    "server",
+    "counters",
+    "database",
+    "auth",
+    "callers",
+    "log",
+    "identity",
+    "progressive_penalties",
+    "rules",
+];
 
 /// The flags of `config`.
 #[derive(Args)]
@@ -29,21 +41,18 @@ Examples:
   tollgate config show --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
   TOLLGATE_LOG__LEVEL=debug tollgate config show
 
-The output includes defaults, and expands short forms to full rules. With --json it has the same sections and keys
+The output includes defaults of settings, and expands short forms to full rules. With --json it has the same sections and keys
 as the file.")]
     Show(SettingsFlags),
 }
 
 pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, CliError> {
     let Command::Show(flags) = &config.command;
-    let shown = flags.load()?.show();
+    let settings = flags.load()?.to_json();
     if output.json() {
-        // Converted from the TOML, so that secrets are masked in one place only.
-        let settings: Value =
-            toml::from_str(&shown).map_err(|error| CliError::Arguments(error.to_string()))?;
         output.value(&settings)?;
     } else {
-        output.text(&shown)?;
+        output.text(&toml::document(&settings, &SECTIONS))?;
     }
     Ok(Exit::Ok)
 }

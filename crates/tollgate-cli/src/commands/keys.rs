@@ -161,7 +161,7 @@ struct Create {
     /// Requests per day
     #[arg(long, value_name = "N")]
     requests_per_day: Option<u32>,
-    /// Requests at once
+    /// Burst size: requests allowed at once
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
     /// Expiry: a duration (24h, 90d) or a time (2027-01-31T12:00:00Z); never by default

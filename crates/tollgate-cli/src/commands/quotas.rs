@@ -89,10 +89,10 @@ struct Set {
     /// Requests per day
     #[arg(long, value_name = "N")]
     requests_per_day: Option<u32>,
-    /// Requests at once
+    /// Burst size: requests allowed at once
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
-    /// TableReader to remove
+    /// Fields to remove
     #[arg(long, value_name = "FIELD", value_delimiter = ',')]
     unset: Vec<Field>,
     #[command(flatten)]

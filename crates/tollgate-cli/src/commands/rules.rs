@@ -168,7 +168,7 @@ fn run_remote(command: &RemoteCommand, client: &Client, output: &Output) -> Resu
     let items = Items { kind: ItemKind::Rule, client, output };
     match command {
         RemoteCommand::Get(rule) => items.print_toml(&rule.name),
-        RemoteCommand::Put(put) => items.put_item(&item_file::read(&put.file, ItemKind::Rule)?, &put.put),
+        RemoteCommand::Put(put) => items.put_item(&item_file::read(&put.file, ItemKind::Rule)?, &put.options),
         RemoteCommand::Delete { rule, delete } => items.delete(&rule.name, delete),
         RemoteCommand::Diff(diff) => apply::diff(diff, client, output),
         RemoteCommand::Apply(apply) => apply::apply(apply, client, output),

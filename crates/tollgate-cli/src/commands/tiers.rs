@@ -17,6 +17,7 @@ use crate::input::item_file::{self, ItemFile};
 use crate::item_kind::ItemKind;
 use crate::output::Output;
 use crate::output::format::text_of;
+use crate::output::rule::format_limits;
 use crate::output::table::Cell;
 
 /// The flags of `tiers`.
@@ -92,7 +93,7 @@ struct Put {
     /// Window, such as 60s or 1h
     #[arg(long, value_name = "SPAN", value_parser = parse_duration, requires = "limit")]
     window: Option<String>,
-    /// Requests at once, if different from the limit
+    /// Burst size, if different from the limit
     #[arg(long, value_name = "N", requires = "limits")]
     #[serde(skip)]
     burst: Option<u32>,
@@ -116,7 +117,7 @@ struct Put {
     description: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
-    put: PutArgs,
+    options: PutArgs,
 }
 
 const COLUMNS: Columns = Columns { headings: &["TIER", "LIMITS", "DESCRIPTION", "SOURCE"], row };
@@ -133,7 +134,7 @@ pub(crate) fn run(tiers: &Tiers, client: &Client, output: &Output) -> Result<Exi
                     ItemFile { name: name.clone().unwrap_or_default(), body: body(put), version: None }
                 }
             };
-            items.put_item(&item, &put.put)
+            items.put_item(&item, &put.options)
         }
         Command::Delete { tier, delete } => items.delete(&tier.name, delete),
     }
@@ -156,50 +157,4 @@ fn row(tier: &Value) -> Vec<Cell> {
         text_of(&tier["description"]).into(),
         text_of(&tier["source"]).into(),
     ]
-}
-
-/// The limits of an item in any notation: `1000/1m burst 20`, `5/s, 100/h`.
-pub(super) fn format_limits(item: &Value) -> String {
-    let one = |limit: &Value| {
-        let burst = limit["burst"].as_u64().map(|burst| format!(" burst {burst}")).unwrap_or_default();
-        let requests = if limit["requests"].is_null() { &limit["limit"] } else { &limit["requests"] };
-        let algorithm = limit["algorithm"].as_str().map(|name| format!(" {name}")).unwrap_or_default();
-        format!("{}/{}{burst}{algorithm}", text_of(requests), text_of(&limit["window"]))
-    };
-    let mut parts: Vec<String> = match item["limits"].as_array() {
-        Some(limits) => limits.iter().map(one).collect(),
-        None if !item["limit"].is_null() => vec![one(item)],
-        None => Vec::new(),
-    };
-    for (key, unit) in [("second", "s"), ("minute", "m"), ("hour", "h"), ("day", "d")] {
-        let number = &item[format!("requests_per_{key}")];
-        parts.extend(number.as_u64().map(|number| format!("{number}/{unit}")));
-    }
-    parts.extend(item["burst_size"].as_u64().map(|burst| format!("burst {burst}")));
-    // A single limit already shows its algorithm.
-    let algorithm = item["algorithm"].as_str().filter(|_| item["limit"].is_null());
-    parts.extend(algorithm.map(str::to_owned));
-    parts.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn limits_are_shown_in_every_notation() {
-        for (item, shown) in [
-            (json!({"limit": 10, "window": "1m", "burst": 5}), "10/1m burst 5"),
-            (json!({"requests_per_second": 5, "requests_per_day": 9, "burst_size": 7}), "5/s, 9/d, burst 7"),
-            (
-                json!({"limits": [{"requests": 1, "window": 60}, {"requests": 2, "window": "1h"}], "algorithm": "gcra"}),
-                "1/60, 2/1h, gcra",
-            ),
-            (json!({}), ""),
-        ] {
-            assert_eq!(format_limits(&item), shown);
-        }
-    }
 }

@@ -44,11 +44,7 @@ impl ConnectionArgs {
     /// The certificate files in flags and environment. An empty name counts as missing.
     fn tls_files(&self) -> TlsFiles {
         let path = |name: &Option<OsString>| name.as_ref().filter(|name| !name.is_empty()).map(PathBuf::from);
-        TlsFiles {
-            ca_file: path(&self.ca_file),
-            cert_file: path(&self.cert_file),
-            cert_key_file: path(&self.cert_key_file),
-        }
+        TlsFiles { ca: path(&self.ca_file), cert: path(&self.cert_file), cert_key: path(&self.cert_key_file) }
     }
 }
 
@@ -95,7 +91,7 @@ fn parse_url(url: &str) -> Result<ServerUrl, CliError> {
 fn new_client(url: ServerUrl, key: Option<Secret>, files: &TlsFiles) -> Result<Client, CliError> {
     let tls = url.is_tls();
     let client = Client::new(url, key, files)?;
-    let private = files.cert_key_file.as_ref().or(files.cert_file.as_ref());
+    let private = files.cert_key.as_ref().or(files.cert.as_ref());
     if let Some(file) = private.filter(|_| tls) {
         // Group-readable is allowed: non-root pods get their secrets that way.
         require_private(file, 0o027)?;
@@ -106,11 +102,11 @@ fn new_client(url: ServerUrl, key: Option<Secret>, files: &TlsFiles) -> Result<C
 /// Flags override the config file. A certificate and its key come from the same source.
 fn merge_tls_files(args: TlsFiles, config: &TlsFiles, config_path: &Path) -> TlsFiles {
     let located = |named: &Option<PathBuf>| named.as_ref().map(|named| locate(named, config_path));
-    let ca_file = args.ca_file.or_else(|| located(&config.ca_file));
-    if args.cert_file.is_some() || args.cert_key_file.is_some() {
-        return TlsFiles { ca_file, ..args };
+    let ca = args.ca.or_else(|| located(&config.ca));
+    if args.cert.is_some() || args.cert_key.is_some() {
+        return TlsFiles { ca, ..args };
     }
-    TlsFiles { ca_file, cert_file: located(&config.cert_file), cert_key_file: located(&config.cert_key_file) }
+    TlsFiles { ca, cert: located(&config.cert), cert_key: located(&config.cert_key) }
 }
 
 /// `$XDG_CONFIG_HOME/tollgate/config.toml`, or the same below `~/.config`. XDG says to ignore relative paths.
@@ -129,7 +125,7 @@ fn read_config(path: &Path) -> Result<ConfigFile, CliError> {
     let config = parse_config(&text)
         .map_err(|problems| CliError::Invalid { path: path.display().to_string(), problems })?;
     // Write access to a file that names the key or the server is as good as the key.
-    let names_key = config.key_file.as_ref().or(config.tls.cert_file.as_ref());
+    let names_key = config.key_file.as_ref().or(config.tls.cert.as_ref());
     let forbidden = match (&config.key, names_key) {
         (Some(_), _) => 0o077,
         (None, Some(_)) => 0o022,
@@ -149,15 +145,15 @@ fn parse_config(text: &str) -> Result<ConfigFile, Problems> {
         key: fields.read("key", values::text).map(Secret::from),
         key_file: fields.read("key_file", path),
         tls: TlsFiles {
-            ca_file: fields.read("ca_file", path),
-            cert_file: fields.read("cert_file", path),
-            cert_key_file: fields.read("cert_key_file", path),
+            ca: fields.read("ca_file", path),
+            cert: fields.read("cert_file", path),
+            cert_key: fields.read("cert_key_file", path),
         },
     };
     if config.key.is_some() && config.key_file.is_some() {
         fields.report("key_file", "cannot be combined with key: remove one of them".to_owned());
     }
-    if config.tls.cert_file.is_none() && config.tls.cert_key_file.is_some() {
+    if config.tls.cert.is_none() && config.tls.cert_key.is_some() {
         fields.report("cert_key_file", "requires cert_file".to_owned());
     }
     fields.finish();
@@ -216,15 +212,15 @@ mod tests {
     fn flags_override_file_and_certificate_keeps_its_key() {
         let config_path = Path::new("/etc/x/config.toml");
         let files = |names: [&str; 3]| {
-            let [ca_file, cert_file, cert_key_file] =
+            let [ca, cert, cert_key] =
                 names.map(|name| Some(PathBuf::from(name)).filter(|_| !name.is_empty()));
-            TlsFiles { ca_file, cert_file, cert_key_file }
+            TlsFiles { ca, cert, cert_key }
         };
         let config = files(["ca.pem", "c.pem", "c.key"]);
         let all = files(["/etc/x/ca.pem", "/etc/x/c.pem", "/etc/x/c.key"]);
         let merge = |args| merge_tls_files(args, &config, config_path);
         assert_eq!(merge(TlsFiles::default()), all);
-        assert_eq!(merge(files(["a", "", ""])), TlsFiles { ca_file: Some("a".into()), ..all });
+        assert_eq!(merge(files(["a", "", ""])), TlsFiles { ca: Some("a".into()), ..all });
         assert_eq!(merge(files(["", "b", ""])), files(["/etc/x/ca.pem", "b", ""]));
     }
 

@@ -8,7 +8,7 @@ use super::format::{format_duration, plural, text_of};
 use super::toml;
 use super::{Output, Style, escape};
 
-/// TableReader that the server adds to an item; they cannot be configured.
+/// Fields that the server adds to an item; they cannot be configured.
 pub(crate) const SERVER_FIELDS: [&str; 18] = [
     "source",
     "version",

@@ -28,9 +28,28 @@ const KEY_ORDER: [&str; 15] = [
     "action",
 ];
 
+/// The sections of a settings file in this order: `[server]` for a table, `[[rules]]` for a list of tables.
+pub(crate) fn document(sections: &Value, order: &[&str]) -> String {
+    let mut blocks = Vec::new();
+    for name in order {
+        match &sections[*name] {
+            Value::Object(section) => blocks.push(block(&format!("[{name}]"), section)),
+            Value::Array(items) => {
+                blocks.extend(items.iter().filter_map(Value::as_object).map(|item| entry(name, item)));
+            }
+            _ => {}
+        }
+    }
+    blocks.join("\n")
+}
+
 /// An entry of a list of tables, such as `[[rules]]`. Null values are left out.
 pub(crate) fn entry(list: &str, item: &Map<String, Value>) -> String {
-    let mut text = format!("[[{list}]]\n");
+    block(&format!("[[{list}]]"), item)
+}
+
+fn block(header: &str, item: &Map<String, Value>) -> String {
+    let mut text = format!("{header}\n");
     for name in ordered_keys(item) {
         if !item[name].is_null() {
             text.push_str(&line(name, &item[name]));

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use crate::mock_server::{
+use crate::support::Files;
+use crate::support::mock_server::{
     MockResponse, SentRequest, assert_error_is_reported, error_response, respond, run_against,
 };
-use crate::support::Files;
 
 const FILE: &str = "[[rules]]\nname = \"a\"\naction = \"block\"\nwhen = { ips = [\"192.0.2.0/24\"] }\n";
 

@@ -1,6 +1,6 @@
 //! `audit`.
 
-use crate::mock_server::{assert_error_is_reported, respond, run_against};
+use crate::support::mock_server::{assert_error_is_reported, respond, run_against};
 use crate::support::run;
 
 const TRAIL: &str = r#"{"entries":[

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use crate::mock_server::{MockServer, respond, run_against};
+use crate::support::mock_server::{MockServer, respond, run_against};
 use crate::support::tollgate;
 
 const DESTRUCTIVE: [&[&str]; 5] = [

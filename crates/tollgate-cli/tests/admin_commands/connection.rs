@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::mock_server::{MockResponse, MockServer, error_response, respond};
+use crate::support::mock_server::{MockResponse, MockServer, error_response, respond};
 use crate::support::{CommandOutput, Files, finished, tollgate};
 
 /// A config directory with a file of the given text and mode.

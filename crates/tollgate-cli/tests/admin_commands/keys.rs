@@ -4,7 +4,7 @@ use std::process::Stdio;
 
 use serde_json::json;
 
-use crate::mock_server::{MockServer, assert_error_is_reported, respond, run_against};
+use crate::support::mock_server::{MockServer, assert_error_is_reported, respond, run_against};
 use crate::support::{finished, run, tollgate};
 
 const ID: &str = "4kq2mz7ehv3xw5ta";

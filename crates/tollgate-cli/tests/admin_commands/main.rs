@@ -7,7 +7,6 @@ mod confirmation;
 mod connection;
 mod help;
 mod keys;
-mod mock_server;
 mod quotas;
 mod rules;
 #[path = "../support/mod.rs"]

@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use crate::mock_server::{SentRequest, assert_error_is_reported, error_response, respond, run_against};
+use crate::support::mock_server::{
+    SentRequest, assert_error_is_reported, error_response, respond, run_against,
+};
 use crate::support::run;
 
 const QUOTA: &str = r#"{"user_id":"alice","tier":"pro","requests_per_hour":100,"requests_per_day":null,"burst":5,

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::mock_server::{assert_error_is_reported, error_response, respond, run_against};
+use crate::support::mock_server::{assert_error_is_reported, error_response, respond, run_against};
 use crate::support::{Files, run};
 
 const RULE: &str = r#"{"name":"free-tier","priority":500,"when":{"tiers":["free"]},"per":["user"],
@@ -53,7 +53,7 @@ fn pages_are_followed_to_the_end() {
     let (ran, sent) = run_against(&responses, &["rules", "list"]);
     assert_eq!((ran.code, ran.stdout.lines().count()), (0, 5), "{}", ran.stdout);
     assert!(ran.stdout.contains("1         off   off"), "{}", ran.stdout);
-    let lines: Vec<&str> = sent.iter().map(crate::mock_server::SentRequest::line).collect();
+    let lines: Vec<&str> = sent.iter().map(crate::support::mock_server::SentRequest::line).collect();
     assert_eq!(
         lines,
         [

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::mock_server::{assert_error_is_reported, respond, run_against};
+use crate::support::mock_server::{assert_error_is_reported, respond, run_against};
 use crate::support::{Files, run};
 
 const TIER: &str = r#"{"name":"pro","description":"paying","limit":100,"window":"1m","burst":20,"source":"database","version":3}"#;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::mock_server::{assert_error_is_reported, error_response, respond, run_against};
+use crate::support::mock_server::{assert_error_is_reported, error_response, respond, run_against};
 use crate::support::run;
 
 const BLOCK: &str = r#"{"client":"user:alice","reason":"abuse","until":"2027-01-01T00:00:00Z","created_by":"admin",

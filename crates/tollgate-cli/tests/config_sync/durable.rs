@@ -138,7 +138,7 @@ fn reset_among_many_changes_is_applied() {
     store.ask(async |database| database.change("test", now_micros(), &edits).await.unwrap());
     proxy.set(Fault::None);
     wait_for("everything to be read again", || {
-        away.log().contains("the whole configuration was read again").then_some(())
+        away.log().contains("reloaded the whole configuration").then_some(())
     });
     wait_for("the reset", || (away.check("bob", "/x").status == 200).then_some(()));
 }

@@ -32,11 +32,11 @@ fn killed_database_changes_no_decision() {
     for _ in 0..20 {
         assert_eq!(decide(), before);
     }
-    wait_for("the outage to be told", || {
+    wait_for("the outage to be reported", || {
         (service.get("/readyz").json()["status"] == "degraded").then_some(())
     });
     assert_eq!(service.get("/readyz").status, 200, "it serves");
-    assert_eq!(service.metric("tollgate_catalog_database_reached"), Some(0.0));
+    assert_eq!(service.metric("tollgate_config_database_up"), Some(0.0));
     assert_eq!(decide(), before);
     let numbers = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
     let refused = service.admin("PUT", "/v1/rate-limit/config", numbers);
@@ -46,7 +46,11 @@ fn killed_database_changes_no_decision() {
         "{}",
         refused.text
     );
-    let lines = service.log().lines().filter(|line| line.contains("no answer from the database")).count();
+    let lines = service
+        .log()
+        .lines()
+        .filter(|line| line.contains("the database is unreachable: the last configuration"))
+        .count();
     assert_eq!(lines, 1, "{}", service.log());
 
     postgres.restart();
@@ -78,16 +82,16 @@ fn start_without_the_database_uses_the_snapshot() {
     assert_eq!(service.check("bob", "/x").json()["limit"], 12);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    assert!(ready.text.contains("last good configuration on disk"), "{}", ready.text);
-    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(1.0));
-    assert!(service.log().contains("the last good configuration on disk is in force"));
+    assert!(ready.text.contains("last valid configuration on disk"), "{}", ready.text);
+    assert_eq!(service.metric("tollgate_config_from_snapshot"), Some(1.0));
+    assert!(service.log().contains("the last valid configuration on disk is in force"));
     assert!(service.banner.contains("serving on"));
 
     postgres.restart();
     wait_for("the database to be found again", || {
         (service.get("/readyz").json()["status"] == "ready").then_some(())
     });
-    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(0.0));
+    assert_eq!(service.metric("tollgate_config_from_snapshot"), Some(0.0));
 }
 
 #[test]
@@ -98,11 +102,11 @@ fn first_start_without_the_database_uses_the_file() {
     assert_eq!(
         check_with(&service, &key("cannotbeknownaa2").text).status,
         200,
-        "of a key nothing is known, not even that it is none"
+        "an API key cannot be judged yet"
     );
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    assert!(ready.text.contains("only the rules of the file are in force"), "{}", ready.text);
+    assert!(ready.text.contains("only the rules of the settings file are in force"), "{}", ready.text);
     assert!(!ready.text.contains("u:p@"), "{}", ready.text);
     let refused = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
     assert_eq!(refused.status, 503);
@@ -154,5 +158,9 @@ fn recreated_database_is_reported() {
     }
     let service = node_again(folder);
     assert_eq!(service.check("bob", "/x").json()["limit"], 100);
-    assert!(service.log().contains("the database is older than what was in force here"), "{}", service.log());
+    assert!(
+        service.log().contains("the database is at an earlier version than this node was"),
+        "{}",
+        service.log()
+    );
 }

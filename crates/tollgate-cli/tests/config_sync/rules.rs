@@ -36,13 +36,13 @@ fn name_clash_keeps_the_last_valid_rules() {
     assert_eq!(service.check("alice", "/x").json()["limit"], 9, "the file's");
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    let told = ready.json()["database_error"].as_str().unwrap().to_owned();
+    let output = ready.json()["database_error"].as_str().unwrap().to_owned();
     assert!(
-        told.contains("\"mine\"") && told.contains("tollgate.toml") && told.contains("database"),
-        "{told}"
+        output.contains("\"mine\"") && output.contains("tollgate.toml") && output.contains("database"),
+        "{output}"
     );
-    assert!(service.log().contains("tollgate.toml both have a rule named"), "{}", service.log());
-    assert_eq!(service.metric("tollgate_catalog_rules_refused"), Some(1.0));
+    assert!(service.log().contains("tollgate.toml define the rule"), "{}", service.log());
+    assert_eq!(service.metric("tollgate_config_rules_rejected"), Some(1.0));
 
     let version = store.put(block("mallory"));
     wait_for_version(&service, version);

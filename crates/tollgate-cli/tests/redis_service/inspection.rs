@@ -16,7 +16,7 @@ fn store_metrics_count_calls_and_cached_refusals() {
     assert_eq!(figure("breaker_openings_total"), Some(0.0));
     assert_eq!(figure("dials_total"), Some(1.0));
     let calls = figure("calls_total").unwrap();
-    let from_memory = service.metric("tollgate_store_refusals_from_memory_total").unwrap();
+    let from_memory = service.metric("tollgate_store_cached_refusals_total").unwrap();
     assert!(calls >= 4.0 && calls + from_memory >= 50.0, "{calls} {from_memory}");
     assert!(service.metric("tollgate_store_clock_offset_seconds").is_some_and(|offset| offset.abs() < 5.0));
     assert_eq!(service.metric("tollgate_store_nodes"), Some(1.0));
@@ -45,14 +45,14 @@ fn inspect_reads_redis_or_the_fallback_in_an_outage() {
     let nodes = [sharing(3, &counters, penalties), sharing(3, &counters, penalties)];
     assert_eq!(admitted(&nodes[0], "alice", 2), 2);
     let look = || nodes[1].admin("GET", "/v1/admin/counters?user=alice", "").json();
-    let told = look();
-    assert_eq!((&told["store"], &told["degraded"]), (&"redis".into(), &false.into()));
-    assert_eq!((&told["counters"][0]["used"], &told["counters"][0]["remaining"]), (&2.into(), &1.into()));
-    assert!(told["kept_out_until"].is_null(), "{told}");
+    let output = look();
+    assert_eq!((&output["store"], &output["degraded"]), (&"redis".into(), &false.into()));
+    assert_eq!((&output["counters"][0]["used"], &output["counters"][0]["remaining"]), (&2.into(), &1.into()));
+    assert!(output["cooldown_until"].is_null(), "{output}");
     assert_eq!(admitted(&nodes[0], "alice", 2), 1);
-    let told = look();
-    assert!(told["kept_out_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
+    let output = look();
+    assert!(output["cooldown_until"].is_u64() && output["counters"][0]["retry_after"].is_u64(), "{output}");
     redis.kill9();
-    let told = look();
-    assert_eq!((&told["degraded"], &told["counters"][0]["used"]), (&true.into(), &0.into()));
+    let output = look();
+    assert_eq!((&output["degraded"], &output["counters"][0]["used"]), (&true.into(), &0.into()));
 }

@@ -11,15 +11,15 @@ use crate::{admitted, check, service, sharing};
 
 /// All gauges. Everything else must be a counter.
 const GAUGES: [&str; 23] = [
-    "tollgate_catalog_blocks",
-    "tollgate_catalog_database_reached",
-    "tollgate_catalog_from_snapshot",
-    "tollgate_catalog_keys",
-    "tollgate_catalog_rules_refused",
-    "tollgate_catalog_secret_differs",
-    "tollgate_catalog_users",
+    "tollgate_config_blocks",
+    "tollgate_config_database_up",
+    "tollgate_config_from_snapshot",
+    "tollgate_config_api_keys",
+    "tollgate_config_rules_rejected",
+    "tollgate_config_key_secret_differs",
+    "tollgate_config_users",
     // Decreases when a backup of the database is restored.
-    "tollgate_catalog_version",
+    "tollgate_config_version",
     "tollgate_clock_offset_seconds",
     "tollgate_config_last_reload_success",
     "tollgate_connections",
@@ -33,7 +33,7 @@ const GAUGES: [&str; 23] = [
     "tollgate_store_memory_bytes_max",
     "tollgate_store_nodes",
     "tollgate_store_over_admission_bound",
-    "tollgate_store_recovery_waiting",
+    "tollgate_store_reconcile_pending",
     "tollgate_usage_waiting",
 ];
 
@@ -83,7 +83,7 @@ fn exported() -> BTreeMap<String, Family> {
         let is_told = |start: &&str| text.contains(*start);
         ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"].iter().all(is_told).then_some(())
     });
-    let mut told = families(&service.get("/metrics").text);
+    let mut output = families(&service.get("/metrics").text);
     redis.kill9();
     wait_for("the outage to be noticed", || check(&service, "bob").1.then_some(()));
     told.extend(families(&service.get("/metrics").text));
@@ -97,7 +97,7 @@ fn names(told: &BTreeMap<String, Family>) -> BTreeSet<&str> {
 
 #[test]
 fn counters_and_gauges_have_the_right_type() {
-    let told = exported();
+    let output = exported();
     for (name, family) in &told {
         assert!(family.help.len() > 1, "{name} has no help");
         // OpenMetrics omits the suffix of counters in metadata lines.
@@ -124,8 +124,8 @@ fn scraping_twice_counts_nothing_twice() {
 
 #[test]
 fn docs_list_every_metric() {
-    let told = exported();
-    let told = names(&told);
+    let output = exported();
+    let output = names(&told);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let operations = read("docs/operations.md");
@@ -134,7 +134,7 @@ fn docs_list_every_metric() {
     for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "ARCHITECTURE.md"] {
         let text = read(file);
         // Exported only after a check with an invalid client key.
-        let known = |name: &&str| told.contains(name) || *name == "tollgate_keys_refused_total";
+        let known = |name: &&str| output.contains(name) || *name == "tollgate_keys_refused_total";
         let unknown = named(&text).into_iter().filter(|name| !known(name) && !NO_METRICS.contains(name));
         assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{file}");
     }

@@ -23,7 +23,7 @@ fn status(service: &Service) -> (u16, String, String) {
     (ready.status, text("status"), text("store_error"))
 }
 
-fn told(service: &Service, words: &str) -> usize {
+fn log_lines(service: &Service, words: &str) -> usize {
     service.log().matches(words).count()
 }
 
@@ -37,12 +37,12 @@ fn unusable_settings_admit_nobody_and_name_the_fix() {
         (format!("url = \"{}/99\"", redis.url()), "DB index is out of range"),
     ] {
         let service = service(100, &counters, "on_store_failure = \"open\"");
-        wait_for("the reason to be told", || (status(&service).1 == "misconfigured").then_some(()));
+        wait_for("the reason to be reported", || (status(&service).1 == "misconfigured").then_some(()));
         assert!((0..20).all(|_| check(&service, "alice").0 == 503), "{counters}");
         let (code, _, reason) = status(&service);
         assert!(code == 503 && reason.contains(words), "{reason}");
         wait_for("the log to say so", || service.log().contains("no request is admitted").then_some(()));
-        assert!(told(&service, "no sentinel says where") <= 1, "{}", service.log());
+        assert!(log_lines(&service, "no sentinel names the master") <= 1, "{}", service.log());
     }
 }
 
@@ -51,7 +51,7 @@ fn full_redis_is_logged_once_with_its_error() {
     let redis = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
     let service = on(&redis, "");
     redis.cli(&["CONFIG", "SET", "maxmemory", "1"]);
-    wait_for("the reason to be told", || {
+    wait_for("the reason to be reported", || {
         check(&service, "alice");
         let (code, status, reason) = status(&service);
         (code == 200 && status == "degraded" && reason.contains("OOM command not allowed")).then_some(())
@@ -61,9 +61,9 @@ fn full_redis_is_logged_once_with_its_error() {
         assert_eq!(check(&service, &format!("user-{number}")), (200, true));
     }
     assert_eq!(status(&service).1, "degraded");
-    assert_eq!(told(&service, "deciding without it"), 1, "{}", service.log());
+    assert_eq!(log_lines(&service, "circuit breaker open"), 1, "{}", service.log());
     assert!(service.log().contains("OOM command not allowed"), "{}", service.log());
-    assert_eq!(told(&service, "answers again"), 0, "{}", service.log());
+    assert_eq!(log_lines(&service, "circuit breaker closed"), 0, "{}", service.log());
     let server = redis.address();
     let faults = format!("tollgate_store_faults_total{{server=\"{server}\",fault=\"OOM\"}}");
     assert!(service.metric(&faults).is_some_and(|count| count >= 5.0), "{}", service.get("/metrics").text);
@@ -110,7 +110,7 @@ fn unusable_counter_is_named() {
     for words in ["WRONGTYPE", "by-user", &key] {
         assert!(reason.contains(words), "{reason}");
     }
-    assert_eq!(told(&service, "a counter cannot be used"), 1, "{}", service.log());
+    assert_eq!(log_lines(&service, "unusable counter"), 1, "{}", service.log());
     redis.cli(&["DEL", &key]);
     wait_for("the service to be ready", || {
         assert_eq!(check(&service, "alice"), (200, false));
@@ -129,7 +129,7 @@ fn missing_optional_permission_raises_no_false_alarm() {
         let service = service(1_000_000, &counters, "");
         wait_for("the service to be ready", || (status(&service).1 == "ready").then_some(()));
         redis.cli(&["ACL", "SETUSER", "gate", &format!("-{right}")]);
-        wait_for("the missing right to be told", || {
+        wait_for("the missing permission to be reported", || {
             assert_eq!(check(&service, "alice"), (200, false));
             let (code, status, reason) = status(&service);
             assert_eq!(code, 200, "{reason}");
@@ -139,9 +139,9 @@ fn missing_optional_permission_raises_no_false_alarm() {
             assert_eq!(check(&service, "alice"), (200, false));
             assert_eq!(status(&service).1, "degraded");
         }
-        assert_eq!(told(&service, "no request is admitted"), 0, "{}", service.log());
-        assert_eq!(told(&service, "does not refuse us any more"), 0, "{}", service.log());
-        wait_for("the log to say so", || (told(&service, "needs attention") == 1).then_some(()));
+        assert_eq!(log_lines(&service, "no request is admitted"), 0, "{}", service.log());
+        assert_eq!(log_lines(&service, "accepts this node again"), 0, "{}", service.log());
+        wait_for("the log to say so", || (log_lines(&service, "needs attention") == 1).then_some(()));
     }
 }
 
@@ -159,7 +159,7 @@ fn damaged_seed_is_reported_and_restored_after_deletion() {
             assert_eq!(code, 200, "{reason}");
             (status == "degraded" && reason.contains("rl:{fleet}:seed")).then_some(())
         });
-        wait_for("the log to say so", || (told(node, "needs attention") == 1).then_some(()));
+        wait_for("the log to say so", || (log_lines(node, "needs attention") == 1).then_some(()));
     }
     assert_eq!(set(&nodes[0], "bob", 7).status, 200);
     wait_for("the numbers on the other node", || (limit_of(&nodes[1], "bob") == Some(7)).then_some(()));
@@ -187,7 +187,7 @@ fn damaged_seed_is_reported_and_restored_after_deletion() {
 fn evicting_maxmemory_policy_warns_at_start() {
     let redis = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let service = on(&redis, "");
-    wait_for("the warning", || service.log().contains("throws counters away").then_some(()));
+    wait_for("the warning", || service.log().contains("evicts counters").then_some(()));
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn denied_channel_is_logged_once() {
     let users = vec!["gate on >secret ~* resetchannels +@all".to_owned()];
     let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let service = service(5, &format!("url = \"redis://gate:secret@{}\"", redis.address()), "");
-    wait_for("the reason", || service.log().contains("cannot be listened to").then_some(()));
-    let line = service.log().lines().find(|line| line.contains("cannot be listened to")).unwrap().to_owned();
+    wait_for("the reason", || service.log().contains("cannot subscribe").then_some(()));
+    let line = service.log().lines().find(|line| line.contains("cannot subscribe")).unwrap().to_owned();
     assert!(line.contains("channel"), "{line}");
 }

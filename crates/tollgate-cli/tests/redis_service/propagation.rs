@@ -94,13 +94,13 @@ fn nodes_share_normalized_clients() {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let exact = service(1_000, &counters, "");
-    assert_eq!(set(&exact, "Bob", 70).status, 200, "before anybody folds");
     let nodes =
         [(); 2].map(|()| service(1_000, &counters, "[identity.normalize]\nuser_id = \"nfc+casefold\""));
-    until(&nodes, "the numbers", |node| limit_of(node, "BOB") == Some(70));
-    assert_eq!(set(&nodes[0], "bOB", 80).json()["user_id"], "Bob", "changed in place");
-    until(&nodes, "the new numbers", |node| limit_of(node, "bob") == Some(80));
-    assert_eq!(limit_of(&exact, "bob"), Some(1_000), "to a node that does not fold it is somebody else");
+    assert_eq!(set(&nodes[0], "Bob", 70).json()["user_id"], "bob");
+    until(&nodes, "the override", |node| limit_of(node, "BOB") == Some(70));
+    assert_eq!(set(&nodes[0], "bOB", 80).json()["user_id"], "bob");
+    until(&nodes, "the new override", |node| limit_of(node, "Bob") == Some(80));
+    assert_eq!(limit_of(&exact, "BOB"), Some(1_000), "byte-exact on a node without normalization");
     let removed = nodes[1].admin("DELETE", "/v1/rate-limit/config?user_id=bob&endpoint=/x", "");
     assert_eq!(removed.status, 204, "{}", removed.text);
     until(&nodes, "their removal", |node| limit_of(node, "Bob") == Some(1_000));
@@ -184,8 +184,8 @@ fn user_limits_survive_a_restore_of_older_data() {
     assert_eq!(set(&nodes[0], "bob", 5).status, 200);
     until(&nodes, "the lower numbers", |node| limit_of(node, "bob") == Some(5));
     redis.restart();
-    let told = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
-    wait_for("the numbers to be told again", || told("\"requests\":5,").then_some(()));
+    let output = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
+    wait_for("the numbers to be told again", || log_lines("\"requests\":5,").then_some(()));
     until(&nodes, "the lower numbers again", |node| limit_of(node, "bob") == Some(5));
 
     // Other limits are set before a node notices, until the version is what it was.
@@ -199,7 +199,7 @@ fn user_limits_survive_a_restore_of_older_data() {
     let all = |node: &Service| {
         ["alice", "bob", "carol"].map(|user| limit_of(node, user)) == [Some(7), Some(5), Some(3)]
     };
-    wait_for("all numbers to be told", || told("alice").then_some(()));
+    wait_for("all numbers to be told", || log_lines("alice").then_some(()));
     until(&nodes, "all numbers", all);
     until(&fleet(&redis, 1_000), "all on nodes that came later", all);
 }
@@ -227,7 +227,7 @@ fn reset_survives_reconciliation_of_a_partitioned_node() {
         status.json()["remaining"].as_u64()
     };
     wait_for("what is not reset", || (left("dave") == Some(80)).then_some(()));
-    let done = || nodes[0].metric("tollgate_store_recovery_waiting") == Some(0.0);
+    let done = || nodes[0].metric("tollgate_store_reconcile_pending") == Some(0.0);
     wait_for("all to be brought", || done().then_some(()));
     assert_eq!(left("alice"), Some(100));
     // Charges of an outage after the reset are reconciled.
@@ -311,7 +311,7 @@ fn batch_of_carol(checks: usize) -> String {
 }
 
 /// The remaining limit, and whether the response was replayed.
-fn told(answer: &Answer) -> (bool, u64) {
+fn log_lines(answer: &Answer) -> (bool, u64) {
     let body = answer.json();
     let last = body["results"].as_array().unwrap().last().unwrap();
     (body["replayed"] == true, last["remaining"].as_u64().unwrap())
@@ -330,7 +330,7 @@ fn abandoned_batch_is_finished_and_replayed_by_any_node() {
             (answer.status != 409).then_some(answer)
         });
         assert_eq!(answer.status, 200, "{}", answer.text);
-        assert_eq!(told(&answer), (true, 99_000));
+        assert_eq!(log_lines(&answer), (true, 99_000));
     }
     // On the deciding node, which may hold a lease.
     assert_eq!(nodes[0].check("carol", "/x").json()["remaining"], 98_999, "charged once");
@@ -346,7 +346,7 @@ fn shutdown_finishes_an_abandoned_batch() {
     assert!(node.ended().0.success());
     let answer = other.post("/v1/rate-limit/batch-check", &batch);
     assert_eq!(answer.status, 200, "{}", answer.text);
-    assert_eq!(told(&answer), (true, 99_000));
+    assert_eq!(log_lines(&answer), (true, 99_000));
 }
 
 #[test]

@@ -54,14 +54,14 @@ fn redis_password_is_in_no_output() {
     let counters = format!("url = \"redis://{}\"\npassword = \"canary\"", redis.address());
     let service = service(100, &counters, "");
     let reason = refused(&service);
-    let told = [
+    let output = [
         reason,
         service.log(),
         service.banner.clone(),
         service.get("/metrics").text,
         service.admin("GET", "/v1/admin/rules", "").text,
     ];
-    for text in told {
+    for text in output {
         assert!(!text.contains("canary"), "{text}");
     }
     let folder = tempfile::TempDir::new().unwrap();
@@ -86,17 +86,17 @@ fn login_without_permissions_admits_nobody() {
     wait_until_it_is(&service, "ready");
 
     // Revoked at run time: logged once, and once when restored.
-    let told = |words: &str| service.log().matches(words).count();
-    wait_for("the end to be told", || (told("does not refuse us any more") == 1).then_some(()));
-    let before = told("no request is admitted");
+    let output = |words: &str| service.log().matches(words).count();
+    wait_for("the recovery to be logged", || (log_lines("accepts this node again") == 1).then_some(()));
+    let before = log_lines("no request is admitted");
     redis.cli(&["ACL", "SETUSER", "gate", "-evalsha"]);
     wait_for("the refusal to be told", || {
-        (check(&service, "alice").0 == 503 && told("no request is admitted") == before + 1).then_some(())
+        (check(&service, "alice").0 == 503 && log_lines("no request is admitted") == before + 1).then_some(())
     });
     redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
     wait_for("the end to be told again", || {
         check(&service, "alice");
-        (told("does not refuse us any more") == 2).then_some(())
+        (log_lines("accepts this node again") == 2).then_some(())
     });
-    assert_eq!(told("no request is admitted"), before + 1);
+    assert_eq!(log_lines("no request is admitted"), before + 1);
 }

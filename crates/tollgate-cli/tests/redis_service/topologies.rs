@@ -86,8 +86,8 @@ fn node_joins_while_the_home_server_is_down() {
     home[0].kill9();
     let newcomer = service(10, &counters, "");
     assert!(!newcomer.log().contains("TLS"), "nobody listens there: {}", newcomer.log());
-    let told = |user: &String| {
-        let told = newcomer.check(user, "/x").json();
+    let output = |user: &String| {
+        let output = newcomer.check(user, "/x").json();
         (told["degraded"] != true).then(|| told["remaining"].as_u64())
     };
     wait_for("shared counters of the newcomer", || users.iter().find_map(told));
@@ -97,7 +97,7 @@ fn node_joins_while_the_home_server_is_down() {
 
     // The home server has kept its data.
     home[0].restart();
-    wait_for("all servers", || users.iter().all(|user| told(user).is_some()).then_some(()));
+    wait_for("all servers", || users.iter().all(|user| log_lines(user).is_some()).then_some(()));
     let log = newcomer.log();
     assert!(log.contains("goes by a copy") && log.matches("another seed").count() <= 1, "{log}");
 }

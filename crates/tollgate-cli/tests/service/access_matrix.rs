@@ -39,12 +39,12 @@ fn every_response_has_security_headers() {
     let admin = service.admin_key();
     for route in described.into_iter().chain(others) {
         for key in [None, Some(&*admin), Some("wrong")] {
-            let answer = route.ask(&service, key);
-            let message = format!("{} {} {key:?}: {}", route.method, route.path, answer.status);
+            let answer = route.send(&service, key);
+            let label = format!("{} {} {key:?}: {}", route.method, route.path, answer.status);
             let policy = answer.header("content-security-policy").unwrap_or_default();
-            assert!(policy.contains("frame-ancestors 'none'"), "{message}: {policy:?}");
-            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{message}");
-            assert_eq!(answer.header("cache-control"), Some("no-store"), "{message}");
+            assert!(policy.contains("frame-ancestors 'none'"), "{label}: {policy:?}");
+            assert_eq!(answer.header("x-content-type-options"), Some("nosniff"), "{label}");
+            assert_eq!(answer.header("cache-control"), Some("no-store"), "{label}");
         }
     }
 }
@@ -62,7 +62,7 @@ fn new_key(service: &Service, body: &Value) -> String {
 }
 
 impl Route {
-    fn ask(&self, service: &Service, key: Option<&str>) -> Answer {
+    fn send(&self, service: &Service, key: Option<&str>) -> Answer {
         let body = if matches!(&*self.method, "POST" | "PUT") { "{}" } else { "" };
         match key {
             Some(key) => service.with_key(key, &self.method, &self.path, body),
@@ -71,14 +71,14 @@ impl Route {
     }
 
     fn is_let_in(&self, service: &Service, key: Option<&str>, who: &str) {
-        let answer = self.ask(service, key);
+        let answer = self.send(service, key);
         // An empty body may be invalid, but the caller is authorized.
         let served = answer.status > 0 && answer.status < 500 && ![401, 403, 429].contains(&answer.status);
         assert!(served, "{who}: {} {}: {} {}", self.method, self.path, answer.status, answer.text);
     }
 
     fn is_refused(&self, service: &Service, key: Option<&str>, who: &str, expected: (u16, &str)) {
-        let answer = self.ask(service, key);
+        let answer = self.send(service, key);
         let (status, code, _) = answer.error();
         assert_eq!((status, &*code), expected, "{who}: {} {}: {}", self.method, self.path, answer.text);
         assert_eq!(answer.header("www-authenticate"), Some("Bearer").filter(|_| status == 401));
@@ -124,7 +124,7 @@ fn every_route_requires_its_scope() {
 }
 
 #[test]
-fn described_scopes_match_the_required_ones() {
+fn described_scopes_are_the_intended_ones() {
     let service = Service::unconfigured();
     let routes = routes(&service);
     let scope = |method: &str, path: &str| {

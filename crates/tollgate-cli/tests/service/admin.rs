@@ -13,7 +13,7 @@ fn rule(name: &str, requests: u32) -> Value {
     json!({"name": name, "per": ["user"], "limits": [{"requests": requests, "window": "1h"}]})
 }
 
-fn ask(service: &Service, method: &str, path: &str, body: &Value) -> Answer {
+fn send(service: &Service, method: &str, path: &str, body: &Value) -> Answer {
     service.admin(method, path, &body.to_string())
 }
 
@@ -25,7 +25,7 @@ fn ask_if(service: &Service, method: &str, path: &str, condition: (&str, &str), 
 }
 
 /// Status, code, field and message of an error.
-fn message(answer: &Answer) -> (u16, String, String, String) {
+fn error_parts(answer: &Answer) -> (u16, String, String, String) {
     let (status, code, field) = answer.error();
     (status, code, field, answer.json()["error"]["message"].as_str().unwrap().to_owned())
 }
@@ -33,7 +33,7 @@ fn message(answer: &Answer) -> (u16, String, String, String) {
 #[test]
 fn rule_is_in_force_after_each_write() {
     let service = Service::unconfigured();
-    let made = ask(&service, "POST", RULES, &rule("users", 2));
+    let made = send(&service, "POST", RULES, &rule("users", 2));
     assert_eq!(made.status, 201, "{}", made.text);
     assert_eq!(made.header("location"), Some("/v1/admin/rules/users"));
     let shown = made.json();
@@ -54,13 +54,17 @@ fn rule_is_in_force_after_each_write() {
     let known = ask_if(&service, "GET", path, ("if-none-match", &format!("\"{version}\"")), &Value::Null);
     assert_eq!((known.status, &*known.text), (304, ""));
 
-    let replaced = ask(&service, "PUT", path, &rule("users", 3));
+    let replaced = send(&service, "PUT", path, &rule("users", 3));
     assert_eq!((replaced.status, &replaced.json()["limits"][0]["requests"]), (200, &json!(3)));
     assert!(replaced.json()["version"].as_u64().unwrap() > version);
     assert_eq!(replaced.json()["created_at"], shown["created_at"]);
     assert_eq!(service.check("b", "/x").json()["limit"], 3);
-    let again = ask(&service, "PUT", path, &rule("users", 3));
-    assert_eq!((again.status, again.json()), (200, replaced.json()), "nothing differs, nothing changes");
+    let again = send(&service, "PUT", path, &rule("users", 3));
+    assert_eq!(
+        (again.status, again.json()),
+        (200, replaced.json()),
+        "an identical write must change nothing"
+    );
 
     assert_eq!(service.admin("DELETE", path, "").status, 204);
     assert_eq!(service.admin("DELETE", path, "").error().0, 404);
@@ -79,8 +83,8 @@ fn second_write_of_one_version_is_refused() {
     let second = ask_if(&service, "PUT", path, ("if-match", &tag), &rule("r", 2));
     assert_eq!(second.status, 200, "{}", second.text);
     let late = ask_if(&service, "PUT", path, ("if-match", &tag), &rule("r", 3));
-    assert_eq!(message(&late).1, "PRECONDITION_FAILED");
-    assert!(message(&late).3.contains("version"), "{}", late.text);
+    assert_eq!(error_parts(&late).1, "PRECONDITION_FAILED");
+    assert!(error_parts(&late).3.contains("version"), "{}", late.text);
     assert_eq!(ask_if(&service, "DELETE", path, ("if-match", &tag), &Value::Null).error().0, 412);
     assert_eq!(service.admin("GET", path, "").json()["limits"][0]["requests"], 2);
     assert_eq!(ask_if(&service, "PUT", path, ("if-match", "17"), &rule("r", 3)).error().2, "if-match");
@@ -96,8 +100,8 @@ fn invalid_rule_names_every_error_and_changes_nothing() {
     let wrong = |change: Mistake<'_>| {
         let mut body = rule("r", 1);
         change(&mut body);
-        let answer = ask(&service, "POST", RULES, &body);
-        let (status, code, field, message) = message(&answer);
+        let answer = send(&service, "POST", RULES, &body);
+        let (status, code, field, message) = error_parts(&answer);
         assert_eq!((status, &*code), (400, "INVALID_INPUT"), "{body}: {message}");
         (field, message)
     };
@@ -121,9 +125,9 @@ fn invalid_rule_names_every_error_and_changes_nothing() {
         body["colour"] = json!(1);
     });
     assert!(both.contains("per[0]") && both.contains("colour"), "{both}");
-    let missing = ask(&service, "POST", RULES, &json!({}));
+    let missing = send(&service, "POST", RULES, &json!({}));
     assert_eq!(missing.error().0, 400);
-    let other = ask(&service, "PUT", "/v1/admin/rules/a", &rule("b", 1));
+    let other = send(&service, "PUT", "/v1/admin/rules/a", &rule("b", 1));
     assert_eq!(other.error(), (400, "INVALID_INPUT".to_owned(), "name".to_owned()));
     let twice = service.admin("POST", RULES, r#"{"name":"a","limits":[{"requests":1,"requests":2}]}"#);
     assert_eq!(twice.error().0, 400);
@@ -134,7 +138,7 @@ fn invalid_rule_names_every_error_and_changes_nothing() {
         415
     );
     let large = json!({"name": "x".repeat(70_000)});
-    assert_eq!(ask(&service, "POST", RULES, &large).error().0, 413);
+    assert_eq!(send(&service, "POST", RULES, &large).error().0, 413);
     assert_eq!(service.admin("GET", "/v1/admin/rules?source=database", "").json()["rules"], json!([]));
     assert_eq!(service.admin("GET", "/v1/admin/audit", "").json()["entries"], json!([]));
 }
@@ -163,7 +167,7 @@ fn rules_of_the_settings_file_are_read_only() {
         ("PUT", "/v1/admin/tiers/gold", &tier),
         ("DELETE", "/v1/admin/tiers/gold", &Value::Null),
     ] {
-        let (status, code, _, message) = message(&ask(&service, method, path, body));
+        let (status, code, _, message) = error_parts(&send(&service, method, path, body));
         assert_eq!((status, &*code), (409, "CONFLICT"), "{method} {path}");
         assert!(message.contains("tollgate.toml"), "{message}");
     }
@@ -171,10 +175,10 @@ fn rules_of_the_settings_file_are_read_only() {
     for n in 0..8 {
         let body =
             json!({"name": format!("r{n}"), "layer": format!("l{n}"), "per": ["user"], "limits": too_many});
-        let answer = ask(&service, "POST", RULES, &body);
+        let answer = send(&service, "POST", RULES, &body);
         if answer.status != 201 {
             assert_eq!(answer.error().0, 400);
-            assert!(message(&answer).3.contains("limits"), "{}", answer.text);
+            assert!(error_parts(&answer).3.contains("limits"), "{}", answer.text);
             return;
         }
     }
@@ -184,7 +188,7 @@ fn rules_of_the_settings_file_are_read_only() {
 #[test]
 fn rule_named_default_replaces_the_built_in_one() {
     let service = Service::unconfigured();
-    let made = ask(&service, "PUT", "/v1/admin/rules/default", &rule("default", 5));
+    let made = send(&service, "PUT", "/v1/admin/rules/default", &rule("default", 5));
     assert_eq!(made.status, 201, "{}", made.text);
     assert_eq!(service.check("a", "/x").json()["limit"], 5);
 }
@@ -192,31 +196,31 @@ fn rule_named_default_replaces_the_built_in_one() {
 #[test]
 fn tier_quota_and_block_take_effect() {
     let service = Service::unconfigured();
-    let tier = ask(
+    let tier = send(
         &service,
         "PUT",
         "/v1/admin/tiers/gold",
         &json!({"description": "pays", "limit": 7, "window": "1h"}),
     );
     assert_eq!((tier.status, &tier.json()["description"]), (201, &json!("pays")), "{}", tier.text);
-    let quota = ask(&service, "PUT", "/v1/admin/quotas/alice", &json!({"tier": "gold"}));
+    let quota = send(&service, "PUT", "/v1/admin/quotas/alice", &json!({"tier": "gold"}));
     assert_eq!((quota.status, &quota.json()["tier"]), (201, &json!("gold")), "{}", quota.text);
     assert_eq!(service.check("alice", "/x").json()["limit"], 7);
-    let own = ask(&service, "PUT", "/v1/admin/quotas/alice", &json!({"requests_per_hour": 3, "burst": 2}));
+    let own = send(&service, "PUT", "/v1/admin/quotas/alice", &json!({"requests_per_hour": 3, "burst": 2}));
     assert_eq!((own.status, &own.json()["requests_per_hour"]), (200, &json!(3)), "{}", own.text);
     assert_eq!(service.check("alice", "/x").json()["limit"], 3);
-    assert_eq!(ask(&service, "POST", "/v1/admin/quotas", &json!({"user_id": "alice"})).error().0, 409);
-    assert_eq!(ask(&service, "PUT", "/v1/admin/quotas/alice", &json!({"burst": 2})).error().2, "burst");
+    assert_eq!(send(&service, "POST", "/v1/admin/quotas", &json!({"user_id": "alice"})).error().0, 409);
+    assert_eq!(send(&service, "PUT", "/v1/admin/quotas/alice", &json!({"burst": 2})).error().2, "burst");
     assert_eq!(
-        ask(&service, "PUT", "/v1/admin/quotas/alice", &json!({"requests_per_second": 2})).error().2,
+        send(&service, "PUT", "/v1/admin/quotas/alice", &json!({"requests_per_second": 2})).error().2,
         "requests_per_second"
     );
     assert_eq!(
-        ask(&service, "PUT", "/v1/admin/quotas/alice", &json!({"blocked": true})).error().2,
+        send(&service, "PUT", "/v1/admin/quotas/alice", &json!({"blocked": true})).error().2,
         "blocked"
     );
 
-    let block = ask(
+    let block = send(
         &service,
         "POST",
         "/v1/admin/blocks",
@@ -250,13 +254,13 @@ fn tier_quota_and_block_take_effect() {
 #[test]
 fn blocked_network_is_normalized() {
     let service = Service::unconfigured();
-    let put = ask(&service, "PUT", "/v1/admin/blocks/ip:192.0.2.7/24", &json!({"reason": "scan"}));
+    let put = send(&service, "PUT", "/v1/admin/blocks/ip:192.0.2.7/24", &json!({"reason": "scan"}));
     assert_eq!((put.status, &put.json()["client"]), (201, &json!("ip:192.0.2.0/24")), "{}", put.text);
     let check = service.post("/v1/rate-limit/check", r#"{"ip":"192.0.2.200","endpoint":"/x"}"#);
     assert_eq!(check.status, 403);
     assert_eq!(service.admin("GET", "/v1/admin/blocks/ip:192.0.2.0%2F24", "").status, 200);
     assert_eq!(
-        ask(&service, "POST", "/v1/admin/blocks", &json!({"client": "ip:192.0.2.9/24"})).error().0,
+        send(&service, "POST", "/v1/admin/blocks", &json!({"client": "ip:192.0.2.9/24"})).error().0,
         409
     );
     let wrong = [
@@ -270,11 +274,11 @@ fn blocked_network_is_normalized() {
         json!({"client": "user:a", "for": "1h", "until": "2040-01-01T00:00:00Z"}),
     ];
     for body in wrong {
-        assert_eq!(ask(&service, "POST", "/v1/admin/blocks", &body).error().0, 400, "{body}");
+        assert_eq!(send(&service, "POST", "/v1/admin/blocks", &body).error().0, 400, "{body}");
     }
     assert_eq!(service.admin("GET", "/v1/admin/blocks/planet:earth", "").error().2, "client");
     assert_eq!(
-        ask(&service, "PUT", "/v1/admin/blocks/user:a", &json!({"client": "user:b"})).error().2,
+        send(&service, "PUT", "/v1/admin/blocks/user:a", &json!({"client": "user:b"})).error().2,
         "client"
     );
 }
@@ -287,7 +291,7 @@ fn dry_run_reports_changes_and_effect_only() {
     }
     service.check("bob", "/search");
     let path = "/v1/admin/rules?dry_run=true";
-    let tried = ask(&service, "POST", path, &rule("users", 2));
+    let tried = send(&service, "POST", path, &rule("users", 2));
     assert_eq!(tried.status, 200, "{}", tried.text);
     let body = tried.json();
     assert_eq!(body["dry_run"], true);
@@ -303,15 +307,15 @@ fn dry_run_reports_changes_and_effect_only() {
         json!({"client": "user:alice", "endpoint": "/search", "before": "admitted", "after": "refused", "rule": "users", "requests": 4})
     );
     let block =
-        ask(&service, "PUT", "/v1/admin/blocks/user:bob?dry_run=true", &json!({"reason": "x"})).json();
+        send(&service, "PUT", "/v1/admin/blocks/user:bob?dry_run=true", &json!({"reason": "x"})).json();
     assert_eq!(
         (&block["effect"]["newly_refused"], &block["effect"]["examples"][0]["after"]),
         (&json!(1), &json!("blocked"))
     );
     let quota =
-        ask(&service, "PUT", "/v1/admin/quotas/alice?dry_run=true", &json!({"requests_per_hour": 5})).json();
+        send(&service, "PUT", "/v1/admin/quotas/alice?dry_run=true", &json!({"requests_per_hour": 5})).json();
     assert_eq!(quota["effect"]["newly_refused"], 1, "{quota}");
-    let key = ask(&service, "POST", "/v1/admin/keys?dry_run=true", &json!({"name": "k"})).json();
+    let key = send(&service, "POST", "/v1/admin/keys?dry_run=true", &json!({"name": "k"})).json();
     assert_eq!((&key["effect"], &key["changes"][0]["action"]), (&json!(null), &json!("create")));
     assert_eq!(service.admin("DELETE", "/v1/admin/rules/none?dry_run=true", "").error().0, 404);
     assert_eq!(service.admin("DELETE", "/v1/admin/rules/none?dry_run=1", "").error().2, "dry_run");
@@ -323,9 +327,9 @@ fn dry_run_reports_changes_and_effect_only() {
 #[test]
 fn every_write_has_one_audit_entry() {
     let service = Service::with_config("default_limit = 10");
-    ask(&service, "POST", RULES, &rule("r", 1));
-    ask(&service, "PUT", "/v1/admin/rules/r", &rule("r", 2));
-    ask(&service, "PUT", "/v1/admin/rules/r", &rule("r", 2));
+    send(&service, "POST", RULES, &rule("r", 1));
+    send(&service, "PUT", "/v1/admin/rules/r", &rule("r", 2));
+    send(&service, "PUT", "/v1/admin/rules/r", &rule("r", 2));
     service.admin("DELETE", "/v1/admin/rules/r", "");
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
     let reset = service.admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"a","endpoint":"/x"}"#);
@@ -373,10 +377,10 @@ fn every_write_has_one_audit_entry() {
 #[test]
 fn dry_run_of_any_write_changes_nothing() {
     let service = Service::with_config("default_limit = 10");
-    let numbers =
+    let user_limit =
         json!({"user_id": "a", "endpoint": "/x", "limit": 2, "window_seconds": 60, "strategy": "gcra"});
     let place = "/v1/rate-limit/config";
-    let tried = ask(&service, "PUT", &format!("{place}?dry_run=true"), &numbers);
+    let tried = send(&service, "PUT", &format!("{place}?dry_run=true"), &user_limit);
     assert_eq!(
         (tried.status, &tried.json()["changes"][0]["action"]),
         (200, &json!("create")),
@@ -384,7 +388,7 @@ fn dry_run_of_any_write_changes_nothing() {
         tried.text
     );
     assert_eq!(service.check("a", "/x").json()["limit"], 10);
-    assert_eq!(ask(&service, "PUT", place, &numbers).status, 200);
+    assert_eq!(send(&service, "PUT", place, &user_limit).status, 200);
     let path = format!("{place}?user_id=a&endpoint=/x&dry_run=true");
     let tried = service.admin("DELETE", &path, "");
     assert_eq!(
@@ -401,7 +405,7 @@ fn dry_run_of_any_write_changes_nothing() {
         ("POST", "/v1/admin/reload", &Value::Null),
         ("DELETE", "/v1/admin/penalties/user:a", &Value::Null),
     ] {
-        let answer = ask(&service, method, &format!("{path}?dry_run=true"), body);
+        let answer = send(&service, method, &format!("{path}?dry_run=true"), body);
         assert_eq!((answer.error().0, &*answer.error().2), (400, "dry_run"), "{path}");
     }
     let trail = service.admin("GET", "/v1/admin/audit", "").json();
@@ -460,7 +464,7 @@ fn writes_fail_while_the_database_is_unreachable() {
         let answer = if body.is_null() {
             service.admin(method, &path, "")
         } else {
-            ask(&service, method, &path, &body)
+            send(&service, method, &path, &body)
         };
         assert_eq!(answer.error().1, "SERVICE_UNAVAILABLE", "{method} {path}: {}", answer.text);
         assert!(answer.header("retry-after").is_some());
@@ -480,7 +484,7 @@ fn concurrent_rule_writes_stay_consistent() {
         let window = |minutes: u32| json!({ "requests": 100, "window": format!("{minutes}m") });
         let limits: Vec<Value> = (1..=4).map(window).collect();
         let rule = json!({ "layer": format!("layer-{number}"), "per": ["user"], "limits": limits });
-        ask(&service, "PUT", &format!("{RULES}/rule-{number}"), &rule)
+        send(&service, "PUT", &format!("{RULES}/rule-{number}"), &rule)
     };
     let answers: Vec<Answer> = std::thread::scope(|scope| {
         let put = &put;
@@ -511,7 +515,7 @@ fn counters_need_one_client_and_name_bad_parameters() {
     assert_eq!(wrong("?user_id=a").0, "user_id");
     assert_eq!(wrong("?ip=x").0, "ip");
     let (field, message) = wrong("?user=a&ip=192.0.2.1");
-    assert!(field == "ip" && message.contains("only one of user, api_key, ip"), "{message}");
+    assert!(field == "ip" && message.contains("cannot be combined with"), "{message}");
     assert_eq!(wrong("?tenant=t&login=l").0, "tenant");
     for query in ["?user=a", "?ip=192.0.2.1", "?tenant=t", "?login=l", "?api_key=k"] {
         assert_eq!(service.admin("GET", &format!("/v1/admin/counters{query}"), "").status, 200, "{query}");

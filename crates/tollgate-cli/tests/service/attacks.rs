@@ -15,7 +15,7 @@ fn slow_sockets_are_closed_without_delaying_others() {
     assert_eq!(service.check("a", "/x").status, 200);
     for stream in &mut slow {
         let end = stream.read_to_end(&mut Vec::new()).map_err(|error| error.kind());
-        assert_ne!(end, Err(ErrorKind::WouldBlock), "closed, with or without a word");
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "must be closed, with or without a response");
     }
     let mut idle = service.connect();
     idle.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n").unwrap();
@@ -31,7 +31,9 @@ fn one_address_cannot_take_every_connection() {
     let _ = sixth.write_all(b"GET /healthz HTTP/1.1\r\nhost: t\r\n\r\n");
     assert_eq!(read_answer(&mut sixth).status, 0);
     drop(held);
-    crate::harness::wait_for("a place to be free", || (service.get("/healthz").status == 200).then_some(()));
+    crate::harness::wait_for("a free connection slot", || {
+        (service.get("/healthz").status == 200).then_some(())
+    });
     assert!(service.metric("tollgate_connections_refused_total").unwrap() >= 1.0);
 }
 
@@ -72,10 +74,10 @@ fn equivalent_paths_share_one_counter() {
     let service = Service::with_config(
         "[[rules]]\nname = \"e\"\nper = [\"user\", \"endpoint\"]\nlimits = [{ requests = 6, window = \"1h\" }]",
     );
-    for (spent, spelling) in
+    for (spent, path) in
         ["/api/v1", "/%61pi/v1", "//api/./v1/", "/api/x/../v1", "/api;v=1/v1?q"].iter().enumerate()
     {
-        let body = service.check("a", spelling).json();
-        assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{spelling}");
+        let body = service.check("a", path).json();
+        assert_eq!(body["remaining"].as_u64(), Some(5 - spent as u64), "{path}");
     }
 }

@@ -83,7 +83,7 @@ fn body_budget_bounds_announced_bodies() {
         stream
     };
     let mut waiting: Vec<TcpStream> = (0..60).map(|_| announced(1 << 20)).collect();
-    let refused = wait_for("no room", || {
+    let refused = wait_for("the body budget to be used up", || {
         let mut one_more = announced(1 << 20);
         one_more.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let answer = read_answer(&mut one_more);
@@ -100,5 +100,5 @@ fn body_budget_bounds_announced_bodies() {
     assert_eq!(service.post(BATCH, &checks(100)).status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
     drop(waiting);
-    wait_for("room again", || (service.post(BATCH, &checks(1_000)).status == 200).then_some(()));
+    wait_for("free body budget", || (service.post(BATCH, &checks(1_000)).status == 200).then_some(()));
 }

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// Generous, for a busy machine.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 const FLAGS: [&str; 13] = [
     "--headless",
@@ -51,12 +51,12 @@ impl Browser {
     pub(crate) fn start() -> Self {
         let found = std::env::var_os("PATH")
             .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join("chromium").is_file()));
-        assert!(found, "there is no chromium on the path: scripts/install-tools test installs it");
+        assert!(found, "chromium is not installed: run scripts/install-tools test");
         let folder = TempDir::new().unwrap();
         let mut child = command(folder.path()).spawn().unwrap();
-        let (tell, messages) = channel();
+        let (sender, messages) = channel();
         let answers = child.stdout.take().unwrap();
-        std::thread::spawn(move || read_messages(answers, &tell));
+        std::thread::spawn(move || read_messages(answers, &sender));
         let commands = child.stdin.take().unwrap();
         let mut browser =
             Browser { child, commands, messages, events: Vec::new(), session: None, last_id: 0, folder };
@@ -95,7 +95,7 @@ impl Browser {
             event["method"] == "Page.frameNavigated"
                 && event["params"]["frame"]["loaderId"] == answer["loaderId"]
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.events.iter().any(is_there) {
             let event = self.receive(url, deadline);
             self.events.push(event);
@@ -118,7 +118,7 @@ impl Browser {
             if ![json!(null), json!(false), json!("")].contains(&value) {
                 return value;
             }
-            assert!(started.elapsed() < PATIENCE, "waited in vain for {expression}; {}", self.log());
+            assert!(started.elapsed() < TIMEOUT, "timed out waiting for {expression}; {}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -171,12 +171,12 @@ impl Browser {
     /// Console messages, including script errors and policy violations.
     pub(crate) fn complaints(&mut self) -> Vec<String> {
         self.evaluate("0");
-        let message = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
-        let message =
-            self.events.iter().filter(|event| message.iter().any(|method| event["method"] == *method));
+        let methods = ["Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded"];
+        let messages =
+            self.events.iter().filter(|event| methods.iter().any(|method| event["method"] == *method));
         // Ignores hints: key fields are outside of forms on purpose, so that the browser does not offer to store the key.
-        let message = message.filter(|event| event["params"]["entry"]["level"] != "verbose");
-        message.map(|event| event["params"].to_string()).collect()
+        let messages = messages.filter(|event| event["params"]["entry"]["level"] != "verbose");
+        messages.map(|event| event["params"].to_string()).collect()
     }
 
     /// Sends one command and returns its response; events in between are kept.
@@ -189,7 +189,7 @@ impl Browser {
         if let Err(error) = self.commands.write_all(format!("{message}\0").as_bytes()) {
             panic!("chromium takes no commands: {error}; {}", self.log());
         }
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             let mut message = self.receive(method, deadline);
             if message["id"] == self.last_id {
@@ -203,7 +203,7 @@ impl Browser {
     fn receive(&self, what: &str, deadline: Instant) -> Value {
         let left = deadline.saturating_duration_since(Instant::now());
         let message = self.messages.recv_timeout(left);
-        message.unwrap_or_else(|error| panic!("chromium says nothing to {what}: {error}; {}", self.log()))
+        message.unwrap_or_else(|error| panic!("no response from chromium to {what}: {error}; {}", self.log()))
     }
 
     fn log(&self) -> String {
@@ -216,7 +216,7 @@ impl Drop for Browser {
         // A requested close ends the helpers first; they might otherwise write into the folder while it is removed.
         let _ = self.commands.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         let started = Instant::now();
-        while started.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+        while started.elapsed() < TIMEOUT && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(Duration::from_millis(10));
         }
         let _ = self.child.kill();
@@ -235,12 +235,12 @@ fn command(folder: &Path) -> Command {
     command
 }
 
-fn read_messages(answers: ChildStdout, tell: &Sender<Value>) {
+fn read_messages(answers: ChildStdout, sender: &Sender<Value>) {
     let mut answers = BufReader::new(answers);
     let mut bytes = Vec::new();
     while answers.read_until(0, &mut bytes).is_ok_and(|count| count > 0) {
         let message = serde_json::from_slice(bytes.strip_suffix(b"\0").unwrap_or(&bytes));
-        if message.is_ok_and(|message| tell.send(message).is_err()) {
+        if message.is_ok_and(|message| sender.send(message).is_err()) {
             return;
         }
         bytes.clear();

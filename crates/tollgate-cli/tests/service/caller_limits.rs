@@ -13,7 +13,8 @@ use crate::harness::{Answer, Service, read_answer, wait_for};
 
 const BATCH: &str = "/v1/rate-limit/batch-check";
 /// Ten per hour: nothing is restored while a test runs.
-const TEN: &str = "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
+const TEN_PER_HOUR: &str =
+    "default_limit = 1000\ndefault_window = \"1h\"\n[callers]\nlimit = 10\nwindow = \"1h\"\n";
 /// The keys are `checker-key` and `reader-key`.
 const KEYS: &str = r#"
 [[auth.callers]]
@@ -42,8 +43,8 @@ fn left_for_the_client(service: &Service) -> u64 {
 fn assert_caller_limited(answer: &Answer) {
     assert_eq!((answer.status, &*answer.error().1), (429, "CALLER_LIMITED"), "{}", answer.text);
     assert!(answer.json().get("allowed").is_none() && answer.json().get("decision").is_none());
-    let message = |name: &str| name.contains("ratelimit");
-    assert!(!answer.headers.iter().any(|(name, _)| message(name)), "{:?}", answer.headers);
+    let is_client_header = |name: &str| name.contains("ratelimit");
+    assert!(!answer.headers.iter().any(|(name, _)| is_client_header(name)), "{:?}", answer.headers);
     let exact = answer.json()["error"]["details"]["retry_after_us"].as_u64().unwrap();
     let rounded: u64 = answer.header("retry-after").unwrap().parse().unwrap();
     assert!(exact > 0 && rounded == exact.div_ceil(1_000_000), "{exact} {rounded}");
@@ -56,11 +57,11 @@ fn passing(mut check: impl FnMut() -> Answer) -> usize {
 
 #[test]
 fn batch_is_charged_per_item_or_refused_whole() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     assert_eq!(service.post(BATCH, &batch_of(6)).status, 200);
     assert_caller_limited(&service.post(BATCH, &batch_of(5)));
-    assert_eq!(left_for_the_client(&service), 994, "nothing of it was charged to the client");
-    assert_eq!(service.post(BATCH, &batch_of(4)).status, 200, "nor to the caller");
+    assert_eq!(left_for_the_client(&service), 994, "the client must not be charged");
+    assert_eq!(service.post(BATCH, &batch_of(4)).status, 200, "the caller must not be charged");
     let refused = service.check("a", "/x");
     assert_caller_limited(&refused);
     assert_caller_limited(&service.post(BATCH, &batch_of(1)));
@@ -70,7 +71,7 @@ fn batch_is_charged_per_item_or_refused_whole() {
 
 #[test]
 fn batch_above_the_limit_gets_no_retry_after() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     for _ in 0..3 {
         let answer = service.post(BATCH, &batch_of(11));
         assert_eq!(answer.error(), (413, "PAYLOAD_TOO_LARGE".to_owned(), "checks".to_owned()));
@@ -79,14 +80,14 @@ fn batch_above_the_limit_gets_no_retry_after() {
         assert_eq!(answer.header("retry-after"), None);
     }
     assert_eq!(left_for_the_client(&service), 1_000);
-    let larger = TEN.replace("[callers]\n", "[callers]\nburst = 1000\n");
+    let larger = TEN_PER_HOUR.replace("[callers]\n", "[callers]\nburst = 1000\n");
     let service = Service::with_config(&larger);
-    assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "a burst is what fits at once");
+    assert_eq!(service.post(BATCH, &batch_of(1_000)).status, 200, "the burst bounds a batch");
 }
 
 #[test]
 fn every_request_counts_except_probes() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     for path in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"] {
         (0..20).for_each(|_| drop(service.get(path)));
         (0..20).for_each(|_| assert_eq!(service.post(path, "").status, 405));
@@ -108,7 +109,7 @@ fn every_request_counts_except_probes() {
 
 #[test]
 fn unrouted_requests_count_for_their_address() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     assert_eq!(service.get("/nowhere").status, 404);
     assert_eq!(service.get("/v1/rate-limit/check").status, 405);
     assert_eq!(service.with_key("checker-key", "GET", "/v1/nowhere", "").status, 404);
@@ -118,31 +119,27 @@ fn unrouted_requests_count_for_their_address() {
     assert_eq!(service.get("/healthz").status, 200);
     assert_eq!(service.post("/healthz", "").status, 405);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
-    assert_eq!(passing(checker), 10, "a key has its own");
+    assert_eq!(passing(checker), 10, "each key has its own limit");
 }
 
 #[test]
 fn callers_are_separate_and_admins_unlimited() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     assert_eq!(passing(|| service.check("a", "/x")), 10);
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
-    assert_eq!(passing(checker), 10, "a key has its own");
+    assert_eq!(passing(checker), 10, "each key has its own limit");
     assert_caller_limited(&checker());
     let rules = || service.with_key("reader-key", "GET", "/v1/admin/rules", "");
-    assert_eq!(passing(rules), 10, "reading what is configured counts, too");
+    assert_eq!(passing(rules), 10, "reads must count too");
     assert_caller_limited(&rules());
     assert_eq!(passing(|| service.admin("POST", "/v1/rate-limit/check", CHECK)), 100);
     assert_eq!(service.admin("POST", BATCH, &batch_of(1_000)).status, 200);
-    assert_eq!(
-        service.with_key("wrong", "GET", "/v1/admin/rules", "").status,
-        401,
-        "which is none's request"
-    );
+    assert_eq!(service.with_key("wrong", "GET", "/v1/admin/rules", "").status, 401, "requests of no caller");
 }
 
 #[test]
 fn each_api_key_has_its_own_caller_limit() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let make =
         |body: &str| service.admin("POST", "/v1/admin/keys", body).json()["key"].as_str().unwrap().to_owned();
     let operator = make(r#"{"name":"operator","scopes":["admin"]}"#);
@@ -154,26 +151,22 @@ fn each_api_key_has_its_own_caller_limit() {
 
 #[test]
 fn replay_counts_once_and_limited_batch_can_retry() {
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let keyed = |key: &str, count: usize| {
         service.post(BATCH, &batch_of(count).replacen('{', &format!(r#"{{"idempotency_key":"{key}","#), 1))
     };
     assert_eq!(keyed("a", 5).json()["replayed"], false);
     assert_caller_limited(&keyed("b", 6));
-    assert_eq!(
-        keyed("b", 5).json()["error"],
-        json!(null),
-        "the key was not used up by the one that must wait"
-    );
+    assert_eq!(keyed("b", 5).json()["error"], json!(null), "a limited batch must not use up its key");
     assert_caller_limited(&keyed("a", 5));
 
-    let service = Service::with_config(TEN);
+    let service = Service::with_config(TEN_PER_HOUR);
     let keyed =
         |count: usize| service.post(BATCH, &batch_of(count).replacen('{', r#"{"idempotency_key":"k","#, 1));
     assert_eq!(keyed(5).json()["replayed"], false);
     assert_eq!(keyed(5).json()["replayed"], true);
     assert_eq!(keyed(4).status, 422, "another body");
-    assert_eq!(passing(|| service.check("a", "/x")), 3, "five, and one for each of the others");
+    assert_eq!(passing(|| service.check("a", "/x")), 3, "five, and one for each other request");
 }
 
 #[test]
@@ -184,12 +177,12 @@ fn reload_changes_the_limit_and_keeps_usage() {
         let answer = service.admin("POST", "/v1/admin/reload", "");
         assert_eq!((answer.status, &answer.json()["needs_restart"]), (200, &json!([])), "{}", answer.text);
     };
-    assert_eq!(passing(|| service.check("a", "/x")), 100, "off unless it is said");
-    reload(TEN);
+    assert_eq!(passing(|| service.check("a", "/x")), 100, "off by default");
+    reload(TEN_PER_HOUR);
     assert_eq!(passing(|| service.check("a", "/x")), 10);
-    reload(&TEN.replace("limit = 10\n", "limit = 15\n"));
+    reload(&TEN_PER_HOUR.replace("limit = 10\n", "limit = 15\n"));
     assert_eq!(passing(|| service.check("a", "/x")), 5);
-    fs::write(service.config_file(), TEN.replace("limit = 10\n", "limit = -1\n")).unwrap();
+    fs::write(service.config_file(), TEN_PER_HOUR.replace("limit = 10\n", "limit = -1\n")).unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 400);
     assert_caller_limited(&service.check("a", "/x"));
     reload("default_limit = 1000");
@@ -211,20 +204,19 @@ fn caller_limit_can_be_set_by_environment() {
 
 #[test]
 fn limited_caller_is_logged_once_and_cli_fails() {
-    let service = Service::with_config(&[TEN, KEYS].concat());
+    let service = Service::with_config(&[TEN_PER_HOUR, KEYS].concat());
     (0..20).for_each(|_| drop(service.check("a", "/x")));
     let checker = || service.with_key("checker-key", "POST", "/v1/rate-limit/check", CHECK);
     (0..20).for_each(|_| drop(checker()));
     let log = service.log();
-    let message: Vec<&str> = log.lines().filter(|line| line.contains("more than [callers] allows")).collect();
-    assert_eq!(message.len(), 2, "{log}");
-    assert!(message[0].contains("ip:127.0.0.1") && message[1].contains("\"checker\""), "{message:#?}");
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("over the limit of [callers]")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("ip:127.0.0.1"), "{log}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["check", "--user", "a", "--endpoint", "/x"]);
     command.env("TOLLGATE_URL", format!("http://{}", service.address)).env("TOLLGATE_KEY", "checker-key");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(2), "an error, no refusal of the client: {text}");
+    assert_eq!(output.status.code(), Some(2), "an error, not a refusal: {text}");
     assert!(text.contains("the caller exceeded its own limit"), "{text}");
 }
 
@@ -267,12 +259,12 @@ fn single_checks_interleave_with_batches() {
                 }
             });
         }
-        wait_for("a batch to be answered", || (batches.load(Ordering::Relaxed) > 0).then_some(()));
+        wait_for("a response to a batch", || (batches.load(Ordering::Relaxed) > 0).then_some(()));
         let beside = repeat(&service, check, CHECK, 200, &never);
         stop.store(true, Ordering::Relaxed);
         beside
     });
-    assert_eq!((alone.len(), beside.len()), (200, 200), "every one was answered");
+    assert_eq!((alone.len(), beside.len()), (200, 200), "every request must get a response");
     // Latency depends on the machine and is only printed. The number of batches completed per check does not:
     // about 25 if batches do not yield, and one in four checks if they do.
     let batches = batches.load(Ordering::Relaxed);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{Answer, Service};
 
-const THREE_A_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
+const THREE_PER_MINUTE: &str = "default_limit = 3\ndefault_window = 60";
 
 #[test]
 fn default_limit_is_a_hundred_per_minute() {
@@ -36,7 +36,7 @@ fn admits(service: &Service, endpoint: &str) -> bool {
 
 #[test]
 fn only_refusals_have_retry_after() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     for remaining in ["2", "1", "0"] {
         let answer = service.check("a", "/x");
         assert_eq!(answer.header("x-ratelimit-limit"), Some("3"));
@@ -102,17 +102,17 @@ fn cooldown_reports_one_limit_and_lists_all() {
     let explained = service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
     assert_eq!((&check.json()["reason"], policies(&check)), (&json!("cooldown"), first));
     assert!(check.header("ratelimit").unwrap().starts_with("\"u/30d\";r=0;t="));
-    for (key, message) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
-        assert_eq!((&check.json()[key], &explained[key]), (&message, &message), "{key}");
+    for (key, expected) in [("limit", json!(4)), ("remaining", json!(0)), ("rule", json!("u"))] {
+        assert_eq!((&check.json()[key], &explained[key]), (&expected, &expected), "{key}");
     }
     let limits = explained["rules"][0]["limits"].as_array().unwrap();
     let left: Vec<u64> = limits.iter().map(|limit| limit["remaining"].as_u64().unwrap()).collect();
-    assert_eq!(left, [46, 0], "as the counters stand");
+    assert_eq!(left, [46, 0], "must match the counters");
 }
 
 #[test]
 fn cost_above_the_limit_has_no_retry_after() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":4}"#);
     assert_eq!((answer.status, answer.header("retry-after")), (429, None));
     assert_eq!(answer.json()["reason"], "cost_exceeds_limit");
@@ -122,7 +122,7 @@ fn cost_above_the_limit_has_no_retry_after() {
 
 #[test]
 fn cost_zero_charges_nothing() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     let peek = r#"{"user_id":"a","endpoint":"/x","cost":0}"#;
     for _ in 0..5 {
         assert_eq!(service.post("/v1/rate-limit/check", peek).json()["remaining"], 3);
@@ -276,7 +276,7 @@ fn penalized_client_can_be_pardoned() {
 
 #[test]
 fn status_never_charges() {
-    let service = Service::with_config(THREE_A_MINUTE);
+    let service = Service::with_config(THREE_PER_MINUTE);
     service.check("user 1", "/api/v1/users");
     for path in [
         "/v1/rate-limit/status/user%201/%2Fapi%2Fv1%2Fusers",
@@ -324,7 +324,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
     assert_eq!((&body["client"], &body["normalized_endpoint"]), (&json!("user:a"), &json!("/y")));
     assert!(body["next_allowed_at_us"].is_u64());
     let rules = body["rules"].as_array().unwrap();
-    let message: Vec<(&str, bool, &str)> = rules
+    let summary: Vec<(&str, bool, &str)> = rules
         .iter()
         .map(|rule| {
             let text = |key: &str| rule[key].as_str().unwrap();
@@ -332,7 +332,7 @@ fn explain_lists_every_rule_and_charges_nothing() {
         })
         .collect();
     assert_eq!(
-        message,
+        summary,
         [
             ("off", false, "disabled"),
             ("site", true, "matches: its limits apply"),
@@ -373,10 +373,10 @@ fn shared_limits_cause_no_penalty() {
     );
     service.check("bad", "/shared");
     assert_eq!(service.check("innocent", "/shared").status, 429);
-    assert_eq!(service.check("innocent", "/own").status, 200, "it was not its own doing");
+    assert_eq!(service.check("innocent", "/own").status, 200, "a shared limit must not penalize");
     assert_eq!(service.check("innocent", "/own").status, 429);
     assert_eq!(service.check("innocent", "/shared").json()["reason"], "cooldown");
-    assert_eq!(service.check("innocent", "/free").status, 200, "a rule that only logs refuses nothing");
+    assert_eq!(service.check("innocent", "/free").status, 200, "a log_only rule must refuse nothing");
 }
 
 #[test]

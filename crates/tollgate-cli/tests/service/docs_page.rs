@@ -84,7 +84,7 @@ fn docs_page_shows_all_details_of_a_route() {
     let text = text.as_str().unwrap();
     // The description must be complete and must not replace the summary.
     assert!(text.contains("method and descriptors where rules count by them."), "{text}");
-    for part in ["Body", "user_id?", "string or null", "Answers", "400", "Answer 200", "Try it"] {
+    for part in ["Body", "user_id?", "string or null", "Responses", "400", "Response 200", "Try it"] {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
@@ -98,11 +98,11 @@ fn docs_page_loads_only_its_own_resources() {
     assert_eq!(requested, BTreeSet::from(own));
     assert_eq!(browser.complaints(), Vec::<String>::new());
     let styled = "getComputedStyle(document.querySelector('details')).borderTopStyle";
-    assert_eq!(browser.evaluate(styled), "solid", "the style sheet is in force");
+    assert_eq!(browser.evaluate(styled), "solid", "the style sheet must be applied");
 }
 
 /// Texts whose contrast is below WCAG 2.2 AA (4.5 to 1).
-const PALE: &str = r"(() => {
+const LOW_CONTRAST: &str = r"(() => {
     const parse = (colour) => colour.match(/[\d.]+/g).map(Number);
     const luminance = (colour) => {
         const [r, g, b] = parse(colour).map((c) => (c / 255 <= 0.04045 ? c / 255 / 12.92 : ((c / 255 + 0.055) / 1.055) ** 2.4));
@@ -140,7 +140,7 @@ fn docs_page_has_contrast_in_light_and_dark() {
     for scheme in ["light", "dark"] {
         browser.prefer_colours(scheme);
         backgrounds.push(browser.evaluate("getComputedStyle(document.body).backgroundColor"));
-        let found = browser.evaluate(PALE);
+        let found = browser.evaluate(LOW_CONTRAST);
         assert!(found["looked_at"].as_u64() > Some(500), "{found}");
         assert_eq!(found["pale"], json!([]), "{scheme}");
         // Without it, the browser draws scroll bars and fields for a light page.

@@ -165,10 +165,9 @@ fn invalid_numbers_are_rejected_in_every_field() {
         for field in ["limit", "window_seconds", "burst_capacity"] {
             let mut fields = [("limit", "5"), ("window_seconds", "60"), ("burst_capacity", "5")];
             fields.iter_mut().find(|(name, _)| *name == field).unwrap().1 = number;
-            let numbers: Vec<String> =
+            let fields: Vec<String> =
                 fields.iter().map(|(name, value)| format!(r#""{name}":{value}"#)).collect();
-            let body =
-                format!(r#"{{"user_id":"a","endpoint":"/x","strategy":"gcra",{}}}"#, numbers.join(","));
+            let body = format!(r#"{{"user_id":"a","endpoint":"/x","strategy":"gcra",{}}}"#, fields.join(","));
             let (status, _, named) = service.with_key(&key, "PUT", "/v1/rate-limit/config", &body).error();
             assert_eq!((status, &*named), (400, field), "{body}");
         }
@@ -181,7 +180,7 @@ fn invalid_numbers_are_rejected_in_every_field() {
 }
 
 #[test]
-fn unknown_fields_are_rejected_only_by_writes() {
+fn checks_ignore_unknown_fields_and_writes_reject_them() {
     let service = Service::unconfigured();
     assert_eq!(service.post(CHECK, r#"{"user_id":"a","endpoint":"/x","tomorrow":1}"#).status, 200);
     let config =

@@ -242,7 +242,7 @@ pub(crate) fn wait_for<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "waited in vain for {what}");
+        assert!(started.elapsed() < Duration::from_secs(30), "timed out waiting for {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

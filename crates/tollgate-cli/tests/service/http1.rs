@@ -108,7 +108,9 @@ fn endless_sender_is_disconnected() {
     let mut silent = service.connect();
     silent.write_all(&head_of(200 * 1024)).unwrap();
     assert_eq!(read_answer(&mut silent).status, 431);
-    wait_for("both to be gone", || (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(()));
+    wait_for("both connections to close", || {
+        (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(())
+    });
     assert_eq!(read_some(&mut silent, &mut [0; 16]).unwrap_or(0), 0);
     let _ = silent.shutdown(Shutdown::Both);
 }
@@ -153,7 +155,7 @@ fn compressed_bodies_are_rejected() {
 }
 
 #[test]
-fn unsupported_expectations_are_rejected() {
+fn unsupported_fields_and_parameters_are_rejected() {
     let service = Service::with_config("default_limit = 5");
     let reload = |query: &str, body: &str| service.admin("POST", &format!("/v1/admin/reload{query}"), body);
     assert_eq!(reload("", "").status, 200);

@@ -24,10 +24,10 @@ const END_HEADERS: u8 = 4;
 
 /// No attack may grow the process beyond this; one connection needs far less.
 const GROWTH_KIB_MAX: u64 = 96 * 1024;
-/// How often an attacker reconnects, unless that takes longer than [`ENOUGH`].
+/// How often an attacker reconnects, unless that takes longer than [`ATTACK_TIME_MAX`].
 const CONNECTIONS: u32 = 50;
-const ENOUGH: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_mins(1);
+const ATTACK_TIME_MAX: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
@@ -90,7 +90,7 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
     let outcome = std::thread::scope(|scope| {
         let attacking = scope.spawn(|| {
             let mut outcome = Outcome::default();
-            while outcome.connections < CONNECTIONS && started.elapsed() < ENOUGH {
+            while outcome.connections < CONNECTIONS && started.elapsed() < ATTACK_TIME_MAX {
                 run(&service, reads, &turn, &mut outcome);
             }
             over.store(true, Ordering::Relaxed);
@@ -110,7 +110,7 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
         outcome.connections, outcome.turns, outcome.goaway, outcome.resets,
     );
     assert!(peak <= before + GROWTH_KIB_MAX, "{name}: grew from {before} to {peak} KiB");
-    wait_for("the connection to be gone", || {
+    wait_for("the connection to close", || {
         (service.metric("tollgate_connections").unwrap() <= 1.0).then_some(())
     });
     assert_eq!(service.check("healthy", "/x").status, 200);
@@ -118,8 +118,8 @@ fn attack(name: &str, config: &str, reads: bool, turn: impl Fn(u32) -> Vec<u8> +
 
 fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: &mut Outcome) {
     let mut writing = service.connect();
-    writing.set_write_timeout(Some(PATIENCE)).unwrap();
-    writing.set_read_timeout(Some(PATIENCE)).unwrap();
+    writing.set_write_timeout(Some(TIMEOUT)).unwrap();
+    writing.set_read_timeout(Some(TIMEOUT)).unwrap();
     let reading = writing.try_clone().unwrap();
     std::thread::scope(|scope| {
         let listening = reads.then(|| scope.spawn(|| listen(reading)));
@@ -133,7 +133,7 @@ fn run(service: &Service, reads: bool, turn: &impl Fn(u32) -> Vec<u8>, outcome: 
                 Err(error) => break error.kind(),
                 Ok(()) => turns += 50,
             }
-            assert!(started.elapsed() < PATIENCE, "after {turns} turns the connection is still open");
+            assert!(started.elapsed() < TIMEOUT, "after {turns} turns the connection is still open");
         };
         assert_ne!(ended, std::io::ErrorKind::WouldBlock, "the server neither reads nor closes");
         let _ = writing.shutdown(Shutdown::Both);
@@ -163,42 +163,42 @@ fn listen(mut stream: TcpStream) -> (Option<u32>, u32) {
     (goaway, resets)
 }
 
-const SOON: &str = "idle_timeout = \"3s\"\nbody_timeout = \"3s\"";
+const SHORT_TIMEOUTS: &str = "idle_timeout = \"3s\"\nbody_timeout = \"3s\"";
 
 #[test]
 fn rapid_reset_closes_the_connection() {
     let cancelled =
         |turn| [get(stream(turn)), frame(RST_STREAM, 0, stream(turn), &8_u32.to_be_bytes())].concat();
-    attack("rapid reset", SOON, true, cancelled);
+    attack("rapid reset", SHORT_TIMEOUTS, true, cancelled);
 }
 
 #[test]
 fn induced_resets_close_the_connection() {
     let no_window = |turn| [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &[0; 4])].concat();
-    attack("window update of nothing", SOON, true, no_window);
+    attack("window update of 0", SHORT_TIMEOUTS, true, no_window);
     let overflow = |turn| {
         let most = 0x7fff_ffff_u32.to_be_bytes();
         [post(stream(turn)), frame(WINDOW_UPDATE, 0, stream(turn), &most)].concat()
     };
-    attack("window that is too large", SOON, true, overflow);
+    attack("window overflow", SHORT_TIMEOUTS, true, overflow);
     let more = |turn| [get(stream(turn)), frame(DATA, 0, stream(turn), b"more")].concat();
-    attack("data after the end", SOON, true, more);
+    attack("data after the end of the stream", SHORT_TIMEOUTS, true, more);
     let itself = |turn| {
         let block = frame(2, 0, stream(turn), &[stream(turn).to_be_bytes().as_slice(), &[0]].concat());
         [post(stream(turn)), block].concat()
     };
-    attack("a stream that depends on itself", SOON, true, itself);
+    attack("a stream that depends on itself", SHORT_TIMEOUTS, true, itself);
 }
 
 #[test]
 fn endless_continuation_closes_the_connection() {
     let piece = frame(CONTINUATION, 0, 1, &[&[0x00, 1, b'x', 100][..], &[b'y'; 100]].concat());
     let endless = |turn| if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { piece.clone() };
-    attack("continuation flood", SOON, true, endless);
+    attack("continuation flood", SHORT_TIMEOUTS, true, endless);
     let empty = |turn| {
         if turn == 0 { frame(HEADERS, 0, 1, &headers("GET", "/")) } else { frame(CONTINUATION, 0, 1, &[]) }
     };
-    attack("empty continuation flood", SOON, true, empty);
+    attack("empty continuation flood", SHORT_TIMEOUTS, true, empty);
 }
 
 #[test]
@@ -208,11 +208,11 @@ fn settings_and_ping_floods_close_the_connection() {
         let value = (turn % 4096).to_be_bytes();
         frame(SETTINGS, 0, 0, &[&[0, 1][..], &value].concat())
     };
-    attack("settings flood", SOON, true, settings);
-    attack("settings flood, nothing read", SOON, false, settings);
+    attack("settings flood", SHORT_TIMEOUTS, true, settings);
+    attack("settings flood, nothing read", SHORT_TIMEOUTS, false, settings);
     let ping = |turn: u32| frame(PING, 0, 0, &u64::from(turn).to_be_bytes());
-    attack("ping flood", SOON, true, ping);
-    attack("ping flood, nothing read", SOON, false, ping);
+    attack("ping flood", SHORT_TIMEOUTS, true, ping);
+    attack("ping flood, nothing read", SHORT_TIMEOUTS, false, ping);
 }
 
 #[test]
@@ -222,7 +222,7 @@ fn hpack_bomb_closes_the_connection() {
     planted.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
     planted.extend([b'y'; 4_000]);
     let bomb = [headers("GET", "/"), vec![0xbe; 16_000]].concat();
-    attack("hpack bomb", SOON, true, |turn| {
+    attack("hpack bomb", SHORT_TIMEOUTS, true, |turn| {
         let block = if turn == 0 { &planted } else { &bomb };
         frame(HEADERS, END_HEADERS | END_STREAM, stream(turn), block)
     });
@@ -231,7 +231,7 @@ fn hpack_bomb_closes_the_connection() {
 #[test]
 fn empty_data_flood_closes_the_connection() {
     let empty = |turn| if turn == 0 { post(1) } else { frame(DATA, 0, 1, &[]) };
-    attack("empty data flood", SOON, true, empty);
+    attack("empty data flood", SHORT_TIMEOUTS, true, empty);
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn unread_response_closes_the_connection() {
             frame(PING, ACK, 0, &[0x3b, 0x7c, 0xdb, 0x7a, 0x0b, 0x87, 0x16, 0xb4])
         }
     };
-    attack("answers that are not taken", SOON, true, refusing);
+    attack("answers that are not taken", SHORT_TIMEOUTS, true, refusing);
 }
 
 #[test]

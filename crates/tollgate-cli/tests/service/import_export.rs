@@ -175,7 +175,7 @@ fn import_for_another_version_is_refused() {
         .iter()
         .filter(|each| each["version"] == done.json()["version"])
         .collect();
-    assert_eq!(of_import.len(), 11, "one change, one entry for each item");
+    assert_eq!(of_import.len(), 11, "expected one entry per item");
 }
 
 #[test]

@@ -6,13 +6,13 @@ use crate::harness::{Answer, Service, wait_for};
 
 const KEYS: &str = "/v1/admin/keys";
 
-fn ask(service: &Service, method: &str, path: &str, body: &Value) -> Answer {
+fn send(service: &Service, method: &str, path: &str, body: &Value) -> Answer {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     service.admin(method, path, &body)
 }
 
-fn make(service: &Service, body: &Value) -> Value {
-    let made = ask(service, "POST", KEYS, body);
+fn create_key(service: &Service, body: &Value) -> Value {
+    let made = send(service, "POST", KEYS, body);
     assert_eq!(made.status, 201, "{}", made.text);
     made.json()
 }
@@ -26,7 +26,7 @@ fn key_is_shown_once_and_identifies_its_owner() {
     let service = Service::unconfigured();
     let body = json!({"name": "mobile app", "user_id": "alice", "requests_per_hour": 3, "scopes": ["read", "check"],
                       "expires_in": "90d"});
-    let made = make(&service, &body);
+    let made = create_key(&service, &body);
     let (key, id) = (made["key"].clone(), made["id"].as_str().unwrap().to_owned());
     assert!(key.as_str().unwrap().starts_with(&format!("tg_{id}_")));
     assert_eq!((&made["status"], &made["scopes"]), (&json!("active"), &json!(["check", "read"])));
@@ -49,18 +49,18 @@ fn key_is_shown_once_and_identifies_its_owner() {
     assert!(!everything.contains(secret) && !everything.contains("\"hash"), "{everything}");
 
     let changed = json!({"name": "app", "tier": "gold"});
-    let put = ask(&service, "PUT", &path, &changed);
+    let put = send(&service, "PUT", &path, &changed);
     assert_eq!(
         (put.status, &put.json()["tier"], &put.json()["user_id"]),
         (200, &json!("gold"), &json!(null))
     );
-    assert_eq!(check(&service, &key).status, 200, "its secret stays");
+    assert_eq!(check(&service, &key).status, 200, "the secret must not change");
     assert_eq!(service.admin("DELETE", &path, "").status, 204);
     assert_eq!(check(&service, &key).json()["reason"], "api_key_unknown");
     for (method, place) in [("GET", &path), ("DELETE", &path)] {
         assert_eq!(service.admin(method, place, "").error().1, "NOT_FOUND");
     }
-    assert_eq!(ask(&service, "PUT", &path, &changed).error().1, "NOT_FOUND");
+    assert_eq!(send(&service, "PUT", &path, &changed).error().1, "NOT_FOUND");
     assert_eq!(service.admin("POST", &format!("{path}/rotate"), "").error().1, "NOT_FOUND");
     assert_eq!(service.admin("POST", &format!("{path}/revoke"), "").error().1, "NOT_FOUND");
 }
@@ -68,10 +68,10 @@ fn key_is_shown_once_and_identifies_its_owner() {
 #[test]
 fn rotation_keeps_the_old_secret_during_overlap() {
     let service = Service::unconfigured();
-    let made = make(&service, &json!({"name": "k", "requests_per_hour": 5}));
+    let made = create_key(&service, &json!({"name": "k", "requests_per_hour": 5}));
     let path = format!("{KEYS}/{}", made["id"].as_str().unwrap());
     assert_eq!(check(&service, &made["key"]).json()["remaining"], 4);
-    let rotated = ask(&service, "POST", &format!("{path}/rotate"), &json!({"overlap": "1h"}));
+    let rotated = send(&service, "POST", &format!("{path}/rotate"), &json!({"overlap": "1h"}));
     assert_eq!(rotated.status, 200, "{}", rotated.text);
     let second = rotated.json();
     assert_eq!(second["id"], made["id"]);
@@ -79,18 +79,18 @@ fn rotation_keeps_the_old_secret_during_overlap() {
     assert!(second["previous_until"].is_string());
     assert_eq!(check(&service, &made["key"]).json()["remaining"], 3);
     assert_eq!(check(&service, &second["key"]).json()["remaining"], 2, "the same counters");
-    let third = ask(&service, "POST", &format!("{path}/rotate"), &json!({"overlap": "0s"})).json();
+    let third = send(&service, "POST", &format!("{path}/rotate"), &json!({"overlap": "0s"})).json();
     assert_eq!(third["previous_until"], json!(null));
     for old in [&made["key"], &second["key"]] {
         assert_eq!(check(&service, old).json()["reason"], "api_key_unknown");
     }
     assert_eq!(check(&service, &third["key"]).status, 200);
-    assert_eq!(service.admin("POST", &format!("{path}/rotate"), "").status, 200, "a body may be left out");
+    assert_eq!(service.admin("POST", &format!("{path}/rotate"), "").status, 200, "the body is optional");
     for wrong in [json!({"overlap": "31d"}), json!({"overlap": 5}), json!({"colour": 1})] {
-        assert_eq!(ask(&service, "POST", &format!("{path}/rotate"), &wrong).error().0, 400, "{wrong}");
+        assert_eq!(send(&service, "POST", &format!("{path}/rotate"), &wrong).error().0, 400, "{wrong}");
     }
     let before = service.admin("GET", &path, "").json();
-    let tried = ask(&service, "POST", &format!("{path}/rotate?dry_run=true"), &json!({}));
+    let tried = send(&service, "POST", &format!("{path}/rotate?dry_run=true"), &json!({}));
     assert_eq!((tried.status, tried.json()["key"].is_null()), (200, true), "{}", tried.text);
     assert_eq!(service.admin("GET", &path, "").json()["version"], before["version"]);
 }
@@ -98,7 +98,7 @@ fn rotation_keeps_the_old_secret_during_overlap() {
 #[test]
 fn revoked_key_stays_invalid() {
     let service = Service::unconfigured();
-    let made = make(&service, &json!({"name": "k", "scopes": ["admin"]}));
+    let made = create_key(&service, &json!({"name": "k", "scopes": ["admin"]}));
     let (key, path) = (made["key"].as_str().unwrap(), format!("{KEYS}/{}", made["id"].as_str().unwrap()));
     assert_eq!(service.with_key(key, "GET", KEYS, "").status, 200);
     let revoked = service.with_key(key, "POST", &format!("{path}/revoke"), "");
@@ -107,8 +107,8 @@ fn revoked_key_stays_invalid() {
     assert_eq!(service.with_key(key, "GET", KEYS, "").status, 401);
     assert_eq!(check(&service, &made["key"]).json()["reason"], "api_key_revoked");
     let again = service.admin("POST", &format!("{path}/revoke"), "");
-    assert_eq!((again.status, again.json()), (200, revoked.json()), "once is enough");
-    let renamed = ask(&service, "PUT", &path, &json!({"name": "z"}));
+    assert_eq!((again.status, again.json()), (200, revoked.json()), "a second revocation changes nothing");
+    let renamed = send(&service, "PUT", &path, &json!({"name": "z"}));
     assert_eq!((renamed.status, &renamed.json()["status"]), (200, &json!("revoked")));
     assert_eq!(service.admin("POST", &format!("{path}/rotate"), "").error().1, "CONFLICT");
     let by =
@@ -133,7 +133,7 @@ fn invalid_key_fields_are_named() {
         (json!({"name": "k", "user_id": "x".repeat(257)}), "user_id"),
         (json!({"name": "k", "tenant": "a\u{0}"}), "tenant"),
     ] {
-        let answer = ask(&service, "POST", KEYS, &body);
+        let answer = send(&service, "POST", KEYS, &body);
         assert_eq!((answer.error().0, answer.error().2), (400, field.to_owned()), "{}", answer.text);
     }
     assert_eq!(service.admin("GET", KEYS, "").json(), json!({"keys": [], "next": null}));
@@ -142,8 +142,8 @@ fn invalid_key_fields_are_named() {
 #[test]
 fn keys_are_filtered_by_owner_and_state() {
     let service = Service::unconfigured();
-    let a = make(&service, &json!({"name": "a", "user_id": "alice", "tenant": "acme"}));
-    let b = make(&service, &json!({"name": "b", "user_id": "bob", "tier": "gold"}));
+    let a = create_key(&service, &json!({"name": "a", "user_id": "alice", "tenant": "acme"}));
+    let b = create_key(&service, &json!({"name": "b", "user_id": "bob", "tier": "gold"}));
     service.admin("POST", &format!("{KEYS}/{}/revoke", b["id"].as_str().unwrap()), "");
     let found = |query: &str| {
         let page = service.admin("GET", &format!("{KEYS}?{query}"), "");
@@ -161,7 +161,7 @@ fn keys_are_filtered_by_owner_and_state() {
 #[test]
 fn caller_keys_record_their_usage() {
     let service = Service::unconfigured();
-    let made = make(&service, &json!({"name": "dashboard", "scopes": ["read"]}));
+    let made = create_key(&service, &json!({"name": "dashboard", "scopes": ["read"]}));
     let bearer = format!("Bearer {}", made["key"].as_str().unwrap());
     for _ in 0..3 {
         let read = service.send("GET", "/v1/admin/rules", &[("authorization", &bearer)], "");

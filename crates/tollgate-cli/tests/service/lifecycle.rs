@@ -78,27 +78,27 @@ fn weak_admin_key_prevents_the_start() {
         .unwrap();
     assert_eq!(refused.status.code(), Some(2));
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
-    for part in [file.to_str().unwrap(), "too short", "22 or more", "remove the file"] {
+    for part in [file.to_str().unwrap(), "too short", "at least 22", "remove the file"] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
 }
 
 #[test]
 fn open_checks_on_a_network_address_warn() {
-    let message = "checks are open to everyone who reaches this address: set auth.open_checks = false";
+    let warning = "checks need no key and this address is not loopback: set auth.open_checks = false";
     let open = Service::on_every_address("");
-    assert!(open.banner.contains(message), "{}", open.banner);
+    assert!(open.banner.contains(warning), "{}", open.banner);
     assert!(open.banner.contains("serving on 0.0.0.0:"), "{}", open.banner);
     let warned =
-        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(message));
+        |service: &Service| service.log().lines().any(|line| line.contains("WARN") && line.contains(warning));
     assert!(warned(&open), "{}", open.log());
     let closed = Service::on_every_address("[auth]\nopen_checks = false");
-    assert!(!closed.banner.contains(message) && !warned(&closed), "{}{}", closed.banner, closed.log());
+    assert!(!closed.banner.contains(warning) && !warned(&closed), "{}{}", closed.banner, closed.log());
     fs::write(closed.config_file(), "[auth]\nopen_checks = true").unwrap();
     assert_eq!(closed.admin("POST", "/v1/admin/reload", "").status, 200);
     assert!(warned(&closed), "a reload has opened it: {}", closed.log());
     let local = Service::unconfigured();
-    assert!(!local.banner.contains(message) && !warned(&local), "{}{}", local.banner, local.log());
+    assert!(!local.banner.contains(warning) && !warned(&local), "{}{}", local.banner, local.log());
 }
 
 #[test]
@@ -119,15 +119,15 @@ fn changed_file_is_reloaded_by_every_trigger() {
     let limit = || service.check("a", "/x").json()["limit"].as_u64().unwrap();
     assert_eq!(limit(), 10);
     fs::write(service.config_file(), "default_limit = 11").unwrap();
-    wait_for("the file to be noticed", || (limit() == 11).then_some(()));
+    wait_for("the changed file to be loaded", || (limit() == 11).then_some(()));
     fs::write(service.config_file(), "default_limit = 12").unwrap();
     service.signal("-HUP");
-    wait_for("the signal to be obeyed", || (limit() == 12).then_some(()));
+    wait_for("the reload by signal", || (limit() == 12).then_some(()));
     fs::write(service.config_file(), "default_limit = 13").unwrap();
     assert_eq!(service.admin("POST", "/v1/admin/reload", "").status, 200);
     assert_eq!(limit(), 13);
     let remaining = service.check("a", "/x").json()["remaining"].as_u64().unwrap();
-    assert!(remaining < 12, "what was used carries over: {remaining}");
+    assert!(remaining < 12, "usage must carry over: {remaining}");
 }
 
 #[test]
@@ -213,10 +213,10 @@ fn sigterm_completes_requests_in_flight() {
     let service = Service::with_config("default_limit = 1000000");
     let request = "POST /v1/rate-limit/check HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 31\r\n\r\n{\"user_id\":\"a\",\"endpoint\":\"/x\"}";
     let address = service.address;
-    let (tell, answers) = mpsc::channel();
+    let (sender, answers) = mpsc::channel();
     let clients: Vec<_> = (0..8)
         .map(|_| {
-            let tell = tell.clone();
+            let sender = sender.clone();
             std::thread::spawn(move || {
                 let mut stream = TcpStream::connect(address).unwrap();
                 stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -231,7 +231,7 @@ fn sigterm_completes_requests_in_flight() {
                     }
                     answered += 1;
                     if answered == 1 {
-                        tell.send(()).unwrap();
+                        sender.send(()).unwrap();
                     }
                     if answer.header("connection") == Some("close") {
                         break;

@@ -12,7 +12,7 @@ fn logging(level: &str) -> Service {
 }
 
 /// Sends a request with its own request id.
-fn ask(service: &Service, id: &str, method: &str, path: &str, body: &str) -> Answer {
+fn send(service: &Service, id: &str, method: &str, path: &str, body: &str) -> Answer {
     let bearer = format!("Bearer {}", service.admin_key());
     let headers = [("content-type", "application/json"), ("authorization", &bearer), ("x-request-id", id)];
     service.send(method, path, &headers, body)
@@ -27,7 +27,7 @@ fn lines(service: &Service, id: &str) -> Vec<Value> {
 
 /// Asserts that a line with this id has this level and these fields.
 #[track_caller]
-fn assert_told(service: &Service, id: &str, level: &str, fields: &Value) {
+fn assert_logged(service: &Service, id: &str, level: &str, fields: &Value) {
     let lines = lines(service, id);
     let has_all = |line: &Value| fields.as_object().unwrap().iter().all(|(name, value)| line[name] == *value);
     assert!(
@@ -40,15 +40,20 @@ fn assert_told(service: &Service, id: &str, level: &str, fields: &Value) {
 fn debug_log_has_the_id_of_every_response() {
     let service = logging("debug");
     let check = "/v1/rate-limit/check";
-    assert_eq!(ask(&service, "fine", "POST", check, r#"{"user_id":"u","endpoint":"/x"}"#).status, 200);
-    assert_told(&service, "fine", "DEBUG", &json!({"method": "POST", "route": check, "status": 200}));
-    assert_eq!(ask(&service, "wrong", "POST", check, r#"{"user_id":7}"#).status, 400);
-    let message = json!({"route": check, "status": 400, "code": "INVALID_INPUT"});
-    assert_told(&service, "wrong", "DEBUG", &message);
-    assert_eq!(ask(&service, "nowhere", "GET", "/nowhere/secret-in-a-path", "").status, 404);
-    assert_told(&service, "nowhere", "DEBUG", &json!({"route": "other", "status": 404, "code": "NOT_FOUND"}));
+    assert_eq!(send(&service, "fine", "POST", check, r#"{"user_id":"u","endpoint":"/x"}"#).status, 200);
+    assert_logged(&service, "fine", "DEBUG", &json!({"method": "POST", "route": check, "status": 200}));
+    assert_eq!(send(&service, "wrong", "POST", check, r#"{"user_id":7}"#).status, 400);
+    let fields = json!({"route": check, "status": 400, "code": "INVALID_INPUT"});
+    assert_logged(&service, "wrong", "DEBUG", &fields);
+    assert_eq!(send(&service, "nowhere", "GET", "/nowhere/secret-in-a-path", "").status, 404);
+    assert_logged(
+        &service,
+        "nowhere",
+        "DEBUG",
+        &json!({"route": "other", "status": 404, "code": "NOT_FOUND"}),
+    );
     let own = service.check("u", "/x").header("x-request-id").unwrap().to_owned();
-    assert_told(&service, &own, "DEBUG", &json!({"status": 200}));
+    assert_logged(&service, &own, "DEBUG", &json!({"status": 200}));
     assert!(!service.log().contains("secret-in-a-path"), "a path may hold a key");
 }
 
@@ -57,9 +62,9 @@ fn writes_are_logged_with_request_id() {
     let service = logging("info");
     let (rules, reload, reset) = ("/v1/admin/rules", "/v1/admin/reload", "/v1/rate-limit/reset");
     let whose = r#"{"user_id":"u","endpoint":"/x"}"#;
-    ask(&service, "check", "POST", "/v1/rate-limit/check", whose);
-    ask(&service, "read", "GET", rules, "");
-    assert_eq!(ask(&service, "trial", "POST", &format!("{rules}?dry_run=true"), RULE).status, 200);
+    send(&service, "check", "POST", "/v1/rate-limit/check", whose);
+    send(&service, "read", "GET", rules, "");
+    assert_eq!(send(&service, "trial", "POST", &format!("{rules}?dry_run=true"), RULE).status, 200);
     // Not sent by the harness, which would validate the values.
     let (key, length) = (service.admin_key(), RULE.len());
     let head = format!("POST {rules}?dry_run=%74rue HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {key}\r\n");
@@ -67,29 +72,29 @@ fn writes_are_logged_with_request_id() {
     let sent = format!("{head}{fields}content-length: {length}\r\n\r\n{RULE}");
     let escaped = service.raw(sent.as_bytes());
     assert_eq!((escaped.status, &escaped.json()["dry_run"]), (200, &json!(true)));
-    assert_eq!(ask(&service, "create", "POST", rules, RULE).status, 201);
-    assert_eq!(ask(&service, "again", "POST", rules, RULE).status, 409);
-    assert_eq!(ask(&service, "reload", "POST", reload, "").status, 200);
-    assert_eq!(ask(&service, "reset", "POST", reset, whose).status, 200);
+    assert_eq!(send(&service, "create", "POST", rules, RULE).status, 201);
+    assert_eq!(send(&service, "again", "POST", rules, RULE).status, 409);
+    assert_eq!(send(&service, "reload", "POST", reload, "").status, 200);
+    assert_eq!(send(&service, "reset", "POST", reset, whose).status, 200);
     for quiet in ["check", "read", "trial", "escaped", "again"] {
         assert_eq!(lines(&service, quiet), Vec::<Value>::new());
     }
     let made = |route: &str, status: u16| json!({"message": "change applied", "method": "POST", "route": route, "status": status, "by": "admin"});
-    assert_told(&service, "create", "INFO", &made(rules, 201));
-    assert_told(
+    assert_logged(&service, "create", "INFO", &made(rules, 201));
+    assert_logged(
         &service,
         "create",
         "INFO",
         &json!({"message": "configuration changed", "kind": "rule", "id": "a"}),
     );
-    assert_told(&service, "reload", "INFO", &made(reload, 200));
-    assert_told(&service, "reset", "INFO", &made(reset, 200));
+    assert_logged(&service, "reload", "INFO", &made(reload, 200));
+    assert_logged(&service, "reset", "INFO", &made(reset, 200));
 }
 
 #[test]
 fn keys_are_logged_at_no_level() {
     let service = logging("trace");
-    let made = ask(&service, "key", "POST", "/v1/admin/keys", r#"{"name":"k","scopes":["read"]}"#);
+    let made = send(&service, "key", "POST", "/v1/admin/keys", r#"{"name":"k","scopes":["read"]}"#);
     assert_eq!(made.status, 201, "{}", made.text);
     let key = made.json()["key"].as_str().unwrap().to_owned();
     assert_eq!(service.with_key(&key, "GET", "/v1/admin/rules", "").status, 200);

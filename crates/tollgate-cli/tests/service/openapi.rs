@@ -19,9 +19,9 @@ fn operations() -> BTreeSet<(String, String)> {
     all
 }
 
-const FACTS: &str = r#"{"user_id":"a","endpoint":"/x","method":"GET","ip":"192.0.2.1","tier":"gold","cost":4294967295,
+const CHECK_BODY: &str = r#"{"user_id":"a","endpoint":"/x","method":"GET","ip":"192.0.2.1","tier":"gold","cost":4294967295,
     "descriptors":{"region":"eu"}}"#;
-const NUMBERS: &str = r#"{"user_id":"a","endpoint":"/x","limit":4294967295,"window_seconds":60,"strategy":"gcra","burst_capacity":5}"#;
+const USER_LIMIT: &str = r#"{"user_id":"a","endpoint":"/x","limit":4294967295,"window_seconds":60,"strategy":"gcra","burst_capacity":5}"#;
 const RULE: &str = r#"{"name":"r","priority":7,"per":["user","descriptor:region"],"action":"throttle","algorithm":"gcra",
     "limits":[{"requests":5,"window":60,"burst":9},{"requests":50,"window":"1h"}],"max_delay":2,"leases":false,
     "when":{"endpoints":"/a/*","methods":["GET","PUT"],"ips":["10.0.0.0/8"],"descriptors":{"region":["eu","us"],"kind":"x"}},
@@ -31,7 +31,7 @@ const CALENDAR: &str = r#"{"per":"tenant","algorithm":"fixed_window",
 const SHORT: &str =
     r#"{"name":"s","per":["user"],"requests_per_second":5,"requests_per_day":100,"burst_size":10}"#;
 const TIER: &str = r#"{"name":"t","description":"d","limit":5,"window":60,"burst":9}"#;
-const MANY: &str = r#"{"limits":[{"requests":5,"window":"1m"}],"algorithm":"sliding_window_log"}"#;
+const LIMITS_TIER: &str = r#"{"limits":[{"requests":5,"window":"1m"}],"algorithm":"sliding_window_log"}"#;
 const SHORT_TIER: &str = r#"{"requests_per_minute":5,"requests_per_day":50,"burst_size":7,"algorithm":"leaky_bucket","max_delay":"1s"}"#;
 const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"requests":5,"window":"1m"}]}],
     "tiers":[{"name":"j","limit":1,"window":"1s"}],"quotas":[{"user_id":"k","tier":"gold"}],
@@ -41,7 +41,7 @@ const EVERYTHING: &str = r#"{"rules":[{"name":"i","per":["user"],"limits":[{"req
 /// One request for every operation, in an order in which each succeeds.
 const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("POST", "/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x"}"#, 200),
-    ("POST", "/v1/rate-limit/check", FACTS, 429),
+    ("POST", "/v1/rate-limit/check", CHECK_BODY, 429),
     (
         "POST",
         "/v1/rate-limit/batch-check",
@@ -51,9 +51,9 @@ const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("GET", "/v1/rate-limit/status?user_id=a&endpoint=/x&strategy=gcra", "", 200),
     ("GET", "/v1/rate-limit/status/a/x/y?tier=gold&method=GET", "", 200),
     ("GET", "/v1/rate-limit/status/a/x?user_id=a", "", 400),
-    ("POST", "/v1/rate-limit/explain", FACTS, 200),
-    ("PUT", "/v1/rate-limit/config?dry_run=true", NUMBERS, 200),
-    ("PUT", "/v1/rate-limit/config", NUMBERS, 200),
+    ("POST", "/v1/rate-limit/explain", CHECK_BODY, 200),
+    ("PUT", "/v1/rate-limit/config?dry_run=true", USER_LIMIT, 200),
+    ("PUT", "/v1/rate-limit/config", USER_LIMIT, 200),
     ("PUT", "/v1/rate-limit/config", r#"{"user_id":"a"}"#, 400),
     ("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", "", 200),
     ("GET", "/v1/rate-limit/config?user_id=a", "", 400),
@@ -78,8 +78,8 @@ const REQUESTS: [(&str, &str, &str, u16); 68] = [
     ("GET", "/v1/admin/tiers", "", 200),
     ("GET", "/v1/admin/tiers/t", "", 200),
     ("GET", "/v1/admin/tiers/silver", "", 200),
-    ("PUT", "/v1/admin/tiers/t?dry_run=true", MANY, 200),
-    ("PUT", "/v1/admin/tiers/t", MANY, 200),
+    ("PUT", "/v1/admin/tiers/t?dry_run=true", LIMITS_TIER, 200),
+    ("PUT", "/v1/admin/tiers/t", LIMITS_TIER, 200),
     ("PUT", "/v1/admin/tiers/t", SHORT_TIER, 200),
     ("DELETE", "/v1/admin/tiers/t", "", 204),
     ("POST", "/v1/admin/quotas", r#"{"user_id":"a","tier":"gold","requests_per_hour":4294967295}"#, 201),
@@ -129,14 +129,14 @@ fn every_route_responds_as_described() {
         let path = template(description(), target.split('?').next().unwrap());
         requested.extend(path.map(|path| (method.to_owned(), path.to_owned())));
     }
-    requested.extend(life_of_a_key(&service));
+    requested.extend(key_life_cycle(&service));
     let described = operations();
     let missing: Vec<_> = described.difference(&requested).collect();
     assert!(missing.is_empty(), "no request for {missing:?}");
 }
 
 /// The life cycle of a key: its id is only known after creation.
-fn life_of_a_key(service: &Service) -> Vec<(String, String)> {
+fn key_life_cycle(service: &Service) -> Vec<(String, String)> {
     let body = r#"{"name":"n","scopes":["check"],"requests_per_second":5,"expires_in":"1d"}"#;
     let made = service.admin("POST", "/v1/admin/keys", body);
     assert_eq!(made.status, 201, "{}", made.text);
@@ -273,7 +273,7 @@ fn documented_requests_match_the_description() {
             shown += 1;
         }
     }
-    assert!(shown >= 2, "curl is shown in README.md and in docs/api.md");
+    assert!(shown >= 2, "README.md and docs/api.md must contain curl examples");
 }
 
 #[test]
@@ -284,7 +284,7 @@ fn documented_responses_match_the_description() {
     // Abbreviated examples cannot be parsed and are skipped.
     for answer in blocks.filter_map(|(_, code)| serde_json::from_str::<Value>(&code).ok()) {
         let fits = |schema: &Value| Schemas::closed(description()).check(schema, &answer).is_ok();
-        assert!(schemas.values().any(fits), "nothing is answered like this: {answer}");
+        assert!(schemas.values().any(fits), "no route responds like this: {answer}");
         shown += 1;
     }
     assert!(shown >= 3, "a decision, counters and an error");
@@ -317,7 +317,7 @@ fn with_names_quoted(script: &str) -> String {
 
 #[test]
 fn example_requests_match_the_description() {
-    let script = text_of("crates/tollgate-server/src/docs/docs.js");
+    let script = text_of("crates/tollgate-server/src/http/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
     // As JSON: quoted names, no trailing comma.
     let parts = examples.split('"').enumerate();

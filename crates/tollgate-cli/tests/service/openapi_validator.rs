@@ -16,7 +16,7 @@ pub(crate) mod json_schema;
 use json_schema::Schemas;
 
 /// Transport and security headers, which are not described per route.
-const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [
+const TRANSPORT_HEADERS: [&str; 9] = [
     "cache-control",
     "connection",
     "content-length",
@@ -30,7 +30,7 @@ const HEADERS_OF_THE_TRANSPORT: [&str; 9] = [
 /// HTML pages, which are not described.
 const PAGES: [&str; 5] = ["/", "/docs", "/docs/", "/docs/docs.js", "/docs/docs.css"];
 /// Responses to bytes that are not a request; they have no request id.
-const BEFORE_ANYTHING_IS_KNOWN: [u16; 4] = [0, 400, 414, 431];
+const PRE_REQUEST_STATUSES: [u16; 4] = [0, 400, 414, 431];
 
 /// A request and its response.
 pub(crate) struct Exchange<'a> {
@@ -45,8 +45,7 @@ pub(crate) struct Exchange<'a> {
 pub(crate) fn check(api: &Value, exchange: &Exchange<'_>) -> Result<(), String> {
     let (path, _) = exchange.path_and_query();
     let answer = exchange.answer;
-    let unknown =
-        BEFORE_ANYTHING_IS_KNOWN.contains(&answer.status) && answer.header("x-request-id").is_none();
+    let unknown = PRE_REQUEST_STATUSES.contains(&answer.status) && answer.header("x-request-id").is_none();
     if unknown || PAGES.contains(&path) {
         return Ok(());
     }
@@ -148,8 +147,7 @@ impl Exchange<'_> {
             described.insert(name);
         }
         let mut sent = self.answer.headers.iter().map(|(name, _)| &**name);
-        let undescribed =
-            sent.find(|name| !described.contains(*name) && !HEADERS_OF_THE_TRANSPORT.contains(name));
+        let undescribed = sent.find(|name| !described.contains(*name) && !TRANSPORT_HEADERS.contains(name));
         undescribed.map_or(Ok(()), |name| Err(format!("the header {name} is not described")))
     }
 

@@ -29,7 +29,7 @@ fn service() -> Service {
 }
 
 const CHECK: &str = r#"{"user_id":"a","endpoint":"/x"}"#;
-const NUMBERS: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
+const USER_LIMIT: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
 
 /// Every route that requires a scope, and the scope.
 const ROUTES: [(&str, &str, &str, &str); 13] = [
@@ -39,7 +39,7 @@ const ROUTES: [(&str, &str, &str, &str); 13] = [
     ("GET", "/v1/rate-limit/status/a/x", "", "read"),
     ("POST", "/v1/rate-limit/explain", CHECK, "read"),
     ("GET", "/v1/rate-limit/config?user_id=a&endpoint=/x", "", "read"),
-    ("PUT", "/v1/rate-limit/config", NUMBERS, "config"),
+    ("PUT", "/v1/rate-limit/config", USER_LIMIT, "config"),
     ("DELETE", "/v1/rate-limit/config?user_id=a&endpoint=/x", "", "config"),
     ("POST", "/v1/rate-limit/reset", CHECK, "reset"),
     ("POST", "/v1/admin/reload", "", "admin"),
@@ -58,7 +58,11 @@ fn writes_need_a_key_even_if_checks_do_not() {
         let status = service.send(method, path, &json, body).status;
         assert_eq!(status != 401, open, "{method} {path} answered {status}");
     }
-    assert_eq!(service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status, 401, "a wrong key is no key");
+    assert_eq!(
+        service.with_key("wrong", "POST", ROUTES[0].1, CHECK).status,
+        401,
+        "a wrong key must be refused"
+    );
 }
 
 #[test]
@@ -74,16 +78,17 @@ fn override_needs_its_scope() {
 #[test]
 fn override_is_bounded_for_every_caller() {
     let service = Service::with_config("default_limit = 500\n[auth]\noverride_max = 100\n");
-    let check = |numbers: &str| {
-        let body = format!(r#"{{"user_id":"a","endpoint":"/x",{numbers}}}"#);
+    let check = |limit_override: &str| {
+        let body = format!(r#"{{"user_id":"a","endpoint":"/x",{limit_override}}}"#);
         service.admin("POST", "/v1/rate-limit/check", &body)
     };
     assert_eq!(check(r#""limit":100"#).json()["limit"], 100);
     // With a shorter window, the rule's own limit of 500 would exceed 100 as well.
-    for numbers in [r#""limit":101"#, r#""window_seconds":1"#, r#""limit":4294967295,"window_seconds":3600"#]
+    for limit_override in
+        [r#""limit":101"#, r#""window_seconds":1"#, r#""limit":4294967295,"window_seconds":3600"#]
     {
-        let answer = check(numbers);
-        assert_eq!(answer.error(), (400, "INVALID_LIMIT".to_owned(), "limit".to_owned()), "{numbers}");
+        let answer = check(limit_override);
+        assert_eq!(answer.error(), (400, "INVALID_LIMIT".to_owned(), "limit".to_owned()), "{limit_override}");
         let reason = answer.json()["error"]["details"]["reason"].as_str().unwrap().to_owned();
         assert!(reason.starts_with("must be at most 100 (auth.override_max)"), "{reason}");
     }
@@ -98,7 +103,7 @@ fn override_without_key_is_unauthorized() {
     let answer = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":1000000}"#);
     assert_eq!((answer.status, answer.error().1), (401, "UNAUTHORIZED".to_owned()));
     let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.contains("need a key with the scope override"), "{message}");
+    assert!(message.contains("require a key with scope override"), "{message}");
 }
 
 #[test]

@@ -10,14 +10,14 @@ use tempfile::TempDir;
 use crate::harness::{Service, wait_for};
 
 /// A directory in place of the file prevents writing, even for root.
-fn put_in_the_way(folder: &TempDir) {
+fn block_snapshot_path(folder: &TempDir) {
     fs::create_dir_all(folder.path().join("data/counters.snap.tmp/in-the-way")).unwrap();
 }
 
 /// A service that saves every second and fails to.
-fn without_a_disk() -> Service {
+fn with_unwritable_disk() -> Service {
     let folder = TempDir::new().unwrap();
-    put_in_the_way(&folder);
+    block_snapshot_path(&folder);
     let file = folder.path().join("tollgate.toml");
     fs::write(&file, "[counters]\nsave_every = \"1s\"").unwrap();
     Service::start(folder, Some(&file), &[])
@@ -69,22 +69,22 @@ fn second_signal_exits_immediately() {
 
 #[test]
 fn unwritable_disk_is_reported_and_checks_continue() {
-    let service = without_a_disk();
+    let service = with_unwritable_disk();
     let failures = || service.metric("tollgate_snapshot_failures_total").unwrap();
     wait_for("a failed save", || (failures() >= 1.0).then_some(()));
     assert_eq!(service.check("a", "/x").status, 200);
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
     let message = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(message.contains("the counters cannot be saved"), "{message}");
+    assert!(message.contains("cannot save the counters"), "{message}");
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
     wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
-    wait_for("readiness to say so", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
+    wait_for("readiness to recover", || (service.get("/readyz").json()["status"] == "ready").then_some(()));
 }
 
 #[test]
 fn shutdown_that_loses_counters_fails() {
-    let service = without_a_disk();
+    let service = with_unwritable_disk();
     service.check("a", "/x");
     service.signal("-TERM");
     let (status, folder) = service.ended();
@@ -103,7 +103,7 @@ fn shutdown_with_an_older_snapshot_reports_it() {
     service.check("a", "/x");
     service.signal("-TERM");
     let (_, folder) = service.ended();
-    put_in_the_way(&folder);
+    block_snapshot_path(&folder);
     let again = Service::start(folder, None, &[]);
     again.signal("-TERM");
     let (status, folder) = again.ended();

@@ -16,7 +16,7 @@ use crate::http2::{PREFACE, frame, headers};
 const SLOW: usize = 5_000;
 /// Below the connection limit of one address.
 const ADDRESSES: usize = 10;
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The time over which the connections are opened.
 const ARRIVING: Duration = Duration::from_secs(3);
@@ -49,7 +49,7 @@ fn allow_descriptors() {
     let limit = Command::new("sh").args(["-c", "ulimit -Hn"]).output().unwrap();
     let hard = String::from_utf8(limit.stdout).unwrap().trim().to_owned();
     let raised = Command::new("prlimit").args(["--pid", &own, &format!("--nofile={hard}:{hard}")]).status();
-    assert!(raised.unwrap().success(), "the limit of descriptors can be raised to {hard}");
+    assert!(raised.unwrap().success(), "the hard descriptor limit is only {hard}");
     let enough = hard == "unlimited" || hard.parse::<usize>().unwrap() > SLOW + 200;
     assert!(enough, "{SLOW} sockets need a higher hard limit of descriptors than {hard}");
 }
@@ -77,7 +77,7 @@ async fn hold(server: SocketAddr, number: usize, (first, again): Manner) -> Resu
             }
         }
     };
-    tokio::time::timeout(PATIENCE, ended).await.map_err(|_| number % manners().len())
+    tokio::time::timeout(TIMEOUT, ended).await.map_err(|_| number % manners().len())
 }
 
 /// Sends requests on new connections until stopped. Each must get a response. Returns the latencies.
@@ -93,7 +93,7 @@ fn healthy(service: &Service, stop: impl Fn(usize) -> bool) -> Vec<Duration> {
     took
 }
 
-fn tell(what: &str, took: &[Duration]) {
+fn print_latency(what: &str, took: &[Duration]) {
     let at = |part: usize| took[(took.len() * part / 100).min(took.len() - 1)];
     println!("{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}", took.len(), at(50), at(99), at(100));
 }
@@ -104,7 +104,7 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
     let service = Service::with_config(
         "default_limit = 1000000\n[server]\nheader_timeout = \"8s\"\nbody_timeout = \"8s\"\nidle_timeout = \"8s\"",
     );
-    tell("without slow sockets", &healthy(&service, |count| count == 2_000));
+    print_latency("without slow sockets", &healthy(&service, |count| count == 2_000));
     let over = AtomicBool::new(false);
     let (peak, ended) = std::thread::scope(|scope| {
         let asking = scope.spawn(|| healthy(&service, |count| count > 0 && over.load(Ordering::Relaxed)));
@@ -125,31 +125,31 @@ fn healthy_requests_pass_beside_5000_slow_sockets() {
             held.join_all().await
         });
         over.store(true, Ordering::Relaxed);
-        tell("with slow sockets", &asking.join().unwrap());
+        print_latency("with slow sockets", &asking.join().unwrap());
         (watching.join().unwrap(), ended)
     });
     println!("{peak} connections were open at once; {} KiB in use", service.resident_kib());
     let mut left = [0; 5];
     ended.iter().filter_map(|ended| ended.err()).for_each(|manner| left[manner] += 1);
+    assert_eq!((ended.len(), left), (SLOW, [0; 5]), "every kind of slow socket must be closed");
     assert_eq!(
-        (ended.len(), left),
-        (SLOW, [0; 5]),
-        "the server closes every slow socket, whatever its manner"
+        service.metric("tollgate_connections_refused_total"),
+        Some(0.0),
+        "all connections must be accepted"
     );
-    assert_eq!(service.metric("tollgate_connections_refused_total"), Some(0.0), "all of them were let in");
-    wait_for("the connections to be gone", || {
+    wait_for("the connections to close", || {
         (service.metric("tollgate_connections").unwrap() <= 2.0).then_some(())
     });
 }
 
 /// One request on a kept-alive connection.
-fn ask(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
+fn send(stream: &mut TcpStream, path: &str) -> crate::harness::Answer {
     stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: a\r\n\r\n").as_bytes()).unwrap();
     read_answer(stream)
 }
 
 fn accept_errors(stream: &mut TcpStream) -> u32 {
-    let text = ask(stream, "/metrics").text;
+    let text = send(stream, "/metrics").text;
     let line = text.lines().find_map(|line| line.strip_prefix("tollgate_accept_errors_total "));
     line.unwrap_or_else(|| panic!("{text}")).parse().unwrap()
 }
@@ -158,13 +158,13 @@ fn accept_errors(stream: &mut TcpStream) -> u32 {
 fn accepting_recovers_from_descriptor_exhaustion() {
     let service = Service::with_descriptors("-n 96", "[server]\nheader_timeout = \"10m\"");
     let mut kept = service.connect();
-    assert_eq!(ask(&mut kept, "/healthz").status, 200);
+    assert_eq!(send(&mut kept, "/healthz").status, 200);
     // More than the descriptor limit: the rest waits in the accept queue.
     let held: Vec<TcpStream> = (0..200).map(|_| service.connect()).collect();
     wait_for("descriptors to run out", || (accept_errors(&mut kept) > 0).then_some(()));
     // Read the clock before counting here, and after counting below, so that the bound holds.
     let (started, errors, spent) = (Instant::now(), accept_errors(&mut kept), service.processor_time());
-    wait_for("more attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
+    wait_for("more accept attempts", || (accept_errors(&mut kept) >= errors + 20).then_some(()));
     let (tried, took) = (accept_errors(&mut kept) - errors, started.elapsed());
     println!(
         "{tried} attempts in {took:?}, {:?} of a processor",
@@ -172,11 +172,11 @@ fn accepting_recovers_from_descriptor_exhaustion() {
     );
     // Each failed accept is followed by a pause of 50 ms, under any load.
     assert!(u128::from(tried) <= took.as_millis() / 50 + 2, "{tried} attempts in {took:?}: no pause between");
-    assert_eq!(ask(&mut kept, "/healthz").status, 200, "who is connected is served");
+    assert_eq!(send(&mut kept, "/healthz").status, 200, "open connections must be served");
     let lines = service.log().lines().filter(|line| line.contains("cannot accept connections")).count();
-    assert!(lines <= 3, "one line for an outage and not one for each attempt: {lines}");
+    assert!(lines <= 3, "expected one line per outage, not per attempt: {lines}");
     drop(held);
-    assert_eq!(service.check("a", "/x").status, 200, "and everybody once descriptors are free");
+    assert_eq!(service.check("a", "/x").status, 200, "new connections must be served again");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn descriptor_limit_is_raised_to_the_maximum() {
     let service = Service::with_descriptors("-Sn 96", "");
     let mut held: Vec<TcpStream> = (0..300).map(|_| service.connect()).collect();
     for stream in &mut held {
-        assert_eq!(ask(stream, "/healthz").status, 200);
+        assert_eq!(send(stream, "/healthz").status, 200);
     }
     assert_eq!(accept_errors(&mut held[0]), 0);
 }

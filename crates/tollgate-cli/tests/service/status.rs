@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Service, description};
 
 /// The remaining requests and the reset time.
-fn message(body: &Value) -> (u64, u64) {
+fn remaining_and_reset(body: &Value) -> (u64, u64) {
     (body["remaining"].as_u64().unwrap(), body["reset_at"].as_u64().unwrap())
 }
 
@@ -29,13 +29,13 @@ fn status_explain_and_cost_zero_check_agree() {
             let started = Instant::now();
             let look =
                 service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","cost":0}"#).json();
-            let (left, reset_at) = message(&look);
+            let (left, reset_at) = remaining_and_reset(&look);
             assert_eq!(left, 5 - used, "{strategy}");
             let explained =
                 service.post("/v1/rate-limit/explain", r#"{"user_id":"a","endpoint":"/x"}"#).json();
             let status = service.get("/v1/rate-limit/status?user_id=a&endpoint=/x").json();
             for body in [&explained, &explained["rules"][0]["limits"][0], &status] {
-                let (also_left, also_reset_at) = message(body);
+                let (also_left, also_reset_at) = remaining_and_reset(body);
                 assert_eq!(also_left, left, "{strategy}, {used} used: {body}");
                 // The requests follow each other; a full counter reports the current time.
                 let apart = started.elapsed().as_secs() + 2;
@@ -208,7 +208,7 @@ fn status_accepts_descriptors_and_rejects_unknown() {
     assert_eq!(nowhere.json()["error"]["message"], "endpoint: is missing");
 }
 
-const OWN: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
+const OVERRIDE: &str = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":3600}"#;
 
 #[test]
 fn strategy_works_alike_in_status_and_check() {
@@ -220,7 +220,7 @@ fn strategy_works_alike_in_status_and_check() {
     assert_eq!((&status("")["remaining"], &status("")["strategy"]), (&json!(100), &json!("token_bucket")));
     let fixed = status("&strategy=fixed_window");
     assert_eq!((&fixed["remaining"], &fixed["strategy"]), (&json!(99), &json!("fixed_window")));
-    service.post("/v1/rate-limit/check", OWN);
+    service.post("/v1/rate-limit/check", OVERRIDE);
     assert_eq!(status("&limit=1&window_seconds=3600")["allowed"], false);
     assert_eq!(
         service.get("/v1/rate-limit/status?user_id=a&endpoint=/x&strategy=best").error().2,
@@ -233,15 +233,15 @@ fn reset_with_override_clears_its_counter() {
     let service = Service::unconfigured();
     let check = |body: &str| service.post("/v1/rate-limit/check", body).status;
     let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
-    assert_eq!((check(OWN), check(OWN)), (200, 429));
-    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "which window is not output");
-    assert_eq!(check(OWN), 429);
+    assert_eq!((check(OVERRIDE), check(OVERRIDE)), (200, 429));
+    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x"}"#)["counters"], 0, "the window is missing");
+    assert_eq!(check(OVERRIDE), 429);
     assert_eq!(reset(r#"{"user_id":"b","endpoint":"/x","window_seconds":3600}"#)["counters"], 0, "another's");
     assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","window_seconds":3600}"#)["counters"], 1);
-    assert_eq!((check(OWN), check(OWN)), (200, 429));
+    assert_eq!((check(OVERRIDE), check(OVERRIDE)), (200, 429));
     assert_eq!(service.check("a", "/x").status, 200);
-    assert_eq!(reset(OWN)["counters"], 2, "as it was checked, and the rule's own");
-    assert_eq!(check(OWN), 200);
+    assert_eq!(reset(OVERRIDE)["counters"], 2, "the override's counter and the rule's");
+    assert_eq!(check(OVERRIDE), 200);
     let wrong = service.admin(
         "POST",
         "/v1/rate-limit/reset",
@@ -266,7 +266,11 @@ fn reset_tier_selects_the_completing_rule() {
     let check = || service.post("/v1/rate-limit/check", own).status;
     let reset = |body: &str| service.admin("POST", "/v1/rate-limit/reset", body).json();
     assert_eq!((check(), check()), (200, 429));
-    assert_eq!(reset(r#"{"user_id":"a","endpoint":"/x","limit":1}"#)["counters"], 0, "that is of a minute");
+    assert_eq!(
+        reset(r#"{"user_id":"a","endpoint":"/x","limit":1}"#)["counters"],
+        0,
+        "the window is a minute"
+    );
     assert_eq!(check(), 429);
     assert_eq!(reset(own)["counters"], 1);
     assert_eq!(check(), 200);
@@ -276,7 +280,7 @@ fn reset_tier_selects_the_completing_rule() {
 }
 
 #[test]
-fn reset_rejects_cost() {
+fn reset_accepts_described_fields_and_rejects_cost() {
     let service = Service::unconfigured();
     let fields = description()["components"]["schemas"]["ResetBody"]["properties"].as_object().unwrap();
     let mut body = json!({"user_id": "a", "endpoint": "/x"});
@@ -350,7 +354,7 @@ fn override_is_completed_during_cooldown_and_block() {
     let days = |days: u64| days * 86_400;
     assert_eq!(counter("cooling"), (days(20), 5));
     let reset = |user: &str| service.admin("POST", "/v1/rate-limit/reset", &own(user)).json();
-    assert_eq!(reset("cooling")["counters"], 3, "its own, and both of the rule");
+    assert_eq!(reset("cooling")["counters"], 3, "the override's counter and both of the rule");
     assert_eq!(counter("cooling"), (days(20), 7));
 
     assert_eq!(reset("blocked")["counters"], 1);
@@ -365,7 +369,7 @@ fn reset_clears_user_limit_and_override() {
         r#"{"user_id":"a","endpoint":"/x","limit":5,"window_seconds":2592000,"strategy":"fixed_window"}"#;
     assert_eq!(service.admin("PUT", "/v1/rate-limit/config", set).status, 200);
     assert_eq!(service.check("a", "/x").status, 200);
-    assert_eq!(service.post("/v1/rate-limit/check", OWN).status, 200);
-    let reset = service.admin("POST", "/v1/rate-limit/reset", OWN).json();
+    assert_eq!(service.post("/v1/rate-limit/check", OVERRIDE).status, 200);
+    let reset = service.admin("POST", "/v1/rate-limit/reset", OVERRIDE).json();
     assert_eq!(reset["counters"], 2, "{reset}");
 }

@@ -6,7 +6,7 @@ use crate::harness::Service;
 
 const CONFIG: &str = "/v1/rate-limit/config";
 
-fn numbers(limit: u32) -> String {
+fn user_limit(limit: u32) -> String {
     format!(
         r#"{{"user_id":"a","endpoint":"/api/v1/users","limit":{limit},"window_seconds":60,"strategy":"token_bucket"}}"#
     )
@@ -61,12 +61,12 @@ fn usage_carries_over_when_limits_change() {
     for _ in 0..60 {
         service.check("a", "/api/v1/users");
     }
-    let numbers = |limit| numbers(limit).replace("60,", "86400,");
-    assert_eq!(service.admin("PUT", CONFIG, &numbers(100)).status, 200);
+    let user_limit = |limit| user_limit(limit).replace("60,", "86400,");
+    assert_eq!(service.admin("PUT", CONFIG, &user_limit(100)).status, 200);
     assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 39);
-    service.admin("PUT", CONFIG, &numbers(200));
+    service.admin("PUT", CONFIG, &user_limit(200));
     assert_eq!(service.check("a", "/api/v1/users").json()["remaining"], 138);
-    service.admin("PUT", CONFIG, &numbers(50));
+    service.admin("PUT", CONFIG, &user_limit(50));
     assert_eq!(service.check("a", "/api/v1/users").status, 429);
 }
 
@@ -87,7 +87,11 @@ fn reset_affects_only_its_client() {
         (&json!("a"), &json!("/x"), &json!(1))
     );
     assert!(body["done_at"].as_str().unwrap().ends_with('Z'));
-    assert_eq!(service.post("/v1/rate-limit/check", free).status, 200, "although the reset named no tier");
+    assert_eq!(
+        service.post("/v1/rate-limit/check", free).status,
+        200,
+        "a reset without tier must clear it too"
+    );
     assert_eq!(service.check("b", "/x").status, 429);
 }
 
@@ -100,7 +104,11 @@ fn override_is_allowed_on_loopback() {
     assert_eq!((&first.json()["limit"], &first.json()["strategy"]), (&json!(2), &json!("fixed_window")));
     service.post("/v1/rate-limit/check", body);
     assert_eq!(service.post("/v1/rate-limit/check", body).status, 429);
-    assert_eq!(service.check("a", "/x").json()["remaining"], 99, "the rule's own counter is another");
+    assert_eq!(
+        service.check("a", "/x").json()["remaining"],
+        99,
+        "an override must not charge the rule's counter"
+    );
     let partly = service.post("/v1/rate-limit/check", r#"{"user_id":"a","endpoint":"/x","limit":7}"#).json();
     assert_eq!((&partly["limit"], &partly["strategy"]), (&json!(7), &json!("token_bucket")));
 }
@@ -156,7 +164,7 @@ fn health_readiness_metrics_and_documentation_need_no_key() {
     assert_eq!(docs.status, 200);
     assert!(
         !docs.text.contains("http://") && !docs.text.contains("https://"),
-        "it needs nothing from elsewhere"
+        "the page must load nothing from other hosts"
     );
     for asset in ["/docs/docs.js", "/docs/docs.css"] {
         let answer = service.get(asset);
@@ -197,7 +205,7 @@ fn user_limit_replaces_only_the_user_rule() {
         limits = [{ requests = 5, window = "1m" }]
     "#,
     );
-    assert_eq!(service.admin("PUT", CONFIG, &numbers(1_000)).status, 200);
+    assert_eq!(service.admin("PUT", CONFIG, &user_limit(1_000)).status, 200);
     let ask = r#"{"user_id":"a","ip":"192.0.2.1","endpoint":"/api/v1/users"}"#;
     let rules = service.post("/v1/rate-limit/explain", ask).json()["rules"].clone();
     let limit = |n: usize| (rules[n]["name"].clone(), rules[n]["limits"][0]["limit"].clone());
@@ -210,7 +218,7 @@ fn user_limit_applies_without_a_rule() {
     let service = Service::with_config(
         "[[rules]]\nname = \"t\"\nper = [\"tenant\"]\nlimits = [{ requests = 9, window = 60 }]",
     );
-    service.admin("PUT", CONFIG, &numbers(1));
+    service.admin("PUT", CONFIG, &user_limit(1));
     let statuses = [(); 2].map(|()| service.check("a", "/api/v1/users").status);
     assert_eq!(statuses, [200, 429]);
 }
@@ -218,11 +226,11 @@ fn user_limit_applies_without_a_rule() {
 #[test]
 fn changed_window_or_strategy_keeps_usage() {
     let service = Service::unconfigured();
-    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3600"));
+    service.admin("PUT", CONFIG, &user_limit(3).replace("60", "3600"));
     for _ in 0..3 {
         assert_eq!(service.check("a", "/api/v1/users").status, 200);
     }
-    service.admin("PUT", CONFIG, &numbers(3).replace("60", "3601"));
+    service.admin("PUT", CONFIG, &user_limit(3).replace("60", "3601"));
     assert_eq!(service.check("a", "/api/v1/users").status, 429);
 }
 
@@ -230,7 +238,7 @@ fn changed_window_or_strategy_keeps_usage() {
 fn user_limit_rejects_endpoint_patterns() {
     let service = Service::unconfigured();
     for pattern in ["/a/*", "*", "/a/{id}"] {
-        let body = numbers(1).replace("/api/v1/users", pattern);
+        let body = user_limit(1).replace("/api/v1/users", pattern);
         assert_eq!(service.admin("PUT", CONFIG, &body).error().2, "endpoint", "{pattern}");
     }
 }

@@ -176,13 +176,13 @@ impl Drop for BatchCharge {
     }
 }
 
-/// The outcome of one check.
-enum Outcome<'a> {
-    Decided(CheckBody<'a>, Decision),
-    /// The client's API key was refused, which is rendered as a decision.
-    KeyRefused(CheckBody<'a>, KeyRefusal),
-    Failed(ApiError),
+/// A check with its decision. A refused API key of the client is rendered as a decision too.
+struct Decided<'a> {
+    check: CheckBody<'a>,
+    decision: Result<Decision, KeyRefusal>,
 }
+
+type Outcome<'a> = Result<Decided<'a>, ApiError>;
 
 /// Decides every check in order, all with the same rules and at the same instant.
 async fn decide<'a>(
@@ -193,20 +193,19 @@ async fn decide<'a>(
     for (index, raw) in checks.enumerate() {
         yield_turn(index).await;
         let outcome = decide_one(checker, raw).await;
-        outcomes
-            .push(outcome.unwrap_or_else(|error| Outcome::Failed(error.within(&format!("checks[{index}]")))));
+        outcomes.push(outcome.map_err(|error| error.within(&format!("checks[{index}]"))));
     }
     outcomes
 }
 
-async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8]) -> Result<Outcome<'a>, ApiError> {
+async fn decide_one<'a>(checker: &Checker<'_>, raw: &'a [u8]) -> Outcome<'a> {
     let check: CheckBody<'a> = json::parse(raw)?;
-    let decided = checker.check(&check.request()).await;
-    match decided {
-        Ok(decision) => Ok(Outcome::Decided(check, decision)),
-        Err(CheckError::ApiKeyRefused(refusal)) => Ok(Outcome::KeyRefused(check, refusal)),
-        Err(error) => Err(error.into()),
-    }
+    let decision = match checker.check(&check.request()).await {
+        Ok(decision) => Ok(decision),
+        Err(CheckError::ApiKeyRefused(refusal)) => Err(refusal),
+        Err(error) => return Err(error.into()),
+    };
+    Ok(Decided { check, decision })
 }
 
 fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
@@ -217,9 +216,8 @@ fn render(outcomes: &[Outcome<'_>], request_id: &str) -> Response {
 /// The response to store under the idempotency key; none if any check was decided without the shared counters.
 fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
     let is_degraded = |outcome: &Outcome<'_>| match outcome {
-        Outcome::Decided(_, decision) => decision.degraded,
-        Outcome::KeyRefused(..) => false,
-        Outcome::Failed(error) => error.code() == Code::ServiceUnavailable,
+        Ok(decided) => decided.decision.as_ref().is_ok_and(|decision| decision.degraded),
+        Err(error) => error.code() == Code::ServiceUnavailable,
     };
     if outcomes.iter().any(is_degraded) {
         return None;
@@ -229,15 +227,16 @@ fn replayable(outcomes: &[Outcome<'_>], request_id: &str) -> Option<Bytes> {
 }
 
 fn item<'a>(outcome: &'a Outcome<'_>, request_id: &'a str) -> ItemBody<'a> {
-    let decided = |check: &'a CheckBody<'_>, decision| ItemBody::Decided {
-        user_id: check.user_id.as_deref(),
-        endpoint: &check.endpoint,
-        decision,
-    };
     match outcome {
-        Outcome::Decided(check, decision) => decided(check, DecisionBody::new(decision)),
-        Outcome::KeyRefused(check, refusal) => decided(check, DecisionBody::key_refused(*refusal)),
-        Outcome::Failed(error) => ItemBody::Wrong { error: error.body(request_id) },
+        Ok(Decided { check, decision }) => ItemBody::Decided {
+            user_id: check.user_id.as_deref(),
+            endpoint: &check.endpoint,
+            decision: match decision {
+                Ok(decision) => DecisionBody::new(decision),
+                Err(refusal) => DecisionBody::key_refused(*refusal),
+            },
+        },
+        Err(error) => ItemBody::Wrong { error: error.body(request_id) },
     }
 }
 

@@ -1,18 +1,20 @@
 //! `/v1/rate-limit/config`: overrides, limits set for one user on one endpoint.
 
+use std::sync::Arc;
+
 use http::StatusCode;
 use hyper::body::Incoming;
 use serde::{Deserialize, Serialize};
 use tollgate::counters::StoreError;
 use tollgate::identity::Scratch;
 use tollgate::rules::overrides::Override;
-use tollgate::{Endpoint, Id, Limit, Request, RuleSet, Span, Timestamp, Window};
+use tollgate::{Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::admin::{ChangeQuery, DryRunAnswer};
-use crate::check::resolve::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::sync::{self, items::limit_of};
+use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
+use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
+use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -115,11 +117,11 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
-    if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit(limit_of(&new)))).await;
+    if dry_run::is_requested(&call)? {
+        return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
-    let pending = call.app.config_sync().begin_to_set(&new.user, &new.endpoint);
+    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
     let mut version = None;
     let stored = async {
         version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
@@ -149,9 +151,8 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
     if query.dry_run.is_some() {
         return Err(json::unknown("dry_run"));
     }
-    let (user, endpoint) = query.parse()?;
     let rules = call.app.limiter().rules();
-    let found = rules.overrides().get(user.as_str(), endpoint.as_str()).ok_or_else(not_found)?;
+    let found = query.find(&rules)?;
     Ok(response::json(StatusCode::OK, &answer_of(found)))
 }
 
@@ -159,7 +160,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 #[utoipa::path(
     delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
-        (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
+        (status = 200, description = "With dry_run: what would change", body = DryRunResponse),
         (status = 204, description = "Deleted"),
         (status = 404, description = "No override for this user and endpoint", body = ErrorEnvelope<'_>),
         (status = 409, description = "A dry run is not supported: overrides are stored on Redis", body = ErrorEnvelope<'_>),
@@ -169,14 +170,11 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
     let query: ConfigQuery = call.query()?;
-    let (user, endpoint) = query.parse()?;
-    let found = call.app.limiter().rules().overrides().get(user.as_str(), endpoint.as_str()).cloned();
-    let found = found.ok_or_else(not_found)?;
-    // Stored under the ids as they were set.
+    let found = Arc::clone(query.find(&call.app.limiter().rules())?);
     let (user, endpoint) = (&*found.user, &*found.endpoint);
-    if call.wants_dry_run()? {
+    if dry_run::is_requested(&call)? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        return call.try_limit(ItemWrite::Delete(id)).await;
+        return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
     let version = store_override(&call, user, endpoint, None).await?;
     call.app
@@ -189,16 +187,15 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     Ok(response)
 }
 
-/// The override to set for the user and endpoint of a request, under the ids of the one it replaces if there is one. None without a
-/// user.
+/// The override to set for the user and endpoint of a request. None without a user.
 fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Timestamp) -> Option<Override> {
     let mut scratch = Scratch::default();
-    let read = rules.read(request, &mut scratch);
-    let new = Override::new(read.user?, &read.endpoint, limit, now);
+    let normalized = rules.normalize(request, &mut scratch);
+    let new = Override::new(normalized.user?, &normalized.endpoint, limit, now);
     let Some(known) = rules.overrides().get(&new.user, &new.endpoint) else { return Some(new) };
     // When nodes disagree after an outage, the later override wins: this one must be later, whatever their clocks say.
     let updated_at = new.updated_at.max(known.updated_at + Span::from_micros(1));
-    Some(Override { user: known.user.clone(), endpoint: known.endpoint.clone(), updated_at, ..new })
+    Some(Override { updated_at, ..new })
 }
 
 /// Stores the override where all nodes find it: in the database or, if that is local and the counters are shared, on Redis. Returns
@@ -210,12 +207,12 @@ async fn store_override(
     new: Option<&Override>,
 ) -> Result<Option<u64>, ApiError> {
     let config_sync = call.app.config_sync();
-    if !config_sync.keeps_limits() {
+    if !config_sync.stores_overrides() {
         membership::share(&call.app, user, endpoint, new).await.map_err(not_shared)?;
         return Ok(None);
     }
     let write = match new {
-        Some(new) => ItemWrite::Put(Item::Limit(limit_of(new))),
+        Some(new) => ItemWrite::Put(Item::Limit(new.into())),
         None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
     };
     let edit = ItemEdit { write, precondition: Precondition::None };
@@ -227,14 +224,17 @@ async fn store_override(
 /// Applies what was written to the database on this node.
 async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
     if let Some(version) = version {
-        call.app.config_sync().compare_again(user, endpoint);
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().verify_override(user, endpoint);
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
 }
 
 impl ConfigQuery {
-    fn parse(&self) -> Result<(Id<'_>, Endpoint<'_>), ApiError> {
-        Ok((parse_user(&self.user_id)?, parse_endpoint(&self.endpoint)?))
+    fn find<'r>(&self, rules: &'r RuleSet) -> Result<&'r Arc<Override>, ApiError> {
+        let normalization = rules.normalization();
+        let user = normalization.ids.user.normalize(parse_user(&self.user_id)?.as_str());
+        let endpoint = normalization.normalize_endpoint(parse_endpoint(&self.endpoint)?);
+        rules.overrides().get(&user, endpoint.as_str()).ok_or_else(not_found)
     }
 }
 
@@ -273,7 +273,7 @@ fn not_found() -> ApiError {
 mod tests {
     use std::sync::Arc;
 
-    use tollgate::Algorithm;
+    use tollgate::{Algorithm, Endpoint, Id};
 
     use super::*;
 

@@ -7,6 +7,7 @@ use tollgate::Request;
 use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
+use crate::admin::dry_run;
 use crate::check::request::CheckRequest;
 use crate::config::sync::{self, resets};
 use crate::http::error::{ApiError, ErrorEnvelope};
@@ -114,7 +115,7 @@ pub(crate) struct ResetAnswer<'a> {
 )]
 pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
-    call.refuse_dry_run()?;
+    dry_run::reject(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let body: ResetBody<'_> = json::parse(&body)?;
     let (checker, target) = (call.checker(), body.request());
@@ -128,7 +129,7 @@ pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiErr
     let (endpoint, counters) = (request.endpoint.as_str(), reset.counters);
     tracing::info!(by = %call.caller.name, ?client, ?endpoint, counters, "counters reset");
     if let Some(version) = version {
-        call.app.config_sync().catch_up(&call.app, version).await;
+        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
     }
     let answer = ResetAnswer {
         user_id: target.user_id,
@@ -148,7 +149,7 @@ async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>,
     let config_sync = call.app.config_sync();
     let recorded = match config_sync.database() {
         Ok(database) => {
-            let event = resets::act_of(&call.app, request);
+            let event = resets::audit_event(config_sync, request);
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
             recorded.map_err(|error| sync::failed(&error))
         }
@@ -156,7 +157,7 @@ async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>,
     };
     match recorded {
         Ok(version) => Ok(Some(version)),
-        Err(error) if config_sync.keeps_limits() => Err(error),
+        Err(error) if config_sync.stores_overrides() => Err(error),
         Err(_) => {
             tracing::warn!("reset missing from the audit trail: the database is unreachable");
             Ok(None)

@@ -144,7 +144,7 @@ impl KeyLock<'_> {
         let Some(shared) = self.store.state.lock().share(KEY_BYTES, LOCK_TIMEOUT.into(), now) else {
             return Ok(None);
         };
-        match redis.lock_idempotency_key(self.key, self.body, LOCK_TIMEOUT).await {
+        match redis.idempotency().acquire(self.key, self.body, LOCK_TIMEOUT).await {
             Ok(IdempotencyLock::Acquired) => {
                 self.shared = Some(shared);
                 Ok(None)
@@ -186,7 +186,7 @@ impl KeyLock<'_> {
         // A response that does not fit releases the lock: another node may decide the batch again.
         let response = fits.then_some(response);
         let stored =
-            redis.store_response(self.key, self.body, response.map(|r| &**r), RETENTION.into()).await;
+            redis.idempotency().complete(self.key, self.body, response.map(|r| &**r), RETENTION.into()).await;
         if let Err(error) = stored {
             tracing::debug!(%error, "the response to a batch was not stored on Redis");
             // Until it is, other nodes refuse the batch as in progress.
@@ -194,7 +194,10 @@ impl KeyLock<'_> {
                 let (redis, key, body) = (redis.clone(), self.key, self.body);
                 let response = response.map(|response| response.to_vec());
                 tokio::spawn(async move {
-                    redis.retry_store_response(key, body, response, RETENTION.into(), LOCK_TIMEOUT).await;
+                    redis
+                        .idempotency()
+                        .complete_with_retries(key, body, response, RETENTION.into(), LOCK_TIMEOUT)
+                        .await;
                 });
             }
         }
@@ -221,7 +224,7 @@ impl Drop for KeyLock<'_> {
         // A lock that cannot be released expires soon.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let key = self.key;
-            runtime.spawn(async move { redis.release_idempotency_key(key, LOCK_TIMEOUT).await });
+            runtime.spawn(async move { redis.idempotency().release(key, LOCK_TIMEOUT).await });
         }
     }
 }
@@ -309,7 +312,7 @@ mod tests {
         }
     }
 
-    fn is_in_progress(state: Result<KeyState<'_>, CheckError>) -> bool {
+    fn is_in_progress(state: &Result<KeyState<'_>, CheckError>) -> bool {
         matches!(state, Err(CheckError::IdempotencyInProgress))
     }
 
@@ -368,7 +371,7 @@ mod tests {
         drop(early);
         late.keep(&Bytes::from_static(b"first"));
         for key in ["k", "l"] {
-            assert!(is_in_progress(store.lock_here("a", key, b"", NOW)), "{key}");
+            assert!(is_in_progress(&store.lock_here("a", key, b"", NOW)), "{key}");
         }
         drop(again);
         assert!(store.state.lock().bytes <= BYTES_MAX);
@@ -378,7 +381,7 @@ mod tests {
     fn second_batch_is_refused_until_first_is_released() {
         let store = store();
         let first = locked(store.lock_here("a", "k", b"one", NOW));
-        assert!(is_in_progress(store.lock_here("a", "k", b"one", NOW)));
+        assert!(is_in_progress(&store.lock_here("a", "k", b"one", NOW)));
         drop(first);
         locked(store.lock_here("a", "k", b"one", NOW));
     }

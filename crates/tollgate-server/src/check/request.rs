@@ -1,8 +1,10 @@
-//! The facts of one check as a protocol delivers them: text, not yet validated.
+//! One check: as a protocol delivers it, and resolved for the limiter.
 
 use std::borrow::Cow;
 
-/// One check. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` must be present.
+use tollgate::{Id, Limit, Request};
+
+/// One check as text, not yet validated. At least one of `user_id`, `api_key`, `ip`, `tenant` and `login` must be present.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckRequest<'a> {
     pub(crate) endpoint: &'a str,
@@ -21,4 +23,22 @@ pub(crate) struct CheckRequest<'a> {
     pub(crate) strategy: Option<&'a str>,
     pub(crate) limit: Option<u32>,
     pub(crate) window_seconds: Option<u32>,
+}
+
+/// A request with valid fields, a verified API key and a complete override.
+pub(crate) struct ResolvedRequest<'r> {
+    pub(super) request: Request<'r>,
+    pub(super) descriptors: Vec<(Id<'r>, Id<'r>)>,
+    pub(super) limit: Option<Limit>,
+}
+
+impl ResolvedRequest<'_> {
+    /// The request as the limiter takes it.
+    pub(crate) fn request(&self) -> Request<'_> {
+        Request {
+            descriptors: &self.descriptors,
+            limit_override: self.limit.as_ref(),
+            ..self.request.clone()
+        }
+    }
 }

@@ -1,10 +1,10 @@
-//! New settings into a running service: on SIGHUP, when the file changes, and when an administrator asks.
+//! Reloads settings of a running service: on SIGHUP, when the file changes, and through the API.
 //!
-//! The sources are read and checked whole; only then is anything applied, and always all of it. What is wrong keeps
-//! the old settings, is logged line by line, and stays visible in [`ReloadStatus`] until a reload succeeds.
+//! Settings are validated as a whole, then applied as a whole. After an error the old settings stay in force; the error is logged
+//! and visible in [`ReloadStatus`] until a reload succeeds.
 //!
-//! The file is watched by looking at it once a second. Notifications of the system were rejected: they follow the file
-//! that was opened, while editors put a new one in its place and Kubernetes swaps a symbolic link above it.
+//! The file is polled once a second. File system notifications follow an inode, but editors replace the file and Kubernetes
+//! swaps a symbolic link above it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,48 +19,48 @@ use tracing::{error, info, warn};
 use crate::config::settings::{FileStamp, Settings, SettingsError};
 use crate::runtime::clock::Clock;
 
-/// Puts settings into force, or tells why they cannot be; then nothing has changed.
+/// Puts settings in force, or returns why they are invalid without changing anything.
 pub type Apply = Box<dyn Fn(&Settings) -> Result<(), Problems> + Send + Sync>;
 
-/// How reloading stands.
+/// The status of reloads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadStatus {
-    /// When the settings in force were read.
+    /// When the settings in force were loaded.
     pub last_success: Timestamp,
-    /// Why the last attempt failed; nothing if it did not.
+    /// The error of the last attempt, if it failed.
     pub last_error: Option<String>,
-    /// How many settings have been in force so far: 1 for those of the start.
+    /// The number of successful loads: 1 after the start.
     pub generation: u64,
 }
 
-/// What a reload did.
+/// The result of a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReloadReport {
-    /// The number of the settings now in force.
+    /// As [`ReloadStatus::generation`].
     pub generation: u64,
-    /// How many rules they have.
+    /// The number of rules in the settings.
     pub rules: usize,
-    /// Keys that differ but take a restart to follow.
+    /// Changed keys that require a restart.
     pub needs_restart: Vec<String>,
 }
 
-/// Reloads settings; a copy does the same.
+/// Reloads settings. Clones share their state.
 #[derive(Clone)]
 pub struct ReloadHandle(Arc<Shared>);
 
 struct Shared {
-    /// Held during a reload, so that two of them come one after the other and the later file wins.
+    /// Locked during a reload, so that reloads are serialized.
     current: Mutex<Current>,
-    /// Apart from the settings, so that nobody who reads it waits for the disk.
+    /// Locked separately, so that readers do not wait for the disk.
     status: Mutex<ReloadStatus>,
-    /// Whether the last settings were right in themselves, and could not be put in force beside the database.
-    clashes: AtomicBool,
+    /// Whether the last settings were valid, but conflicted with the rules of the database.
+    conflicts: AtomicBool,
     apply: Apply,
     clock: Clock,
 }
 
 struct Current {
-    /// The settings of the start: what cannot change while running is compared with them.
+    /// The settings of the start, to find changes that require a restart.
     started_with: Settings,
     generation: u64,
 }
@@ -72,39 +72,38 @@ impl fmt::Debug for ReloadHandle {
 }
 
 impl ReloadHandle {
-    /// For a service that runs with `settings`; `apply` is given each new set of them.
+    /// For a service that runs with `settings`; `apply` puts new settings in force.
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
             current: Mutex::new(Current { started_with: settings, generation: 1 }),
             status: Mutex::new(status),
-            clashes: AtomicBool::new(false),
+            conflicts: AtomicBool::new(false),
             apply,
             clock,
         }))
     }
 
-    /// How reloading stands.
+    /// The status of reloads.
     pub fn status(&self) -> ReloadStatus {
         self.0.status.lock().clone()
     }
 
-    /// Reads the sources again and applies them if they are right, whole. It reads from disk: asynchronous callers use
-    /// `spawn_blocking`.
+    /// Loads the settings again and puts them in force. Blocks on the disk: call it from `spawn_blocking`.
     ///
     /// # Errors
-    /// Everything that is wrong; nothing has changed then.
+    /// All errors in the settings. Nothing changes then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
         let mut current = self.0.current.lock();
-        let read = current.started_with.reload();
-        let is_read = read.is_ok();
-        let outcome = read.and_then(|new| self.put_in_force(&mut current, &new));
-        self.0.clashes.store(is_read && outcome.is_err(), Ordering::Relaxed);
+        let loaded = current.started_with.reload();
+        let is_valid = loaded.is_ok();
+        let outcome = loaded.and_then(|new| self.put_in_force(&mut current, &new));
+        self.0.conflicts.store(is_valid && outcome.is_err(), Ordering::Relaxed);
         match &outcome {
             Ok(report) => self.note_success(report),
             Err(problem) => {
                 for line in problem.lines() {
-                    error!(problem = ?line, "settings not reloaded; the old ones stay");
+                    error!(problem = ?line, "invalid settings, the old ones stay in force");
                 }
                 self.0.status.lock().last_error = Some(problem.to_string());
             }
@@ -116,6 +115,12 @@ impl ReloadHandle {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
         current.generation += 1;
+        if current.started_with.rules.normalization() != new.rules.normalization() {
+            warn!(
+                "identity.normalize or identity.ignore_path_case has changed: stored items keep their ids; export them \
+                 and import them with prune"
+            );
+        }
         let needs_restart = current.started_with.needs_restart(new);
         Ok(ReloadReport {
             generation: current.generation,
@@ -129,48 +134,48 @@ impl ReloadHandle {
         *self.0.status.lock() = ReloadStatus { last_success, last_error: None, generation };
         info!(generation, rules = report.rules, "settings reloaded");
         for key in &report.needs_restart {
-            warn!(key, "changed, but needs a restart");
+            warn!(key, "changed setting requires a restart");
         }
     }
 
-    /// Once the rules of the database are others: settings that did not go together with them may do now.
-    pub async fn retry_after_clash(&self) {
-        if self.0.clashes.load(Ordering::Relaxed) {
-            self.clone().reload_aside().await;
+    /// Retries settings that conflicted with the rules of the database, after those have changed.
+    pub async fn retry_after_conflict(&self) {
+        if self.0.conflicts.load(Ordering::Relaxed) {
+            self.clone().reload_in_background().await;
         }
     }
 
-    /// Reloads whenever the file changes, looking every `every`, and on SIGHUP. Never ends.
+    /// Reloads on SIGHUP and when the file has changed, which is checked at this interval. Never returns.
     pub async fn watch(self, every: Duration) {
-        let (file, mut settled) = {
+        let (file, mut loaded) = {
             let current = self.0.current.lock();
             (current.started_with.config_file.clone(), current.started_with.source.stamp)
         };
-        let mut seen = settled;
+        let mut seen = loaded;
         let mut hangups = Hangups::new();
         loop {
             let hangup = tokio::select! {
                 () = hangups.next() => true,
                 () = tokio::time::sleep(every) => false,
             };
-            let looked = file.as_deref().and_then(FileStamp::of);
-            // A file that changes from look to look is still being written: half of it might be valid.
-            let changed = looked == seen && looked != settled;
-            seen = looked;
+            let stamp = file.as_deref().and_then(FileStamp::of);
+            // A file that changed since the last poll may still be written: half of it might be valid.
+            let changed = stamp == seen && stamp != loaded;
+            seen = stamp;
             if hangup || changed {
-                settled = looked;
-                self.clone().reload_aside().await;
+                loaded = stamp;
+                self.clone().reload_in_background().await;
             }
         }
     }
 
-    /// Problems were logged and are in the status.
-    async fn reload_aside(self) {
+    /// Errors are in the log and the status.
+    async fn reload_in_background(self) {
         let _ = tokio::task::spawn_blocking(move || self.reload()).await;
     }
 }
 
-/// SIGHUPs, where there are any.
+/// SIGHUP, on Unix.
 struct Hangups {
     #[cfg(unix)]
     signals: Option<tokio::signal::unix::Signal>,
@@ -180,7 +185,7 @@ impl Hangups {
     #[cfg(unix)]
     fn new() -> Self {
         let signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
-        let signals = signals.inspect_err(|error| warn!(%error, "cannot listen for SIGHUP")).ok();
+        let signals = signals.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
         Hangups { signals }
     }
 

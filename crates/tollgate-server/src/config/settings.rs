@@ -1,7 +1,7 @@
-//! Settings: as written in a file, the environment and flags; then as used, checked whole.
+//! Settings: from the settings file, environment variables and flags, validated as a whole.
 //!
-//! What was written becomes one [`Document`] (file < environment < flags), and only a document without a single
-//! mistake becomes [`Settings`]. So a reload either has all of the new settings in hand or nothing.
+//! File and environment are merged into one [`Document`]; flags override both. Only a document without any error becomes
+//! [`Settings`], so a reload applies all of the new settings or none.
 
 mod callers;
 mod database;
@@ -10,7 +10,7 @@ mod error;
 mod file;
 mod read;
 mod redis;
-mod to_toml;
+mod to_json;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -34,55 +34,55 @@ pub use self::file::read_text;
 pub use self::redis::TlsFiles;
 use crate::auth::scope::Scopes;
 
-/// Everything that can be set, checked.
+/// All settings, validated.
 #[derive(Debug)]
 pub struct Settings {
-    /// Where the service listens.
+    /// The listen address.
     pub listen: SocketAddr,
-    /// Where it keeps what must survive a restart.
+    /// The data directory.
     pub data_dir: PathBuf,
-    /// The file they were read from, if there is one.
+    /// The settings file, if any.
     pub config_file: Option<PathBuf>,
-    /// Connections and answers.
+    /// Connections and response headers.
     pub server: ServerSettings,
-    /// Where counters are kept.
+    /// The counter store.
     pub counters: CounterSettings,
-    /// Where rules, keys and the rest of what people configure are kept.
+    /// The configuration database.
     pub database: DatabaseSettings,
-    /// Who may call.
+    /// Authentication of callers.
     pub auth: AuthSettings,
-    /// How much each caller may ask, if that is limited.
+    /// Limits of callers, if any.
     pub callers: Option<CallerLimits>,
-    /// What is logged, and how.
+    /// Logging.
     pub log: LogSettings,
-    /// The leading bits by which IPv6 addresses are counted; the rules know them too.
+    /// The prefix length by which IPv6 clients are counted. Also in `rules`.
     pub ipv6_prefix: u8,
-    /// Whether addresses of `64:ff9b::/96` are the IPv4 addresses in them; the rules know that too.
+    /// Whether addresses in `64:ff9b::/96` count as the IPv4 addresses they contain. Also in `rules`.
     pub nat64: bool,
-    /// The rules. They know which spellings of a request's facts are one.
+    /// The rules, and how identifiers are normalized.
     pub rules: RuleSet,
-    /// Whether they are the built-in default, because none are written.
+    /// Whether `rules` is the built-in default, because none are configured.
     pub has_built_in_default: bool,
-    /// What they were made of, to be read again.
+    /// The sources, for a reload.
     pub(crate) source: Source,
 }
 
-/// Connections and answers.
+/// `[server]`: connections and response headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerSettings {
-    /// Open connections at most.
+    /// Maximum number of open connections.
     pub connections_max: usize,
-    /// Open connections at most from one address (IPv6: one /64).
+    /// Maximum number of open connections per address (IPv6: per /64).
     pub connections_per_ip_max: usize,
-    /// How long a client may take over the head of a request.
+    /// Timeout for receiving the head of a request.
     pub header_timeout: Duration,
-    /// How long a client may take over the body of a request.
+    /// Timeout for receiving the body of a request.
     pub body_timeout: Duration,
-    /// How long a connection may lie unused.
+    /// Idle connections are closed after this time.
     pub idle_timeout: Duration,
-    /// How long requests may take to finish once the service is told to stop.
+    /// How long requests in flight may take after a shutdown signal.
     pub drain_timeout: Duration,
-    /// Which header fields tell clients about their limits.
+    /// The families of rate limit headers in responses.
     pub headers: Vec<HeaderProfile>,
 }
 
@@ -100,34 +100,34 @@ impl Default for ServerSettings {
     }
 }
 
-/// Where counters are kept.
+/// `[counters]`: the counter store.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CounterSettings {
-    /// In this process, saved to the data directory.
+    /// In memory, saved to the data directory.
     Memory {
-        /// How much may be held.
+        /// Memory bounds.
         bounds: MemoryBounds,
-        /// How often it is saved.
+        /// The interval between saves.
         save_every: Duration,
     },
-    /// On Redis or Valkey, shared with other nodes.
+    /// On Redis or Valkey, shared by all nodes.
     Redis(Box<RedisCounterSettings>),
 }
 
-/// Counters on Redis or Valkey.
+/// `[counters]` with `store = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisCounterSettings {
-    /// The servers and how they are reached.
+    /// The servers and connection options.
     pub redis: RedisSettings,
-    /// The files that `redis.tls` was read from.
+    /// The files that `redis.tls` was loaded from.
     pub tls_files: TlsFiles,
-    /// How much may be held in this process while no server can be reached.
+    /// Memory bounds of the fallback counters.
     pub bounds: MemoryBounds,
 }
 
 impl RedisCounterSettings {
-    /// Servers to which counters travel in the open, and which would take them from anybody.
+    /// Remote servers that are used without TLS and without a password.
     pub fn unprotected(&self) -> Vec<&Address> {
         if self.redis.tls.is_some() || self.redis.login.password.is_some() {
             return Vec::new();
@@ -137,7 +137,7 @@ impl RedisCounterSettings {
 }
 
 impl CounterSettings {
-    /// How much may be held in this process.
+    /// The memory bounds of counters in this process.
     pub fn bounds(&self) -> MemoryBounds {
         match self {
             CounterSettings::Memory { bounds, .. } => *bounds,
@@ -152,25 +152,25 @@ impl Default for CounterSettings {
     }
 }
 
-/// Who may call.
+/// `[auth]`: authentication of callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuthSettings {
-    /// Whether anyone may ask for decisions.
+    /// Whether checks need no key.
     pub open_checks: bool,
-    /// The most requests per window in numbers that a check brings itself, if there is a most.
+    /// Maximum requests per window of a limit that is sent with a check.
     pub override_max: Option<u32>,
-    /// CallerLimiter with a key of their own.
+    /// Callers with their own keys.
     pub callers: Vec<Caller>,
-    /// What the hashes of API keys are keyed with; kept in the data directory if it is not said.
+    /// The secret that hashes API keys; by default a generated one in the data directory.
     pub key_secret: Option<KeySecretSettings>,
 }
 
-/// What the hashes of API keys are keyed with.
+/// The secret that hashes API keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeySecretSettings {
-    /// The secret itself.
+    /// The secret.
     pub secret: Secret,
-    /// The file it was read from, if it was.
+    /// The file that it was read from, if any.
     pub file: Option<PathBuf>,
 }
 
@@ -180,14 +180,14 @@ impl Default for AuthSettings {
     }
 }
 
-/// A caller of the API and what it may do.
+/// A caller of the API.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Caller {
-    /// Its name in logs and in the audit trail.
+    /// Its name in logs and the audit log.
     pub name: Box<str>,
-    /// The SHA-256 of its key: the key itself is nowhere in the settings.
+    /// The SHA-256 of its key. The key itself is not in the settings.
     pub key_sha256: [u8; 32],
-    /// What it may do.
+    /// Its permissions.
     pub scopes: Scopes,
 }
 
@@ -197,37 +197,37 @@ impl fmt::Debug for Caller {
     }
 }
 
-/// What is logged, and how.
+/// `[log]`: logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
-    /// For people or for machines.
+    /// The format of log lines.
     pub format: LogFormat,
-    /// Which events, in the notation of `RUST_LOG`: `info`, or `warn,tollgate_server=debug`.
+    /// The filter in the syntax of `RUST_LOG`: `info`, or `warn,tollgate_server=debug`.
     pub filter: String,
 }
 
 impl Default for LogSettings {
     fn default() -> Self {
-        let person = io::IsTerminal::is_terminal(&io::stderr());
-        let format = if person { LogFormat::Pretty } else { LogFormat::Json };
+        let is_terminal = io::IsTerminal::is_terminal(&io::stderr());
+        let format = if is_terminal { LogFormat::Pretty } else { LogFormat::Json };
         LogSettings { format, filter: "info".to_owned() }
     }
 }
 
-/// The form of log lines.
+/// The format of log lines.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Human-readable text.
     Pretty,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
-    /// All forms.
+    /// All formats.
     pub const ALL: [LogFormat; 2] = [LogFormat::Pretty, LogFormat::Json];
 
-    /// The name users write and read.
+    /// Its name in the settings.
     pub const fn as_str(self) -> &'static str {
         match self {
             LogFormat::Pretty => "pretty",
@@ -236,28 +236,28 @@ impl LogFormat {
     }
 }
 
-/// What the command line says about settings.
+/// Settings from the command line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The settings file.
     pub config: Option<PathBuf>,
-    /// Where to listen.
+    /// The listen address.
     pub listen: Option<SocketAddr>,
-    /// Where to keep what must survive a restart.
+    /// The data directory.
     pub data_dir: Option<PathBuf>,
 }
 
-/// Where settings came from. The environment of a process does not change from outside, so it is kept, not read twice.
+/// The sources of settings. A reload reads the file again; flags and environment are kept.
 #[derive(Clone, Default)]
 pub(crate) struct Source {
     flags: Flags,
     environment: Vec<(String, String)>,
-    /// The file before it was read, so that a change from then on is noticed.
+    /// The state of the file before it was read, to detect later changes.
     pub(crate) stamp: Option<FileStamp>,
 }
 
 impl fmt::Debug for Source {
-    /// The environment may hold anything: only its size is shown.
+    /// Prints only the number of environment variables: they may contain secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Source({:?}, {} variables)", self.flags, self.environment.len())
     }
@@ -277,7 +277,7 @@ impl Clone for Settings {
             log: self.log.clone(),
             ipv6_prefix: self.ipv6_prefix,
             nat64: self.nat64,
-            // The compiled rules are shared, not compiled again.
+            // Shares the compiled rules.
             rules: self.rules.with_overrides(Arc::clone(self.rules.overrides())),
             has_built_in_default: self.has_built_in_default,
             source: self.source.clone(),
@@ -286,36 +286,35 @@ impl Clone for Settings {
 }
 
 impl Settings {
-    /// Reads the file, the environment (see [`environment`]) and the flags, each over the one before.
+    /// Loads settings from the file, the environment (see [`environment`]) and flags; later sources take precedence.
     ///
     /// # Errors
-    /// When the file cannot be read, or with everything that is wrong in it and in the environment, each with its
-    /// place.
+    /// When the file cannot be read, or with every error in it and in the environment, each with its location.
     pub fn load(
         flags: &Flags,
         environment: impl Iterator<Item = (String, String)>,
     ) -> Result<Settings, SettingsError> {
         let source = Source {
             flags: flags.clone(),
-            environment: environment.filter(environment::concerns_us).collect(),
+            environment: environment.filter(environment::is_relevant).collect(),
             stamp: flags.config.as_deref().and_then(FileStamp::of),
         };
         let text = flags.config.as_deref().map(read_file).transpose()?.unwrap_or_default();
         Self::from_source(source, &text)
     }
 
-    /// Settings from the text of a file alone.
+    /// Parses the text of a settings file.
     ///
     /// # Errors
-    /// Everything that is wrong with the text.
+    /// Every error in the text.
     pub fn from_toml(text: &str) -> Result<Settings, SettingsError> {
         Self::from_source(Source::default(), text)
     }
 
-    /// Reads the same sources again. An empty file is refused here: that is a file being written, not a wish.
+    /// Loads settings from the same sources again. An empty file is an error: it is probably being written.
     ///
     /// # Errors
-    /// As [`Settings::load`]; these settings stay as they are.
+    /// As [`Settings::load`].
     pub fn reload(&self) -> Result<Settings, SettingsError> {
         let text = self.config_file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         match &self.config_file {
@@ -324,9 +323,9 @@ impl Settings {
         }
     }
 
-    /// The keys that differ in `new` and take a restart to follow.
+    /// The changed keys that require a restart.
     pub fn needs_restart(&self, new: &Settings) -> Vec<&'static str> {
-        // Header profiles follow at once.
+        // Header families are reloaded.
         let connections = |server: &ServerSettings| ServerSettings { headers: Vec::new(), ..server.clone() };
         let pairs = [
             ("server.listen", self.listen != new.listen),
@@ -352,7 +351,7 @@ impl Settings {
     }
 }
 
-/// Where the service listens unless told otherwise: reachable from this machine alone.
+/// Reachable from this machine only.
 fn listen_default() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))
 }

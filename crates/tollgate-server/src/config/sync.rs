@@ -1,130 +1,124 @@
-//! What people configure in the database, followed and put in force.
+//! Config sync: keeps this node's rules, limits, API keys and blocks equal to those in the database.
 //!
-//! No request waits for the database. A task of its own (`catalog/follow.rs`) reads everything at one version, compiles it,
-//! puts it in force, and then follows what changes: when it hears of a change, when this node has made one, and at the
-//! latest every `database.poll_every`. The last good configuration is on disk (`catalog/snapshot.rs`): a node starts and
-//! serves without its database, and says so.
+//! No check waits for the database. A background task (`task.rs`) loads the whole configuration at one version, compiles it and
+//! puts it in force. Then it applies changes: after a notification, after a change made by this node, and at least every
+//! `database.poll_every`. The last valid configuration is saved to disk (`snapshot.rs`), so a node starts and serves while its
+//! database is unreachable.
 //!
-//! Rules that do not go together with those of the file keep the last good set in force. Keys, quotas and blocks follow all
-//! the same: a revocation does not wait until somebody has renamed a rule.
+//! If the rules of the database conflict with those of the settings file, the last valid rules stay in force. Keys, quotas and
+//! blocks are applied nevertheless: a revocation must not wait for a rule to be renamed.
 
 mod apply;
 mod database_rules;
-mod follow;
+mod file_rules;
 pub(crate) mod items;
-pub(crate) mod other_forms;
+mod overrides;
 mod preview;
 pub(crate) mod resets;
+mod rule_sources;
 pub(crate) mod snapshot;
+mod task;
 mod usage;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
+use tollgate::identity::Normalization;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
-use self::database_rules::DatabaseRules;
-pub(crate) use self::database_rules::FileRules;
-pub(crate) use self::follow::follow;
-use self::other_forms::OtherForms;
+pub(crate) use self::file_rules::FileRules;
+use self::overrides::{OverrideGuard, OverrideTracker};
+pub(crate) use self::preview::preview;
+use self::rule_sources::RuleSources;
+pub(crate) use self::task::{SyncParts, run};
 pub(crate) use self::usage::{close, flush_usage};
-use crate::app::App;
 use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
 use crate::config::settings::{CounterSettings, Settings};
+use crate::counters::Counters;
 use crate::http::error::{ApiError, Code};
 use crate::records::usage::Flusher;
 
-/// How long whoever has changed something waits until it is in force here.
+/// How long a request that changed the configuration waits for the change to be in force on this node.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A user and an endpoint.
-type OverrideKey = (Box<str>, Box<str>);
+const SECRET_DIFFERS: &str = "auth.key_secret is not the secret that the API keys in the database were created with, so this node \
+    accepts none of them; use the secret of the other nodes, or restore the old keys.secret; if it is lost, empty the table \
+    key_check, restart, and rotate every key";
 
-/// The configuration of the database, as far as this node knows it.
+/// The state that the sync task shares with request handlers.
 pub(crate) struct ConfigSync {
     secret: KeySecret,
     sql: SqlSettings,
     poll_every: Duration,
-    /// Whether the database is the home of numbers for single users and of resets. Where counters are shared on Redis and the
-    /// database is a file of this node, Redis is.
-    keeps_limits: bool,
-    /// This process, unlike any other.
+    /// Whether overrides and resets are stored in the database. If counters are shared on Redis but the database is a local
+    /// file, they are stored on Redis.
+    stores_overrides: bool,
+    /// A random id of this process.
     node: String,
-    /// Once it is there and of our schema.
+    /// Set once the database was reached and its schema migrated.
     database: ArcSwapOption<Database>,
-    /// Whether keys are known at all: from the database, or from the last snapshot.
+    /// Whether API keys were loaded, from the database or the snapshot.
     has_keys: AtomicBool,
-    rules: Mutex<Rules>,
-    /// What the database holds in another spelling than it is read in.
-    other_forms: ArcSwap<OtherForms>,
+    /// Whether the database has items whose ids are not normalized, stored under other `[identity]` settings.
+    has_other_ids: AtomicBool,
+    /// The normalization that the items in force were loaded with.
+    normalization: ArcSwap<Normalization>,
+    /// Locked from compiling a rule set until it is in force, so that an older set cannot replace a newer one. Checks never
+    /// lock it.
+    rules: Mutex<RuleSources>,
     state: ArcSwap<SyncState>,
-    /// The version in force here.
+    /// The version in force on this node.
     version: watch::Sender<u64>,
-    /// Whether the first configuration is in force, or known not to be had.
-    settled: watch::Sender<bool>,
-    wake: Notify,
-    /// Users and endpoints whose numbers this node is setting right now.
-    being_set: Mutex<HashSet<OverrideKey>>,
-    /// Those that it has set, and that are to be compared with the database; how often that was asked for.
-    to_compare: Mutex<HashMap<OverrideKey, u64>>,
+    /// Whether the initial load has succeeded or failed.
+    initial_load_done: watch::Sender<bool>,
+    poll_now: Notify,
+    overrides: OverrideTracker,
     snapshot_failures: AtomicU64,
-    /// Asked for by the task that flushes and by the end of the process.
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
-/// What the rule set is made of. Locked from when one is compiled until it is in force, or else one that was compiled
-/// before, of an older file or book, could take its place. Never by a request that is decided.
-struct Rules {
-    file: FileRules,
-    /// As the database has it.
-    book: DatabaseRules,
-    /// The last that went together with the file.
-    good: DatabaseRules,
-}
-
-/// Where the configuration in force is from.
+/// The origin of the configuration in force.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Source {
-    /// The file alone: nothing has been read yet.
+    /// The settings file alone: nothing was loaded yet.
     #[default]
     File,
-    /// The last good one, from disk.
+    /// The snapshot on disk.
     Snapshot,
     /// The database.
     Database,
 }
 
-/// How the catalog stands.
+/// The status of config sync.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SyncState {
     pub(crate) source: Source,
-    /// Why the database cannot be asked, if it cannot.
+    /// Why the last query failed.
     pub(crate) database_error: Option<String>,
-    /// Why its rules are not in force, if they are not.
+    /// Why the rules of the database are not in force.
     pub(crate) rules_error: Option<String>,
-    /// Whether other nodes hash keys with another secret.
+    /// Whether other nodes hash API keys with another secret.
     pub(crate) secret_differs: bool,
-    /// Whether everything is being read for the first time.
+    /// Whether the initial load is in progress.
     pub(crate) is_loading: bool,
 }
 
 impl SyncState {
-    /// What is wrong, in words.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let from = match self.source {
-            Source::File => "only the rules of the file are in force, and no API key is known",
-            Source::Snapshot => "the last good configuration on disk is in force",
-            Source::Database => "the configuration it had is in force",
+    /// All problems in one line.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let in_force = match self.source {
+            Source::File => "only the rules of the settings file are in force, and no API key is accepted",
+            Source::Snapshot => "the last valid configuration on disk is in force",
+            Source::Database => "the last configuration stays in force",
         };
-        let database = self.database_error.as_ref().map(|error| format!("{error}: {from}"));
+        let database = self.database_error.as_ref().map(|error| format!("{error}; {in_force}"));
         let rules = self.rules_error.as_ref().map(|error| format!("rules are not in force: {error}"));
         let secret = self.secret_differs.then(|| SECRET_DIFFERS.to_owned());
         let all: Vec<String> = [database, rules, secret].into_iter().flatten().collect();
@@ -132,19 +126,14 @@ impl SyncState {
     }
 }
 
-const SECRET_DIFFERS: &str = "auth.key_secret is not the one that the API keys in the database were made with, so none of them is \
-    known here: use that of the other nodes, or put the old keys.secret back; if it is lost, empty the table key_check, \
-    restart, and rotate every key";
-
-#[allow(dead_code, reason = "the admin routes use all of it")]
 impl ConfigSync {
     pub(crate) fn new(settings: &Settings, secret: KeySecret) -> Self {
         let shared_counters = matches!(settings.counters, CounterSettings::Redis(_));
-        let keeps_limits = !(shared_counters && settings.database.is_of_this_node());
-        if !keeps_limits {
+        let stores_overrides = !(shared_counters && settings.database.is_local());
+        if !stores_overrides {
             warn!(
-                "counters are shared on Redis, and the database is a file of this node: rules, keys, quotas and blocks that \
-                 are made here are this node's alone (database.url)"
+                "counters are shared on Redis, but the database is a local file: rules, keys, quotas and blocks created on this \
+                 node are unknown to other nodes; set database.url"
             );
         }
         let node = format!("{:032x}", u128::from_le_bytes(tollgate::Seed::random().0));
@@ -152,100 +141,103 @@ impl ConfigSync {
             secret,
             sql: settings.database.sql(&settings.data_dir),
             poll_every: settings.database.poll_every,
-            keeps_limits,
+            stores_overrides,
             flusher: tokio::sync::Mutex::new(Flusher::new(node.clone())),
             node,
             database: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
-            rules: Mutex::new(Rules {
-                file: FileRules::of(settings),
-                book: DatabaseRules::default(),
-                good: DatabaseRules::default(),
-            }),
-            other_forms: ArcSwap::default(),
+            has_other_ids: AtomicBool::new(false),
+            normalization: ArcSwap::default(),
+            rules: Mutex::new(RuleSources::new(FileRules::new(settings))),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),
-            settled: watch::Sender::new(false),
-            wake: Notify::new(),
-            being_set: Mutex::default(),
-            to_compare: Mutex::default(),
+            initial_load_done: watch::Sender::new(false),
+            poll_now: Notify::new(),
+            overrides: OverrideTracker::default(),
             snapshot_failures: AtomicU64::new(0),
         }
     }
 
-    /// The database, to write to and to list from.
+    /// The database.
     ///
     /// # Errors
-    /// 503 while it has never been reached. Once it has, its own calls say when it is away.
+    /// 503 until it was reached once. Later outages are reported by its own methods.
     pub(crate) fn database(&self) -> Result<Database, ApiError> {
         let database = self.database.load_full().map(|database| (*database).clone());
         database.ok_or_else(|| {
-            ApiError::new(Code::ServiceUnavailable, "the database cannot be reached; /readyz says why")
+            ApiError::new(Code::ServiceUnavailable, "the database is unreachable; /readyz shows the reason")
         })
     }
 
-    /// Has this node and the others follow what was just changed; waits a moment until it is in force here. Whether it is.
-    pub(crate) async fn catch_up(&self, app: &App, version: u64) -> bool {
-        if let Some(redis) = app.counters().redis().cloned() {
-            tokio::spawn(async move { redis.notify_change().await });
+    /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.
+    pub(crate) async fn wait_until_applied(&self, counters: &Counters, version: u64) -> bool {
+        if let Some(redis) = counters.redis().cloned() {
+            tokio::spawn(async move { redis.fleet().notify_change().await });
         }
-        self.wake.notify_one();
+        self.poll_now();
         let mut versions = self.version.subscribe();
-        let in_force = versions.wait_for(|known| *known >= version);
+        let in_force = versions.wait_for(|applied| *applied >= version);
         matches!(tokio::time::timeout(APPLY_TIMEOUT, in_force).await, Ok(Ok(_)))
     }
 
-    /// Has this node look at the database again, because settings are others.
-    pub(crate) fn look_again(&self) {
-        self.wake.notify_one();
+    /// Makes the task poll the database now.
+    pub(crate) fn poll_now(&self) {
+        self.poll_now.notify_one();
     }
 
-    /// Whether the rule of this name is from the database, not from the file.
-    pub(crate) fn is_from_database(&self, rule: &str) -> bool {
-        self.rules.lock().good.has(rule)
+    /// The rules of the file and of the database.
+    pub(crate) fn rules(&self) -> MutexGuard<'_, RuleSources> {
+        self.rules.lock()
     }
 
-    /// The rule set as it would be after these changes. Where several rules do not go together already, each can be removed: then
-    /// it is the set that stays in force.
+    /// The rule set after these changes: see [`RuleSources::compile_with`].
     ///
     /// # Errors
-    /// Everything that is wrong with it: fields of rules and tiers, and names that are in the file too.
+    /// Everything that is wrong with it.
     pub(crate) fn compile_with<'w>(
         &self,
         changes: impl IntoIterator<Item = &'w ItemWrite>,
     ) -> Result<RuleSet, Problems> {
-        let rules = self.rules.lock();
-        let (mut book, mut only_removes) = (rules.book.clone(), true);
-        for change in changes {
-            only_removes &= matches!(change, ItemWrite::Delete(_));
-            book.write(change);
-        }
-        match book.compile(&rules.file) {
-            Err(_) if only_removes && rules.book.compile(&rules.file).is_err() => {
-                rules.good.compile(&rules.file)
-            }
-            compiled => compiled,
-        }
+        self.rules.lock().compile_with(changes)
     }
 
-    /// What is kept of a key in place of its text.
+    /// Replaces the rules of the settings file, and passes the new rule set to `put_in_force`.
+    ///
+    /// # Errors
+    /// When they conflict with those of the database. Nothing changes then.
+    pub(crate) fn replace_file(
+        &self,
+        file: FileRules,
+        put_in_force: impl FnOnce(RuleSet),
+    ) -> Result<(), Problems> {
+        let mut rules = self.rules.lock();
+        let had_error = self.state.load().rules_error.is_some();
+        let (set, is_valid) = rules.replace_file(file, had_error)?;
+        if is_valid {
+            self.update_state(|state| state.rules_error = None);
+        }
+        put_in_force(set);
+        Ok(())
+    }
+
+    /// The hash that is stored for an API key.
     pub(crate) fn key_hash(&self, key: &str) -> Verifier {
         self.secret.verifier(key)
     }
 
-    /// A new key.
+    /// Creates an API key.
     ///
     /// # Errors
-    /// When there is no randomness, or other nodes would not know the key.
+    /// When the system provides no randomness, or other nodes would not accept the key.
     pub(crate) fn new_key(&self) -> Result<NewKey, ApiError> {
         self.require_same_secret()?;
         NewKey::random().map_err(|_| no_randomness())
     }
 
-    /// Another secret for a key there is.
+    /// Creates a new secret for an existing API key.
     ///
     /// # Errors
-    /// As [`ConfigSync::new_key`].
+    /// As [`new_key`](Self::new_key).
     pub(crate) fn new_secret(&self, id: &str) -> Result<NewKey, ApiError> {
         self.require_same_secret()?;
         NewKey::with_id(id).map_err(|_| no_randomness())
@@ -262,21 +254,21 @@ impl ConfigSync {
         &self.secret
     }
 
-    /// Whether keys are known at all; before, nothing can be said about one.
+    /// Whether API keys were loaded. Before that, no key can be verified.
     pub(crate) fn has_keys(&self) -> bool {
         self.has_keys.load(Ordering::Relaxed)
     }
 
-    /// Whether numbers for single users and resets are kept in the database.
-    pub(crate) fn keeps_limits(&self) -> bool {
-        self.keeps_limits
+    /// Whether overrides and resets are stored in the database, not on Redis.
+    pub(crate) fn stores_overrides(&self) -> bool {
+        self.stores_overrides
     }
 
     pub(crate) fn state(&self) -> Arc<SyncState> {
         self.state.load_full()
     }
 
-    /// The version in force here; 0 before the first.
+    /// The version in force on this node; 0 before the initial load.
     pub(crate) fn version(&self) -> u64 {
         *self.version.borrow()
     }
@@ -285,55 +277,21 @@ impl ConfigSync {
         self.snapshot_failures.load(Ordering::Relaxed)
     }
 
-    /// Waits until a first configuration is in force or known not to be had, for a while at most.
-    pub(crate) async fn settled(&self, patience: Duration) {
-        let mut settled = self.settled.subscribe();
-        let _ = tokio::time::timeout(patience, settled.wait_for(|settled| *settled)).await;
+    /// Waits until the initial load has succeeded or failed.
+    pub(crate) async fn wait_for_initial_load(&self, timeout: Duration) {
+        let mut done = self.initial_load_done.subscribe();
+        let _ = tokio::time::timeout(timeout, done.wait_for(|done| *done)).await;
     }
 
-    /// Takes other rules of the file; `put_in_force` is given the rule set with them.
-    ///
-    /// # Errors
-    /// When they do not go together with those of the database; nothing has changed then.
-    pub(crate) fn replace_file(
-        &self,
-        file: FileRules,
-        put_in_force: impl FnOnce(RuleSet),
-    ) -> Result<(), Problems> {
-        let mut rules = self.rules.lock();
-        let Rules { book, good, .. } = &mut *rules;
-        let set = match book.compile(&file) {
-            Ok(set) => {
-                *good = book.clone();
-                self.update_state(|state| state.rules_error = None);
-                set
-            }
-            // What the database has now was refused already: what is in force must go with the file.
-            Err(problems) if self.state.load().rules_error.is_none() => return Err(problems),
-            Err(_) => good.compile(&file)?,
-        };
-        rules.file = file;
-        put_in_force(set);
-        Ok(())
+    /// Marks an override as being set by this node, which migrates its counter itself, until the guard is dropped.
+    pub(crate) fn begin_override(&self, user: &str, endpoint: &str) -> OverrideGuard<'_> {
+        self.overrides.begin(user, endpoint)
     }
 
-    /// Says, as long as the answer lives, that this node is setting numbers and carries over itself what was used.
-    pub(crate) fn begin_to_set(&self, user: &str, endpoint: &str) -> BeingSet<'_> {
-        let whose = (Box::from(user), Box::from(endpoint));
-        self.being_set.lock().insert(whose.clone());
-        BeingSet { sync: self, whose }
-    }
-
-    /// Has the follower compare numbers that this node has just put in force with those of the database: somebody else may
-    /// have set others since, and they may have been followed before ours were in force.
-    pub(crate) fn compare_again(&self, user: &str, endpoint: &str) {
-        *self.to_compare.lock().entry((Box::from(user), Box::from(endpoint))).or_default() += 1;
-    }
-
-    fn is_being_set(&self, user: &str, endpoint: &str) -> bool {
-        let being_set = self.being_set.lock();
-        // Nobody asks without changes, and then there are one or two.
-        being_set.iter().any(|(of, on)| **of == *user && **on == *endpoint)
+    /// Makes the task compare an override that this node has just applied with the database. A later one of another node may
+    /// have been applied before it.
+    pub(crate) fn verify_override(&self, user: &str, endpoint: &str) {
+        self.overrides.verify_later(user, endpoint);
     }
 
     fn update_state(&self, change: impl Fn(&mut SyncState)) {
@@ -345,46 +303,35 @@ impl ConfigSync {
     }
 }
 
-/// Numbers that this node is setting.
-pub(crate) struct BeingSet<'a> {
-    sync: &'a ConfigSync,
-    whose: OverrideKey,
-}
-
-impl Drop for BeingSet<'_> {
-    fn drop(&mut self) {
-        self.sync.being_set.lock().remove(&self.whose);
-    }
-}
-
 fn no_randomness() -> ApiError {
-    ApiError::new(Code::InternalError, "the system has no randomness to make a key from")
+    ApiError::new(Code::InternalError, "the system provides no randomness for a new key")
 }
 
-/// What a caller is told when the database did not do what it was asked to.
+/// Maps a database error to the response of the API.
 pub(crate) fn failed(error: &DatabaseError) -> ApiError {
     match error {
         DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
         DatabaseError::Constraint { .. } => {
-            ApiError::new(Code::Conflict, "the database refuses the change: it does not fit what is there")
+            ApiError::new(Code::Conflict, "the database rejected the change: it conflicts with existing data")
         }
         DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
         DatabaseError::VersionConflict { .. } => ApiError::new(
             Code::ServiceUnavailable,
-            "others change the configuration all the time, and nothing was changed: send it again",
+            "the configuration was changed concurrently too often; nothing was changed, send the request again",
         ),
         DatabaseError::OutcomeUnknown { .. } => ApiError::new(
             Code::ServiceUnavailable,
-            "whether the change was made is not known: look before sending it again",
+            "the connection to the database broke during the change, which may or may not be in force; check before sending \
+             the request again",
         ),
-        // An outage is told when it begins, not with every request.
+        // The sync task logs outages once, not per request.
         error if error.is_unreachable() => ApiError::new(
             Code::ServiceUnavailable,
-            "the database cannot be reached, and nothing was changed: send it again",
+            "the database is unreachable; nothing was changed, send the request again",
         ),
         error => {
-            tracing::warn!(%error, "the database refuses what it was asked");
-            let message = "the database refuses what it was asked, and nothing was changed: the log says why";
+            warn!(%error, "the database rejected a request");
+            let message = "the database rejected the request; nothing was changed, the log has the reason";
             ApiError::new(Code::ServiceUnavailable, message)
         }
     }

@@ -1,43 +1,99 @@
-//! One decision: its charges grouped by shard, and one call for each.
+//! One decision on shared counters, from the known refusal to the remembered verdict.
 
 pub(crate) mod lease_use;
 pub(crate) mod multi_shard;
-mod reconcile;
+pub(crate) mod penalty_list;
 pub(crate) mod refusal_cache;
+pub(crate) mod schema;
 
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use smallvec::{SmallVec, smallvec};
+use tokio::time::{sleep, timeout};
 use tollgate::algorithms::Outcome;
-use tollgate::counters::{Charge, Charges, Verdicts};
-use tollgate::identity::Subject;
+use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 use tollgate::{Span, Timestamp};
 
-use crate::redis::Store;
-use crate::redis::connection::error::Fault;
-use crate::redis::decide::lease_use::Taken;
-use crate::redis::decide::multi_shard::{merge, without_refunded};
-use crate::redis::lease::Serving;
-use crate::redis::script::keys::{self, Tag};
-use crate::redis::script::{Answer, Arguments, Bits, Extra, Mode};
-use crate::redis::topology::ShardId;
+use self::lease_use::LeaseUse;
+use self::multi_shard::MultiShard;
+use self::penalty_list::PenaltyList;
+use self::refusal_cache::RefusalCache;
+use self::schema::Schema;
+use super::connection::error::Fault;
+use super::lease::cooldowns::Cooldowns;
+use super::lease::{LeaseTable, LeasedCounter, ServedBy};
+use super::script::call::{Extra, LeaseRequest, Mode, ScriptCall, Settlement};
+use super::script::reply::Reply;
+use super::settings::RedisSettings;
+use super::topology::background::BackgroundCalls;
+use super::topology::{ShardId, ShardMap};
 
-/// The charges of one decision that share a shard.
-pub(crate) struct Group {
-    pub(crate) shard: ShardId,
-    /// Which charges.
-    pub(crate) positions: SmallVec<[usize; 4]>,
-    /// Whether the client's record is here too.
-    pub(crate) watched: bool,
-    /// Whether other charges are elsewhere: then a refusal is noted when all are known, by the longest of the windows.
-    apart: bool,
+/// Leases returned concurrently.
+const RETURNS_MAX: usize = 64;
+const LEASE_EXPIRY_INTERVAL: Duration = Duration::from_millis(250);
+/// How long returning all leases may take before the process ends.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Decides requests on shared counters.
+pub(crate) struct Decider {
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    background: BackgroundCalls,
+    /// None if the cache is disabled.
+    refusals: Option<RefusalCache>,
+    leasing: bool,
+    leases: LeaseTable,
+    cooldowns: Cooldowns,
+    multi_shard: MultiShard,
+    penalties: Arc<PenaltyList>,
+    timeout: Duration,
+    /// The server's clock minus ours in microseconds, as of the last reply.
+    clock_offset: AtomicI64,
+    charges: AtomicU64,
 }
 
-impl Store {
-    /// Decides, at whatever shards_seen the counters are; and by which instant of a server. Whoever waits has waited since
-    /// `started`.
+/// The charges of one decision that go to one shard.
+pub(crate) struct ShardCharges {
+    pub(crate) shard: ShardId,
+    /// Positions in the decision's charges.
+    pub(crate) positions: SmallVec<[usize; 4]>,
+    /// Whether the shard holds the client's penalty record.
+    has_record: bool,
+}
+
+/// The replies of all shards of a decision.
+pub(crate) type Replies = SmallVec<[Result<Reply, Fault>; 2]>;
+
+impl Decider {
+    pub(crate) fn new(
+        settings: &RedisSettings,
+        shards: Arc<ShardMap>,
+        schema: Arc<Schema>,
+        background: BackgroundCalls,
+        penalties: Arc<PenaltyList>,
+    ) -> Self {
+        let now = Instant::now();
+        Decider {
+            refusals: settings.refusal_cache.then(RefusalCache::default),
+            leasing: settings.leases,
+            leases: LeaseTable::new(settings.lease_capacity_min, now),
+            cooldowns: Cooldowns::new(now),
+            multi_shard: MultiShard::new(Arc::clone(&shards), Arc::clone(&schema), background.clone()),
+            penalties,
+            timeout: settings.timeout,
+            clock_offset: AtomicI64::new(0),
+            charges: AtomicU64::new(0),
+            shards,
+            schema,
+            background,
+        }
+    }
+
+    /// Decides a request that arrived at `started`. Also returns the server's clock, if a server decided.
     pub(crate) async fn decide(
         &self,
         charges: &Charges<'_>,
@@ -45,159 +101,134 @@ impl Store {
         started: Instant,
     ) -> Result<(Verdicts, Option<Timestamp>), Fault> {
         self.charges.fetch_add(charges.charges.len() as u64, Ordering::Relaxed);
+
+        // A refusal that is known to last needs no call.
         let refusals = self.refusals.as_ref().filter(|_| !charges.dry_run);
-        if let Some(verdicts) = refusals.and_then(|refusals| refusals.answer(charges, started)) {
+        if let Some(verdicts) = refusals.and_then(|refusals| refusals.lookup(charges, started)) {
             return Ok((verdicts, None));
         }
-        let asked = refusals.map(|refusals| refusals.asking(started));
-        // Given back when this returns, or is no longer waited for, unless it is used.
-        let mut taken = Taken::new(self, charges, started);
-        if let Some(verdicts) = taken.verdicts() {
+        let query = refusals.map(|refusals| refusals.query(started));
+
+        // Units are taken from leases, and put back when `lease_use` is dropped unconfirmed.
+        let leasing = self.leasing && !charges.dry_run && !self.cooldowns.contains(charges, started);
+        let mut lease_use = LeaseUse::take(&self.leases, charges, leasing, started);
+        if let Some(verdicts) = lease_use.verdicts() {
             return Ok((verdicts, None));
         }
-        let (mut verdicts, decided_at) = self.ask_servers(charges, &taken.servings, now, started).await?;
-        if let Some(penalty) = &charges.penalty {
-            self.note_cooldown(penalty.subject, verdicts.cooldown);
+
+        // The rest is charged by one script call per shard.
+        let deadline = started + self.timeout;
+        let groups = self.route(charges, &lease_use.served_by);
+        let replies = self.call_shards(&groups, charges, &lease_use.served_by, now, deadline).await;
+        lease_use.apply_grants(&groups, &replies, started);
+        let decided_at = replies.iter().flatten().map(|reply| reply.now).max().unwrap_or(now);
+
+        // A refusal by one shard is refunded on the others.
+        let mut verdicts = multi_shard::merge(&groups, &replies, charges, &lease_use.served_by);
+        if groups.len() > 1 {
+            let refunds = self.multi_shard.refund(&groups, charges, &replies, &verdicts, now);
+            verdicts = self.multi_shard.record_refusal(charges, verdicts, decided_at, deadline).await;
+            verdicts = multi_shard::subtract_refunds(refunds, verdicts, deadline).await;
+        }
+        if let Some(penalty) = &charges.penalty
+            && replies.iter().flatten().any(|reply| reply.violation_added)
+        {
+            self.penalties.add(penalty, decided_at);
+        }
+        let mut verdicts = verdicts?;
+
+        // The verdict is remembered: cooldown, leases, refusal.
+        if let Some(penalty) = &charges.penalty
+            && let Some(message) = self.cooldowns.update(penalty.subject, verdicts.cooldown)
+        {
+            self.background.publish(&message);
         }
         let admitted = verdicts.admitted(charges);
         if admitted {
-            taken.use_up();
+            lease_use.confirm();
         } else {
-            taken.tell_as_put_back(&mut verdicts);
+            lease_use.add_put_back(&mut verdicts);
         }
         self.add_leased(charges, &mut verdicts, started);
-        match refusals.zip(asked) {
-            Some((refusals, _)) if admitted => refusals.outdate(charges),
-            Some((refusals, asked)) => refusals.remember(charges, &verdicts, asked),
+        match refusals.zip(query) {
+            Some((refusals, _)) if admitted => refusals.invalidate(charges),
+            Some((refusals, query)) => refusals.insert(charges, &verdicts, query),
             None => {}
         }
         Ok((verdicts, Some(decided_at)))
     }
 
-    /// To whoever only looks, what this node holds of a counter is as good as there.
+    /// Groups the charges that are not leased by shard.
+    fn route(&self, charges: &Charges<'_>, served_by: &[ServedBy]) -> SmallVec<[ShardCharges; 2]> {
+        let mut groups = SmallVec::new();
+        if let Some(penalty) = &charges.penalty {
+            let shard = self.shards.shard_of(penalty.subject);
+            groups.push(ShardCharges { shard, positions: SmallVec::new(), has_record: true });
+        }
+        let charges = charges.charges.iter().zip(served_by).enumerate();
+        for (position, (charge, served_by)) in charges {
+            if !matches!(served_by, ServedBy::Lease(..)) {
+                add_to_shard(&mut groups, self.shards.shard_of(charge.subject), position);
+            }
+        }
+        groups
+    }
+
+    async fn call_shards(
+        &self,
+        groups: &[ShardCharges],
+        charges: &Charges<'_>,
+        served_by: &[ServedBy],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Replies {
+        let plain = if groups.len() > 1 { Extra::Refundable } else { Extra::None };
+        let extra = |served_by: &ServedBy| match served_by {
+            ServedBy::NewLease(request, _) => Extra::Lease(*request),
+            _ => plain,
+        };
+        let extras: SmallVec<[Extra; 4]> = served_by.iter().map(extra).collect();
+        if let [group] = groups {
+            return smallvec![self.call_shard(group, false, charges, &extras, now, deadline).await];
+        }
+        let calls = groups.iter().map(|group| self.call_shard(group, true, charges, &extras, now, deadline));
+        join_all(calls).await.into()
+    }
+
+    /// One script call. In a decision that spans shards, violations are recorded after all replies are known.
+    async fn call_shard(
+        &self,
+        group: &ShardCharges,
+        spans_shards: bool,
+        charges: &Charges<'_>,
+        extras: &[Extra],
+        now: Timestamp,
+        deadline: Instant,
+    ) -> Result<Reply, Fault> {
+        let penalty = charges.penalty.as_ref().filter(|_| group.has_record);
+        let mode = if charges.dry_run { Mode::DryRun } else { Mode::Charge };
+        let mut call = ScriptCall::new(mode, penalty);
+        for position in &group.positions {
+            let charge = &charges.charges[*position];
+            let violation = !spans_shards && penalty.is_some_and(|penalty| penalty.is_violation(*position));
+            call.push(charge, self.schema.counter_keys(charge, now)?, violation, extras[*position], now);
+        }
+        let value = self.shards.call(group.shard, call.command(), deadline).await?;
+        let reply = Reply::read(&value, group.positions.iter().map(|position| extras[*position]))?;
+        self.note_clock(reply.now, now);
+        Ok(reply)
+    }
+
+    /// Adds the units leased to this node to verdicts that only look: they can still be used.
     fn add_leased(&self, charges: &Charges<'_>, verdicts: &mut Verdicts, now: Instant) {
-        let told = charges.charges.iter().zip(&mut verdicts.verdicts);
-        for (charge, verdict) in told.filter(|(charge, _)| charges.dry_run || charge.cost == 0) {
-            let left = self.leases.left(charge, now);
+        let verdicts = charges.charges.iter().zip(&mut verdicts.verdicts);
+        for (charge, verdict) in verdicts.filter(|(charge, _)| charges.dry_run || charge.cost == 0) {
+            let left = self.leases.units_left(charge, now);
             verdict.remaining = verdict.remaining.saturating_add(left);
             if left >= charge.cost.max(1) && matches!(verdict.outcome, Outcome::Refuse { .. }) {
                 verdict.outcome = Outcome::Admit { delay: Span::ZERO };
             }
         }
-    }
-
-    /// Asks for everything that is not leased.
-    async fn ask_servers(
-        &self,
-        charges: &Charges<'_>,
-        servings: &[Serving],
-        now: Timestamp,
-        started: Instant,
-    ) -> Result<(Verdicts, Timestamp), Fault> {
-        let deadline = started + self.timeout;
-        let groups = self.groups(charges, servings);
-        let plain = if groups.len() > 1 { Extra::Refundable } else { Extra::None };
-        let extras: SmallVec<[Extra; 4]> = servings
-            .iter()
-            .map(|serving| match serving {
-                Serving::AskFor(request, _) => Extra::Lease(*request),
-                _ => plain,
-            })
-            .collect();
-        let calls = groups.iter().map(|group| self.ask(group, charges, &extras, now, deadline));
-        let answers: SmallVec<[Result<Answer, Fault>; 2]> = match groups.as_slice() {
-            [group] => smallvec![self.ask(group, charges, &extras, now, deadline).await],
-            _ => join_all(calls).await.into(),
-        };
-        self.take_grants(&groups, charges, servings, &answers, started);
-        let mut verdicts = merge(&groups, &answers, charges, servings);
-        let decided_at = answers.iter().flatten().map(|answer| answer.now).max().unwrap_or(now);
-        if groups.len() > 1 {
-            let refunds = self.refund_unless_admitted(&groups, charges, &answers, &verdicts, now);
-            verdicts = self.note_refusal_elsewhere(charges, verdicts, decided_at, deadline).await;
-            verdicts = without_refunded(refunds, verdicts, deadline).await;
-        }
-        if let Some(penalty) = &charges.penalty
-            && answers.iter().flatten().any(|answer| answer.noted)
-        {
-            self.list_record(penalty, decided_at);
-        }
-        Ok((verdicts?, decided_at))
-    }
-
-    /// The charges that are not leased, by shard.
-    pub(crate) fn groups(&self, charges: &Charges<'_>, servings: &[Serving]) -> SmallVec<[Group; 2]> {
-        let mut groups: SmallVec<[Group; 2]> = SmallVec::new();
-        let mut group_at = |shard: ShardId| -> usize {
-            groups.iter().position(|group| group.shard == shard).unwrap_or_else(|| {
-                groups.push(Group { shard, positions: SmallVec::new(), watched: false, apart: false });
-                groups.len() - 1
-            })
-        };
-        let record = charges.penalty.as_ref().map(|penalty| group_at(self.shard(penalty.subject)));
-        let asked = charges.charges.iter().zip(servings).enumerate();
-        let asked = asked.filter(|(_, (_, serving))| !matches!(serving, Serving::Leased(..)));
-        let shards_seen: SmallVec<[(usize, usize); 4]> =
-            asked.map(|(position, (charge, _))| (position, group_at(self.shard(charge.subject)))).collect();
-        for (position, group) in shards_seen {
-            groups[group].positions.push(position);
-        }
-        if let Some(record) = record {
-            groups[record].watched = true;
-        }
-        let apart = groups.len() > 1;
-        groups.iter_mut().for_each(|group| group.apart = apart);
-        groups
-    }
-
-    pub(crate) fn shard(&self, subject: Subject) -> ShardId {
-        self.shards.shard(&Tag::new(subject))
-    }
-
-    /// One call for one group. `extras` are those of all charges of the decision.
-    async fn ask(
-        &self,
-        group: &Group,
-        charges: &Charges<'_>,
-        extras: &[Extra],
-        now: Timestamp,
-        deadline: Instant,
-    ) -> Result<Answer, Fault> {
-        let penalty = charges.penalty.as_ref().filter(|_| group.watched);
-        let mode = Mode { dry_run: charges.dry_run, ..Mode::default() };
-        let mut arguments = Arguments::new(mode, penalty);
-        let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        keys.extend(penalty.map(|penalty| keys::record(&Tag::new(penalty.subject))));
-        for position in &group.positions {
-            let charge = &charges.charges[*position];
-            let blamed = !group.apart && penalty.is_some_and(|penalty| penalty.is_violation(*position));
-            self.add(charge, blamed, extras[*position], now, &mut keys, &mut arguments)?;
-        }
-        let command = self.script.call(&keys, &arguments);
-        let value = self.shards.call(group.shard, command, deadline).await?;
-        let answer = Answer::read(&value, group.positions.iter().map(|position| extras[*position]))?;
-        self.note_clock(answer.now, now);
-        Ok(answer)
-    }
-
-    /// Adds a charge to a call, with every key its counter may be under.
-    pub(crate) fn add(
-        &self,
-        charge: &Charge<'_>,
-        blamed: bool,
-        extra: Extra,
-        now: Timestamp,
-        keys: &mut SmallVec<[String; 4]>,
-        arguments: &mut Arguments,
-    ) -> Result<(), Fault> {
-        let (counter, before) = self.counter(charge, now)?;
-        keys.push(counter.key);
-        let renamed = before.map(|(before, at)| {
-            keys.push(before.key);
-            at
-        });
-        arguments.push(charge, Bits { blamed, renamed }, extra, now);
-        Ok(())
     }
 
     fn note_clock(&self, theirs: Timestamp, ours: Timestamp) {
@@ -206,8 +237,104 @@ impl Store {
         self.clock_offset.store(offset, Ordering::Relaxed);
     }
 
-    /// Whether every shard of the charges can be asked.
+    /// Whether all shards of the charges are reachable.
     pub(crate) fn is_reachable(&self, charges: &Charges<'_>) -> bool {
-        charges.charges.iter().all(|charge| self.shards.reaches(self.shard(charge.subject)))
+        charges.charges.iter().all(|charge| self.shards.is_reachable(self.shards.shard_of(charge.subject)))
+    }
+
+    /// Drops what this node remembers of counters and clients that were reset.
+    pub(crate) fn forget(&self, counters: &[u128]) {
+        if let Some(refusals) = &self.refusals {
+            refusals.forget(counters);
+        }
+        self.cooldowns.remove(counters);
+        for counter in counters {
+            self.leases.revoke(*counter);
+        }
+    }
+
+    /// Applies a cooldown that another node published.
+    pub(crate) fn receive_cooldown(&self, arguments: &str) {
+        self.cooldowns.receive(arguments);
+    }
+
+    /// Returns expired leases, and leases whose server has changed, until stopped.
+    pub(crate) async fn expire_leases(self: Arc<Self>) {
+        loop {
+            sleep(LEASE_EXPIRY_INTERVAL).await;
+            if let Some(changes) = self.shards.take_changes() {
+                let action = |subject| changes.action(self.shards.shard_of(subject));
+                self.return_leases(self.leases.apply_changes(action)).await;
+            }
+            self.return_leases(self.leases.take_expired(Instant::now())).await;
+        }
+    }
+
+    /// Returns all leases. Units not returned in time are lost until their window ends, as those of a crashed node.
+    pub(crate) async fn close(&self) {
+        self.background.drain().await;
+        let _ = timeout(CLOSE_TIMEOUT, self.return_leases(self.leases.take_all())).await;
+    }
+
+    /// Returns unused units. A bucket is settled even if all were used: it refills only after that.
+    async fn return_leases(&self, leases: Vec<(LeasedCounter, Settlement)>) {
+        let matters = |(counter, settlement): &&(LeasedCounter, Settlement)| {
+            settlement.unspent > 0 || counter.is_bucket()
+        };
+        stream::iter(leases.iter().filter(matters))
+            .for_each_concurrent(RETURNS_MAX, async |(counter, settlement)| {
+                self.return_lease(counter, *settlement).await;
+            })
+            .await;
+    }
+
+    async fn return_lease(&self, counter: &LeasedCounter, settlement: Settlement) {
+        let charge = Charge {
+            subject: counter.subject,
+            counter: counter.counter,
+            rule: &counter.rule,
+            limit: &counter.limit,
+            cost: 0,
+            effect: Effect::Enforce,
+            leases: true,
+        };
+        let extra = Extra::Lease(LeaseRequest { want: 0, nodes: 1, settle: Some(settlement) });
+        let now = Timestamp::from(SystemTime::now());
+        let Ok(keys) = self.schema.counter_keys(&charge, now) else { return };
+        let mut call = ScriptCall::new(Mode::Charge, None);
+        call.push(&charge, keys, false, extra, now);
+        let shard = self.shards.shard_of(charge.subject);
+        let _ = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await;
+    }
+
+    pub(crate) fn leases(&self) -> &LeaseTable {
+        &self.leases
+    }
+
+    /// Charges decided, by whatever means.
+    pub(crate) fn charges(&self) -> u64 {
+        self.charges.load(Ordering::Relaxed)
+    }
+
+    /// Charges refunded because another shard refused.
+    pub(crate) fn refunds(&self) -> u64 {
+        self.multi_shard.refunds()
+    }
+
+    pub(crate) fn cached_refusals(&self) -> u64 {
+        self.refusals.as_ref().map_or(0, RefusalCache::hits)
+    }
+
+    /// The server's clock minus ours in microseconds.
+    pub(crate) fn clock_offset_micros(&self) -> i64 {
+        self.clock_offset.load(Ordering::Relaxed)
+    }
+}
+
+/// Adds a charge to the group of its shard.
+pub(crate) fn add_to_shard(groups: &mut SmallVec<[ShardCharges; 2]>, shard: ShardId, position: usize) {
+    match groups.iter_mut().find(|group| group.shard == shard) {
+        Some(group) => group.positions.push(position),
+        None => groups.push(ShardCharges { shard, positions: smallvec![position], has_record: false }),
     }
 }

@@ -1,378 +1,247 @@
-//! What the nodes of a fleet tell each other through the store: that they are there, the seed of their hashes, numbers
-//! set for single users, and that something was reset.
+//! What the nodes of a fleet share through Redis: membership, the hash seed, configuration, resets.
 //!
-//! Messages are hints: they are lost with a connection. What they hint at is found without them too. A version number
-//! is read every second, and so are the lists of resets; leases end by themselves after two seconds, and refusals are
-//! forgotten after one.
+//! Pub/sub messages only speed things up, because they can be lost. Without them a node reads the configuration version
+//! and the reset log every second, leases expire after two seconds and cached refusals after one.
 
 pub(crate) mod idempotency;
-pub(crate) mod membership;
-pub(crate) mod penalty_records;
+mod membership;
 pub(crate) mod pubsub;
-pub(crate) mod replica;
+pub(crate) mod reconcile;
+mod replica;
 pub(crate) mod resets;
-pub(crate) mod schema;
+mod seed;
+mod seen_resets;
+mod shared_config;
 mod version;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
 
-use arc_swap::ArcSwapOption;
-use redis::{FromRedisValue, Value};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{sleep, timeout};
+use tollgate::Seed;
 use tollgate::counters::StoreError;
-use tollgate::{Seed, Timestamp};
 
-use crate::redis::connection::error::Fault;
-use crate::redis::fleet::membership::{MembershipGrace, nodes_name};
-use crate::redis::fleet::pubsub::listen;
-use crate::redis::fleet::replica::keep_copies;
-use crate::redis::fleet::resets::follow_resets;
-use crate::redis::lease::cooldowns::KEPT_OUT;
-use crate::redis::random::{bytes, jitter};
-use crate::redis::script::keys;
-use crate::redis::server_info::follow_facts;
-use crate::redis::topology::ShardId;
-use crate::redis::{RedisCounters, Store};
+use self::membership::{Membership, MembershipGrace};
+use self::replica::{JoinInfo, ReplicaStore};
+use self::resets::Resets;
+use self::seed::SeedAgreement;
+use self::shared_config::SharedConfig;
+use super::connection::error::Fault;
+use super::connection::random::jitter;
+use super::decide::Decider;
+use super::decide::schema::Schema;
+use super::health::Health;
+use super::lease::cooldowns::COOLDOWN_MESSAGE;
+use super::topology::ShardMap;
 
-const BEAT_EVERY: Duration = Duration::from_secs(1);
-/// Until the first is answered nothing can be decided.
-const FIRST_BEAT_EVERY: Duration = Duration::from_millis(20);
-/// How long a seed that was damaged, and is gone, is left to those who know it: they tell it with every beat.
-const GIVE_WAY: Duration = Duration::from_secs(3);
-/// How much is told in one call to a server that lost it.
-const TOLD_AT_ONCE: usize = 500;
-/// Resets that whoever listens may be behind. Older ones are lost to it, as messages may be.
-const RESETS_HELD: usize = 256;
-/// The seed of the hashes by which clients are known.
-pub(crate) const SEED: &str = "seed";
-/// The channel of hints.
-pub(crate) const CHANNEL: &str = "changes";
-/// The hint that something has changed which is not kept here.
-const ELSEWHERE: &str = "elsewhere";
-/// How long giving back all leases may take before the process ends.
-const CLOSE_WITHIN: Duration = Duration::from_secs(5);
-/// How often the leases that ended are looked through.
-const LEASES_EVERY: Duration = Duration::from_millis(250);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
+/// Until the first heartbeat succeeds, when nothing can be decided.
+const FIRST_HEARTBEAT_INTERVAL: Duration = Duration::from_millis(20);
+const REPLICA_INTERVAL: Duration = Duration::from_secs(2);
+/// The message that configuration stored elsewhere has changed.
+const CHANGE_MESSAGE: &str = "elsewhere";
 
-/// This node among the others.
-pub(crate) struct Fleet {
-    /// Chosen by chance at start.
-    pub(crate) id: String,
-    version: watch::Sender<u64>,
-    /// Told when the version should be read at once.
-    hinted: Notify,
-    /// The seed that was agreed on. A server that lost everything is told again, before a newcomer tells it another.
-    pub(crate) seed: ArcSwapOption<Seed>,
-    /// Grows when another node says that the configuration, wherever it is kept, has changed.
-    announced: watch::Sender<u64>,
-    /// Counters that were reset on any node.
-    resets: broadcast::Sender<Arc<[u128]>>,
+/// This node as a member of its fleet.
+pub struct Fleet {
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    decider: Arc<Decider>,
+    health: Arc<Health>,
+    resets: Arc<Resets>,
+    membership: Membership,
+    seed: SeedAgreement,
+    config: SharedConfig,
+    replicas: ReplicaStore,
+    /// Wakes the heartbeat.
+    wake: Notify,
+    /// Incremented when another node reports a change of configuration stored elsewhere.
+    changes: watch::Sender<u64>,
 }
 
 impl Fleet {
-    pub(crate) fn new() -> Self {
-        let id = format!("{:016x}", u64::from_be_bytes(bytes()));
+    pub(crate) fn new(
+        shards: &Arc<ShardMap>,
+        schema: &Arc<Schema>,
+        decider: Arc<Decider>,
+        health: &Arc<Health>,
+        resets: Arc<Resets>,
+    ) -> Self {
         Fleet {
-            id,
-            version: watch::Sender::new(0),
-            hinted: Notify::new(),
-            seed: ArcSwapOption::empty(),
-            announced: watch::Sender::new(0),
-            resets: broadcast::Sender::new(RESETS_HELD),
+            membership: Membership::new(Arc::clone(shards)),
+            seed: SeedAgreement::new(Arc::clone(shards), Arc::clone(health)),
+            config: SharedConfig::new(Arc::clone(shards), Arc::clone(health)),
+            replicas: ReplicaStore::new(Arc::clone(shards)),
+            shards: Arc::clone(shards),
+            schema: Arc::clone(schema),
+            decider,
+            health: Arc::clone(health),
+            resets,
+            wake: Notify::new(),
+            changes: watch::Sender::new(0),
         }
     }
-}
 
-impl RedisCounters {
-    /// The seed of the fleet: the first node to propose one sets it.
+    /// The seed of the fleet; the first node to propose one sets it.
     ///
     /// # Errors
-    /// When the store cannot be reached.
-    pub async fn fleet_seed(&self, own: Seed) -> Result<Seed, StoreError> {
-        self.0.fleet_seed(own).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    /// When the store is unreachable.
+    pub async fn seed(&self, own: Seed) -> Result<Seed, StoreError> {
+        self.seed.agree(own).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Has decisions wait, or no longer wait, for the seed: as long as subjects are hashed by another key than the rest
-    /// of the fleet uses, counting them there would be counting apart. They are told that the store is unreachable.
-    pub fn set_awaiting_seed(&self, waiting: bool) {
-        self.0.schema.set_awaiting_seed(waiting);
+    /// The seed as replicated to another server of a ring, for a node that starts while the server with the fleet's keys is
+    /// down. [`Fleet::seed`] is authoritative.
+    pub async fn replicated_seed(&self) -> Option<Seed> {
+        self.replicas.read().await.map(|info| info.seed)
     }
 
-    /// Whether it is known what the fleet speaks and by which seed it hashes: before, nothing is decided here.
+    /// Makes decisions fail as unreachable until the fleet's seed is adopted: with another seed, this node would count the
+    /// same clients under other keys.
+    pub fn set_awaiting_seed(&self, awaiting: bool) {
+        self.schema.set_awaiting_seed(awaiting);
+    }
+
+    /// Whether the key schema and the seed of the fleet are known. Before that nothing is decided here.
     pub fn has_joined(&self) -> bool {
-        self.0.schema.speaks().is_ok()
+        self.schema.version().is_ok()
     }
 
-    /// The version of what [`RedisCounters::shared_config`] returns: whoever watches it hears of changes.
+    /// Assumes at least this many nodes until the first heartbeats have been exchanged, for a node that starts while Redis
+    /// is unreachable.
+    pub fn restore_node_count(&self, nodes: NonZeroU32) {
+        let leases = self.decider.leases();
+        leases.set_nodes(leases.nodes().max(nodes.get()));
+    }
+
+    /// The version of the shared configuration; changes when any node changes it.
     pub fn config_version(&self) -> watch::Receiver<u64> {
-        self.0.fleet.version.subscribe()
+        self.config.version()
     }
 
-    /// Counters that are reset on any node from now on, each by its subject and its id, combined by exclusive or.
-    pub fn resets(&self) -> broadcast::Receiver<Arc<[u128]>> {
-        self.0.fleet.resets.subscribe()
+    /// Whether the servers lost data between two configuration versions: everything, or the latest changes.
+    pub fn data_lost_between(before: u64, after: u64) -> bool {
+        version::data_lost_between(before, after)
     }
 
-    /// Tells the other nodes that something has changed which they do not find here. It is a hint: it may be lost.
-    pub async fn notify_change(&self) {
-        self.0.hint(ELSEWHERE).await;
-    }
-
-    /// What [`RedisCounters::notify_change`] is heard by, on every node: whoever watches it is woken.
-    pub fn change_notifications(&self) -> watch::Receiver<u64> {
-        self.0.fleet.announced.subscribe()
-    }
-
-    /// What nodes have set for all of them, by name. None if the servers forgot everything since this version was seen:
-    /// then what is read says nothing of what was set.
+    /// The shared configuration by name. None if the servers lost it since this version: what is read then says nothing
+    /// about what was set.
     ///
     /// # Errors
-    /// When the store cannot be reached.
-    pub async fn shared_config(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, StoreError> {
-        self.0.shared_config_since(seen).await.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+    /// When the store is unreachable.
+    pub async fn shared_config(&self, since: u64) -> Result<Option<Vec<(String, String)>>, StoreError> {
+        self.config.read_since(since).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Sets, or removes, something for all nodes.
+    /// Sets or removes a value for all nodes.
     ///
     /// # Errors
-    /// When the store cannot be reached; then it is not known whether it is set.
+    /// When the store is unreachable; the value may be set nevertheless.
     pub async fn set_shared_config(&self, name: &str, value: Option<&str>) -> Result<(), StoreError> {
-        self.0
-            .set_shared_config(name, value)
-            .await
-            .map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+        self.config.set(name, value).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Sets for all nodes what is not set any more, or is set to something that ours `is_newer` than, given ours and theirs.
-    /// How much that was.
+    /// Sets values that are missing, or older than ours by `is_newer(ours, theirs)`. Returns how many were set.
     ///
     /// # Errors
-    /// When the store cannot be reached; then some of it may be set.
+    /// When the store is unreachable; some values may be set nevertheless.
     pub async fn restore_config(
         &self,
         config: &[(String, String)],
         is_newer: impl Fn(&str, &str) -> bool,
     ) -> Result<usize, StoreError> {
-        let told = self.0.restore_config(config, is_newer).await;
-        told.map_err(|fault| fault.into_store_error(self.0.admin_timeout))
+        self.config.restore(config, is_newer).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Gives back what is leased and leaves the fleet. Called before the process ends.
-    pub async fn close(&self) {
-        self.0.background.settled().await;
-        // What is not given back by then is lost until its window ends, as that of a node that dies.
-        let _ = timeout(CLOSE_WITHIN, self.0.settle(self.0.leases.all())).await;
-        let mut leave = redis::cmd("ZREM");
-        leave.arg(nodes_name(self.0.schema.own())).arg(&self.0.fleet.id);
-        let _ = self.0.admin(self.0.home(), leave).await;
-    }
-}
-
-impl Store {
-    /// Where the fleet's own names are.
-    pub(crate) fn home(&self) -> ShardId {
-        self.shards.shard_of_tag(keys::FLEET.as_bytes())
+    /// Counters reset on any node from now on, each as its subject XOR its counter id.
+    pub fn resets(&self) -> broadcast::Receiver<Arc<[u128]>> {
+        self.resets.subscribe()
     }
 
-    /// Sets the seed unless there is one.
-    async fn propose_seed(&self, own: Seed) -> Result<(), Fault> {
-        let mut propose = redis::cmd("SET");
-        propose.arg(keys::shared(SEED)).arg(own.0.as_slice()).arg("NX");
-        self.admin(self.home(), propose).await.map(|_| ())
+    /// Notifies the other nodes that configuration stored elsewhere has changed. Delivery is not guaranteed.
+    pub async fn notify_change(&self) {
+        self.shards.publish(CHANGE_MESSAGE).await;
     }
 
-    async fn fleet_seed(&self, own: Seed) -> Result<Seed, Fault> {
-        let mut seed = self.read_seed().await;
-        if seed == Ok(None) {
-            let was_damaged = self.troubles.damaged_key(Some(SEED)).is_some();
-            if was_damaged && self.fleet.seed.load().is_none() {
-                sleep(GIVE_WAY).await;
-            }
-            self.propose_seed(own).await?;
-            seed = self.read_seed().await;
-        }
-        let seed = seed.and_then(|seed| seed.ok_or_else(|| strange("seed")));
-        self.troubles.shared(SEED, self.home(), &seed);
-        self.fleet.seed.store(Some(Arc::new(seed.clone()?)));
-        seed
+    /// Changes when another node calls [`Fleet::notify_change`].
+    pub fn change_notifications(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
     }
 
-    async fn read_seed(&self) -> Result<Option<Seed>, Fault> {
-        let mut get = redis::cmd("GET");
-        get.arg(keys::shared(SEED));
-        match self.admin(self.home(), get).await? {
-            Value::Nil => Ok(None),
-            Value::BulkString(seed) => {
-                seed.try_into().map(|seed| Some(Seed(seed))).map_err(|_| strange("seed"))
-            }
-            _ => Err(strange("seed")),
-        }
+    /// Returns all leases and leaves the fleet.
+    pub(crate) async fn close(&self) {
+        self.decider.close().await;
+        self.membership.leave(self.schema.supported()).await;
     }
 
-    async fn shared_config(&self) -> Result<Vec<(String, String)>, Fault> {
-        let mut get = redis::cmd("HGETALL");
-        get.arg(keys::shared("config"));
-        let value = self.admin(self.home(), get).await;
-        let config = value.and_then(|value| Vec::from_redis_value(value).map_err(|_| strange("config")));
-        self.troubles.shared("config", self.home(), &config);
-        config
-    }
-
-    async fn shared_config_since(&self, seen: u64) -> Result<Option<Vec<(String, String)>>, Fault> {
-        let config = self.shared_config().await?;
-        Ok(self.follows(seen).await?.then_some(config))
-    }
-
-    async fn set_shared_config(&self, name: &str, value: Option<&str>) -> Result<(), Fault> {
-        let config = keys::shared("config");
-        let mut set = redis::cmd(if value.is_some() { "HSET" } else { "HDEL" });
-        set.arg(&config).arg(name).arg(value);
-        self.admin(self.home(), set).await?;
-        self.next_version().await
-    }
-
-    async fn restore_config(
-        &self,
-        config: &[(String, String)],
-        is_newer: impl Fn(&str, &str) -> bool,
-    ) -> Result<usize, Fault> {
-        let there: HashMap<String, String> = self.shared_config().await?.into_iter().collect();
-        let is_missing =
-            |(name, ours): &&(String, String)| there.get(name).is_none_or(|theirs| is_newer(ours, theirs));
-        let missing: Vec<_> = config.iter().filter(is_missing).collect();
-        for some in missing.chunks(TOLD_AT_ONCE) {
-            let mut set = redis::cmd("HSET");
-            set.arg(keys::shared("config"));
-            for (name, value) in some {
-                set.arg(name).arg(value);
-            }
-            self.admin(self.home(), set).await?;
-        }
-        if !missing.is_empty() {
-            self.next_version().await?;
-        }
-        Ok(missing.len())
-    }
-
-    /// The version that this node has last seen; zero if none.
-    pub(crate) fn known_version(&self) -> u64 {
-        *self.fleet.version.borrow()
-    }
-
-    /// Tells the other nodes, if they listen.
-    pub(crate) async fn hint(&self, message: &str) {
-        let mut publish = redis::cmd("PUBLISH");
-        publish.arg(keys::shared(CHANNEL)).arg(message);
-        let _ = self.admin(self.home(), publish).await;
-    }
-
-    /// Forgets what is known here of counters that were reset.
-    pub(crate) fn forget(&self, counters: &[u128]) {
-        if let Some(refusals) = &self.refusals {
-            refusals.forget(counters);
-        }
-        self.cooldowns.forget(counters);
-        for counter in counters {
-            self.leases.revoke(*counter);
-        }
-    }
-
-    /// Forgets what is known here of counters that another node has reset.
-    pub(crate) fn heed_reset(&self, counters: &[u128]) {
-        self.forget(counters);
-        // Nobody has to listen.
-        let _ = self.fleet.resets.send(counters.into());
-    }
-
-    pub(crate) fn heed(&self, message: &str) {
+    /// Handles a pub/sub message.
+    pub(crate) fn receive(&self, message: &str) {
         match message.split_once(' ') {
-            Some(("reset", words)) => self.heed_resets(words),
-            Some((KEPT_OUT, words)) => self.heed_cooldown(words),
-            None if message == ELSEWHERE => self.fleet.announced.send_modify(|count| *count += 1),
-            _ => self.fleet.hinted.notify_one(),
+            Some((resets::MESSAGE, arguments)) => self.resets.receive(arguments),
+            Some((COOLDOWN_MESSAGE, arguments)) => self.decider.receive_cooldown(arguments),
+            None if message == CHANGE_MESSAGE => self.changes.send_modify(|count| *count += 1),
+            _ => self.wake.notify_one(),
         }
     }
 
-    /// What time it is on a server.
-    pub(crate) async fn time_at(&self, shard: ShardId) -> Result<Timestamp, Fault> {
-        let now = self.admin(shard, redis::cmd("TIME")).await?;
-        let (seconds, micros): (u64, u64) =
-            FromRedisValue::from_redis_value(now).map_err(|_| strange("time"))?;
-        Ok(Timestamp::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros)))
+    /// Sends heartbeats until stopped.
+    pub(crate) async fn run_heartbeat(self: Arc<Self>) {
+        let mut grace = MembershipGrace::new();
+        loop {
+            let outcome = self.heartbeat(grace.nodes_min(self.decider.leases().nodes())).await;
+            grace.note(&outcome);
+            self.health.note_heartbeat(&outcome);
+            if outcome.as_ref().is_err_and(Fault::trips_breaker) && !self.schema.is_known() {
+                self.join_by_replica().await;
+            }
+            let interval = if self.schema.is_known() {
+                HEARTBEAT_INTERVAL.saturating_sub(jitter(HEARTBEAT_INTERVAL / 10))
+            } else {
+                FIRST_HEARTBEAT_INTERVAL
+            };
+            let _ = timeout(interval, self.wake.notified()).await;
+        }
     }
 
-    /// Says that this node is there, counts the others, of which there are so many at least, and reads the version.
-    async fn beat(&self, nodes_min: u32) -> Result<(), Fault> {
-        let now = self.time_at(self.home()).await?;
-        let seconds = now.as_micros() / 1_000_000;
-        let own = self.schema.own();
-        let mine = self.meet(&nodes_name(own), seconds, true).await?;
-        let older = match own.checked_sub(1) {
-            Some(older) if older >= keys::SCHEMA => self.meet(&nodes_name(older), seconds, false).await?,
-            _ => 0,
+    /// Registers this node, counts the others, and reads the schema and the configuration version.
+    async fn heartbeat(&self, nodes_min: u32) -> Result<(), Fault> {
+        let now = self.shards.time(self.shards.home()).await?;
+        let nodes = self.membership.register(self.schema.supported(), now).await?;
+        let older_nodes = match self.schema.previous() {
+            Some(previous) => self.membership.count(previous, now).await?,
+            None => 0,
         };
-        self.leases.set_nodes(mine.saturating_add(older).max(nodes_min));
-        self.agree_on_schema(older, now).await?;
-        let version = self.settled_version().await?;
-        if let Some(seed) = self.fleet.seed.load_full() {
-            self.propose_seed(*seed).await?;
-        }
-        // None only if it was just lost, which the next beat will find.
-        if let Some(version) = version {
-            self.fleet.version.send_if_modified(|known| std::mem::replace(known, version) != version);
-        }
+        self.decider.leases().set_nodes(nodes.saturating_add(older_nodes).max(nodes_min));
+        self.schema.agree(older_nodes, now).await?;
+        let version = self.config.settled_version().await?;
+        self.seed.restore().await?;
+        self.config.set_version(version);
         Ok(())
     }
-}
 
-/// Everything that runs beside decisions, for as long as the store is used.
-pub(crate) fn tend(store: &Arc<Store>) {
-    let spawn = |store: Weak<Store>| {
-        tokio::spawn(beats(Weak::clone(&store)));
-        tokio::spawn(listen(Weak::clone(&store)));
-        tokio::spawn(keep_copies(Weak::clone(&store)));
-        tokio::spawn(follow_resets(Weak::clone(&store)));
-        tokio::spawn(follow_facts(Weak::clone(&store)));
-        tokio::spawn(end_leases(store));
-    };
-    spawn(Arc::downgrade(store));
-}
-
-async fn beats(store: Weak<Store>) {
-    let mut grace = MembershipGrace::new();
-    loop {
-        let Some(strong) = store.upgrade() else { return };
-        let outcome = strong.beat(grace.fewest(strong.leases.nodes())).await;
-        grace.tried(&outcome);
-        strong.note_beat(&outcome);
-        if outcome.as_ref().is_err_and(Fault::counts) && !strong.schema.is_known() {
-            strong.go_by_a_copy().await;
-        }
-        let hinted = strong.fleet.hinted.notified();
-        let pause = if strong.schema.is_known() {
-            BEAT_EVERY.saturating_sub(jitter(BEAT_EVERY / 10))
-        } else {
-            FIRST_BEAT_EVERY
-        };
-        let _ = timeout(pause, hinted).await;
+    /// Adopts what a replica says until the fleet's keys can be read.
+    async fn join_by_replica(&self) {
+        let Some(info) = self.replicas.read().await else { return };
+        let leases = self.decider.leases();
+        leases.set_nodes(leases.nodes().max(info.nodes));
+        self.schema.adopt(info.version, info.changed_at);
     }
-}
 
-async fn end_leases(store: Weak<Store>) {
-    loop {
-        sleep(LEASES_EVERY).await;
-        let Some(store) = store.upgrade() else { return };
-        if let Some(changes) = store.shards.take_changes() {
-            let moved = store.leases.sort_out(|subject| changes.action(store.shard(subject)));
-            store.settle(moved).await;
+    /// Replicates what a starting node must know, until stopped. Only while the fleet's keys are reachable.
+    pub(crate) async fn run_replication(self: Arc<Self>) {
+        loop {
+            if self.shards.is_reachable(self.shards.home())
+                && let (Some(seed), Ok(version)) = (self.seed.agreed(), self.schema.version())
+            {
+                let (nodes, changed_at) = (self.decider.leases().nodes(), self.schema.changed_at());
+                self.replicas.write(JoinInfo { seed, nodes, version, changed_at }).await;
+            }
+            sleep(REPLICA_INTERVAL).await;
         }
-        store.settle(store.leases.ended(Instant::now())).await;
     }
-}
 
-pub(crate) fn strange(what: &str) -> Fault {
-    Fault::Misconfigured(format!("the shared {what} is not what it should be"))
+    fn store_error(&self, fault: Fault) -> StoreError {
+        fault.into_store_error(self.shards.admin_timeout())
+    }
 }

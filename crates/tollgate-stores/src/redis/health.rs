@@ -1,6 +1,8 @@
-//! What went wrong of late, for those who look after the service: which decisions the servers did not make, and why.
+//! Whether decisions succeed, and what an operator should know.
 //!
-//! Nothing here is written while all is well: a decision that succeeds looks at one flag.
+//! A successful decision only reads one flag.
+
+pub(crate) mod server_info;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,172 +14,188 @@ use parking_lot::Mutex;
 use tollgate::counters::{Charge, Charges};
 use tracing::error;
 
-use crate::redis::connection::error::Fault;
-use crate::redis::script::keys;
-use crate::redis::topology::ShardId;
-use crate::redis::{RedisCounters, Store};
+use super::connection::error::{Cause, Fault};
+use super::decide::schema::Schema;
+use super::script::keys;
+use super::topology::{ShardId, ShardMap};
 
-/// A decision that failed speaks for so long, unless one succeeds before.
-const FAILURE_KEPT: Duration = Duration::from_secs(1);
-/// A counter that cannot be used speaks for so long. Others succeed meanwhile: that says nothing of this one.
-const DAMAGE_KEPT: Duration = Duration::from_secs(15);
-/// How often the log is told of counters that cannot be used.
-const DAMAGE_TOLD_EVERY: Duration = Duration::from_mins(1);
-/// Of a decision with many limits so many are named.
+/// How long a failed decision is reported, unless one succeeds earlier.
+const FAILURE_REPORTED_FOR: Duration = Duration::from_secs(1);
+/// How long a damaged counter is reported. Other decisions succeed meanwhile, which proves nothing.
+const DAMAGE_REPORTED_FOR: Duration = Duration::from_secs(15);
+const DAMAGE_LOG_INTERVAL: Duration = Duration::from_mins(1);
+/// Rules named for a failed decision.
 const NAMED_MAX: usize = 4;
 
-/// What went wrong of late.
-#[derive(Default)]
-pub(crate) struct Troubles {
-    /// Whether `decision` or `beat` is anything.
+/// Outcomes of decisions and heartbeats.
+pub(crate) struct Health {
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    /// Whether `decision` or `heartbeat` is set.
     failing: AtomicBool,
-    /// The last decision that no server made; nothing since one was made.
-    decision: ArcSwapOption<Failed>,
-    /// Why the fleet's own keys could not be kept up to date the last time; nothing if they were.
-    beat: ArcSwapOption<Fault>,
-    /// What of the fleet's own keys is not what it should be, by name and shard, until it is.
-    shared: Mutex<HashMap<(&'static str, ShardId), Fault>>,
+    /// The last failed decision; none since one succeeded.
+    decision: ArcSwapOption<Failure>,
+    /// Why the last heartbeat failed.
+    heartbeat: ArcSwapOption<Fault>,
+    /// Shared keys with an unexpected type or value, by name and shard.
+    shared_keys: Mutex<HashMap<(&'static str, ShardId), Fault>>,
     /// The last counter that could not be used.
-    damage: ArcSwapOption<Failed>,
-    /// When the log was told of one.
-    told: Mutex<Option<Instant>>,
+    damaged_counter: ArcSwapOption<Failure>,
+    damage_logged_at: Mutex<Option<Instant>>,
 }
 
-struct Failed {
-    words: String,
+struct Failure {
+    message: String,
     at: Instant,
 }
 
-impl Failed {
-    fn now(words: String) -> Arc<Self> {
-        Arc::new(Failed { words, at: Instant::now() })
+impl Failure {
+    fn now(message: String) -> Arc<Self> {
+        Arc::new(Failure { message, at: Instant::now() })
     }
 
-    fn within(this: &ArcSwapOption<Self>, kept: Duration) -> Option<String> {
-        let failed = this.load_full().filter(|failed| failed.at.elapsed() < kept)?;
-        Some(failed.words.clone())
+    fn recent(last: &ArcSwapOption<Self>, reported_for: Duration) -> Option<String> {
+        let failure = last.load_full().filter(|failure| failure.at.elapsed() < reported_for)?;
+        Some(failure.message.clone())
     }
 }
 
-impl Troubles {
-    /// A server made a decision.
-    pub(crate) fn decided(&self) {
+impl Health {
+    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>) -> Self {
+        Health {
+            shards,
+            schema,
+            failing: AtomicBool::new(false),
+            decision: ArcSwapOption::empty(),
+            heartbeat: ArcSwapOption::empty(),
+            shared_keys: Mutex::default(),
+            damaged_counter: ArcSwapOption::empty(),
+            damage_logged_at: Mutex::default(),
+        }
+    }
+
+    /// Why nothing can be decided until an operator acts: servers reject us, none can be discovered, or the fleet cannot be
+    /// joined.
+    pub(crate) fn misconfiguration(&self) -> Option<Fault> {
+        let undiscovered =
+            || self.shards.discovery_error().filter(|(_, is_known)| !is_known).map(|(fault, _)| fault);
+        let rejected = self.shards.servers().iter().find_map(|server| server.decision_rejection());
+        let no_seed = || {
+            let awaits_seed = self.schema.is_known() && self.schema.is_awaiting_seed();
+            awaits_seed.then(|| self.damaged_key(Some(keys::SEED)))?.map(Fault::misconfigured)
+        };
+        let fault = rejected.or_else(undiscovered).map(|fault| Fault::clone(&fault));
+        fault.or_else(|| self.schema.misconfiguration()).or_else(no_seed)
+    }
+
+    /// Replaces a fault that comes from not having joined the fleet by the reason.
+    pub(crate) fn explain(&self, fault: Fault) -> Fault {
+        if self.schema.version().is_ok() {
+            return fault;
+        }
+        self.misconfiguration().unwrap_or(fault)
+    }
+
+    /// Why decisions fail although the servers are connected: the last one failed a moment ago, or the heartbeat did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        let heartbeat = || self.heartbeat.load_full().filter(|fault| fault.trips_breaker());
+        let decision = Failure::recent(&self.decision, FAILURE_REPORTED_FOR);
+        decision.or_else(|| heartbeat().map(|fault| fault.to_string()))
+    }
+
+    /// What needs attention although decisions succeed.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let topology = || self.shards.discovery_error().map(|(fault, _)| fault.to_string());
+        let rejected = || {
+            let servers = self.shards.servers();
+            servers
+                .iter()
+                .find_map(|server| Some(format!("{}: {}", server.name(), server.admin_rejection()?)))
+        };
+        let heartbeat = || self.heartbeat.load_full().filter(|fault| !fault.trips_breaker());
+        let shared = || {
+            let heartbeat = heartbeat().map(|fault| fault.to_string());
+            let reason = heartbeat.or_else(|| self.damaged_key(None))?;
+            Some(format!("the keys that nodes share cannot be updated: {reason}"))
+        };
+        Failure::recent(&self.damaged_counter, DAMAGE_REPORTED_FOR)
+            .or_else(topology)
+            .or_else(|| self.shards.unassigned_slots())
+            .or_else(rejected)
+            .or_else(shared)
+    }
+
+    pub(crate) fn decision_succeeded(&self) {
         if self.failing.load(Ordering::Relaxed) {
             self.failing.store(false, Ordering::Relaxed);
             self.decision.store(None);
-            if self.beat.load().as_ref().is_some_and(|fault| fault.counts()) {
-                self.beat.store(None);
+            if self.heartbeat.load().as_ref().is_some_and(|fault| fault.trips_breaker()) {
+                self.heartbeat.store(None);
             }
         }
     }
 
-    /// Keeps in mind how the last beat ended.
-    pub(crate) fn beat(&self, outcome: &Result<(), Fault>) {
-        self.beat.store(outcome.as_ref().err().cloned().map(Arc::new));
+    pub(crate) fn decision_failed(&self, fault: &Fault, charges: &Charges<'_>) {
+        match fault {
+            fault if fault.cause() == Some(Cause::ScriptPermission) => self.counter_damaged(fault, charges),
+            // Reported by the server that rejects, for all decisions.
+            fault if fault.is_permission() || fault.cause() == Some(Cause::Topology) => {}
+            Fault::Misconfigured(_) | Fault::NoScript if self.schema.version().is_ok() => {
+                self.counter_damaged(fault, charges);
+            }
+            // Reported for as long as the state lasts: other decisions succeed in between.
+            Fault::Misconfigured(_) | Fault::NoScript | Fault::SlotUnassigned => {}
+            fault => {
+                self.decision.store(Some(Failure::now(fault.to_string())));
+                self.failing.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    pub(crate) fn note_heartbeat(&self, outcome: &Result<(), Fault>) {
+        self.schema.note_join(outcome);
+        self.heartbeat.store(outcome.as_ref().err().cloned().map(Arc::new));
         if outcome.is_err() {
             self.failing.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Keeps in mind whether one of the fleet's own keys is what it should be. One that cannot be asked for says nothing.
-    pub(crate) fn shared<T>(&self, name: &'static str, shard: ShardId, outcome: &Result<T, Fault>) {
+    /// Records whether a shared key could be read. A failed call says nothing about the key.
+    pub(crate) fn note_shared_key<T>(&self, name: &'static str, shard: ShardId, outcome: &Result<T, Fault>) {
         match outcome {
-            Ok(_) => drop(self.shared.lock().remove(&(name, shard))),
+            Ok(_) => drop(self.shared_keys.lock().remove(&(name, shard))),
             Err(fault @ Fault::Misconfigured(_)) => {
-                self.shared.lock().insert((name, shard), fault.clone());
+                self.shared_keys.lock().insert((name, shard), fault.clone());
             }
             Err(_) => {}
         }
     }
 
-    /// Which of the fleet's own keys is not what it should be, of all or of those with this name.
-    pub(crate) fn damaged_key(&self, named: Option<&str>) -> Option<String> {
-        let shared = self.shared.lock();
-        let is_asked_for = |name: &str| named.is_none_or(|named| named == name);
-        let ((name, _), fault) = shared.iter().find(|((name, _), _)| is_asked_for(name))?;
-        Some(format!("{}: {}", keys::shared(name), fault.words()))
+    /// A shared key with an unexpected type or value: this one, or any.
+    pub(crate) fn damaged_key(&self, name: Option<&str>) -> Option<String> {
+        let shared_keys = self.shared_keys.lock();
+        let is_wanted = |known: &str| name.is_none_or(|name| name == known);
+        let ((name, _), fault) = shared_keys.iter().find(|((known, _), _)| is_wanted(known))?;
+        Some(format!("{}: {fault}", keys::shared(name)))
     }
 
-    fn failed(&self, words: String) {
-        self.decision.store(Some(Failed::now(words)));
-        self.failing.store(true, Ordering::Relaxed);
-    }
-
-    fn damaged(&self, words: String) {
+    fn counter_damaged(&self, fault: &Fault, charges: &Charges<'_>) {
+        let message = format!("{fault} ({})", describe(charges));
         let now = Instant::now();
-        let mut told = self.told.lock();
-        if told.is_none_or(|told| now.duration_since(told) >= DAMAGE_TOLD_EVERY) {
-            *told = Some(now);
-            error!(reason = words, "a counter cannot be used: requests that it limits are refused");
+        let mut logged_at = self.damage_logged_at.lock();
+        if logged_at.is_none_or(|at| now.duration_since(at) >= DAMAGE_LOG_INTERVAL) {
+            *logged_at = Some(now);
+            error!(reason = message, "redis: unusable counter; requests that it limits are refused");
         }
-        self.damage.store(Some(Failed::now(words)));
+        self.damaged_counter.store(Some(Failure::now(message)));
     }
 }
 
-impl RedisCounters {
-    /// Why no server makes decisions, though all are connected: the last one failed a moment ago, or what the nodes share
-    /// could not be written.
-    pub fn failure(&self) -> Option<String> {
-        let troubles = &self.0.troubles;
-        let beat = || troubles.beat.load_full().filter(|fault| fault.counts()).map(|fault| fault.words());
-        Failed::within(&troubles.decision, FAILURE_KEPT).or_else(beat)
-    }
-
-    /// What is wrong though decisions are made, if anything is.
-    pub fn warning(&self) -> Option<String> {
-        let store = &*self.0;
-        let damage = Failed::within(&store.troubles.damage, DAMAGE_KEPT);
-        let beat = || {
-            let fault = store.troubles.beat.load_full().filter(|fault| !fault.counts());
-            fault.map(|fault| fault.words())
-        };
-        let shared = || {
-            let words = beat().or_else(|| store.troubles.damaged_key(None))?;
-            Some(format!("what the nodes share cannot be kept up to date: {words}"))
-        };
-        let topology = || store.shards.trouble().map(|(fault, _)| fault.words());
-        let aside = || {
-            let servers = store.shards.servers();
-            servers
-                .iter()
-                .find_map(|server| Some(format!("{}: {}", server.name(), server.warning()?.words())))
-        };
-        let unserved = || store.shards.unserved();
-        damage.or_else(topology).or_else(unserved).or_else(aside).or_else(shared)
-    }
-}
-
-impl Store {
-    /// Keeps in mind that a decision failed.
-    pub(crate) fn note_failed(&self, fault: &Fault, charges: &Charges<'_>) {
-        match fault {
-            // Told by the server too, until it makes another decision that needs less.
-            fault if fault.is_of_script() => {
-                self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
-            }
-            // Told by the server that refuses, whatever is asked of it.
-            fault if fault.is_of_login() || fault.is_of_topology() => {}
-            Fault::Misconfigured(_) | Fault::NoScript if self.schema.speaks().is_ok() => {
-                self.troubles.damaged(format!("{} ({})", fault.words(), named(charges)));
-            }
-            // The last is told as long as it lasts: between two such decisions others are made.
-            Fault::Misconfigured(_) | Fault::NoScript | Fault::SlotUnassigned => {}
-            fault => self.troubles.failed(fault.words()),
-        }
-    }
-
-    /// Looks after the fleet's keys, and keeps in mind how that went.
-    pub(crate) fn note_beat(&self, outcome: &Result<(), Fault>) {
-        self.schema.tried(outcome);
-        self.troubles.beat(outcome);
-    }
-}
-
-/// The rules of a decision and their counters.
-fn named(charges: &Charges<'_>) -> String {
-    let name = |charge: &Charge<'_>| {
-        format!("rule {:?}, key {}", charge.rule, keys::counter(keys::SCHEMA, charge).key)
+/// The rules of a decision and their keys.
+fn describe(charges: &Charges<'_>) -> String {
+    let describe = |charge: &Charge<'_>| {
+        format!("rule {:?}, key {}", charge.rule, keys::counter(keys::SCHEMA, charge).name)
     };
-    let names: Vec<String> = charges.charges.iter().take(NAMED_MAX).map(name).collect();
-    names.join("; or ")
+    let rules: Vec<String> = charges.charges.iter().take(NAMED_MAX).map(describe).collect();
+    rules.join("; or ")
 }

@@ -1,4 +1,4 @@
-//! Which servers, how they are reached, and how long they may take.
+//! Settings of the Redis store: servers, credentials, TLS, timeouts.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -14,38 +14,37 @@ use redis::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::redis::script::keys::SCHEMA;
-use crate::redis::url::{ServerUrl, UrlError};
+use super::script::keys::SCHEMA;
 
-/// Where counters are kept and how they are reached.
+/// Settings of the Redis store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
     /// The servers.
     pub topology: Topology,
-    /// Who we are to them.
+    /// User and password.
     pub login: Login,
-    /// Which database of a server; clusters have only 0.
+    /// Database number; a cluster has only 0.
     pub database: u32,
-    /// How the server is protected; nothing for plain text.
+    /// TLS; none for plain text.
     pub tls: Option<Tls>,
     /// Connections to each server.
     pub connections: NonZeroUsize,
-    /// How long a decision waits for its answer.
+    /// Timeout of a decision.
     pub timeout: Duration,
-    /// How long making a connection may take.
+    /// Timeout of connecting.
     pub connect_timeout: Duration,
     /// Whether busy counters are leased.
     pub leases: bool,
-    /// Limits that hold less are never leased: of a hundred units, those that lie in slices elsewhere are missed.
-    pub leased_from: u32,
-    /// Whether refusals that are known to last are answered without asking.
+    /// Limits with a smaller capacity are never leased: units leased to other nodes would be missed.
+    pub lease_capacity_min: u32,
+    /// Whether refusals are cached.
     pub refusal_cache: bool,
-    /// The version of the counters that this node knows. Only tests, which run two side by side, set another.
+    /// The newest key schema that this node supports. Tests of upgrades set another.
     pub schema: u8,
 }
 
 impl RedisSettings {
-    /// One server without a password, on this machine.
+    /// Defaults: no password, no TLS.
     pub fn new(topology: Topology) -> Self {
         RedisSettings {
             topology,
@@ -56,34 +55,19 @@ impl RedisSettings {
             timeout: Duration::from_millis(15),
             connect_timeout: Duration::from_secs(1),
             leases: true,
-            leased_from: LEASED_FROM_DEFAULT,
+            lease_capacity_min: LEASE_CAPACITY_MIN_DEFAULT,
             refusal_cache: true,
             schema: SCHEMA,
         }
     }
 
-    /// One server by its URL: `redis://user:password@host:port/database`, `rediss://` for TLS,
-    /// `redis+unix:///path?db=0&user=…&pass=…` for a socket.
-    ///
-    /// # Errors
-    /// When the text is no such URL, names several servers, or says more than that.
-    pub fn from_url(url: &str) -> Result<Self, UrlError> {
-        let ServerUrl { servers, login, database, encrypted, parameters } = ServerUrl::parse(url)?;
-        let [server] = <[Address; 1]>::try_from(servers).map_err(|_| UrlError)?;
-        if !parameters.is_empty() {
-            return Err(UrlError);
-        }
-        let tls = encrypted.then(Tls::default);
-        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(server)) })
-    }
-
     /// A client for one of the servers.
-    pub(crate) fn client(&self, address: &Address) -> RedisResult<Client> {
+    pub(super) fn client(&self, address: &Address) -> RedisResult<Client> {
         self.client_with(address, &self.login, self.database)
     }
 
-    /// A client with another login, as sentinels may have.
-    pub(crate) fn client_with(&self, address: &Address, login: &Login, database: u32) -> RedisResult<Client> {
+    /// A client with another login, for sentinels.
+    pub(super) fn client_with(&self, address: &Address, login: &Login, database: u32) -> RedisResult<Client> {
         let mut redis = RedisConnectionInfo::default().set_db(i64::from(database)).set_skip_set_lib_name();
         if let Some(user) = &login.user {
             redis = redis.set_username(user);
@@ -107,7 +91,7 @@ impl RedisSettings {
             .set_redis_settings(redis);
         match &self.tls {
             Some(tls) => {
-                // One provider of cryptography for the whole process; a second attempt to set it changes nothing.
+                // Fails harmlessly if the process has a provider already.
                 let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
                 Client::build_with_tls(info, tls.certificates())
             }
@@ -116,35 +100,35 @@ impl RedisSettings {
     }
 }
 
-/// How servers belong together.
+/// How the servers form one store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Topology {
     /// One server.
     Single(Address),
-    /// A master that sentinels choose.
+    /// The master that Redis Sentinel names.
     Sentinel {
         /// The sentinels.
         sentinels: Vec<Address>,
-        /// What they call it.
+        /// The name of the master.
         master: String,
-        /// Who we are to the sentinels.
+        /// User and password of the sentinels.
         login: Login,
     },
-    /// A Redis cluster, known by some of its servers.
+    /// A Redis cluster; some of its servers.
     Cluster(Vec<Address>),
-    /// Independent servers; each counter has its place on a ring.
+    /// Independent servers with consistent hashing.
     Ring {
         /// The servers.
         servers: Vec<Address>,
-        /// Places of each server on the ring.
+        /// Points of each server on the ring.
         virtual_nodes: NonZeroUsize,
     },
-    /// Independent servers in a fixed order.
+    /// Independent servers, by hash modulo their number.
     Modulo(Vec<Address>),
 }
 
 impl Topology {
-    /// The servers that settings name: of a sentinel topology the sentinels, of a cluster some of its servers.
+    /// The configured servers; for sentinel, the sentinels.
     pub fn servers(&self) -> &[Address] {
         match self {
             Topology::Single(server) => std::slice::from_ref(server),
@@ -156,28 +140,28 @@ impl Topology {
     }
 }
 
-/// Limits are leased from this size on unless settings say otherwise.
-const LEASED_FROM_DEFAULT: u32 = 1_000;
+/// Default of [`RedisSettings::lease_capacity_min`].
+const LEASE_CAPACITY_MIN_DEFAULT: u32 = 1_000;
 
-/// Places of a server on a ring unless settings say otherwise.
+/// Default number of points of a server on a ring.
 pub const VIRTUAL_NODES_DEFAULT: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
     /// A host and a port.
     Tcp {
-        /// A name or an address.
+        /// Host name or IP address.
         host: String,
         /// The port.
         port: u16,
     },
-    /// A socket of this machine.
+    /// A Unix socket.
     Unix(PathBuf),
 }
 
 impl Address {
-    /// Reads `host:port`, `[v6]:port` or a path that begins with `/`.
+    /// Parses `host:port`, `[v6]:port` or a path that begins with `/`.
     pub fn parse(text: &str) -> Option<Self> {
         if text.starts_with('/') {
             return Some(Address::Unix(text.into()));
@@ -187,10 +171,8 @@ impl Address {
         let port = port.parse().ok().filter(|port| *port > 0)?;
         (!host.is_empty()).then(|| Address::Tcp { host: host.to_owned(), port })
     }
-}
 
-impl Address {
-    /// Whether what is sent there stays on this machine. A name other than `localhost` may lead anywhere.
+    /// Whether traffic stays on this machine. Host names other than `localhost` are not resolved.
     pub fn is_local(&self) -> bool {
         match self {
             Address::Unix(_) => true,
@@ -210,16 +192,16 @@ impl fmt::Display for Address {
     }
 }
 
-/// Who we are to a server.
+/// User and password.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Login {
-    /// The user of its access list; the default user if none.
+    /// The ACL user; the default user if none.
     pub user: Option<String>,
-    /// Its password.
+    /// The password.
     pub password: Option<Secret>,
 }
 
-/// A text that is never shown.
+/// A secret that prints as `***`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub String);
 
@@ -229,40 +211,40 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// How a server is protected. Certificates are in PEM.
+/// TLS settings. Certificates are in PEM.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tls {
-    /// Whom to trust; the system's authorities if none.
+    /// Trusted authorities; the system's if none.
     pub authorities: Option<Vec<u8>>,
-    /// Our own certificate and its key, for servers that ask for one.
-    pub own: Option<(Vec<u8>, Vec<u8>)>,
-    /// Takes any certificate; for trials only.
+    /// Client certificate and key.
+    pub client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// Accepts any server certificate; for tests only.
     pub insecure: bool,
 }
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let own = if self.own.is_some() { "own certificate" } else { "no own certificate" };
-        write!(f, "Tls({own}, insecure: {})", self.insecure)
+        let has_certificate = self.client_certificate.is_some();
+        write!(f, "Tls(client certificate: {has_certificate}, insecure: {})", self.insecure)
     }
 }
 
 impl Tls {
-    /// Whether a text is one or more certificates in PEM.
+    /// Whether `pem` contains certificates, all of them valid.
     pub fn are_certificates(pem: &[u8]) -> bool {
         let mut found = CertificateDer::pem_slice_iter(pem).peekable();
         found.peek().is_some() && found.all(|certificate| certificate.is_ok())
     }
 
-    /// Whether a text has a private key in PEM in it.
+    /// Whether `pem` contains a private key.
     pub fn is_private_key(pem: &[u8]) -> bool {
         PrivateKeyDer::from_pem_slice(pem).is_ok()
     }
 
     fn certificates(&self) -> TlsCertificates {
-        let own = self.own.as_ref();
+        let certificate = self.client_certificate.as_ref();
         TlsCertificates {
-            client_tls: own
+            client_tls: certificate
                 .map(|(cert, key)| ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() }),
             root_cert: self.authorities.clone(),
         }

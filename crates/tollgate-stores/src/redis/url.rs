@@ -1,44 +1,43 @@
-//! Servers in one URL: `redis://user:password@host:6379/0?timeout=10ms`.
+//! Server URLs: `redis://user:password@host:6379/0?timeout=10ms`.
 //!
-//! Several servers stand with commas between them, and the scheme can say how they belong together:
-//! `redis+cluster://a:6379,b:6379`. What parameters mean is up to whoever reads settings. Errors repeat nothing of the text:
-//! there may be a password in it.
+//! Several servers are separated by commas, and the scheme may contain the topology: `redis+cluster://a:6379,b:6379`. The
+//! settings interpret the parameters. Errors do not repeat the URL, which may contain a password.
 
 use percent_encoding::percent_decode_str;
 
-use crate::redis::settings::{Address, Login, Secret};
+use super::settings::{Address, Login, RedisSettings, Secret, Tls, Topology};
 
 const PORT: u16 = 6379;
 const SENTINEL_PORT: u16 = 26379;
 
-/// A URL that is none. Which part is wrong is not said, because the rest may be a password.
+/// An invalid URL. The message does not repeat it, because it may contain a password.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "must be like redis://user:password@host:6379/0, rediss://…, redis+cluster://host:6379,host:6379 or \
+    "expected redis://user:password@host:6379/0, rediss://…, redis+cluster://host:6379,host:6379 or \
      redis+unix:///path"
 )]
 pub struct UrlError;
 
-/// What a URL says.
+/// A parsed URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerUrl {
     /// At least one.
     pub servers: Vec<Address>,
-    /// Who we are to them.
+    /// User and password.
     pub login: Login,
-    /// Which database; 0 if it is not said.
+    /// Database number; 0 by default.
     pub database: u32,
-    /// Whether the server is protected.
+    /// Whether TLS is used.
     pub encrypted: bool,
-    /// The rest by name, each once: what stands behind the question mark, and `topology`, which the scheme may say.
+    /// Query parameters, each name once, and `topology` from the scheme.
     pub parameters: Vec<(String, String)>,
 }
 
 impl ServerUrl {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// When the text is none of this kind.
+    /// When the URL is invalid.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let (scheme, rest) = text.split_once("://").ok_or(UrlError)?;
         if rest.contains('#') {
@@ -57,7 +56,7 @@ impl ServerUrl {
         self.parameters.iter().find(|(known, _)| known == name).map(|(_, value)| &**value)
     }
 
-    /// Sockets have no place for login and database but the parameters.
+    /// A socket has its login and database in the parameters.
     fn socket(path: &str, mut parameters: Vec<(String, String)>) -> Result<Self, UrlError> {
         let path = decoded(path)?;
         if !path.starts_with('/') || path.len() == 1 {
@@ -81,8 +80,8 @@ impl ServerUrl {
             _ => return Err(UrlError),
         };
         if !topology.is_empty() {
-            let is_said = parameters.iter().any(|(name, _)| name == "topology");
-            if is_said {
+            let is_given = parameters.iter().any(|(name, _)| name == "topology");
+            if is_given {
                 return Err(UrlError);
             }
             parameters.push(("topology".to_owned(), topology.to_owned()));
@@ -97,6 +96,21 @@ impl ServerUrl {
             hosts.split(',').map(|host| server(host, port).ok_or(UrlError)).collect::<Result<_, _>>()?;
         let database = if path.is_empty() { 0 } else { path.parse().map_err(|_| UrlError)? };
         Ok(ServerUrl { servers, login, database, encrypted, parameters })
+    }
+}
+
+/// Settings of a single server: fails if the URL names several servers or has parameters.
+impl TryFrom<ServerUrl> for RedisSettings {
+    type Error = UrlError;
+
+    fn try_from(url: ServerUrl) -> Result<Self, UrlError> {
+        let ServerUrl { servers, login, database, encrypted, parameters } = url;
+        let [server] = <[Address; 1]>::try_from(servers).map_err(|_| UrlError)?;
+        if !parameters.is_empty() {
+            return Err(UrlError);
+        }
+        let tls = encrypted.then(Tls::default);
+        Ok(RedisSettings { login, database, tls, ..Self::new(Topology::Single(server)) })
     }
 }
 
@@ -115,8 +129,8 @@ fn parameters(query: &str) -> Result<Vec<(String, String)>, UrlError> {
 
 fn login(text: &str) -> Result<Login, UrlError> {
     let (user, password) = text.split_once(':').unwrap_or((text, ""));
-    let said = |text: &str| decoded(text).map(|text| Some(text).filter(|text| !text.is_empty()));
-    Ok(Login { user: said(user)?, password: said(password)?.map(Secret) })
+    let non_empty = |text: &str| decoded(text).map(|text| Some(text).filter(|text| !text.is_empty()));
+    Ok(Login { user: non_empty(user)?, password: non_empty(password)?.map(Secret) })
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
@@ -142,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_a_url_is_read() {
+    fn all_parts_of_a_url_are_parsed() {
         let url = ServerUrl::parse("rediss://g%40te:p%2F%3Fw@redis.example:7000/3?timeout=5ms&connections=4")
             .unwrap();
         assert_eq!((url.servers.as_slice(), url.database), ([tcp("redis.example", 7000)].as_slice(), 3));
@@ -153,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn several_servers_and_how_they_belong_together() {
+    fn several_servers_and_topology_are_parsed() {
         let url = ServerUrl::parse("redis+sentinel://a,b:1,[::1],[::2]:3/?sentinel_master=main").unwrap();
         assert_eq!(url.servers, [tcp("a", 26379), tcp("b", 1), tcp("::1", 26379), tcp("::2", 3)]);
         assert_eq!(
@@ -167,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_login_and_database_among_its_parameters() {
+    fn socket_url_has_login_and_database_parameters() {
         let url = ServerUrl::parse("redis+unix:///run/a%20b.sock?db=2&user=u&pass=p&timeout=9ms").unwrap();
         assert_eq!(url.servers, [Address::Unix("/run/a b.sock".into())]);
         assert_eq!((url.database, url.login.user.as_deref()), (2, Some("u")));
@@ -175,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_refused_without_a_word_of_it() {
+    fn invalid_url_is_rejected_without_repeating_it() {
         for text in [
             "",
             "redis",

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
+use tollgate::rules::overrides::UserEndpointLimit;
 
 pub(super) mod list;
 pub(super) mod row;
@@ -301,23 +302,6 @@ pub struct BlockItem {
     pub reason: String,
     /// When it expires, in microseconds since 1970; never if `None`.
     pub until_micros: Option<u64>,
-}
-
-/// The limit of one user on one endpoint, as stored. The library validates it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UserEndpointLimit {
-    /// The user: 1 to 256 bytes.
-    pub user: String,
-    /// The normalized endpoint: 1 to 2048 bytes.
-    pub endpoint: String,
-    /// Requests per window.
-    pub requests: u32,
-    /// The window in microseconds.
-    pub window_micros: u64,
-    /// The name of the algorithm.
-    pub algorithm: String,
-    /// The burst size; `requests` if `None`.
-    pub burst: Option<u32>,
 }
 
 /// An item in the database.

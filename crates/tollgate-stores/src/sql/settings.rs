@@ -52,7 +52,7 @@ pub(super) enum Options {
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// The scheme is unknown or missing.
-    #[error("it must start with sqlite://, postgres:// or mysql://")]
+    #[error("must start with sqlite://, postgres:// or mysql://")]
     Scheme,
     /// A SQLite URL without a file path. In-memory databases are not supported: each connection would have its own.
     #[error("sqlite:// must be followed by a file path, without parameters")]

@@ -1,4 +1,4 @@
-//! Clocks differ: the server's decides, however wrong a node's is.
+//! The server's clock decides, however wrong a node's clock is.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,9 +14,9 @@ use tollgate_testkit::RedisServer;
 use crate::harness::limits::{Gauge, Watched, charges};
 use crate::harness::{Shared, exact, now, open, runtime, single};
 
-/// The caller sends the boundaries of a calendar's windows, around its own clock.
+/// The caller sends the boundaries of calendar windows around its own clock.
 #[test]
-fn a_node_that_is_days_behind_gives_nobody_a_second_quota() {
+fn node_with_slow_clock_grants_no_second_quota() {
     let shared = Shared::single();
     let calendar = Calendar::new(CalendarUnit::Day, "UTC").unwrap();
     let limit = Limit::new(Algorithm::FixedWindow, 5, Window::Calendar(Arc::new(calendar))).unwrap();
@@ -26,16 +26,16 @@ fn a_node_that_is_days_behind_gives_nobody_a_second_quota() {
         let admits = || {
             thread::sleep(Duration::from_millis(5));
             let charges = charges([&gauge], 1);
-            let told = shared.block_on(shared.store.charge_all(&charges, shared.now() - behind)).unwrap();
-            told.admitted(&charges)
+            let result = shared.block_on(shared.store.charge_all(&charges, shared.now() - behind)).unwrap();
+            result.admitted(&charges)
         };
         assert_eq!((0..15).filter(|_| admits()).count(), 5, "{days} days behind");
     }
 }
 
-/// A record from a clock that was a year ahead would have every refusal of that year belong to its last violation.
+/// With a record from a clock a year ahead, all refusals of that year would belong to its last violation.
 #[test]
-fn a_violation_noted_by_a_clock_that_was_ahead_frees_nobody_from_penalties() {
+fn violation_from_fast_clock_keeps_penalties() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;

@@ -1,4 +1,4 @@
-//! Many callers at once, through several nodes: never more than the limit, never less, never half of a decision.
+//! Many concurrent callers through several nodes: exactly the limit is admitted, and decisions are atomic.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::harness::{exact, now, open, runtime, single};
 
 const NODES: usize = 3;
 
-/// Independent stores on one server, as nodes of a fleet have.
+/// Independent stores on one server, like the nodes of a fleet.
 async fn nodes(settings: &RedisSettings) -> Vec<RedisCounters> {
     let mut nodes = Vec::new();
     for _ in 0..NODES {
@@ -20,8 +20,8 @@ async fn nodes(settings: &RedisSettings) -> Vec<RedisCounters> {
     nodes
 }
 
-/// How many of `count` charges, all sent at once by the nodes in turn, were admitted. Every other one names the limits
-/// in the opposite order.
+/// How many of `count` concurrent charges through the nodes were admitted. Every other one has the limits in the
+/// opposite order.
 async fn admitted_of(nodes: &[RedisCounters], gauges: &[Gauge], count: usize) -> usize {
     let calls: Vec<_> = (0..count)
         .map(|turn| {
@@ -47,7 +47,7 @@ async fn remaining(node: &RedisCounters, gauge: &Gauge) -> u32 {
 }
 
 #[test]
-fn exactly_a_hundred_of_two_thousand_parallel_charges_through_three_nodes_are_admitted() {
+fn parallel_charges_admit_exactly_the_limit() {
     let server = RedisServer::start();
     let started = Instant::now();
     runtime().block_on(async {
@@ -65,7 +65,7 @@ fn exactly_a_hundred_of_two_thousand_parallel_charges_through_three_nodes_are_ad
 }
 
 #[test]
-fn a_pair_of_limits_is_charged_whole_or_not_at_all_whatever_their_algorithms() {
+fn pair_of_limits_is_charged_atomically() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let nodes = nodes(&exact(single(server.address()))).await;

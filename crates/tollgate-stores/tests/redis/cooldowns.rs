@@ -1,4 +1,4 @@
-//! A client that is kept out is kept out by every node, though nodes hold slices of its counters.
+//! A cooldown applies on every node, also on those with leases of the client's counters.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::harness::{now, open, patient, runtime, single};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A client with a limit that it uses busily and one that it soon exceeds.
+/// A client with a busy limit and one that it soon exceeds.
 struct Client {
     watched: Watched,
     busy: Gauge,
@@ -26,7 +26,7 @@ impl Client {
     fn new() -> Self {
         let (busy, small) =
             (Gauge::a_day(Algorithm::FixedWindow, 1_000_000), Gauge::a_day(Algorithm::FixedWindow, 1));
-        Client { watched: Watched::kept_out_for(Span::from_secs(600)), busy, small }
+        Client { watched: Watched::cooldown_for(Span::from_secs(600)), busy, small }
     }
 
     fn ask(&self, node: &Node, gauge: &Gauge) -> (Verdicts, bool) {
@@ -37,7 +37,7 @@ impl Client {
         (verdicts, admitted)
     }
 
-    /// Asks until the node holds a slice.
+    /// Sends requests until the node has a lease.
     fn is_leased_by(&self, node: &Node) {
         let leased = wait_until(PATIENCE, || {
             self.ask(node, &self.busy);
@@ -74,7 +74,7 @@ impl Node {
         Self::new(&patient(single(server.address())))
     }
 
-    /// Refuses the client for longer than a slice lasts.
+    /// Checks that the client is refused for longer than a lease lasts.
     fn keeps_out(&self, client: &Client) {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(3) {
@@ -86,7 +86,7 @@ impl Node {
 }
 
 #[test]
-fn no_lease_serves_a_client_that_its_node_knows_to_be_kept_out() {
+fn client_in_cooldown_is_not_served_from_leases() {
     let server = RedisServer::start();
     for refusal_cache in [true, false] {
         let node = Node::new(&RedisSettings { refusal_cache, ..patient(single(server.address())) });
@@ -100,29 +100,29 @@ fn no_lease_serves_a_client_that_its_node_knows_to_be_kept_out() {
     }
 }
 
-/// A hint, so it may be lost; then the lease ends after two seconds.
+/// The message may be lost; then the lease expires after two seconds.
 #[test]
-fn nodes_that_hold_slices_of_a_client_are_told_that_it_is_kept_out() {
+fn cooldown_is_published_to_nodes_with_leases() {
     let server = RedisServer::start();
     let here = Node::of(&server);
-    let told = wait_until(PATIENCE, || {
+    let result = wait_until(PATIENCE, || {
         let (there, client) = (Node::of(&server), Client::new());
         client.is_leased_by(&there);
         client.is_kept_out_by(&here);
         assert!(wait_until(PATIENCE, || !client.ask(&there, &client.busy).1));
-        // It would be used up to its end otherwise.
+        // Otherwise the lease would be used to its end.
         let while_leased = there.store.leases().units > 0;
         there.keeps_out(&client);
         client.is_pardoned_by(&here);
         assert!(wait_until(PATIENCE, || client.ask(&there, &client.busy).1), "pardoned elsewhere");
         while_leased
     });
-    assert!(told);
+    assert!(result);
 }
 
-/// Whoever pardons may be another program than ours, and hints may be lost.
+/// A record may be deleted by another program, and messages may be lost.
 #[test]
-fn a_record_that_is_gone_is_noticed_without_a_word() {
+fn deleted_record_is_noticed_without_message() {
     let server = RedisServer::start();
     let (node, client) = (Node::of(&server), Client::new());
     client.is_kept_out_by(&node);

@@ -1,7 +1,7 @@
-//! The master dies, or a slot moves, while many callers are charged.
+//! Failover and slot migration under load.
 //!
-//! Replication is asynchronous: what a master acknowledged and had not sent on is lost with it, and may be admitted a
-//! second time. That is the bound that is measured here; everything else must be exact.
+//! Replication is asynchronous: charges that a master acknowledged and did not replicate are lost with it, and may be
+//! admitted a second time. That bound is measured here; everything else must be exact.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -21,12 +21,12 @@ use crate::harness::{address, exact, now, open, patient, runtime};
 const CALLERS: usize = 8;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A limit of which nothing comes back while a test runs, whatever the date.
+/// A limit of which nothing is restored while a test runs, whatever the date.
 fn gauge(algorithm: Algorithm, requests: u32) -> Gauge {
     Gauge::new(limit(algorithm, requests, Span::from_secs(400 * 86_400)))
 }
 
-/// What callers have seen of one set of limits, which they charge together.
+/// What callers have seen of one set of limits that they charge together.
 struct Load {
     stop: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
@@ -81,14 +81,14 @@ impl Load {
         wait_until(PATIENCE, || self.admitted() >= count)
     }
 
-    /// Waits until every call that is under way has ended.
+    /// Waits until every call in flight has ended.
     fn calls_end(&self) {
         let look = || self.calls.each_ref().map(|calls| calls.load(Ordering::SeqCst));
         let before = look();
         assert!(wait_until(PATIENCE, || look().iter().zip(before).all(|(now, before)| *now > before)));
     }
 
-    /// Waits until nothing more is admitted: every caller has been refused several times since the last time one was not.
+    /// Waits until nothing more is admitted: every caller was refused several times since the last admission.
     fn runs_dry(&self) {
         let look = || (self.admitted(), self.refused.load(Ordering::Relaxed));
         let mut last = look();
@@ -115,10 +115,10 @@ impl Load {
     }
 }
 
-/// What a kill cost. Nothing that was acknowledged since `replicated_until` may have reached a replica.
-fn tell(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, limit: u64) -> u64 {
+/// What a kill cost. Charges acknowledged since `replicated_until` may not have reached a replica.
+fn report(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, limit: u64) -> u64 {
     let over = (seen.admissions.len() as u64).saturating_sub(limit);
-    // Whoever is answered just after the kill was decided before it: a failover takes longer.
+    // A reply just after the kill was decided before it: a failover takes longer.
     let late = killed + Duration::from_millis(250);
     let before = || seen.admissions.iter().filter(|at| **at <= late);
     let first_after = seen.admissions.iter().find(|at| **at > late).unwrap();
@@ -137,7 +137,7 @@ fn tell(name: &str, seen: &Seen, replicated_until: Instant, killed: Instant, lim
     over
 }
 
-/// The default budget, and every decision asked of a server.
+/// The default timeout, and every decision is a call.
 fn demanding(topology: Topology) -> RedisSettings {
     let timeout = RedisSettings::new(topology.clone()).timeout;
     RedisSettings { timeout, ..exact(topology) }
@@ -146,7 +146,7 @@ fn demanding(topology: Topology) -> RedisSettings {
 const LIMIT: u32 = 8_000;
 const BEFORE_THE_KILL: u64 = 2_000;
 
-/// How far the master was at each moment: from what a replica has in the end follows since when nothing reached it.
+/// The replication offset of the master over time; with the replica's final offset it shows since when nothing arrived.
 struct History(Vec<(Instant, u64)>);
 
 impl History {
@@ -155,7 +155,7 @@ impl History {
         self.0.push((at, offset(master, "master_repl_offset")));
     }
 
-    /// Everything that was acknowledged before this is on every replica. To be asked before one is promoted.
+    /// Everything acknowledged before this instant is on every replica. To be called before a promotion.
     fn replicated_until<'a>(&self, replicas: impl Iterator<Item = &'a RedisServer>) -> Instant {
         let reached = replicas.map(|replica| offset(replica, "slave_repl_offset")).min().unwrap();
         self.0.iter().rev().find(|(_, offset)| *offset <= reached).unwrap().0
@@ -166,22 +166,22 @@ fn offset(server: &RedisServer, field: &str) -> u64 {
     server.info("replication")[field].parse().unwrap()
 }
 
-/// How often a replica of these was made a master. A machine that stalls looks like one that died: whatever a second
-/// failover loses is not what is measured here.
+/// How often a replica was promoted. A stalled machine looks dead: what a second failover loses is not measured
+/// here.
 fn failovers(servers: &[RedisServer]) -> usize {
-    // The second is what Valkey says.
+    // The second is Valkey's text.
     let words = ["MASTER MODE enabled", "PRIMARY MODE enabled", "Failover election won"];
     let promoted = |log: &str| words.map(|words| log.matches(words).count()).iter().sum::<usize>();
     servers.iter().map(|server| promoted(&server.log())).sum()
 }
 
-/// What `run` says of the first fleet that had one failover.
+/// The result of `run` on the first fleet with exactly one failover.
 fn with_one_failover(run: impl Fn() -> Option<u64>) -> u64 {
     (0..5).find_map(|_| run()).unwrap()
 }
 
-/// `master` is the one that `kill` kills; it says until when everything was replicated. How many were admitted beyond the
-/// limit; nothing if another of `servers` was given up as well.
+/// `kill` kills `master` and returns until when everything was replicated. Returns how many were admitted beyond the
+/// limit; none if another of `servers` failed over, too.
 fn survives_the_death_of_its_master<'a>(
     name: &str,
     settings: &RedisSettings,
@@ -214,7 +214,7 @@ fn survives_the_death_of_its_master<'a>(
         eprintln!("{name}: {failovers} failovers");
         return None;
     }
-    Some(tell(name, &seen, replicated_until, killed, LIMIT.into()))
+    Some(report(name, &seen, replicated_until, killed, LIMIT.into()))
 }
 
 fn under_sentinels(fleet: &SentinelFleet) -> Topology {
@@ -224,7 +224,7 @@ fn under_sentinels(fleet: &SentinelFleet) -> Topology {
 }
 
 #[test]
-fn a_master_killed_under_sentinels_is_replaced_and_little_is_admitted_twice() {
+fn sentinel_failover_over_admits_little() {
     with_one_failover(|| {
         let fleet = SentinelFleet::with_quick_failover();
         let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
@@ -243,7 +243,7 @@ fn replicas(fleet: &SentinelFleet) -> Vec<&RedisServer> {
 }
 
 #[test]
-fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twice() {
+fn only_unreplicated_charges_are_admitted_twice() {
     let over = with_one_failover(|| {
         let fleet = SentinelFleet::with_quick_failover();
         let (topology, replicas) = (under_sentinels(&fleet), replicas(&fleet));
@@ -253,7 +253,7 @@ fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twic
             }
         };
         let stop_replicating_and_kill = |master: &RedisServer, history: &History, load: &Load| {
-            // With a password that the master does not have, replicas do not come back once they are sent away.
+            // With a wrong password, replicas do not reconnect once disconnected.
             authorise("none");
             master.cli(&["CLIENT", "KILL", "TYPE", "replica"]);
             assert!(load.reaches(load.admitted() + 300));
@@ -264,7 +264,7 @@ fn what_a_master_acknowledged_and_did_not_replicate_is_all_that_is_admitted_twic
         };
         let name = "sentinel, not replicating";
         let master = |_: &_| fleet.server_at(fleet.master());
-        // What was charged without an answer in time would hide what is lost.
+        // Charges without a reply in time would hide losses.
         let settings = exact(topology);
         survives_the_death_of_its_master(name, &settings, fleet.servers(), master, stop_replicating_and_kill)
     });
@@ -285,7 +285,7 @@ fn slot_of(cluster: &RedisCluster, gauge: &Gauge) -> u16 {
 }
 
 #[test]
-fn a_master_killed_in_a_cluster_is_replaced_and_little_is_admitted_twice() {
+fn cluster_failover_over_admits_little() {
     with_one_failover(|| {
         let cluster = RedisCluster::with_quick_failover();
         let master = |gauge: &Gauge| cluster.server_at(cluster.slot_owner(slot_of(&cluster, gauge)));
@@ -302,11 +302,11 @@ fn a_master_killed_in_a_cluster_is_replaced_and_little_is_admitted_twice() {
 }
 
 #[test]
-fn a_slot_that_moves_to_and_fro_under_load_loses_and_doubles_nothing() {
+fn slot_migration_under_load_is_exact() {
     let cluster = RedisCluster::start();
     let runtime = runtime();
     let store = runtime.block_on(open(&exact(seeds(&cluster))));
-    // Four counters of one client: one slot, and while it moves some are here and some there.
+    // Four counters of one client in one slot: during the migration they are on both servers.
     let first = gauge(Algorithm::TokenBucket, 3_000);
     let of_first = |algorithm, requests| Gauge { subject: first.subject, ..gauge(algorithm, requests) };
     let pair =
@@ -323,9 +323,9 @@ fn a_slot_that_moves_to_and_fro_under_load_loses_and_doubles_nothing() {
     while loads.iter().any(|load| load.admitted() < 2_500) && moves < 30 {
         let owner = cluster.slot_owner(slot);
         let next = cluster.masters().into_iter().find(|master| *master != owner).unwrap();
-        // Halfway for a while: the callers meet it.
+        // Halfway for a while, so that callers meet it.
         cluster.migrate_slot(slot, next, |_| thread::sleep(Duration::from_millis(20)));
-        // One that was sent on during this move must not arrive during the next: it would be let in there as well.
+        // A call redirected during this migration must not arrive during the next: it would be accepted there as well.
         loads.iter().for_each(Load::calls_end);
         moves += 1;
     }
@@ -344,14 +344,14 @@ fn a_slot_that_moves_to_and_fro_under_load_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_slot_on_its_way_is_served_though_the_next_server_has_no_script() {
+fn migrating_slot_is_served_without_script() {
     let cluster = RedisCluster::start();
     let runtime = runtime();
     let store = runtime.block_on(open(&exact(seeds(&cluster))));
     let gauge = gauge(Algorithm::TokenBucket, 10);
     let remaining = |cost| {
-        let told = runtime.block_on(store.charge_all_timed(&charges([&gauge], cost), now()));
-        told.map(|(verdicts, _)| verdicts.verdicts[0].remaining)
+        let result = runtime.block_on(store.charge_all_timed(&charges([&gauge], cost), now()));
+        result.map(|(verdicts, _)| verdicts.verdicts[0].remaining)
     };
     assert_eq!(remaining(1), Ok(9));
     let slot = slot_of(&cluster, &gauge);
@@ -366,19 +366,19 @@ fn a_slot_on_its_way_is_served_though_the_next_server_has_no_script() {
     assert_eq!(remaining(1), Ok(6));
 }
 
-/// What was charged of a counter, when nobody holds a part of it any more.
+/// What was charged to a counter when all leases are returned.
 fn used(store: &RedisCounters, runtime: &Runtime, gauge: &Gauge) -> u64 {
     let left = || {
-        let told = runtime.block_on(store.charge_all_timed(&charges([gauge], 0), now()));
-        told.ok().map(|(verdicts, _)| verdicts.verdicts[0].remaining)
+        let result = runtime.block_on(store.charge_all_timed(&charges([gauge], 0), now()));
+        result.ok().map(|(verdicts, _)| verdicts.verdicts[0].remaining)
     };
     let remaining = tollgate_testkit::eventually(PATIENCE, left).unwrap();
     u64::from(gauge.limit.capacity() - remaining)
 }
 
-/// Slots that move take no other client's slices away, and their own go back.
+/// Migrating slots return their own leases and affect no others.
 #[test]
-fn leases_are_neither_lost_nor_used_twice_while_slots_move() {
+fn leases_survive_slot_migration() {
     let cluster = RedisCluster::start();
     let runtime = runtime();
     let store = runtime.block_on(open(&patient(seeds(&cluster))));
@@ -394,7 +394,7 @@ fn leases_are_neither_lost_nor_used_twice_while_slots_move() {
         let owner = cluster.slot_owner(slot);
         let next = cluster.masters().into_iter().find(|master| *master != owner).unwrap();
         cluster.migrate_slot(slot, next, |_| {});
-        // Whoever is sent on looks at the map again.
+        // A redirected node polls the slot map.
         assert!(wait_until(PATIENCE, || charge(gauge)));
         thread::sleep(Duration::from_millis(600));
     };
@@ -407,19 +407,19 @@ fn leases_are_neither_lost_nor_used_twice_while_slots_move() {
     move_on(&busy);
     assert!(load.reaches(load.admitted() + 500) && wait_until(PATIENCE, || store.leases().units > 0));
     let seen = load.stop(&runtime);
-    // The slot that moved was asked for outside of the load too.
+    // The migrated slot was also used outside of the load.
     let admitted = seen.admissions.len() as u64 + 1;
     runtime.block_on(store.close());
     let used = used(&exact, &runtime, &busy);
     eprintln!("{admitted} admitted, {used} charged, {} calls failed", seen.errors.len());
     assert!(used >= admitted, "{admitted} admitted, {used} charged");
-    // A slice whose answer was lost on the way stays charged; none was by a slot that moved.
+    // A lease whose reply was lost stays charged; none was lost by the migration.
     assert!(!seen.errors.is_empty() || used == admitted, "{admitted} admitted, {used} charged");
 }
 
-/// Somebody took a part of the slots from their server and gave them to nobody.
+/// Some slots are removed from their server and assigned to none.
 #[test]
-fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
+fn unassigned_slots_are_reported() {
     let cluster = RedisCluster::with(&["--cluster-require-full-coverage", "no"]);
     let runtime = runtime();
     let store = runtime.block_on(open(&exact(seeds(&cluster))));
@@ -429,19 +429,19 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
     };
     assert!(wait_until(PATIENCE, || (0..20).all(|_| charge().is_ok())));
     assert_eq!(store.warning(), None);
-    // Not those of the server that keeps what the fleet shares.
+    // Not those of the home server.
     let fleet = cluster.slot_owner(key_slot(b"{fleet}"));
     let owner =
         [0, 16_383].into_iter().map(|slot| (slot, cluster.slot_owner(slot))).find(|(_, o)| *o != fleet);
     let (edge, owner) = owner.unwrap();
     let (first, last) = if edge == 0 { ("0", "4000") } else { ("12383", "16383") };
-    let told = || store.warning().is_some_and(|words| words.contains("4001 of its 16384 slots"));
-    // A server that has heard of it later than the others may bring the slots up again for a moment.
+    let result = || store.warning().is_some_and(|words| words.contains("4001 of its 16384 slots"));
+    // A server that learns of it late may announce the slots again for a moment.
     let agreed = || {
         let knows = |server: &RedisServer| server.cli(&["CLUSTER", "INFO"]).contains("slots_assigned:12383");
         cluster.nodes().iter().all(knows)
     };
-    let well = || store.failure().is_none() && store.servers().iter().all(|link| !link.breaker_open);
+    let well = || store.failure().is_none() && store.servers().iter().all(|server| !server.breaker_open);
     let mut agreed_times = 0;
     let taken_away = wait_until(PATIENCE, || {
         for server in cluster.nodes() {
@@ -449,7 +449,7 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
         }
         thread::sleep(Duration::from_millis(100));
         let _ = charge();
-        agreed_times = if agreed() && told() && well() { agreed_times + 1 } else { 0 };
+        agreed_times = if agreed() && result() && well() { agreed_times + 1 } else { 0 };
         agreed_times >= 10
     });
     assert!(taken_away, "{:?}", store.warning());
@@ -462,12 +462,16 @@ fn slots_that_nobody_serves_are_told_of_and_the_others_are_served() {
                 failed += 1;
             }
         }
-        assert!(told(), "{:?}", store.warning());
+        assert!(result(), "{:?}", store.warning());
         assert_eq!(store.failure(), None);
-        assert_eq!(store.refusal(), None);
+        assert_eq!(store.misconfiguration(), None);
     }
     assert!(failed > 0 && store.unassigned_slot_calls() >= failed);
-    assert!(store.servers().iter().all(|link| link.connected && !link.breaker_open), "{:?}", store.servers());
+    assert!(
+        store.servers().iter().all(|server| server.connected && !server.breaker_open),
+        "{:?}",
+        store.servers()
+    );
     let back = wait_until(PATIENCE, || {
         cluster.server_at(owner).cli(&["CLUSTER", "ADDSLOTSRANGE", first, last]);
         charge().is_ok() && store.warning().is_none()

@@ -1,8 +1,8 @@
-//! What a decision sees when the network or the server has a bad day: an answer in bounded time, the right error, then
-//! an open breaker that costs nothing, and a recovery that nobody has to help with.
+//! Failure handling: a reply in bounded time, the right error, then an open breaker that costs nothing, and recovery
+//! without intervention.
 //!
-//! The budget is the default one where its end is under test, and long where an answer is. Bounds are wide and hold for
-//! most calls, not for each, because machines under test stand still at times; what was measured is printed.
+//! The timeout is the default one where timeouts are under test, and long where replies are. Bounds are wide and hold
+//! for most calls, because machines under test stall at times; measurements are printed.
 
 use std::io::{ErrorKind, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,18 +23,18 @@ use tollgate_testkit::{Fault, FaultProxy, RedisOptions, RedisServer, eventually,
 use crate::harness::limits::{Gauge, charges, limit};
 use crate::harness::{address, exact, now, patient, runtime, single};
 
-/// By how much a busy machine may be late, most of the time.
+/// By how much a busy machine is late, most of the time.
 const SLACK: Duration = Duration::from_millis(500);
-/// What an answer that nobody waits for takes at most, most of the time: half of the default budget.
+/// The longest reply without a call, most of the time: half of the default timeout.
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// A budget that only a server that says nothing exceeds.
+/// A timeout that only an unresponsive server exceeds.
 const MILD: Duration = Duration::from_millis(500);
 const PATIENCE: Duration = Duration::from_secs(30);
 const RECOVERY_MAX: Duration = Duration::from_secs(15);
-/// What was measured on a quiet machine is far below: one connection per probe at worst.
+/// Far above what an idle machine needs: one connection per probe at worst.
 const CONNECTIONS_PER_SECOND_MAX: usize = 30;
 
-/// A server, a proxy in front of it, and a store that knows only the proxy.
+/// A server, a proxy in front of it, and a store that uses the proxy.
 struct Rig {
     server: RedisServer,
     proxy: FaultProxy,
@@ -62,44 +62,44 @@ impl Rig {
     /// One charge, and how long it took.
     fn charge(&self, gauge: &Gauge, cost: u32) -> (Result<Verdict, StoreError>, Duration) {
         let started = Instant::now();
-        let told = self.runtime.block_on(self.store.charge_all_timed(&charges([gauge], cost), now()));
-        (told.map(|(verdicts, _)| verdicts.verdicts[0]), started.elapsed())
+        let result = self.runtime.block_on(self.store.charge_all_timed(&charges([gauge], cost), now()));
+        (result.map(|(verdicts, _)| verdicts.verdicts[0]), started.elapsed())
     }
 
-    /// How much of a limit is left, asked as often as it takes.
+    /// How much of a limit is left, with retries.
     fn remaining(&self, gauge: &Gauge) -> u32 {
         eventually(RECOVERY_MAX, || self.charge(gauge, 0).0.ok()).unwrap().remaining
     }
 
-    fn link(&self) -> ServerStats {
+    fn server_stats(&self) -> ServerStats {
         self.store.servers().remove(0)
     }
 
-    /// Waits until charges are admitted again; how long that took.
+    /// Waits until charges are admitted again and returns how long that took.
     fn recovers(&self) -> Duration {
         let started = Instant::now();
         let gauge = plenty();
         let back = wait_until(RECOVERY_MAX, || self.charge(&gauge, 1).0.is_ok());
-        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.link());
+        assert!(back, "no recovery within {RECOVERY_MAX:?}: {:?}", self.server_stats());
         started.elapsed()
     }
 
-    /// Charges until the breaker opens. Calls must end in time and each with an error that `may` occur.
+    /// Charges until the breaker opens. Each call must end in time with an error that `may` occur.
     fn fails_until_the_breaker_opens(&self, may: fn(&StoreError) -> bool) -> Duration {
         let gauge = plenty();
         let mut took = Vec::new();
         let opened = wait_until(PATIENCE, || {
-            let (told, time) = self.charge(&gauge, 1);
-            // What was on its way when the fault began may still arrive.
-            assert!(told.as_ref().err().is_none_or(may), "{told:?}");
+            let (result, time) = self.charge(&gauge, 1);
+            // Calls in flight when the fault began may still succeed.
+            assert!(result.as_ref().err().is_none_or(may), "{result:?}");
             took.push(time);
-            self.link().breaker_open
+            self.server_stats().breaker_open
         });
-        assert!(opened, "the breaker stays closed: {:?}", self.link());
+        assert!(opened, "the breaker stays closed: {:?}", self.server_stats());
         self.ended_in_time(took)
     }
 
-    /// Most calls ended within the budget, and none waited for what never comes; the slowest.
+    /// Checks that most calls ended within the timeout and none hung. Returns the slowest.
     fn ended_in_time(&self, mut took: Vec<Duration>) -> Duration {
         took.sort_unstable();
         let (median, slowest) = (took[took.len() / 2], took[took.len() - 1]);
@@ -107,30 +107,30 @@ impl Rig {
         slowest
     }
 
-    /// With the breaker open, decisions are answered at once.
+    /// With the breaker open, decisions return at once.
     fn answers_at_once(&self) -> Duration {
         let gauge = plenty();
         let mut took: Vec<Duration> = (0..100)
             .map(|_| {
-                let (told, took) = self.charge(&gauge, 1);
-                assert_eq!(told, Err(StoreError::Unreachable));
+                let (result, took) = self.charge(&gauge, 1);
+                assert_eq!(result, Err(StoreError::Unreachable));
                 took
             })
             .collect();
         took.sort_unstable();
-        // Nobody waits for the server: its budget would be spent otherwise.
-        assert!(took[50] < AT_ONCE, "half of the answers took {:?}", took[50]);
+        // No call is sent: otherwise the timeout would pass.
+        assert!(took[50] < AT_ONCE, "half of the replies took {:?}", took[50]);
         took[50]
     }
 
-    /// The whole life of an outage.
+    /// A whole outage from start to recovery.
     fn survives(&self, name: &str, fault: Fault, may: fn(&StoreError) -> bool) {
         let (began, connections) = (Instant::now(), self.proxy.connections_opened());
         self.proxy.set(fault);
         let slowest = self.fails_until_the_breaker_opens(may);
         let median = self.answers_at_once();
         thread::sleep(Duration::from_millis(600)); // probes go on meanwhile
-        assert!(self.link().breaker_open, "the fault lasts: {:?}", self.link());
+        assert!(self.server_stats().breaker_open, "the fault lasts: {:?}", self.server_stats());
         let (outage, connections) = (began.elapsed(), self.proxy.connections_opened() - connections);
         self.proxy.set(Fault::None);
         let back = self.recovers();
@@ -140,16 +140,16 @@ impl Rig {
         );
         let allowed = CONNECTIONS_PER_SECOND_MAX * (1 + usize::try_from(outage.as_secs()).unwrap());
         assert!(connections <= allowed, "{connections} connections in {outage:?}");
-        assert!(!self.link().breaker_open && self.link().breaker_openings >= 1);
+        assert!(!self.server_stats().breaker_open && self.server_stats().breaker_openings >= 1);
     }
 }
 
-/// One that waits for answers: a budget that no machine exceeds.
+/// A rig with a timeout that no machine exceeds.
 fn patient_rig() -> Rig {
     Rig::with(|settings| RedisSettings { timeout: patient(settings.topology.clone()).timeout, ..settings })
 }
 
-/// The default budget, and every decision asked of the server.
+/// The default timeout, and every decision is a call.
 fn demanding(topology: Topology) -> RedisSettings {
     let timeout = RedisSettings::new(topology.clone()).timeout;
     RedisSettings { timeout, ..exact(topology) }
@@ -181,41 +181,41 @@ macro_rules! outages {
 
 outages! {
     Rig::new(), store_down;
-    replies_later_than_the_budget: Fault::Latency(Duration::from_millis(400));
+    replies_after_the_timeout: Fault::Latency(Duration::from_millis(400));
     connections_closed: Fault::Drop;
     connections_reset: Fault::Reset;
-    a_link_that_is_half_open: Fault::HalfOpen;
+    half_open_connections: Fault::HalfOpen;
     replies_byte_by_byte: Fault::Trickle(Duration::from_millis(60));
-    replies_that_never_come: Fault::BlackHoleReplies;
-    replies_that_are_garbage: Fault::Garbage;
+    replies_lost: Fault::BlackHoleReplies;
+    replies_garbled: Fault::Garbage;
 }
 
-// What the server says is known at once, whatever the budget.
+// Error replies are known at once, whatever the timeout.
 outages! {
     patient_rig(), unreachable;
-    a_server_that_is_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
-    a_server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
-    a_server_that_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
-    a_server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
-    a_server_that_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
-    a_cluster_that_is_down: Fault::reply("-CLUSTERDOWN The cluster is down");
+    server_loading: Fault::reply("-LOADING Redis is loading the dataset in memory");
+    server_out_of_memory: Fault::reply("-OOM command not allowed when used memory > 'maxmemory'.");
+    server_became_a_replica: Fault::reply("-READONLY You can't write against a read only replica.");
+    server_busy_with_a_script: Fault::reply("-BUSY Redis is busy running a script.");
+    server_cannot_save: Fault::reply("-MISCONF Redis is configured to save RDB snapshots");
+    cluster_down: Fault::reply("-CLUSTERDOWN The cluster is down");
 }
 
 #[test]
-fn replies_within_the_budget_are_waited_for() {
+fn replies_within_the_timeout_are_awaited() {
     let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(5), ..settings });
     let gauge = plenty();
     for latency in [100, 300, 700].map(Duration::from_millis) {
         rig.proxy.set(Fault::Latency(latency));
-        let (told, took) = rig.charge(&gauge, 1);
-        assert!(told.is_ok() && took >= latency, "{told:?} after {took:?}");
+        let (result, took) = rig.charge(&gauge, 1);
+        assert!(result.is_ok() && took >= latency, "{result:?} after {took:?}");
     }
-    assert_eq!(rig.link().breaker_openings, 0);
+    assert_eq!(rig.server_stats().breaker_openings, 0);
 }
 
-/// Resets had one second, whatever the budget was.
+/// Admin commands get at least the timeout of decisions.
 #[test]
-fn a_reset_is_waited_for_as_long_as_a_decision() {
+fn reset_waits_as_long_as_a_decision() {
     let rig = Rig::with(|settings| RedisSettings { timeout: PATIENCE, ..settings });
     let gauge = Gauge::a_day(Algorithm::TokenBucket, 10);
     assert!(rig.charge(&gauge, 5).0.is_ok());
@@ -225,7 +225,7 @@ fn a_reset_is_waited_for_as_long_as_a_decision() {
 }
 
 #[test]
-fn a_distant_server_is_found_again_within_a_longer_budget() {
+fn distant_server_recovers_with_long_timeout() {
     let rig = Rig::with(|settings| RedisSettings { timeout: Duration::from_secs(1), ..settings });
     rig.proxy.set(Fault::Drop);
     rig.fails_until_the_breaker_opens(store_down);
@@ -234,17 +234,17 @@ fn a_distant_server_is_found_again_within_a_longer_budget() {
 }
 
 #[test]
-fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
+fn charge_with_lost_reply_is_not_repeated() {
     let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
     for algorithm in Algorithm::ALL {
         let gauge = Gauge::a_day(algorithm, 10);
         let evaluated = rig.server.commandstats("evalsha");
         rig.proxy.set(Fault::BlackHoleReplies);
-        let (told, _) = rig.charge(&gauge, 1);
-        assert_eq!(told, Err(StoreError::Timeout { deadline: rig.budget }), "{algorithm}");
+        let (result, _) = rig.charge(&gauge, 1);
+        assert_eq!(result, Err(StoreError::Timeout { deadline: rig.budget }), "{algorithm}");
         let sent = || rig.server.commandstats("evalsha");
         assert!(wait_until(PATIENCE, || sent() > evaluated), "{algorithm}: never sent");
-        // Long enough for anybody who would try again.
+        // Long enough for a retry.
         thread::sleep(Duration::from_millis(100));
         assert_eq!(sent(), evaluated + 1, "{algorithm}");
         rig.proxy.set(Fault::None);
@@ -253,11 +253,11 @@ fn a_charge_whose_reply_is_lost_is_a_timeout_and_is_not_sent_twice() {
 }
 
 #[test]
-fn a_call_that_nobody_waits_for_any_more_is_not_sent() {
+fn canceled_call_is_not_sent() {
     let rig = Rig::new();
     let gauge = Gauge::a_day(Algorithm::TokenBucket, 1_000);
     rig.server.freeze();
-    // Two batches are under way, the rest is queued; all give up before the server goes on.
+    // Two batches are in flight and the rest is queued; all are canceled before the server resumes.
     let asked = 40;
     let answers = rig.runtime.block_on(async {
         let calls = (0..asked)
@@ -270,7 +270,7 @@ fn a_call_that_nobody_waits_for_any_more_is_not_sent() {
     assert!(used <= asked, "{used} charged of {asked}");
 }
 
-/// What only an operator can help with is never mistaken for an outage, so that nothing fails open because of it.
+/// A misconfiguration is never treated as an outage, so that nothing fails open.
 fn refuses_for_good(rig: &Rig) {
     let gauge = plenty();
     for _ in 0..30 {
@@ -279,7 +279,7 @@ fn refuses_for_good(rig: &Rig) {
 }
 
 #[test]
-fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_breaker() {
+fn misconfigurations_open_no_breaker() {
     let rig = patient_rig();
     for line in [
         "-NOAUTH Authentication required.",
@@ -298,7 +298,7 @@ fn refusals_that_only_an_operator_can_end_are_misconfigurations_and_open_no_brea
 }
 
 #[test]
-fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() {
+fn script_missing_after_load_is_misconfiguration() {
     let rig = patient_rig();
     rig.proxy.set(Fault::reply_to("EVALSHA", "-NOSCRIPT No matching script. Please use EVAL."));
     refuses_for_good(&rig);
@@ -307,7 +307,7 @@ fn a_script_that_is_missing_although_it_was_just_loaded_is_a_misconfiguration() 
 }
 
 #[test]
-fn an_answer_of_another_shape_is_a_misconfiguration() {
+fn unexpected_reply_is_misconfiguration() {
     let rig = patient_rig();
     for line in ["+OK", ":1", "$-1", "*0", "*2\r\n:1\r\n+OK"] {
         rig.proxy.set(Fault::reply_to("EVALSHA", line));
@@ -317,7 +317,7 @@ fn an_answer_of_another_shape_is_a_misconfiguration() {
     rig.recovers();
 }
 
-/// A rig without a proxy, on a server that may refuse us.
+/// A rig without a proxy, on a server with ACL users.
 fn on_server(server: RedisServer, login: Login) -> Rig {
     let proxy = FaultProxy::in_front_of(server.address());
     let settings = RedisSettings { login, ..exact(single(server.address())) };
@@ -342,7 +342,7 @@ fn login(user: Option<&str>, password: &str) -> Login {
 }
 
 #[test]
-fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
+fn unknown_user_is_misconfiguration_until_created() {
     for (login, cure) in [
         (Login::default(), "default on nopass ~* +@all"),
         (login(None, "wrong"), "default >wrong"),
@@ -351,7 +351,7 @@ fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
         (login(Some("idle"), "idle"), "idle +@all"),
     ] {
         let rig = on_server(secured(), login);
-        // At first nothing is known of the server.
+        // At first the server is unknown.
         assert!(wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured)));
         refuses_for_good(&rig);
         let words: Vec<&str> = ["ACL", "SETUSER"].into_iter().chain(cure.split(' ')).collect();
@@ -361,18 +361,18 @@ fn a_server_that_does_not_know_us_is_a_misconfiguration_until_it_does() {
 }
 
 #[test]
-fn a_password_that_was_changed_is_a_misconfiguration_after_the_next_connect() {
+fn changed_password_is_misconfiguration_on_reconnect() {
     let rig = on_server(secured(), login(None, "right"));
     rig.recovers();
     assert_eq!(rig.server.cli(&["ACL", "SETUSER", "default", "resetpass", ">new"]), "OK");
     assert!(rig.server.kill_clients() > 0);
-    let told = wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured));
-    assert!(told && rig.store.refusal().is_some_and(|reason| !reason.contains("right")));
+    let result = wait_until(RECOVERY_MAX, || rig.charge(&plenty(), 1).0 == Err(StoreError::Misconfigured));
+    assert!(result && rig.store.misconfiguration().is_some_and(|reason| !reason.contains("right")));
     refuses_for_good(&rig);
 }
 
 #[test]
-fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
+fn wrong_key_type_affects_only_that_counter() {
     let rig = patient_rig();
     let (gauge, other) = (Gauge::a_day(Algorithm::TokenBucket, 9), plenty());
     assert!(rig.charge(&gauge, 1).0.is_ok());
@@ -382,11 +382,11 @@ fn a_key_of_another_type_is_a_misconfiguration_of_that_counter_only() {
     rig.server.cli(&["SET", &keys, "somebody else's"]);
     assert_eq!(rig.charge(&gauge, 1).0, Err(StoreError::Misconfigured));
     assert!(rig.charge(&other, 1).0.is_ok());
-    assert_eq!(rig.link().breaker_openings, 0);
+    assert_eq!(rig.server_stats().breaker_openings, 0);
 }
 
 #[test]
-fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
+fn redirection_loop_is_bounded() {
     let server = RedisServer::start();
     let (map, circle) =
         (FaultProxy::in_front_of(server.address()), FaultProxy::in_front_of(server.address()));
@@ -400,8 +400,8 @@ fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
     let rig = Rig { server, proxy: circle, runtime, store, budget: settings.timeout };
     let gauge = plenty();
     let answers = (0..50).map(|_| {
-        let (told, took) = rig.charge(&gauge, 1);
-        assert!(told.as_ref().is_err_and(store_down), "{told:?}");
+        let (result, took) = rig.charge(&gauge, 1);
+        assert!(result.as_ref().is_err_and(store_down), "{result:?}");
         took
     });
     rig.ended_in_time(answers.collect());
@@ -410,7 +410,7 @@ fn a_cluster_whose_servers_send_us_in_circles_is_unreachable_in_bounded_time() {
     rig.recovers();
 }
 
-/// Charges from many callers while something happens to the server.
+/// Load from many callers while something happens to the server.
 struct Load {
     stop: Arc<AtomicBool>,
     done: Arc<AtomicUsize>,
@@ -447,7 +447,7 @@ impl Load {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Waits for so many more decisions.
+    /// Waits for this many more decisions.
     fn goes_on(&self, more: usize) -> bool {
         let before = self.done();
         wait_until(RECOVERY_MAX, || self.done() >= before + more)
@@ -461,7 +461,7 @@ impl Load {
 }
 
 #[test]
-fn forgetting_all_scripts_under_load_is_not_noticed() {
+fn script_flush_under_load_is_transparent() {
     let rig = patient_rig();
     let load = Load::start(&rig, 16);
     for _ in 0..50 {
@@ -473,9 +473,9 @@ fn forgetting_all_scripts_under_load_is_not_noticed() {
     eprintln!("50 times SCRIPT FLUSH: {done} decisions, no error");
 }
 
-/// Whoever empties the database gives everybody a fresh allowance: this is what it does, and all that it does.
+/// Emptying the database resets all quotas, and does nothing else.
 #[test]
-fn flushall_starts_counters_anew_and_does_nothing_else() {
+fn flushall_resets_counters_only() {
     let rig = patient_rig();
     for algorithm in Algorithm::ALL {
         let gauge = Gauge::a_day(algorithm, 5);
@@ -495,14 +495,14 @@ fn flushall_starts_counters_anew_and_does_nothing_else() {
 }
 
 #[test]
-fn connections_killed_under_load_are_made_again() {
+fn killed_connections_are_reopened() {
     let rig = Rig::new();
     let load = Load::start(&rig, 8);
     let mut slowest = Duration::ZERO;
     for _ in 0..10 {
         rig.server.kill_clients();
         let killed = Instant::now();
-        assert!(load.goes_on(10), "{:?}", rig.link());
+        assert!(load.goes_on(10), "{:?}", rig.server_stats());
         slowest = slowest.max(killed.elapsed());
     }
     let errors = load.stop(&rig);
@@ -510,35 +510,38 @@ fn connections_killed_under_load_are_made_again() {
     assert!(errors.iter().all(store_down), "{errors:?}");
 }
 
-/// A probe is sent every 75 to 125 ms. A connection that is made anew has been answered on: nothing is left to ask.
+/// Probes are 75 to 125 ms apart. A new connection has replied to a PING, so no probe is needed.
 #[test]
-fn a_new_connection_ends_the_doubts_at_once() {
-    // A connection whose greeting takes longer than the budget is still doubted.
+fn new_connection_closes_the_breaker() {
+    // A PING slower than the timeout does not close the breaker.
     let rig = Rig::with(|settings| RedisSettings { timeout: MILD, ..settings });
-    let back = (0..9).map(|_| {
-        let dials = rig.link().dials;
-        rig.proxy.set(Fault::Drop);
-        rig.fails_until_the_breaker_opens(store_down);
-        rig.proxy.set(Fault::None);
-        assert!(wait_until(RECOVERY_MAX, || rig.link().connected && rig.link().dials > dials));
-        let connected = Instant::now();
-        assert!(wait_until(RECOVERY_MAX, || !rig.link().breaker_open));
-        let took = connected.elapsed();
-        // A connection that was of no use would be followed by a longer wait.
-        rig.recovers();
-        took
-    });
+    let back =
+        (0..9).map(|_| {
+            let dials = rig.server_stats().dials;
+            rig.proxy.set(Fault::Drop);
+            rig.fails_until_the_breaker_opens(store_down);
+            rig.proxy.set(Fault::None);
+            assert!(
+                wait_until(RECOVERY_MAX, || rig.server_stats().connected && rig.server_stats().dials > dials)
+            );
+            let connected = Instant::now();
+            assert!(wait_until(RECOVERY_MAX, || !rig.server_stats().breaker_open));
+            let took = connected.elapsed();
+            // A connection that served nothing would increase the backoff.
+            rig.recovers();
+            took
+        });
     let mut back: Vec<Duration> = back.collect();
     back.sort_unstable();
     eprintln!("the breaker closes {:?} after the connection is made", back[4]);
     assert!(back[4] < Duration::from_millis(60), "{back:?}");
 }
 
-/// A server may take fewer connections than we would like. Those it takes are enough.
+/// A server may accept fewer connections than configured.
 #[test]
 fn one_connection_of_two_serves_all() {
     let server = RedisServer::start();
-    // The kit's own, the listener's, and one more.
+    // The test kit's, the subscriber's, and one more.
     server.cli(&["CONFIG", "SET", "maxclients", "3"]);
     let connections = NonZeroUsize::new(8).unwrap();
     let settings = RedisSettings { connections, ..exact(single(server.address())) };
@@ -557,20 +560,20 @@ fn one_connection_of_two_serves_all() {
 }
 
 #[test]
-fn a_server_that_restarts_is_found_again() {
+fn restarted_server_recovers() {
     let rig = Rig::new();
     let load = Load::start(&rig, 8);
     rig.server.kill9();
     thread::sleep(Duration::from_secs(1));
     rig.server.restart();
     let started = Instant::now();
-    assert!(load.goes_on(10), "{:?}", rig.link());
+    assert!(load.goes_on(10), "{:?}", rig.server_stats());
     eprintln!("restart of the server after a second: back after {:?}", started.elapsed());
     assert!(load.stop(&rig).iter().all(store_down));
 }
 
 #[test]
-fn a_frozen_server_is_left_alone_and_found_again_when_it_thaws() {
+fn frozen_server_opens_the_breaker_and_recovers() {
     let rig = Rig::new();
     let load = Load::start(&rig, 8);
     rig.server.freeze();
@@ -579,7 +582,7 @@ fn a_frozen_server_is_left_alone_and_found_again_when_it_thaws() {
     thread::sleep(Duration::from_secs(1));
     rig.server.thaw();
     let thawed = Instant::now();
-    assert!(load.goes_on(10), "{:?}", rig.link());
+    assert!(load.goes_on(10), "{:?}", rig.server_stats());
     eprintln!(
         "frozen for a second: slowest {slowest:?} before the breaker opened, median {median:?} after, back {:?} after \
          it thawed",
@@ -589,7 +592,7 @@ fn a_frozen_server_is_left_alone_and_found_again_when_it_thaws() {
 }
 
 #[test]
-fn a_store_without_a_server_answers_at_once_and_finds_it_when_it_comes() {
+fn store_without_server_fails_fast_and_recovers() {
     let server = RedisServer::start();
     server.kill9();
     let settings = demanding(single(server.address()));
@@ -602,10 +605,10 @@ fn a_store_without_a_server_answers_at_once_and_finds_it_when_it_comes() {
     rig.recovers();
 }
 
-/// A neighbour on the same server empties it, forgets its scripts and cuts connections. Each emptying is a fresh
-/// allowance, once; nothing else is.
+/// Another user of the server empties it, flushes scripts and kills connections. Each emptying resets quotas once;
+/// nothing else does.
 #[test]
-fn t72_a_neighbour_who_flushes_and_kills_is_survived() {
+fn hostile_redis_neighbour_is_survived() {
     let rig = patient_rig();
     let gauge = Gauge::a_day(Algorithm::TokenBucket, 100);
     let (stop, admitted) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -632,9 +635,9 @@ fn t72_a_neighbour_who_flushes_and_kills_is_survived() {
     let allowances = 6;
     for turn in 1..=allowances {
         let used_up = || admitted.load(Ordering::Relaxed) >= 100 * turn;
-        // What was charged on a connection that was cut is charged without anybody knowing.
+        // A charge on a killed connection is taken without a reply.
         let used_up = || used_up() || turn > 1 && rig.remaining(&gauge) == 0;
-        assert!(wait_until(RECOVERY_MAX, used_up), "turn {turn}: {:?}", rig.link());
+        assert!(wait_until(RECOVERY_MAX, used_up), "turn {turn}: {:?}", rig.server_stats());
         rig.server.script_flush();
         rig.server.kill_clients();
         if turn < allowances {
@@ -651,49 +654,49 @@ fn t72_a_neighbour_who_flushes_and_kills_is_survived() {
     assert!(errors.iter().all(store_down), "{errors:?}");
 }
 
-/// A firewall forgot one of several connections: nothing comes back on it, and nobody is told. New ones work.
+/// A firewall drops one of several connections silently; new ones work.
 #[test]
-fn one_of_several_connections_that_leads_nowhere_is_made_anew() {
+fn dead_connection_of_several_is_replaced() {
     let connections = NonZeroUsize::new(4).unwrap();
     let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
     let gauge = plenty();
     assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
-    let dials = rig.link().dials;
+    let dials = rig.server_stats().dials;
     assert!(rig.proxy.silence("EVALSHA"));
     let anew = wait_until(PATIENCE, || {
         let _ = rig.charge(&gauge, 1);
-        rig.link().dials > dials
+        rig.server_stats().dials > dials
     });
-    assert!(anew, "{:?}", rig.link());
+    assert!(anew, "{:?}", rig.server_stats());
     let all_serve = || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok());
-    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.link());
-    assert!(rig.proxy.silence("EVALSHA"), "one of those that were left alone");
+    assert!(wait_until(PATIENCE, all_serve), "{:?}", rig.server_stats());
+    assert!(rig.proxy.silence("EVALSHA"), "one of the idle connections");
 }
 
-/// Not even one that is hardly used.
+/// Even on a connection that is rarely used.
 #[test]
-fn a_silent_connection_is_noticed_by_the_first_call_that_it_swallows() {
+fn first_lost_call_marks_the_connection() {
     let connections = NonZeroUsize::new(2).unwrap();
     let rig = Rig::with(|settings| RedisSettings { connections, timeout: MILD, ..settings });
     let gauge = plenty();
     assert!(wait_until(PATIENCE, || (0..20).all(|_| rig.charge(&gauge, 1).0.is_ok())));
-    let dials = rig.link().dials;
+    let dials = rig.server_stats().dials;
     assert!(rig.proxy.silence("EVALSHA"));
     let swallowed = wait_until(PATIENCE, || rig.charge(&gauge, 1).0.is_err());
-    assert!(swallowed || rig.link().dials > dials, "{:?}", rig.link());
+    assert!(swallowed || rig.server_stats().dials > dials, "{:?}", rig.server_stats());
     assert!(
-        wait_until(PATIENCE, || rig.link().dials > dials),
-        "nobody asks, and it is made anew: {:?}",
-        rig.link()
+        wait_until(PATIENCE, || rig.server_stats().dials > dials),
+        "it is replaced without a request: {:?}",
+        rig.server_stats()
     );
 }
 
-/// A server that takes connections and says nothing, and how many it had at once.
+/// A server that accepts connections and never replies, and its maximum of concurrent ones.
 fn mute_server() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let seen: Arc<[AtomicUsize; 2]> = Arc::default();
-    let told = Arc::clone(&seen);
+    let result = Arc::clone(&seen);
     thread::spawn(move || {
         let mut open: Vec<TcpStream> = Vec::new();
         for stream in listener.incoming().map_while(Result::ok) {
@@ -708,15 +711,15 @@ fn mute_server() -> (SocketAddr, Arc<[AtomicUsize; 2]>) {
                     }
                 }
             });
-            told[0].fetch_add(1, Ordering::SeqCst);
-            told[1].fetch_max(open.len(), Ordering::SeqCst);
+            result[0].fetch_add(1, Ordering::SeqCst);
+            result[1].fetch_max(open.len(), Ordering::SeqCst);
         }
     });
     (address, seen)
 }
 
 #[test]
-fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
+fn concurrent_dials_are_bounded() {
     let (address, seen) = mute_server();
     let settings = RedisSettings {
         connections: NonZeroUsize::new(32).unwrap(),
@@ -727,26 +730,26 @@ fn a_server_that_says_nothing_is_dialled_by_two_at_once() {
     let _store = runtime.block_on(async { RedisCounters::open(&settings) }).unwrap();
     let [dials, at_once] = &*seen;
     assert!(wait_until(PATIENCE, || dials.load(Ordering::SeqCst) >= 12), "{seen:?}");
-    // One that is given up may be closed a moment after the next is dialled.
+    // An abandoned connection may be closed a moment after the next is dialed.
     assert!(at_once.load(Ordering::SeqCst) <= 4, "{seen:?}");
 }
 
-/// What other nodes say comes on a connection that is never asked for anything.
+/// The subscription never sends anything, so only a PING reveals that it is dead.
 #[test]
-fn hints_are_heard_again_when_their_connection_led_nowhere() {
+fn dead_subscription_is_replaced() {
     let rig = Rig::new();
     let other = rig.runtime.block_on(crate::harness::open(&exact(single(rig.server.address()))));
-    let mut announced = rig.store.change_notifications();
+    let mut announced = rig.store.fleet().change_notifications();
     let mut hears = |patience| {
         wait_until(patience, || {
-            rig.runtime.block_on(other.notify_change());
+            rig.runtime.block_on(other.fleet().notify_change());
             thread::sleep(Duration::from_millis(20));
             announced.has_changed().unwrap() && *announced.borrow_and_update() > 0
         })
     };
     assert!(hears(PATIENCE));
     let at_once = Duration::from_millis(300);
-    // The last may have been under way; and on a machine that stands still, there may be another connection by then.
+    // The last call may have been in flight; on a stalled machine there may be another connection by then.
     let is_silent = (0..5).any(|_| {
         assert!(wait_until(PATIENCE, || rig.proxy.silence("SUBSCRIBE")));
         !hears(at_once) || !hears(at_once)

@@ -1,5 +1,5 @@
-//! Threats 9 and 17 where counters are kept: no byte of a client reaches the name of a key, and a client that invents
-//! names fills the memory without freeing anybody from a limit.
+//! Threats 9 and 17 on Redis: no byte of a client reaches a key name, and a client that invents ids fills the memory
+//! without resetting any quota.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use tollgate_testkit::{RedisCluster, RedisServer, key_slot};
 use crate::harness::limits::{Dice, Gauge, charges};
 use crate::harness::{address, exact, now, open, runtime, single};
 
-/// Names that mean something to somebody on the way: to Redis, to its protocol, to a pattern, to Lua, to a terminal.
+/// Ids with a meaning to Redis, its protocol, glob patterns, Lua, or terminals.
 const CORPUS: &[&str] = &[
     "{}",
     "{",
@@ -89,7 +89,7 @@ fn subject(seed: &Seed, request: &Request<'_>) -> Subject {
     values.subject()
 }
 
-/// A group; the rest of the subject, if what is there is its alone; and then what operators have written.
+/// Whether a key is a group, the rest of the subject if the key is the subject's alone, and the operator's names.
 fn is_well_formed(key: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b":-_".contains(&byte);
     if let Some(name) = key.strip_prefix("rl:{fleet}:") {
@@ -114,7 +114,7 @@ fn subject_in(key: &str) -> String {
 }
 
 #[test]
-fn t09_names_of_clients_do_not_reach_names_of_keys_on_a_cluster() {
+fn client_ids_never_reach_key_names() {
     let cluster = RedisCluster::start();
     let seeds = cluster.addresses().into_iter().map(address).collect();
     let (seed, policy) = (Seed::random(), PenaltyPolicy::default());
@@ -128,7 +128,7 @@ fn t09_names_of_clients_do_not_reach_names_of_keys_on_a_cluster() {
             join_all(pairs.iter().map(|(tenant, user)| charge_thrice(&store, &seed, &policy, tenant, user)))
                 .await;
         }
-        // The list of clients tells them apart, and one can be taken off it.
+        // The penalty list distinguishes them, and one can be removed.
         let listed = store.penalized_clients(usize::MAX, now()).await.unwrap();
         assert_eq!(listed.len(), pairs.len());
         for name in ["user:{}", "user:\r\n", "user:*", "user:::"] {
@@ -142,7 +142,7 @@ fn t09_names_of_clients_do_not_reach_names_of_keys_on_a_cluster() {
         .collect();
     let strange: Vec<&String> = keys.iter().filter(|key| !is_well_formed(key)).collect();
     assert!(strange.is_empty(), "{strange:?}");
-    // A log and a record have the whole subject in their names.
+    // A log and a record have the whole subject in their keys.
     let mut slots: HashMap<String, Vec<u16>> = HashMap::new();
     for key in keys.iter().filter(|key| key.starts_with("rl:1l") || key.starts_with("rl:1p")) {
         slots.entry(subject_in(key)).or_default().push(key_slot(key.as_bytes()));
@@ -155,7 +155,7 @@ fn t09_names_of_clients_do_not_reach_names_of_keys_on_a_cluster() {
     eprintln!("{} clients, {} keys, all well formed", pairs.len(), keys.len());
 }
 
-/// Two limits of one client, twice admitted and once refused: each client has an allowance of its own.
+/// Two limits of one client, twice admitted and once refused: each client has its own quota.
 async fn charge_thrice(store: &RedisCounters, seed: &Seed, policy: &PenaltyPolicy, tenant: &str, user: &str) {
     let request = request(tenant, user);
     let subject = subject(seed, &request);
@@ -165,19 +165,19 @@ async fn charge_thrice(store: &RedisCounters, seed: &Seed, policy: &PenaltyPolic
     for admits in [true, true, false] {
         let penalty = PenaltyCharge { subject, client, policy, client_charges: u32::MAX };
         let charges = Charges { penalty: Some(penalty), ..charges(&limits, 1) };
-        let told = store.charge_all_timed(&charges, now()).await.unwrap().0;
-        assert_eq!(told.admitted(&charges), admits, "{tenant:?} {user:?}: {told:?}");
+        let result = store.charge_all_timed(&charges, now()).await.unwrap().0;
+        assert_eq!(result.admitted(&charges), admits, "{tenant:?} {user:?}: {result:?}");
     }
 }
 
-/// Texts that are easily mistaken for each other: short, from few letters, cut anywhere.
+/// Easily confused texts: short, of few letters, split anywhere.
 fn random_text(dice: &mut Dice) -> String {
     let letters = ["a", "b", ":", "{", "}", "\0", "\r\n", "é", "*", "\u{1}"];
     (0..dice.between(1, 6)).map(|_| *dice.pick(&letters)).collect()
 }
 
 #[test]
-fn t09_distinct_clients_have_distinct_counters() {
+fn distinct_clients_have_distinct_counters() {
     let server = RedisServer::start();
     let seed = Seed::random();
     let mut dice = Dice::new(9);
@@ -198,7 +198,7 @@ fn t09_distinct_clients_have_distinct_counters() {
                 .collect();
             let calls = gauges.iter().map(|gauge| charge(&store, gauge, 1));
             assert!(
-                join_all(calls).await.into_iter().all(|told| told == Ok(true)),
+                join_all(calls).await.into_iter().all(|result| result == Ok(true)),
                 "two clients share a counter"
             );
         }
@@ -210,7 +210,7 @@ fn t09_distinct_clients_have_distinct_counters() {
 }
 
 #[test]
-fn t17_filling_the_memory_gives_nobody_an_allowance_back_and_ends_with_it() {
+fn filling_memory_resets_no_quota() {
     let server = RedisServer::with(&["--maxmemory", "4mb", "--maxmemory-policy", "noeviction"]);
     runtime().block_on(async {
         let store = open(&exact(single(server.address()))).await;
@@ -222,29 +222,29 @@ fn t17_filling_the_memory_gives_nobody_an_allowance_back_and_ends_with_it() {
         let mut invented = 0_u32;
         let full = loop {
             let crowd: Vec<Gauge> = (0..500).map(|_| Gauge::a_day(Algorithm::TokenBucket, 5)).collect();
-            let told = join_all(crowd.iter().map(|gauge| charge(&store, gauge, 1))).await;
-            invented += u32::try_from(told.iter().filter(|told| told.is_ok()).count()).unwrap();
-            // A busy machine answers late now and then; that is not what is looked for.
+            let result = join_all(crowd.iter().map(|gauge| charge(&store, gauge, 1))).await;
+            invented += u32::try_from(result.iter().filter(|result| result.is_ok()).count()).unwrap();
+            // Timeouts of a busy machine are not under test.
             let late = |error: &StoreError| matches!(error, StoreError::Timeout { .. });
-            if let Some(error) = told.into_iter().filter_map(Result::err).find(|error| !late(error)) {
+            if let Some(error) = result.into_iter().filter_map(Result::err).find(|error| !late(error)) {
                 break error;
             }
             assert!(invented < 200_000, "the memory is never full");
         };
-        // The server is there and cannot write: an outage, decided by each rule's own mode, not a misconfiguration.
+        // A server that cannot write is an outage, decided by each rule's failure mode, not a misconfiguration.
         assert_eq!(full, StoreError::Unreachable);
         for victim in &victims {
-            let told = charge(&store, victim, 1).await;
-            let is_down = matches!(told, Err(StoreError::Unreachable | StoreError::Timeout { .. }));
-            assert!(told == Ok(false) || is_down, "{told:?}");
+            let result = charge(&store, victim, 1).await;
+            let is_down = matches!(result, Err(StoreError::Unreachable | StoreError::Timeout { .. }));
+            assert!(result == Ok(false) || is_down, "{result:?}");
         }
         assert_eq!(server.info("stats")["evicted_keys"], "0");
         eprintln!("memory full after {invented} invented clients: {full}");
 
         assert_eq!(server.cli(&["CONFIG", "SET", "maxmemory", "64mb"]), "OK");
         for victim in &victims {
-            let told = eventually_ok(&store, victim).await;
-            assert!(!told, "a client that was refused before is refused still");
+            let result = eventually_ok(&store, victim).await;
+            assert!(!result, "a client that was refused before is refused still");
         }
         let newcomer = Gauge::a_day(Algorithm::TokenBucket, 1);
         assert!(eventually_ok(&store, &newcomer).await);
@@ -256,7 +256,7 @@ async fn charge(store: &RedisCounters, gauge: &Gauge, cost: u32) -> Result<bool,
     store.charge_all_timed(&charges, now()).await.map(|(verdicts, _)| verdicts.admitted(&charges))
 }
 
-/// Asks until there is an answer: the breaker may be open for a moment.
+/// Retries until there is a reply: the breaker may be open for a moment.
 async fn eventually_ok(store: &RedisCounters, gauge: &Gauge) -> bool {
     for _ in 0..500 {
         if let Ok(admitted) = charge(store, gauge, 1).await {

@@ -1,9 +1,8 @@
-//! Hunts for a unit too many: nodes that come and go lease small limits of every kind from a server that forgets its
-//! scripts and kills connections, and every admission is checked against what the limit promises.
+//! Searches for over-admission: nodes that come and go lease small limits of every kind from a server that loses its
+//! scripts and kills connections, and every admission is checked against the limit.
 //!
-//! An admission counts at some instant between its request and its answer, on the clock that the server and the nodes of
-//! this test have in common: a server decides within that time, and a unit of a lease is taken within it. So nothing is
-//! tolerated but that: an admission is held against a window, or an interval, only if it cannot lie outside.
+//! An admission counts at some instant between request and reply, on the clock that server and test share. It is counted
+//! against a window or interval only if it cannot lie outside; nothing else is tolerated.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +25,7 @@ const LASTING: Duration = Duration::from_secs(10);
 const LEASABLE: [Algorithm; 4] =
     [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::FixedWindow, Algorithm::SlidingWindowCounter];
 
-/// An admission: when it was asked for and answered, in microseconds, and for how much.
+/// An admission: request and reply in microseconds, and the cost.
 #[derive(Copy, Clone, Debug)]
 struct Admission {
     from: u64,
@@ -34,10 +33,10 @@ struct Admission {
     cost: u64,
 }
 
-/// Everything of one run.
+/// The state of one run.
 struct Stage {
     nodes: Vec<Mutex<RedisCounters>>,
-    /// Limits of one client each, limits that all share, and one that is reset now and then and not checked.
+    /// Limits per client, shared limits, and one that is reset at times and not checked.
     own: Vec<Gauge>,
     shared: Vec<Gauge>,
     reset: Gauge,
@@ -65,8 +64,8 @@ impl Stage {
         Stage { nodes, own, shared, reset, admissions, served_by_dead: Mutex::new(0), start: Instant::now() }
     }
 
-    /// All callers ask for the same counters at the same time: first those of one node a little, so that a slice is
-    /// granted and left lying; and when time has passed all as much as there is, that node a little earlier.
+    /// All callers use the same counters at the same time: first one node a little, so that a lease is granted and left
+    /// unused; after a while all nodes as much as there is, that node slightly earlier.
     async fn call(self: Arc<Self>, node: usize, seed: u64) {
         let (mut rounds, mut dice) = (Dice::new(5), Dice::new(seed));
         let mut round_at = self.start;
@@ -90,20 +89,20 @@ impl Stage {
             let cost = dice.between(1, 3);
             let charges = charges(gauges, cost);
             let from = now();
-            let told = store.charge_all(&charges, from).await;
-            if told.is_ok_and(|verdicts| verdicts.admitted(&charges)) {
+            let result = store.charge_all(&charges, from).await;
+            if result.is_ok_and(|verdicts| verdicts.admitted(&charges)) {
                 let (from, to) = (from.as_micros(), now().as_micros());
                 for key in keys {
                     self.admissions[key].lock().push(Admission { from, to, cost: cost.into() });
                 }
             }
-            // What is refused from memory does not wait: others get their turn.
+            // Cached refusals do not wait: let others run.
             tokio::task::yield_now().await;
         }
         let _ = store.charge_all(&crate::harness::limits::charges([&self.reset], 1), now()).await;
     }
 
-    /// Drops nodes, resets, and has the server forget.
+    /// Drops nodes, resets counters, flushes scripts.
     async fn trouble(self: Arc<Self>, server: Arc<RedisServer>, settings: RedisSettings) {
         let mut dice = Dice::new(99);
         while self.start.elapsed() < LASTING {
@@ -125,7 +124,7 @@ impl Stage {
         }
     }
 
-    /// What was promised and not kept.
+    /// Violated guarantees.
     fn broken_promises(&self) -> Vec<String> {
         let gauges = self.own.iter().chain(&self.shared);
         let broken = gauges.zip(&self.admissions).filter_map(|(gauge, admissions)| {
@@ -149,7 +148,7 @@ async fn on_server(server: &Arc<RedisServer>, command: &'static [&'static str]) 
     tokio::task::spawn_blocking(move || server.cli(command)).await.unwrap()
 }
 
-/// A window that must have admitted more than the limit, wherever those that lie across two windows are counted.
+/// A window that admitted more than the limit, wherever admissions that span two windows are counted.
 fn fuller_window(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
     let (length, most) = (gauge.limit.window_length().as_micros(), u64::from(gauge.limit.requests()));
     let mut starting: BTreeMap<u64, Vec<Admission>> = BTreeMap::new();
@@ -157,7 +156,7 @@ fn fuller_window(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
         starting.entry(admission.from / length).or_default().push(*admission);
     }
     let (first, last) = (*starting.keys().next()?, admissions.last()?.to / length);
-    // Units that wait for a place, by the last window that may hold them: the most urgent are placed first.
+    // Units to be placed, by the last window that may hold them: the most urgent first.
     let mut waiting: BTreeMap<u64, u64> = BTreeMap::new();
     for window in first..=last {
         for admission in starting.get(&window).into_iter().flatten() {
@@ -175,8 +174,8 @@ fn fuller_window(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
     None
 }
 
-/// A moment by which more was admitted in its window than the fading window before leaves room for. Whatever had been
-/// admitted by a moment was charged by then, when the window before had faded less.
+/// An instant by which more was admitted in its window than the fading previous window allows. Everything admitted by
+/// an instant was charged by then, when the previous window had faded less.
 fn fuller_slide(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
     let (length, most) = (gauge.limit.window_length().as_micros(), u64::from(gauge.limit.requests()));
     let mut by_window: BTreeMap<u64, u64> = BTreeMap::new();
@@ -194,7 +193,7 @@ fn fuller_slide(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
     None
 }
 
-/// An interval in which more was admitted than a full bucket and what came in.
+/// An interval that admitted more than a full bucket plus its refill.
 fn fuller_bucket(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
     let limit = &gauge.limit;
     let (rate, window) = (u128::from(limit.requests()), u128::from(limit.window_length().as_micros()));
@@ -203,7 +202,7 @@ fn fuller_bucket(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
         let later = &admissions[admissions.partition_point(|admission| admission.to < first.from)..];
         for last in later.iter().take_while(|last| last.to < first.from + 4_000_000) {
             admitted += if last.from >= first.from { u128::from(last.cost) } else { 0 };
-            // A tick may begin within the interval that was not paid for by its length.
+            // The interval may contain the start of one more tick than its length.
             let time = u128::from(last.to - first.from + limit.tick().micros());
             if admitted * window > u128::from(limit.capacity()) * window + time * rate {
                 let most = u128::from(limit.capacity()) + time * rate / window;
@@ -215,12 +214,12 @@ fn fuller_bucket(gauge: &Gauge, admissions: &[Admission]) -> Option<String> {
 }
 
 #[test]
-fn whatever_happens_to_nodes_and_connections_no_lease_admits_too_much() {
+fn no_lease_over_admits_under_faults() {
     let server = Arc::new(RedisServer::start());
     runtime().block_on(async {
         let settings = RedisSettings {
             timeout: Duration::from_millis(100),
-            leased_from: 1,
+            lease_capacity_min: 1,
             ..patient(single(server.address()))
         };
         let stage = Arc::new(Stage::new(&settings).await);

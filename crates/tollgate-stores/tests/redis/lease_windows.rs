@@ -1,8 +1,7 @@
-//! Leases at the end of a window: what nodes hold of it and did not use is not counted against the next one, and what
-//! they did use is.
+//! Leases at the end of a window: unused units are not counted against the next window, and used ones are.
 //!
-//! Calls are made one after another, and a memory store is charged with what was admitted, so what a server must come to
-//! count is known to the unit. Server and test share a clock.
+//! Calls are sequential, and a memory store is charged with what was admitted, so the expected count is known to the
+//! unit. Server and test share a clock.
 
 use std::time::{Duration, Instant};
 
@@ -20,18 +19,18 @@ const NODES: usize = 4;
 const REQUESTS: u32 = 2_000;
 const WINDOW: Span = Span::from_secs(4);
 
-/// Nodes that lease, and one that asks for everything.
+/// Nodes with leases, and one without.
 struct Fleet {
     server: RedisServer,
     nodes: Vec<RedisCounters>,
     exact: RedisCounters,
 }
 
-/// A client of whom every node holds a slice, and what it has used.
+/// A client whose counter every node has leased, and what it has used.
 struct Client {
     gauge: Gauge,
     used: MemoryCounters,
-    /// When the window of the slices ends, in microseconds.
+    /// End of the window of the leases, in microseconds.
     end: u64,
 }
 
@@ -43,7 +42,7 @@ impl Fleet {
             nodes.push(open(&patient(single(server.address()))).await);
         }
         let exact = open(&exact(single(server.address()))).await;
-        // So that each knows of the others.
+        // Until each node counts the others.
         while nodes.iter().any(|node| (node.nodes().get() as usize) <= NODES) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
@@ -54,9 +53,9 @@ impl Fleet {
         self.nodes.iter().map(|node| node.leases().units).sum()
     }
 
-    /// A client of whom the nodes hold slices at the end of a window: they are valid until then and no longer.
+    /// A client with leases that end with their window.
     async fn client_with_slices(&self) -> Client {
-        // A machine may be too slow to do it all within the window, now and then.
+        // A slow machine may not manage all of it within the window.
         for _ in 0..5 {
             let client = Client::new(limit(Algorithm::SlidingWindowCounter, REQUESTS, WINDOW));
             sleep_until(client.end - 1_200_000).await;
@@ -73,26 +72,26 @@ impl Fleet {
         panic!("far too slow")
     }
 
-    /// Waits until the server counts what was used and nothing else, which must be long before it forgets all of it. By
-    /// how much it counted too much at first.
+    /// Waits until the server counts exactly what was used, long before the counter expires. Returns by how much it
+    /// counted too much at first.
     async fn comes_to_count_truly(&self, client: &Client) -> u32 {
         sleep_until(client.end).await;
         let mut at_first = None;
         loop {
             let look = charges([&client.gauge], 0);
-            let (told, at) = self.exact.charge_all_timed(&look, now()).await.unwrap();
+            let (result, at) = self.exact.charge_all_timed(&look, now()).await.unwrap();
             let at = at.unwrap();
-            let (told, true_one) = (told.verdicts[0], client.used.charge_all_now(&look, at).verdicts[0]);
+            let (result, true_one) = (result.verdicts[0], client.used.charge_all_now(&look, at).verdicts[0]);
             assert!(
-                told.remaining <= true_one.remaining,
+                result.remaining <= true_one.remaining,
                 "{} instead of {}",
-                told.remaining,
+                result.remaining,
                 true_one.remaining
             );
-            let short = true_one.remaining - told.remaining;
+            let short = true_one.remaining - result.remaining;
             let short_at_first = *at_first.get_or_insert(short);
             assert!(at.as_micros() < client.end + 3_000_000, "{short} are not given back");
-            if told == true_one {
+            if result == true_one {
                 return short_at_first;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -101,14 +100,14 @@ impl Fleet {
 }
 
 impl Client {
-    /// Whose next window ends in more than 1.2 s.
+    /// A client whose next window ends in more than 1.2 s.
     fn new(limit: tollgate::Limit) -> Self {
         let window = limit.window_length().as_micros();
         let end = ((now().as_micros() + 1_250_000) / window + 1) * window;
         Client { gauge: Gauge::new(limit), used: MemoryCounters::default(), end }
     }
 
-    /// Asks a node, and keeps in mind what was used.
+    /// Sends a request to a node and records what was used.
     async fn admits(&self, node: &RedisCounters, cost: u32) -> bool {
         let (charges, from) = (charges([&self.gauge], cost), now());
         let (verdicts, at) = node.charge_all_timed(&charges, from).await.unwrap();
@@ -126,7 +125,7 @@ async fn sleep_until(micros: u64) {
 }
 
 #[test]
-fn what_was_leased_and_not_used_is_not_counted_in_the_next_window() {
+fn unused_lease_is_not_counted_in_the_next_window() {
     runtime().block_on(async {
         let fleet = Fleet::new().await;
         let client = fleet.client_with_slices().await;
@@ -137,9 +136,9 @@ fn what_was_leased_and_not_used_is_not_counted_in_the_next_window() {
     });
 }
 
-/// A node that has not heard of a reset gives back what the counter of after it never granted.
+/// A node that missed a reset returns units that the new counter never granted.
 #[test]
-fn what_was_leased_before_a_reset_is_not_given_back_after_it() {
+fn lease_before_reset_is_not_returned_after() {
     for leased_again in [false, true] {
         runtime().block_on(async {
             let fleet = Fleet::new().await;
@@ -154,20 +153,20 @@ fn what_was_leased_before_a_reset_is_not_given_back_after_it() {
                 assert!(after.admits(&late, 1).await);
             }
             fleet.comes_to_count_truly(&after).await;
-            // Whoever gives back late finds the same.
+            // A late return finds the same.
             tokio::time::sleep(Duration::from_millis(600)).await;
             fleet.comes_to_count_truly(&after).await;
         });
     }
 }
 
-/// The first slice is by the pace of twenty calls: at most 400 a second, so 800 for two seconds, and 120 for 0.3 s.
+/// The first lease follows the rate of twenty calls: at most 400 per second, so 800 for two seconds and 120 for 0.3 s.
 #[test]
-fn a_slice_near_the_end_of_its_window_is_what_can_be_used_until_then() {
+fn lease_near_window_end_is_smaller() {
     runtime().block_on(async {
         let fleet = Fleet::new().await;
         for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowCounter] {
-            // A machine may be so slow that the window ends first, and the slice is of the next one.
+            // On a slow machine the window may end first, and the lease belongs to the next one.
             for _ in 0..5 {
                 let client = Client::new(limit(algorithm, 100_000, WINDOW));
                 sleep_until(client.end - 300_000).await;
@@ -185,7 +184,7 @@ fn a_slice_near_the_end_of_its_window_is_what_can_be_used_until_then() {
     });
 }
 
-/// What was admitted of one client, in its order, held against the formula of the sliding window.
+/// The admissions of one client in order, checked against the formula of the sliding window.
 #[derive(Default)]
 struct Slide {
     window: u64,
@@ -195,7 +194,7 @@ struct Slide {
 }
 
 impl Slide {
-    /// An admission at some moment of this span. One that may lie in either of two windows is held against neither.
+    /// An admission within this span. One that may lie in either of two windows is counted in neither.
     fn admit(&mut self, limit: &tollgate::Limit, from: Timestamp, to: Timestamp) {
         let length = limit.window_length().as_micros();
         let (window, until) = (from.as_micros() / length, to.as_micros() / length);
@@ -220,9 +219,9 @@ impl Slide {
     }
 }
 
-/// A rush beyond the limit, over many windows: never one too many by the formula, and not many too few.
+/// Demand above the limit over many windows: never one too many by the formula, and few too few.
 #[test]
-fn a_rush_over_many_windows_is_never_admitted_too_much_and_hardly_too_little() {
+fn leases_over_many_windows_are_exact() {
     let limit = limit(Algorithm::SlidingWindowCounter, 4_000, Span::from_secs(2));
     runtime().block_on(async {
         let fleet = Fleet::new().await;
@@ -230,7 +229,7 @@ fn a_rush_over_many_windows_is_never_admitted_too_much_and_hardly_too_little() {
         let (mut slide, mut possible, mut asked) = (Slide::default(), 0_u64, 0_u32);
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(11) {
-            // What comes in grows and falls, so that nodes cannot know how much they will use.
+            // The demand varies, so that nodes cannot predict their use.
             let pause = if start.elapsed().as_secs().is_multiple_of(3) { 4 } else { 1 };
             for _ in 0..8 {
                 asked += 1;
@@ -247,7 +246,7 @@ fn a_rush_over_many_windows_is_never_admitted_too_much_and_hardly_too_little() {
         }
         let missed = possible.saturating_sub(slide.admitted);
         eprintln!("{asked} asked, {} admitted of {possible} possible, {missed} too few", slide.admitted);
-        // Some two in a hundred are expected; a slow machine asks less often for what comes in.
+        // About two percent are expected; a slow machine asks less often.
         assert!(missed * 5 <= possible, "{missed} too few of {possible}");
     });
 }

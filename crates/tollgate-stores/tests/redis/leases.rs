@@ -1,4 +1,4 @@
-//! Busy counters are leased: far fewer calls, and never a unit too many.
+//! Leases of busy counters: far fewer calls, and never a unit too many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +13,14 @@ use tollgate_testkit::RedisServer;
 
 use crate::harness::{address, patient};
 
-/// One counter that many nodes are asked for.
+/// One counter under load from many nodes.
 struct Load {
     limit: Limit,
     subject: Subject,
     nodes: usize,
-    /// Requests a second of all nodes together.
+    /// Requests per second of all nodes together.
     rate: u32,
-    /// How much busier each node is than the next, in percent.
+    /// By how much each node is busier than the next, in percent.
     skew_percent: u32,
     lasting: Duration,
 }
@@ -31,9 +31,9 @@ struct Figures {
     requests: u64,
     admitted: u64,
     calls: u64,
-    /// The same two from the third second on, when the nodes have found out what is busy.
+    /// The same two from the third second on, when leases are in use.
     later: (u64, u64),
-    /// Admitted in each window of the limit, by the server's clock at the time.
+    /// Admitted in each window, by the server's clock.
     by_window: Vec<u64>,
 }
 
@@ -57,7 +57,7 @@ impl Load {
         Charges { charges: [charge].into_iter().collect(), ..Charges::default() }
     }
 
-    /// The share of each node, in parts of all.
+    /// The share of each node.
     fn shares(&self) -> Vec<f64> {
         let weight =
             |node: usize| (1.0 - f64::from(self.skew_percent) / 100.0).powi(i32::try_from(node).unwrap());
@@ -77,7 +77,7 @@ impl Load {
                 assert!(store.connected(Duration::from_secs(10)).await);
                 stores.push(store);
             }
-            // So that each knows of the others.
+            // Until each node counts the others.
             while stores.iter().any(|store| (store.nodes().get() as usize) < load.nodes) {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -133,7 +133,7 @@ impl Load {
     }
 }
 
-/// The load of the original design: twenty nodes, a hundred thousand a minute, twenty thousand requests a second.
+/// Twenty nodes, a limit of 100,000 per minute, 20,000 requests per second.
 const HUNDRED_THOUSAND: u32 = 100_000;
 const MINUTE: Span = Span::from_secs(60);
 
@@ -152,12 +152,12 @@ impl Figures {
 }
 
 #[test]
-fn t18_a_busy_window_is_filled_to_the_last_unit_with_few_calls() {
+fn busy_window_is_filled_with_few_calls() {
     let server = RedisServer::start();
     let figures = Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE).run(&server, None);
     figures.show("fixed window");
     assert!(figures.by_window.iter().all(|admitted| *admitted <= HUNDRED_THOUSAND.into()));
-    // The run may lie across two windows; either way all of what there was, or of what was asked for, is given out.
+    // The run may span two windows; in either case all that was available, or requested, is admitted.
     let possible = figures.requests.min(HUNDRED_THOUSAND.into());
     assert!(figures.admitted * 1_000 >= possible * 995);
     assert!(figures.calls * 70 <= figures.requests);
@@ -173,14 +173,14 @@ fn short_windows_are_never_exceeded() {
 }
 
 #[test]
-fn a_bucket_gives_out_what_it_holds_and_what_comes_in_and_no_more() {
+fn leased_bucket_admits_capacity_plus_refill() {
     let server = RedisServer::start();
     let load = Load { skew_percent: 20, ..Load::new(Algorithm::TokenBucket, HUNDRED_THOUSAND, MINUTE) };
     let lasting = load.lasting;
     let figures = load.run(&server, None);
     figures.show("token bucket, one node busier than the next");
     let in_time = |time: Duration| 100_000 + 100_000 * u64::try_from(time.as_millis()).unwrap() / 60_000;
-    // The run ends later than planned by as much as a machine is slow. A server's clock may stand for a moment.
+    // A slow machine ends the run late. The server's clock may stand still for a moment.
     assert!(figures.admitted <= in_time(figures.lasted + Duration::from_millis(100)));
     let possible = figures.requests.min(in_time(lasting));
     assert!(figures.admitted * 1_000 >= possible * 990);
@@ -188,7 +188,7 @@ fn a_bucket_gives_out_what_it_holds_and_what_comes_in_and_no_more() {
 }
 
 #[test]
-fn nodes_that_die_with_a_lease_cost_units_and_give_none() {
+fn crashed_nodes_never_add_units() {
     let server = RedisServer::start();
     let load = Load::new(Algorithm::SlidingWindowCounter, HUNDRED_THOUSAND, MINUTE);
     let figures = load.run(&server, Some(Duration::from_secs(3)));
@@ -197,7 +197,7 @@ fn nodes_that_die_with_a_lease_cost_units_and_give_none() {
 }
 
 #[test]
-fn below_its_limit_nobody_is_refused_because_of_leases() {
+fn leases_refuse_nobody_below_the_limit() {
     let server = RedisServer::start();
     let load = Load { rate: 1_500, ..Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE) };
     let figures = load.run(&server, None);
@@ -206,9 +206,9 @@ fn below_its_limit_nobody_is_refused_because_of_leases() {
     assert!(figures.later.1 * 50 <= figures.later.0);
 }
 
-/// A slice that lies unused while the bucket refills is still a part of the bucket: used at last, it leaves the rest.
+/// Leased units that are unused while the bucket refills still count as part of its capacity.
 #[test]
-fn a_slice_used_late_does_not_fill_the_bucket_twice() {
+fn late_lease_use_does_not_refill_twice() {
     let server = RedisServer::start();
     let load = Load::new(Algorithm::TokenBucket, 1_000, Span::from_secs(2));
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -232,7 +232,7 @@ fn a_slice_used_late_does_not_fill_the_bucket_twice() {
 }
 
 #[test]
-fn a_check_that_costs_nothing_sees_what_its_node_holds() {
+fn zero_cost_check_sees_leased_units() {
     let server = RedisServer::start();
     let load = Load::new(Algorithm::FixedWindow, 1_000, Span::from_secs(30 * 86_400));
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -241,8 +241,8 @@ fn a_check_that_costs_nothing_sees_what_its_node_holds() {
         let remaining = async |cost| {
             let mut charges = load.charges();
             charges.charges[0].cost = cost;
-            let told = store.charge_all(&charges, crate::harness::now()).await.unwrap();
-            (told.admitted(&charges), told.verdicts[0].remaining)
+            let result = store.charge_all(&charges, crate::harness::now()).await.unwrap();
+            (result.admitted(&charges), result.verdicts[0].remaining)
         };
         let mut used = 0;
         while store.leases().units < 100 {
@@ -257,9 +257,9 @@ fn a_check_that_costs_nothing_sees_what_its_node_holds() {
     });
 }
 
-/// Clients hang up. Whoever does it while a lease is asked for must not keep the counter from being leased ever again.
+/// A client that disconnects during a lease request must not prevent later leases.
 #[test]
-fn requests_that_are_given_up_do_not_end_leasing() {
+fn canceled_requests_keep_leasing() {
     let server = RedisServer::start();
     let load = Load::new(Algorithm::FixedWindow, HUNDRED_THOUSAND, MINUTE);
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -267,7 +267,7 @@ fn requests_that_are_given_up_do_not_end_leasing() {
         let store = crate::harness::open(&patient(Topology::Single(address(server.address())))).await;
         for _ in 0..200 {
             let charges = load.charges();
-            // Asked, and hung up on before there can be an answer.
+            // Canceled before the reply.
             let _ = store.charge_all(&charges, crate::harness::now()).now_or_never();
         }
         for _ in 0..200 {

@@ -1,8 +1,8 @@
-//! Every history of one counter is that of a counter asked by one caller at a time.
+//! Every history of a counter is linearizable.
 //!
-//! Clients note when they asked, when they were answered, what, and by which instant of the server. The server's
-//! instants give the order; calls of one microsecond may have come in any. The histories must be what the pure
-//! functions say in that order, and no call may come before one that was over when it began.
+//! Clients record when they asked, when the reply came, the verdict, and the server's instant. The instants give the
+//! order; calls of one microsecond may be in any order. The history must match the pure functions in that order, and no
+//! call may come before one that had ended when it began.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,24 +21,24 @@ const CLIENTS: u64 = 48;
 const KEYS: usize = 8;
 const CALLS_PER_CLIENT: usize = 250;
 
-/// One call as a client saw it.
+/// One call as the client saw it.
 #[derive(Copy, Clone, Debug)]
 struct Call {
     key: usize,
     cost: u32,
     asked: Instant,
     answered: Instant,
-    /// When the server says it decided.
+    /// The server's instant of the decision.
     decided: Timestamp,
     verdict: Verdict,
 }
 
-/// Why a history is none of a counter asked by one caller at a time.
+/// Why a history is not linearizable.
 #[derive(Debug, PartialEq, Eq)]
 enum Broken {
-    /// No order of the calls of one instant gives these answers.
+    /// No order of the calls of one instant gives these verdicts.
     Answers(Timestamp),
-    /// Decided before a call that was over when it began.
+    /// Decided before a call that had ended when it began.
     RealTime(Timestamp),
 }
 
@@ -54,8 +54,8 @@ fn check(limit: &Limit, history: &[Call]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// In ascending order of decision, nobody may have been answered before an earlier one asked. One server has one clock,
-/// so there is nothing to allow for.
+/// In the order of decisions, no reply may precede an earlier request. There is one server and one clock, so no
+/// tolerance is needed.
 fn check_real_time(history: &[Call]) -> Result<(), Broken> {
     let mut first_answer_later: Option<Instant> = None;
     for same in history.chunk_by(|one, other| one.decided == other.decided).rev() {
@@ -68,7 +68,7 @@ fn check_real_time(history: &[Call]) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The model after these calls in an order that gives their answers, if there is one.
+/// The model after these calls in an order that gives their verdicts, if there is one.
 fn in_some_order(model: &Reference, limit: &Limit, calls: &[Call]) -> Option<Reference> {
     if calls.is_empty() {
         return Some(model.clone());
@@ -77,12 +77,12 @@ fn in_some_order(model: &Reference, limit: &Limit, calls: &[Call]) -> Option<Ref
         let mut after = model.clone();
         let mut rest = calls.to_vec();
         let call = rest.remove(first);
-        let told = after.charge(limit, call.cost, call.decided);
-        (told == call.verdict).then(|| in_some_order(&after, limit, &rest))?
+        let result = after.charge(limit, call.cost, call.decided);
+        (result == call.verdict).then(|| in_some_order(&after, limit, &rest))?
     })
 }
 
-/// Eight counters of all algorithms whose windows pass many times.
+/// Eight counters of all algorithms with short windows.
 fn gauges() -> Vec<Gauge> {
     let windows = [20, 50, 80, 110, 35, 65, 150, 500].map(Span::from_millis);
     (0..KEYS)
@@ -97,15 +97,15 @@ async fn record(store: RedisCounters, gauges: Arc<Vec<Gauge>>, client: u64) -> V
         let key = dice.below(8) as usize;
         let cost = dice.below(4);
         let asked = Instant::now();
-        let told = store.charge_all_timed(&charges([&gauges[key]], cost), now()).await.unwrap();
+        let result = store.charge_all_timed(&charges([&gauges[key]], cost), now()).await.unwrap();
         let answered = Instant::now();
         calls.push(Call {
             key,
             cost,
             asked,
             answered,
-            decided: told.1.unwrap(),
-            verdict: told.0.verdicts[0],
+            decided: result.1.unwrap(),
+            verdict: result.0.verdicts[0],
         });
     }
     calls
@@ -132,7 +132,7 @@ fn histories(gauges: &Arc<Vec<Gauge>>) -> Vec<Vec<Call>> {
 }
 
 #[test]
-fn recorded_histories_of_many_clients_are_linearizable() {
+fn recorded_histories_are_linearizable() {
     let gauges = Arc::new(gauges());
     let histories = histories(&gauges);
     let (mut calls, mut admitted, mut refused) = (0, 0, 0);
@@ -151,7 +151,7 @@ fn recorded_histories_of_many_clients_are_linearizable() {
     }
 }
 
-/// The control: one answer of a true history is changed, and the checker must notice, whichever it is.
+/// The control: one verdict of a real history is changed, and the checker must notice.
 fn the_checker_finds_a_lie(limit: &Limit, history: &[Call]) {
     for position in (0..history.len()).step_by(history.len() / 40 + 1) {
         let mut forged = history.to_vec();
@@ -169,7 +169,7 @@ fn the_checker_finds_a_lie(limit: &Limit, history: &[Call]) {
     }
 }
 
-/// What a store that reads in one step and writes in another would record.
+/// The history of a store that reads and writes in two steps.
 fn history_of_check_then_act(limit: &Limit) -> Vec<Call> {
     let begun = Instant::now();
     let at = |step: u64| Timestamp::from_secs(1_800_000_000) + Span::from_micros(step);
@@ -191,7 +191,7 @@ fn history_of_check_then_act(limit: &Limit) -> Vec<Call> {
 }
 
 #[test]
-fn the_checker_rejects_a_store_that_reads_in_one_step_and_writes_in_another() {
+fn checker_rejects_read_then_write() {
     for algorithm in Algorithm::ALL {
         let limit = limit(algorithm, 5, Span::from_secs(86_400));
         let history = history_of_check_then_act(&limit);
@@ -200,7 +200,7 @@ fn the_checker_rejects_a_store_that_reads_in_one_step_and_writes_in_another() {
 }
 
 #[test]
-fn the_checker_rejects_an_answer_from_the_past() {
+fn checker_rejects_stale_replies() {
     let limit = limit(Algorithm::TokenBucket, 5, Span::from_secs(86_400));
     let (begun, second) = (Instant::now(), Duration::from_secs(1));
     let now = Timestamp::from_secs(1_800_000_000);

@@ -7,28 +7,28 @@
     reason = "tests may panic and print measurements"
 )]
 
-mod budget;
-mod carry;
 mod clocks;
 mod concurrency;
 mod cooldowns;
 mod failover;
 mod faults;
-mod groups;
+mod fleet;
 mod harness;
+mod hashes;
+mod high_latency;
 mod injection;
+mod latency_budget;
 mod lease_stress;
 mod lease_windows;
 mod leases;
 mod linearizability;
-mod long_way;
 mod misconfigured;
-mod nodes;
-mod records;
-mod refusals;
+mod multi_shard;
+mod penalty_list;
+mod reconcile;
+mod refusal_cache;
 mod resets;
 mod single;
-mod spanning;
 mod topologies;
 mod traces;
 mod upgrade;

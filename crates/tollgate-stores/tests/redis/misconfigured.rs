@@ -1,5 +1,5 @@
-//! Settings that no server can be reached with, each with real servers: never an outage, so that nothing fails open
-//! because of it, and always in words that say what to do.
+//! Misconfigurations with real servers: never treated as an outage, so that nothing fails open, and reported with what
+//! to do.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
@@ -35,14 +35,14 @@ impl Node {
         self.runtime.block_on(self.store.charge_all_timed(&charges, now())).map(drop)
     }
 
-    /// Waits until decisions are refused for a reason with these words in it, and sees that it stays so.
+    /// Waits until decisions fail as misconfigured with this text, and checks that they keep failing.
     fn is_misconfigured(&self, words: &str) {
-        let told = wait_until(PATIENCE, || self.charge() == Err(StoreError::Misconfigured));
-        assert!(told, "{:?} {:?} {:?}", self.charge(), self.store.refusal(), self.store.servers());
+        let result = wait_until(PATIENCE, || self.charge() == Err(StoreError::Misconfigured));
+        assert!(result, "{:?} {:?} {:?}", self.charge(), self.store.misconfiguration(), self.store.servers());
         for _ in 0..20 {
             assert_eq!(self.charge(), Err(StoreError::Misconfigured));
         }
-        let reason = self.store.refusal().or(self.store.warning()).unwrap_or_default();
+        let reason = self.store.misconfiguration().or(self.store.warning()).unwrap_or_default();
         assert!(reason.contains(words), "{reason}");
         eprintln!("{reason}");
     }
@@ -52,9 +52,9 @@ impl Node {
             wait_until(PATIENCE, || self.charge().is_ok()),
             "{:?} {:?}",
             self.charge(),
-            self.store.refusal()
+            self.store.misconfiguration()
         );
-        assert_eq!(self.store.refusal(), None);
+        assert_eq!(self.store.misconfiguration(), None);
     }
 }
 
@@ -68,7 +68,7 @@ fn password(password: &str) -> Login {
 }
 
 #[test]
-fn sentinels_that_refuse_our_password_are_a_misconfiguration_if_most_of_them_do() {
+fn password_rejected_by_most_sentinels_is_misconfiguration() {
     let fleet = SentinelFleet::start();
     let sentinels = fleet.sentinels();
     let set = |sentinel: SocketAddr, rule: &str| {
@@ -90,7 +90,7 @@ fn sentinels_that_refuse_our_password_are_a_misconfiguration_if_most_of_them_do(
 }
 
 #[test]
-fn sentinels_that_are_away_are_an_outage_and_those_that_know_no_such_master_are_not() {
+fn unknown_master_name_is_misconfiguration() {
     let fleet = SentinelFleet::start();
     let sentinels = fleet.sentinels();
     let settings = watched(&fleet, &sentinels, Login::default());
@@ -102,11 +102,11 @@ fn sentinels_that_are_away_are_an_outage_and_those_that_know_no_such_master_are_
     }
     let node = Node::new(&settings);
     assert!((0..200).all(|_| node.charge() == Err(StoreError::Unreachable)));
-    assert_eq!(node.store.refusal(), None);
+    assert_eq!(node.store.misconfiguration(), None);
 }
 
 #[test]
-fn a_sentinel_that_names_a_dead_or_a_demoted_master_does_not_hold_a_node() {
+fn sentinel_with_old_view_is_outvoted() {
     let fleet = SentinelFleet::start();
     let dead = RedisServer::start();
     dead.kill9();
@@ -124,32 +124,32 @@ fn a_sentinel_that_names_a_dead_or_a_demoted_master_does_not_hold_a_node() {
     }
 }
 
-/// Which of them was asked was chance, and it was asked again and again. Twelve nodes are not all lucky.
+/// Which server is polled first is random; with twelve nodes some poll the one with the old view.
 #[test]
-fn a_server_of_a_cluster_with_an_old_view_does_not_hold_a_node() {
+fn cluster_server_with_old_view_is_outvoted() {
     let server = RedisServer::start();
     let proxies = [(); 3].map(|()| FaultProxy::in_front_of(server.address()));
-    let tells = |port: u16| {
+    let slot_map_naming = |port: u16| {
         let slots = format!("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$1\r\nx");
         Fault::reply_to("CLUSTER", slots)
     };
     let gone = RedisServer::start();
     gone.kill9();
-    proxies[0].set(tells(gone.port()));
-    proxies[1].set(tells(server.port()));
-    proxies[2].set(tells(server.port()));
+    proxies[0].set(slot_map_naming(gone.port()));
+    proxies[1].set(slot_map_naming(server.port()));
+    proxies[2].set(slot_map_naming(server.port()));
     let addresses = |proxies: &[FaultProxy]| proxies.iter().map(|proxy| address(proxy.address())).collect();
     for _ in 0..12 {
         Node::new(&exact(Topology::Cluster(addresses(&proxies)))).is_well();
     }
-    // Of two that disagree nobody knows which is right: each is tried.
+    // Of two that disagree either may be right: each is tried.
     for _ in 0..6 {
         Node::new(&exact(Topology::Cluster(addresses(&proxies[..2])))).is_well();
     }
 }
 
 #[test]
-fn a_master_is_followed_with_the_rights_that_are_documented_for_it() {
+fn documented_acl_suffices_to_follow_a_master() {
     let fleet = SentinelFleet::with_quick_failover();
     let rights = "reset on >secret resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set \
                   +zadd +zcard +zrange +zremrangebyscore +hset +hget +hrandfield +hdel +pttl +expireat \
@@ -172,7 +172,7 @@ fn a_master_is_followed_with_the_rights_that_are_documented_for_it() {
 }
 
 #[test]
-fn a_server_that_is_no_sentinel_or_in_no_cluster_or_has_no_such_database_is_a_misconfiguration() {
+fn wrong_topology_or_database_is_misconfiguration() {
     let server = RedisServer::start();
     let here = address(server.address());
     let sentinels = vec![here.clone()];
@@ -184,17 +184,20 @@ fn a_server_that_is_no_sentinel_or_in_no_cluster_or_has_no_such_database_is_a_mi
 }
 
 #[test]
-fn a_server_of_a_cluster_that_is_asked_alone_is_a_misconfiguration_and_a_wrong_password_too() {
+fn cluster_server_used_as_single_is_misconfiguration() {
     let cluster = RedisCluster::start();
     for server in cluster.masters() {
         let node = Node::new(&exact(single(server)));
-        // One of the three holds what the fleet shares, and a third of the clients: those it may serve.
-        let told = wait_until(PATIENCE, || node.charge() == Err(StoreError::Misconfigured));
-        assert!(told, "{:?}", node.charge());
+        // One of the three holds the fleet's keys and a third of the clients, which it serves.
+        let result = wait_until(PATIENCE, || node.charge() == Err(StoreError::Misconfigured));
+        assert!(result, "{:?}", node.charge());
         for _ in 0..50 {
             assert!(matches!(node.charge(), Ok(()) | Err(StoreError::Misconfigured)));
-            let reason = node.store.refusal().unwrap_or_default();
-            assert!(reason.contains("topology = \"cluster\""), "an answer to some does not end it: {reason}");
+            let reason = node.store.misconfiguration().unwrap_or_default();
+            assert!(
+                reason.contains("topology = \"cluster\""),
+                "success of some decisions does not end it: {reason}"
+            );
         }
     }
     let seeds: Vec<_> = cluster.addresses().into_iter().map(address).collect();
@@ -202,7 +205,7 @@ fn a_server_of_a_cluster_that_is_asked_alone_is_a_misconfiguration_and_a_wrong_p
     Node::new(&settings).is_misconfigured("WRONGPASS");
 }
 
-/// An address of this machine that is not its loopback; none where there is no network.
+/// An address of this machine other than loopback; none without a network.
 fn own_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -210,13 +213,13 @@ fn own_address() -> Option<IpAddr> {
 }
 
 #[test]
-fn protected_mode_is_a_misconfiguration_and_is_not_knocked_at_all_the_time() {
+fn protected_mode_is_misconfiguration_with_backoff() {
     let Some(ip) = own_address() else { return };
     let server = RedisServer::with(&["--bind", "0.0.0.0", "--protected-mode", "yes"]);
     let node = Node::new(&exact(single((ip, server.port()).into())));
     node.is_misconfigured("protected mode");
     let dials = || node.store.servers()[0].dials;
-    // Each wait is up to twice the one before: more than a few in the first seconds would be none.
+    // Exponential backoff: more than a few attempts in the first seconds would mean none.
     let (before, seconds) = (dials(), 3);
     std::thread::sleep(Duration::from_secs(seconds));
     assert!(dials() - before <= 5 * seconds, "{} dials in {seconds} s", dials() - before);
@@ -225,7 +228,7 @@ fn protected_mode_is_a_misconfiguration_and_is_not_knocked_at_all_the_time() {
 }
 
 #[test]
-fn a_server_that_has_no_room_for_another_client_is_an_outage_with_or_without_a_password() {
+fn maxclients_is_an_outage() {
     for login in [Login::default(), password("right")] {
         let options = RedisOptions {
             password: login.password.clone().map(|secret| secret.0),
@@ -234,13 +237,13 @@ fn a_server_that_has_no_room_for_another_client_is_an_outage_with_or_without_a_p
         let server = RedisServer::start_with(&options);
         server.cli(&["CONFIG", "SET", "maxclients", "1"]);
         let node = Node::new(&RedisSettings { login, ..exact(single(server.address())) });
-        let told = wait_until(PATIENCE, || {
+        let result = wait_until(PATIENCE, || {
             node.store.servers()[0]
-                .trouble
+                .error
                 .as_ref()
                 .is_some_and(|words| words.contains("max number of clients"))
         });
-        assert!(told, "{:?}", node.store.servers());
+        assert!(result, "{:?}", node.store.servers());
         assert!((0..50).all(|_| node.charge() == Err(StoreError::Unreachable)));
         server.cli(&["CONFIG", "SET", "maxclients", "100"]);
         node.is_well();
@@ -248,7 +251,7 @@ fn a_server_that_has_no_room_for_another_client_is_an_outage_with_or_without_a_p
 }
 
 #[test]
-fn who_speaks_tls_to_a_server_that_does_not_or_plainly_to_one_that_does_gets_a_hint() {
+fn tls_mismatch_is_hinted() {
     let server = RedisServer::start_with(&RedisOptions { tls: true, ..RedisOptions::default() });
     let tls = Some(tollgate_stores::redis::Tls { insecure: true, ..Default::default() });
     for settings in
@@ -256,14 +259,14 @@ fn who_speaks_tls_to_a_server_that_does_not_or_plainly_to_one_that_does_gets_a_h
     {
         let node = Node::new(&settings);
         let hinted = wait_until(PATIENCE, || {
-            node.store.servers()[0].trouble.as_ref().is_some_and(|words| words.contains("speak TLS?"))
+            node.store.servers()[0].error.as_ref().is_some_and(|words| words.contains("speak TLS?"))
         });
         assert!(hinted, "{:?}", node.store.servers());
     }
 }
 
 #[test]
-fn the_script_that_may_not_be_loaded_is_a_refusal_of_all_decisions() {
+fn forbidden_script_load_refuses_all_decisions() {
     let server = RedisServer::start();
     let node = Node::new(&exact(single(server.address())));
     node.is_well();
@@ -274,9 +277,9 @@ fn the_script_that_may_not_be_loaded_is_a_refusal_of_all_decisions() {
     node.is_well();
 }
 
-/// A server says that a command of the script may not be run, and not which one.
+/// The server reports that a command of the script is forbidden, but not which one.
 #[test]
-fn a_right_that_the_script_lacks_is_a_refusal_of_all_decisions_and_is_named() {
+fn permission_missing_in_the_script_is_named() {
     let server = RedisServer::start();
     let node = Node::new(&exact(single(server.address())));
     node.is_well();
@@ -284,20 +287,20 @@ fn a_right_that_the_script_lacks_is_a_refusal_of_all_decisions_and_is_named() {
         assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("-{right}")]), "OK");
         let refused = wait_until(PATIENCE, || {
             node.charge() == Err(StoreError::Misconfigured)
-                && node.store.refusal().is_some_and(|reason| reason.contains(words))
+                && node.store.misconfiguration().is_some_and(|reason| reason.contains(words))
         });
-        assert!(refused, "{right}: {:?} {:?}", node.store.refusal(), node.store.warning());
+        assert!(refused, "{right}: {:?} {:?}", node.store.misconfiguration(), node.store.warning());
         assert_eq!(server.cli(&["ACL", "SETUSER", "default", &format!("+{right}")]), "OK");
         node.is_well();
     }
     assert_eq!(server.cli(&["ACL", "SETUSER", "default", "resetkeys", "~rl:{fleet}*"]), "OK");
     node.is_misconfigured("NOPERM");
-    assert!(node.store.refusal().is_some(), "{:?}", node.store.warning());
+    assert!(node.store.misconfiguration().is_some(), "{:?}", node.store.warning());
 }
 
-/// Other decisions need no such right: that they are made does not hide it.
+/// Other decisions do not need the permission: their success does not hide the problem.
 #[test]
-fn a_right_that_only_some_decisions_need_is_told_of_while_others_are_made() {
+fn permission_for_some_decisions_only_is_reported() {
     let server = RedisServer::start();
     let node = Node::new(&exact(single(server.address())));
     node.is_well();
@@ -311,17 +314,17 @@ fn a_right_that_only_some_decisions_need_is_told_of_while_others_are_made() {
 }
 
 #[test]
-fn a_server_that_knows_no_scripts_is_a_refusal_of_all_decisions() {
+fn renamed_evalsha_refuses_all_decisions() {
     let server = RedisServer::with(&["--rename-command", "EVALSHA", ""]);
     let node = Node::new(&exact(single(server.address())));
     node.is_misconfigured("EVALSHA");
-    let refusal = node.store.refusal().unwrap_or_default();
+    let refusal = node.store.misconfiguration().unwrap_or_default();
     assert!(refusal.contains("EVALSHA"), "{refusal} {:?}", node.store.warning());
 }
 
-/// A counter of another type, and one whose bytes are no counter: the decision is refused, and it is known which one.
+/// A key of another type, or with invalid bytes: the decision is refused, and the key is reported.
 #[test]
-fn a_counter_that_cannot_be_used_is_named() {
+fn unusable_counter_is_named() {
     let server = RedisServer::start();
     let node = Node::new(&exact(single(server.address())));
     node.is_well();
@@ -344,14 +347,14 @@ fn a_counter_that_cannot_be_used_is_named() {
         assert_eq!(charge(), Err(StoreError::Misconfigured));
         node.store.warning().is_some_and(|words| words.contains("WRONGTYPE") && words.contains(&key))
     }));
-    assert_eq!(node.store.refusal(), None, "others are not refused");
+    assert_eq!(node.store.misconfiguration(), None, "others are not refused");
     server.cli(&["DEL", &key]);
     assert!(wait_until(PATIENCE, || charge().is_ok() && node.store.warning().is_none()));
 }
 
-/// A full server, and one that became a replica, answer a PING as ever.
+/// A full server, and one that became a replica, still reply to PING.
 #[test]
-fn a_server_that_cannot_write_is_left_alone_until_it_can_and_says_why() {
+fn breaker_opens_for_read_only_and_full_servers() {
     let server = RedisServer::with(&["--maxmemory-policy", "noeviction"]);
     let node = Node::new(&exact(single(server.address())));
     node.is_well();
@@ -370,53 +373,57 @@ fn a_server_that_cannot_write_is_left_alone_until_it_can_and_says_why() {
     };
     for (turn, (fault, cure, code)) in (1_u64..).zip(faults) {
         run(fault);
-        let link = || node.store.servers().remove(0);
-        assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{code}");
+        let server_stats = || node.store.servers().remove(0);
+        assert!(wait_until(PATIENCE, || node.charge().is_err() && server_stats().breaker_open), "{code}");
         for _ in 0..60 {
             assert_eq!(node.charge(), Err(StoreError::Unreachable), "{code}");
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        let ServerStats { breaker_openings, trouble, .. } = link();
+        let ServerStats { breaker_openings, error, .. } = server_stats();
         assert_eq!(breaker_openings, turn, "{code}");
-        assert!(trouble.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {trouble:?}");
+        assert!(error.as_ref().is_some_and(|words| words.starts_with(code)), "{code}: {error:?}");
         assert!(
-            link().faults.iter().any(|(fault, count)| *fault == code && *count >= 5),
+            server_stats().faults.iter().any(|(fault, count)| *fault == code && *count >= 5),
             "{:?}",
-            link().faults
+            server_stats().faults
         );
         if code == "OOM" {
             let full = || node.store.server_info().first().is_some_and(|facts| facts.maxmemory == 1);
-            assert!(wait_until(PATIENCE, full), "it tells how full it is: {:?}", node.store.server_info());
+            assert!(wait_until(PATIENCE, full), "memory use is reported: {:?}", node.store.server_info());
         }
         run(cure);
         node.is_well();
     }
     assert!(server.cli(&["KEYS", "rl:{fleet}:*"]).contains("nodes"));
     let gone = wait_until(PATIENCE, || server.cli(&["EXISTS", "rl:{fleet}:probe"]) == "0");
-    assert!(gone, "what a probe writes ends by itself");
+    assert!(gone, "the probe key expires");
 }
 
-/// Each server is probed in a slot of its own: elsewhere it would only send the probe on.
+/// Each server is probed in one of its own slots: elsewhere it would redirect the probe.
 #[test]
-fn a_full_server_of_a_cluster_is_left_alone_until_it_has_room() {
+fn breaker_opens_for_full_cluster_server() {
     let cluster = RedisCluster::start();
     let seeds = cluster.addresses().into_iter().take(1).map(address).collect();
     let node = Node::new(&exact(Topology::Cluster(seeds)));
     node.is_well();
     for master in cluster.masters() {
         let set = |bytes: &str| cluster.server_at(master).cli(&["CONFIG", "SET", "maxmemory", bytes]);
-        let link =
-            || node.store.servers().into_iter().find(|link| link.server == master.to_string()).unwrap();
-        let before = link().breaker_openings;
+        let server_stats =
+            || node.store.servers().into_iter().find(|server| server.server == master.to_string()).unwrap();
+        let before = server_stats().breaker_openings;
         set("1");
-        assert!(wait_until(PATIENCE, || node.charge().is_err() && link().breaker_open), "{:?}", link());
+        assert!(
+            wait_until(PATIENCE, || node.charge().is_err() && server_stats().breaker_open),
+            "{:?}",
+            server_stats()
+        );
         for _ in 0..60 {
             assert!(matches!(node.charge(), Ok(()) | Err(StoreError::Unreachable)));
             std::thread::sleep(Duration::from_millis(10)); // several probes
         }
-        assert_eq!(link().breaker_openings, before + 1);
-        assert!(link().trouble.is_some_and(|words| words.starts_with("OOM")));
+        assert_eq!(server_stats().breaker_openings, before + 1);
+        assert!(server_stats().error.is_some_and(|words| words.starts_with("OOM")));
         set("0");
-        assert!(wait_until(PATIENCE, || !link().breaker_open), "{:?}", link());
+        assert!(wait_until(PATIENCE, || !server_stats().breaker_open), "{:?}", server_stats());
     }
 }

@@ -1,4 +1,4 @@
-//! A reset is in force on every node, also on those that hear no messages, and is not undone by any.
+//! A reset applies on every node, also without pub/sub, and is not undone by reconciliation.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,7 +19,7 @@ use crate::harness::{address, exact, now, open, runtime, single};
 const PATIENCE: Duration = Duration::from_secs(20);
 const LIST: &str = "rl:{fleet}:resets";
 
-/// One that may do everything but listen.
+/// A user that may do everything except subscribe.
 fn deaf(topology: Topology) -> RedisSettings {
     let login = Login { user: Some("deaf".to_owned()), password: Some(Secret("secret".to_owned())) };
     RedisSettings { login, ..exact(topology) }
@@ -32,13 +32,13 @@ fn with_deaf_user() -> RedisServer {
     server
 }
 
-/// A node, as far as it decides: it counts alone in an outage, and drops what is reset.
+/// The deciding part of a node: it counts in the fallback during an outage and drops what is reset.
 fn node(store: &RedisCounters) -> Arc<Limiter<RedisCounters>> {
     let rules = "[[rules]]\nname = \"r\"\nper = [\"user\"]\nalgorithm = \"fixed_window\"\n\
                  limits = [{ requests = 100, window = \"30d\" }]";
     let rules = RuleSet::from_toml(rules).unwrap();
     let limiter = Arc::new(Limiter::with_records(rules, store.clone(), NoRecords, Seed([7; 16])));
-    let (mut resets, heeding) = (store.resets(), Arc::clone(&limiter));
+    let (mut resets, heeding) = (store.fleet().resets(), Arc::clone(&limiter));
     tokio::spawn(async move {
         while let Ok(reset) = resets.recv().await {
             heeding.discard_fallback(&reset);
@@ -52,7 +52,7 @@ fn request(user: &str) -> Request<'_> {
     Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) }
 }
 
-/// Counts so much of each of these users alone.
+/// Counts this much of each user in the fallback.
 async fn count_alone(node: &Limiter<RedisCounters>, users: &[&str], cost: u32) {
     for user in users {
         let look = Request { cost: 0, ..request(user) };
@@ -62,8 +62,8 @@ async fn count_alone(node: &Limiter<RedisCounters>, users: &[&str], cost: u32) {
 }
 
 async fn left(node: &Limiter<RedisCounters>, user: &str) -> Option<u32> {
-    let told = node.peek(&Request { cost: 0, ..request(user) }, now()).await;
-    (!told.degraded).then(|| told.binding().unwrap().remaining())
+    let result = node.peek(&Request { cost: 0, ..request(user) }, now()).await;
+    (!result.degraded).then(|| result.binding().unwrap().remaining())
 }
 
 async fn bring_all(node: &Limiter<RedisCounters>) {
@@ -83,9 +83,9 @@ async fn hears_of(resets: &mut Receiver<Arc<[u128]>>, gauge: &Gauge) -> bool {
     timeout(PATIENCE, heard).await.is_ok()
 }
 
-/// It looked at the list once when the outage was over, and brought what it had counted for minutes after that.
+/// A node may reconcile for minutes after the outage, long after it first read the reset log.
 #[test]
-fn a_reset_holds_against_a_node_that_cannot_listen_whenever_it_brings_what_it_counted() {
+fn reset_survives_reconciliation_without_pubsub() {
     let server = with_deaf_user();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
@@ -97,7 +97,7 @@ fn a_reset_holds_against_a_node_that_cannot_listen_whenever_it_brings_what_it_co
         count_alone(&cut_off, &["alice", "dave"], 20).await;
         proxy.set(Fault::None);
         assert!(wait_until(PATIENCE, || stores[0].servers()[0].connected));
-        // What is looked at once after an outage has been.
+        // The first read after the outage has happened.
         let beats = server.commandstats("zadd");
         assert!(wait_until(PATIENCE, || server.commandstats("zadd") > beats + 4));
         other.reset(&request("alice")).await.unwrap();
@@ -108,12 +108,12 @@ fn a_reset_holds_against_a_node_that_cannot_listen_whenever_it_brings_what_it_co
 }
 
 #[test]
-fn a_node_that_cannot_listen_hears_of_resets_all_the_same() {
+fn node_without_pubsub_reads_the_reset_log() {
     let server = with_deaf_user();
     runtime().block_on(async {
         let stores =
             [open(&deaf(single(server.address()))).await, open(&exact(single(server.address()))).await];
-        let mut resets = stores[0].resets();
+        let mut resets = stores[0].fleet().resets();
         for _ in 0..2 {
             let gauge = Gauge::a_day(Algorithm::FixedWindow, 10);
             stores[1].reset(&charges([&gauge], 0)).await.unwrap();
@@ -122,14 +122,14 @@ fn a_node_that_cannot_listen_hears_of_resets_all_the_same() {
     });
 }
 
-/// The server's clock counts, and nobody's else; and it may have been ahead.
+/// Only the server's clock matters, and it may have been ahead.
 #[test]
-fn a_reset_is_found_whatever_the_clocks_were() {
+fn reset_is_found_after_clock_changes() {
     let server = with_deaf_user();
     runtime().block_on(async {
         let store = open(&deaf(single(server.address()))).await;
         let other = open(&exact(single(server.address()))).await;
-        let mut resets = store.resets();
+        let mut resets = store.fleet().resets();
         let now = SystemTime::UNIX_EPOCH.elapsed().unwrap().as_micros();
         let hour = Duration::from_hours(1).as_micros();
         for at in [now - hour, now + hour] {
@@ -145,12 +145,12 @@ fn a_reset_is_found_whatever_the_clocks_were() {
 }
 
 #[test]
-fn a_reset_is_heeded_once_whether_by_message_or_from_the_list() {
+fn reset_is_applied_once() {
     let server = RedisServer::start();
     runtime().block_on(async {
         let stores =
             [open(&exact(single(server.address()))).await, open(&exact(single(server.address()))).await];
-        let [own, mut others] = [stores[0].resets(), stores[1].resets()];
+        let [own, mut others] = [stores[0].fleet().resets(), stores[1].fleet().resets()];
         assert!(wait_until(PATIENCE, || server
             .cli(&["PUBSUB", "NUMSUB", "rl:{fleet}:changes"])
             .ends_with('2')));
@@ -165,9 +165,9 @@ fn a_reset_is_heeded_once_whether_by_message_or_from_the_list() {
     });
 }
 
-/// The server that holds the fleet's names held the list for all, and the channel.
+/// The home server of a ring holds the channel, but not the reset logs of the others.
 #[test]
-fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
+fn reset_survives_while_the_home_server_is_down() {
     let servers = [RedisServer::start(), RedisServer::start()];
     let proxies = servers.each_ref().map(|server| FaultProxy::in_front_of(server.address()));
     runtime().block_on(async {
@@ -196,7 +196,7 @@ fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
         }
         count_alone(&cut_off, &users[..2], 20).await;
         servers[home].kill9();
-        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|link| !link.connected)));
+        assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|server| !server.connected)));
         other.reset(&request(users[0])).await.unwrap();
         proxies[away].set(Fault::None);
         bring_all(&cut_off).await;
@@ -205,9 +205,9 @@ fn a_reset_is_not_undone_though_the_server_of_the_fleets_names_is_away() {
     });
 }
 
-/// The list is looked at before the reset is on it, and what is brought arrives after it was made.
+/// The log is read before the reset is written, and the reconciled charges arrive after it.
 #[test]
-fn what_is_being_brought_at_the_moment_of_a_reset_does_not_outlive_it() {
+fn reset_beats_concurrent_reconciliation() {
     let server = RedisServer::start();
     let proxy = FaultProxy::in_front_of(server.address());
     runtime().block_on(async {
@@ -221,8 +221,8 @@ fn what_is_being_brought_at_the_moment_of_a_reset_does_not_outlive_it() {
                 sleep(Duration::from_millis(round % 10)).await;
                 resetting.reset(&charges([&gauge], 0)).await
             };
-            let (brought, reset) = join(bringing.reconcile(&mut held, now()), reset).await;
-            assert!(brought.is_ok() && reset.is_ok(), "{brought:?} {reset:?}");
+            let (reconciled, reset) = join(bringing.reconcile(&mut held, now()), reset).await;
+            assert!(reconciled.is_ok() && reset.is_ok(), "{reconciled:?} {reset:?}");
             let seen = resetting.charge_all_timed(&charges([&gauge], 0), now()).await.unwrap().0;
             assert_eq!(seen.verdicts[0].remaining, 100, "round {round}");
         }

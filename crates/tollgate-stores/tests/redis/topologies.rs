@@ -1,4 +1,4 @@
-//! The conformance suite on every way in which servers are reached and belong together.
+//! The conformance suite on every transport and topology.
 
 use std::fs;
 use std::thread;
@@ -8,7 +8,7 @@ use tollgate::counters::{Charges, CounterAdmin, StoreError};
 use tollgate::limit::Algorithm;
 use tollgate::penalties::PenaltyPolicy;
 use tollgate_stores::redis::{
-    Address, Login, RedisCounters, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT,
+    Address, Login, RedisCounters, RedisSettings, Secret, ServerUrl, Tls, Topology, VIRTUAL_NODES_DEFAULT,
 };
 use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet, wait_until};
 
@@ -24,22 +24,24 @@ fn unix_socket() -> Shared {
 }
 
 #[test]
-fn a_unix_socket_conforms() {
+fn unix_socket_conforms() {
     conforms(&unix_socket());
 }
 
 #[test]
-fn another_database_conforms_and_leaves_the_first_alone() {
+fn other_database_conforms_and_leaves_the_first_alone() {
     let server = RedisServer::start();
     let url = format!("{}/5", server.url());
-    let settings =
-        RedisSettings { timeout: Duration::from_secs(2), ..RedisSettings::from_url(&url).unwrap() };
+    let settings = RedisSettings {
+        timeout: Duration::from_secs(2),
+        ..RedisSettings::try_from(ServerUrl::parse(&url).unwrap()).unwrap()
+    };
     let databases = || server.cli(&["INFO", "keyspace"]);
     conforms(&Shared::new(&settings, ()));
     assert!(databases().contains("db5:") && !databases().contains("db0:"), "{}", databases());
 }
 
-/// A server that speaks with nobody who shows no certificate of its authority.
+/// A server that requires a client certificate.
 fn strict_tls() -> (RedisServer, Tls) {
     let args = ["--tls-auth-clients", "yes"].map(str::to_owned).to_vec();
     let server = RedisServer::start_with(&RedisOptions { tls: true, args, ..RedisOptions::default() });
@@ -47,7 +49,7 @@ fn strict_tls() -> (RedisServer, Tls) {
     let read = |path| fs::read(path).unwrap();
     let tls = Tls {
         authorities: Some(read(&certificates.authority)),
-        own: Some((read(&certificates.client), read(&certificates.client_key))),
+        client_certificate: Some((read(&certificates.client), read(&certificates.client_key))),
         insecure: false,
     };
     (server, tls)
@@ -69,31 +71,34 @@ fn tls_with_a_client_certificate_conforms() {
 }
 
 #[test]
-fn without_the_right_certificates_there_is_no_connection_and_no_failing_open() {
+fn wrong_certificates_refuse_all_requests() {
     let (server, tls) = strict_tls();
     let (_other, strange) = strict_tls();
     runtime().block_on(async {
         let by_address = open(&with_tls(&server, "127.0.0.1", tls.clone())).await;
         assert!(by_address.charge_all_timed(&charges([], 1), now()).await.is_ok());
         for (what, tls) in [
-            ("no certificate of ours", Tls { own: None, ..tls.clone() }),
-            ("one of another authority", Tls { own: strange.own.clone(), ..tls.clone() }),
+            ("no client certificate", Tls { client_certificate: None, ..tls.clone() }),
             (
-                "a server of another authority",
+                "client certificate of another authority",
+                Tls { client_certificate: strange.client_certificate.clone(), ..tls.clone() },
+            ),
+            (
+                "server certificate of another authority",
                 Tls { authorities: strange.authorities.clone(), ..tls.clone() },
             ),
-            ("a server of none that the system knows", Tls { authorities: None, ..tls.clone() }),
+            ("server certificate unknown to the system", Tls { authorities: None, ..tls.clone() }),
         ] {
             let store = RedisCounters::open(&with_tls(&server, "localhost", tls)).unwrap();
             assert!(!store.connected(Duration::from_millis(500)).await, "{what}");
-            let told = told_in_the_end(&store).await;
-            eprintln!("{what}: {told:?}, {:?}", store.refusal());
-            assert_eq!(told, StoreError::Misconfigured, "{what}");
+            let result = told_in_the_end(&store).await;
+            eprintln!("{what}: {result:?}, {:?}", store.misconfiguration());
+            assert_eq!(result, StoreError::Misconfigured, "{what}");
         }
     });
 }
 
-/// What charges are told, none of which may be admitted, once it is known why there is no connection.
+/// The error of charges once the reason for the missing connection is known. None may be admitted.
 async fn told_in_the_end(store: &RedisCounters) -> StoreError {
     let (gauge, started) = (Gauge::a_day(Algorithm::TokenBucket, 1), Instant::now());
     loop {
@@ -120,7 +125,7 @@ fn ring() -> Shared {
 }
 
 #[test]
-fn a_ring_of_three_conforms() {
+fn ring_of_three_conforms() {
     conforms(&ring());
 }
 
@@ -130,7 +135,7 @@ fn modulo() -> Shared {
 }
 
 #[test]
-fn three_servers_by_remainder_conform() {
+fn modulo_of_three_conforms() {
     conforms(&modulo());
 }
 
@@ -143,23 +148,23 @@ fn sentinel() -> Shared {
 }
 
 #[test]
-fn a_master_under_sentinels_conforms() {
+fn sentinel_master_conforms() {
     conforms(&sentinel());
 }
 
 fn cluster() -> Shared {
     let cluster = RedisCluster::start();
-    // One address is enough to find the others.
+    // One address is enough to discover the others.
     let seeds = cluster.addresses().into_iter().take(1).map(address).collect();
     Shared::new(&patient(Topology::Cluster(seeds)), cluster)
 }
 
 #[test]
-fn a_cluster_of_three_masters_conforms() {
+fn cluster_of_three_masters_conforms() {
     conforms(&cluster());
 }
 
-/// A topology, and what starts it.
+/// A topology and its servers.
 type Start = (&'static str, fn() -> Shared);
 
 #[test]
@@ -167,7 +172,7 @@ fn time_passes_alike_on_every_topology() {
     let starts: [Start; 7] = [
         ("unix socket", unix_socket),
         ("tls", tls),
-        ("user with few rights", user_with_few_rights),
+        ("user with minimal ACL", user_with_few_rights),
         ("ring", ring),
         ("modulo", modulo),
         ("sentinel", sentinel),
@@ -180,9 +185,9 @@ fn time_passes_alike_on_every_topology() {
     all_conform_in_time(&started);
 }
 
-/// The rights of the user that tollgate logs in as: all of them, and no more. `docs/redis.md` repeats this line.
-/// A cluster needs `+cluster|slots` and `+asking` besides, a master under sentinels `+role` (a test in
-/// `misconfigured.rs`), another database than 0 `+select`.
+/// The minimal ACL of tollgate's user; `docs/redis.md` repeats this line.
+/// A cluster also needs `+cluster|slots` and `+asking`, a sentinel master `+role` (tested in
+/// `misconfigured.rs`), a database other than 0 `+select`.
 const RIGHTS: &str = "resetchannels &rl:* ~rl:* -@all +ping +evalsha +script|load +time +info +get +set +del +exists \
                       +rename +pttl +pexpire +expireat +llen +lindex +lset +ltrim +rpush +rpop +zadd +zrem +zcard \
                       +zrange +zremrangebyrank +zremrangebyscore +hset +hdel +hget +hgetall +hrandfield +publish +subscribe";
@@ -204,15 +209,15 @@ fn user_with_few_rights() -> Shared {
 }
 
 #[test]
-fn t71_a_user_with_just_the_rights_that_are_documented_conforms() {
+fn documented_acl_is_sufficient() {
     let server = with_user(RIGHTS);
     conforms(&Shared::new(&RedisSettings { refusal_cache: true, ..as_user(&server) }, ()));
     assert_eq!(server.cli(&["ACL", "LOG"]), "", "nothing was tried that is not allowed");
 }
 
-/// A charge of a log that is taken back, because another server refused, leaves the list by a command of its own.
+/// Refunding a charge of a sliding log uses a command of its own.
 #[test]
-fn t71_charges_of_logs_are_taken_back_with_the_rights_that_are_documented() {
+fn documented_acl_allows_log_refunds() {
     let servers = [with_user(RIGHTS), with_user(RIGHTS)];
     let topology = Topology::Ring { servers: addresses(&servers), virtual_nodes: VIRTUAL_NODES_DEFAULT };
     runtime().block_on(async {
@@ -240,39 +245,39 @@ fn t71_charges_of_logs_are_taken_back_with_the_rights_that_are_documented() {
     });
 }
 
-/// Everything the store does for a client and for the fleet, and what came of it.
+/// Uses every feature of the store and returns the outcomes.
 async fn exercise(settings: &RedisSettings) -> String {
     let Ok(store) = RedisCounters::open(settings) else { return "not opened".to_owned() };
     if !store.connected(Duration::from_secs(10)).await {
-        return format!("not connected: {:?}", store.refusal());
+        return format!("not connected: {:?}", store.misconfiguration());
     }
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let client = Watched::new(policy);
     let gauges: Vec<Gauge> = Algorithm::ALL.map(|algorithm| Gauge::a_day(algorithm, 2)).into();
-    let mut told = Vec::new();
+    let mut result = Vec::new();
     for _ in 0..3 {
         let charges = Charges { penalty: Some(client.penalty(u32::MAX)), ..charges(&gauges, 1) };
         let answer = store.charge_all_timed(&charges, now()).await;
-        told.push(answer.map(|(verdicts, _)| verdicts.admitted(&charges)));
+        result.push(answer.map(|(verdicts, _)| verdicts.admitted(&charges)));
     }
-    // One newcomer in sixteen tidies up.
+    // One new counter in sixteen removes expired ones.
     for _ in 0..300 {
         let _ = store.charge_all_timed(&charges([&Gauge::a_day(Algorithm::TokenBucket, 2)], 1), now()).await;
     }
     let penalised = store.penalized_clients(9, now()).await.map(|list| list.len());
     let reset = store.reset(&charges(&gauges, 1)).await;
     let pardoned = store.pardon(&format!("user:{}", client.name)).await;
-    let set = store.set_shared_config("a", Some("b")).await;
-    let config = store.shared_config(0).await.map(|config| config.map(|config| config.len()));
-    let unset = store.set_shared_config("a", None).await;
-    format!("{told:?} {penalised:?} {reset:?} {pardoned:?} {set:?} {config:?} {unset:?}")
+    let set = store.fleet().set_shared_config("a", Some("b")).await;
+    let config = store.fleet().shared_config(0).await.map(|config| config.map(|config| config.len()));
+    let unset = store.fleet().set_shared_config("a", None).await;
+    format!("{result:?} {penalised:?} {reset:?} {pardoned:?} {set:?} {config:?} {unset:?}")
 }
 
-/// Without any one of the rights the server has something to complain of. Not tried, because it takes luck or long:
-/// LSET, which is for two charges of one microsecond and for taking back, RPOP, which is for taking back, LTRIM, which drops what is old from a log,
-/// EXISTS and RENAME, which are for a fleet that is upgraded, and INFO, which is asked for now and then.
+/// Without any one of the permissions the server reports an error. Not tried, because they are rarely used:
+/// LSET (two charges in one microsecond, refunds), RPOP (refunds), LTRIM (expired entries of a log),
+/// EXISTS and RENAME (rolling upgrades), INFO (polled every few seconds).
 #[test]
-fn t71_none_of_the_documented_rights_is_too_many() {
+fn documented_acl_is_minimal() {
     let untried = ["+lset", "+rpop", "+ltrim", "+exists", "+rename", "+info"];
     let rights: Vec<&str> = RIGHTS.split_whitespace().filter(|right| right.starts_with('+')).collect();
     let server = with_user(RIGHTS);
@@ -285,8 +290,8 @@ fn t71_none_of_the_documented_rights_is_too_many() {
     let complains = || wait_until(Duration::from_secs(5), || !server.cli(&["ACL", "LOG"]).is_empty());
     runtime().block_on(async {
         let settings = as_user(&server);
-        let told = exercise(&settings).await;
-        assert_eq!(told, "[Ok(true), Ok(true), Ok(false)] Ok(1) Ok(6) Ok(true) Ok(()) Ok(Some(1)) Ok(())");
+        let result = exercise(&settings).await;
+        assert_eq!(result, "[Ok(true), Ok(true), Ok(false)] Ok(1) Ok(6) Ok(true) Ok(()) Ok(Some(1)) Ok(())");
         assert_eq!(server.cli(&["ACL", "LOG"]), "");
         for right in rights.into_iter().filter(|right| !untried.contains(right)) {
             set_user(&format!("{RIGHTS} ").replace(&format!("{right} "), " "));

@@ -1,8 +1,8 @@
-//! The script decides what the memory store decides: the same random charges through both, at the instants by which
-//! the server decided, and every answer compared to the last microsecond.
+//! The script decides as the memory store does: the same random charges go through both, at the server's instants, and
+//! every verdict is compared to the microsecond.
 //!
-//! Time passes by itself. Windows of a few milliseconds fill and empty many times while a trace runs; windows of days
-//! and months, and limits so large that they are counted in milliseconds or seconds, stand beside them.
+//! Time passes on the real clock. Windows of a few milliseconds fill and empty many times while a trace runs; windows of
+//! days and months, and limits counted in milliseconds or seconds, are mixed in.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,13 +21,13 @@ use crate::harness::limits::{Dice, Gauge, Watched, unique};
 use crate::harness::{exact, now, open, runtime, single};
 
 const OPERATIONS: usize = 100_000;
-/// Traces that run at the same moment, so that the server is never idle.
+/// Concurrent traces, so that the server is never idle.
 const AT_ONCE: usize = 64;
-/// Charges of one trace; then new clients take over.
+/// Charges of one trace; then new clients follow.
 const TRACE_LENGTH: usize = 125;
 
 #[test]
-fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() {
+fn script_agrees_with_memory_store_on_random_traces() {
     let server = RedisServer::start();
     let started = Instant::now();
     let seen = runtime().block_on(async {
@@ -46,21 +46,21 @@ fn the_script_and_the_memory_store_agree_on_a_hundred_thousand_random_charges() 
         seen
     });
     eprintln!("{seen:?} in {:?}, 0 differences", started.elapsed());
-    // Otherwise the comparison would not be worth much.
+    // Otherwise the comparison would prove little.
     assert!(seen.operations >= OPERATIONS);
     for count in [seen.admitted, seen.refused, seen.in_cooldown, seen.changed] {
         assert!(count >= 20, "too few of some kind: {seen:?}");
     }
 }
 
-/// What the traces were made of.
+/// What the traces contained.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     operations: usize,
     admitted: usize,
     refused: usize,
     in_cooldown: usize,
-    /// Charges after numbers were changed.
+    /// Charges after a limit was changed.
     changed: usize,
 }
 
@@ -89,13 +89,13 @@ struct Trace {
     memory: Arc<MemoryCounters>,
     gauges: Vec<Gauge>,
     watched: Option<Watched>,
-    /// Numbers before the last change, until each was charged under the new ones.
+    /// Limits before the last change, until each was charged under the new one.
     before: Vec<Option<Limit>>,
 }
 
 impl Trace {
     fn new(memory: &Arc<MemoryCounters>, dice: &mut Dice) -> Self {
-        // Records are kept for as long as violations count: limits of days would outlast those of short policies.
+        // Records live as long as violations count: limits of days would outlast short policies.
         let watched = dice.one_in(2).then(|| Watched::new(random_policy(dice)));
         let subjects = [(); 3].map(|()| Subject(unique()));
         let gauges: Vec<Gauge> = (0..dice.between(1, 6))
@@ -114,25 +114,25 @@ impl Trace {
             }
             let chosen = self.choose(dice);
             let charges = self.charges(&chosen, dice);
-            let (told, at) = store.charge_all_timed(&charges, now()).await.unwrap();
+            let (result, at) = store.charge_all_timed(&charges, now()).await.unwrap();
             let at = at.unwrap();
             if self.may_be_forgotten(&chosen, at) {
                 return;
             }
             let expected = self.memory.charge_all_now(&charges, at);
-            assert_eq!(told, expected, "step {step} at {at:?}: {charges:#?}");
+            assert_eq!(result, expected, "step {step} at {at:?}: {charges:#?}");
             seen.operations += 1;
             seen.changed += usize::from(changed);
-            if told.in_cooldown {
+            if result.in_cooldown {
                 seen.in_cooldown += 1;
-            } else if told.admitted(&charges) {
+            } else if result.admitted(&charges) {
                 seen.admitted += 1;
             } else {
                 seen.refused += 1;
             }
-            // A dry run, a refusal or a peek writes nothing, and what is written goes by the old numbers until then.
-            let written = told.admitted(&charges) && !charges.dry_run;
-            let judged = charges.charges.iter().zip(&told.verdicts);
+            // A dry run, a refusal or a peek writes nothing: until then the state follows the old limit.
+            let written = result.admitted(&charges) && !charges.dry_run;
+            let judged = charges.charges.iter().zip(&result.verdicts);
             let taken: Vec<bool> =
                 judged.map(|(charge, verdict)| written && charge.cost > 0 && verdict.admits()).collect();
             drop(charges);
@@ -162,7 +162,7 @@ impl Trace {
         Charges { charges, penalty, dry_run: dice.one_in(10), tenant: None }
     }
 
-    /// Gives one limit other numbers. Never another window or algorithm: those make another counter.
+    /// Changes one limit. Never its window or algorithm: those make another counter.
     fn change_one(&mut self, dice: &mut Dice) -> bool {
         let position = dice.below(u32::try_from(self.gauges.len()).unwrap()) as usize;
         let old = &self.gauges[position].limit;
@@ -174,9 +174,9 @@ impl Trace {
         true
     }
 
-    /// Whether a bucket was as good as new under the numbers it was written with. Redis has forgotten it by then, or
-    /// does within two milliseconds; judged by lower numbers it would owe something still. Which of the two it is
-    /// cannot be told from here, and neither is wrong.
+    /// Whether a bucket was full under the limit it was written with. Redis has expired it by then, or does within two
+    /// milliseconds; under a lower limit it would still owe something. Which of the two happens cannot be known here, and
+    /// both are correct.
     fn may_be_forgotten(&self, chosen: &[usize], at: Timestamp) -> bool {
         chosen.iter().any(|position| {
             let Some(limit) = &self.before[*position] else { return false };
@@ -223,7 +223,7 @@ fn random_window(algorithm: Algorithm, dice: &mut Dice, short: bool) -> Window {
     Window::Length(Span::from_micros(u64::from(micros)))
 }
 
-/// Nothing if these numbers make no limit.
+/// None if these numbers make no valid limit.
 fn with_random_numbers(algorithm: Algorithm, window: Window, dice: &mut Dice) -> Option<Limit> {
     let requests = match dice.below(20) {
         0 => 0,

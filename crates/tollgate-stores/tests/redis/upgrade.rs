@@ -1,4 +1,4 @@
-//! A fleet is upgraded node by node, and no client gets a second quota by it.
+//! Rolling upgrades: no client gets a second quota.
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -31,7 +31,7 @@ async fn admitted(node: &RedisCounters, gauge: &Gauge, count: usize) -> Result<u
 }
 
 #[test]
-fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
+fn rolling_upgrade_keeps_one_quota() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let server = RedisServer::start();
@@ -43,19 +43,19 @@ fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
             assert_eq!(admitted(&new[0], gauge, 30).await, Ok(30));
         }
         let names = |version: u8| server.cli(&["KEYS", &format!("rl:{version}?{{*")]).lines().count();
-        assert_eq!((names(SCHEMA), names(SCHEMA + 1)), (6, 0), "all speak the older version");
+        assert_eq!((names(SCHEMA), names(SCHEMA + 1)), (6, 0), "all nodes use the older schema");
 
         old.close().await;
         drop(old);
         let changed = async {
             while admitted(&new[0], &gauges[0], 0).await.is_ok() && names(SCHEMA + 1) == 0 {
-                // One request now and then, as there always is.
+                // Some traffic, as there always is.
                 assert!(admitted(&new[1], &gauges[5], 1).await.unwrap() <= 1);
                 sleep(Duration::from_millis(500)).await;
             }
         };
         tokio::time::timeout(Duration::from_secs(40), changed).await.unwrap();
-        // Both have read it by now.
+        // Both nodes have read the change by now.
         sleep(Duration::from_secs(2)).await;
         for gauge in &gauges[..5] {
             let left =
@@ -77,15 +77,15 @@ fn old_and_new_nodes_share_one_quota_before_during_and_after_the_change() {
     });
 }
 
-/// Every request counts, whichever node it meets and however near the instant of the change.
+/// Every request counts, on either node and however close to the instant of the change.
 #[test]
-fn nothing_is_counted_twice_or_not_at_all_while_the_fleet_changes_over() {
+fn schema_change_under_load_counts_each_request_once() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     runtime.block_on(async {
         let server = RedisServer::start();
         let gauges: Vec<Gauge> = Algorithm::ALL.map(|algorithm| Gauge::a_day(algorithm, 9_000)).into();
         let one = node(&server, SCHEMA + 1).await;
-        // Nodes hear of the fleet once a second, each at another time.
+        // Heartbeats are a second apart, at different times on each node.
         sleep(Duration::from_millis(500)).await;
         let new = [one, node(&server, SCHEMA + 1).await];
         let changed = || !server.cli(&["KEYS", &format!("rl:{}?{{*", SCHEMA + 1)]).is_empty();
@@ -108,7 +108,7 @@ fn nothing_is_counted_twice_or_not_at_all_while_the_fleet_changes_over() {
         for ((gauge, one), other) in gauges.iter().zip(one.unwrap()).zip(other.unwrap()) {
             let ask = charges([gauge], 0);
             let left = new[0].charge_all(&ask, Timestamp::from(SystemTime::now())).await.unwrap().verdicts[0];
-            // A bucket gets back one in ten seconds.
+            // A bucket refills one unit in ten seconds.
             let counted = 9_000 - left.remaining as usize;
             assert!(counted.abs_diff(one + other) <= 2, "{}: {counted} of {}", gauge.limit, one + other);
         }

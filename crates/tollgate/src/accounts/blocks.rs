@@ -1,6 +1,6 @@
-//! Who is kept out, and until when.
+//! Blocks of users, API keys, tenants, logins and networks.
 //!
-//! Everyone is known by a hash, networks too: an address is looked up once for each length of network that is in use.
+//! Targets are stored as hashes, networks too: an address is looked up once per prefix length in use.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,45 +10,45 @@ use ipnet::IpNet;
 use super::hash_of;
 use super::shards::Shards;
 use super::table::Table;
-use crate::identity::{IdNormalization, NormalForm, Seed, canonical_net, tag};
+use crate::identity::{Seed, canonical_net, tag};
 use crate::time::Timestamp;
 
-/// Whom a block is about.
+/// What a block applies to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum BlockTarget<'a> {
     /// A user.
     User(&'a str),
-    /// A known API key, by its id.
+    /// An API key, by its id.
     ApiKey(&'a str),
-    /// An organisation.
+    /// A tenant.
     Tenant(&'a str),
-    /// The name of a login attempt.
+    /// A login name.
     Login(&'a str),
-    /// An address or a network. Of IPv6 exactly those addresses, not the block they are counted in.
+    /// An address or network. IPv6 addresses match exactly, not by the prefix that they are counted by.
     Ip(IpNet),
 }
 
-/// Which kind of fact a block is about.
+/// The kind of a block's target.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {
     /// A user.
     User,
-    /// A known API key.
+    /// An API key.
     ApiKey,
-    /// An organisation.
+    /// A tenant.
     Tenant,
-    /// The name of a login attempt.
+    /// A login name.
     Login,
-    /// An address or a network.
+    /// An address or network.
     Ip,
 }
 
 impl BlockKind {
-    /// All kinds, in the order in which they are looked up.
+    /// All kinds, in lookup order.
     pub const ALL: [BlockKind; 5] =
         [BlockKind::User, BlockKind::ApiKey, BlockKind::Tenant, BlockKind::Login, BlockKind::Ip];
 
-    /// The name users write and read.
+    /// The name used in the API and in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             BlockKind::User => "user",
@@ -71,7 +71,7 @@ impl BlockKind {
 }
 
 impl BlockTarget<'_> {
-    /// Which kind of fact it is about.
+    /// The kind of the target.
     pub fn kind(self) -> BlockKind {
         match self {
             BlockTarget::User(_) => BlockKind::User,
@@ -82,14 +82,12 @@ impl BlockTarget<'_> {
         }
     }
 
-    pub(super) fn hash(self, seed: Seed, normalization: IdNormalization) -> u128 {
-        let of_id =
-            |id: &str, fold: NormalForm| hash_of(seed, self.kind().tag(), fold.normalize(id).as_bytes());
+    pub(super) fn hash(self, seed: Seed) -> u128 {
         match self {
-            BlockTarget::User(id) => of_id(id, normalization.user),
-            BlockTarget::ApiKey(id) => of_id(id, NormalForm::Exact),
-            BlockTarget::Tenant(id) => of_id(id, normalization.tenant),
-            BlockTarget::Login(id) => of_id(id, normalization.login),
+            BlockTarget::User(id)
+            | BlockTarget::ApiKey(id)
+            | BlockTarget::Tenant(id)
+            | BlockTarget::Login(id) => hash_of(seed, self.kind().tag(), id.as_bytes()),
             BlockTarget::Ip(net) => hash_of_network(seed, canonical_net(net.trunc())),
         }
     }
@@ -111,21 +109,21 @@ fn hash_of_network(seed: Seed, net: IpNet) -> u128 {
     hash_of(seed, tag::IP, &bytes[..length])
 }
 
-/// A block in force: why, and until when.
+/// A block in force.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub struct Block<'a> {
-    /// Which fact of the request is blocked.
+    /// What is blocked.
     pub kind: BlockKind,
-    /// Why, in the words of whoever set it.
+    /// The reason given when it was set.
     pub reason: &'a str,
-    /// From then on it is over; never if there is none.
+    /// When it expires; never if `None`.
     pub until: Option<Timestamp>,
 }
 
 #[derive(Clone)]
 pub(super) struct BlockRecord {
     pub(super) kind: BlockKind,
-    /// For an address, the family and length of its network.
+    /// For addresses: the family and prefix length of the network.
     pub(super) length: NetworkLength,
     pub(super) reason: Arc<str>,
     pub(super) until: Option<Timestamp>,
@@ -137,7 +135,7 @@ impl BlockRecord {
     }
 }
 
-/// Whether IPv6, and how many leading bits.
+/// Address family and prefix length.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NetworkLength {
     pub(super) is_v6: bool,
@@ -145,8 +143,8 @@ pub(super) struct NetworkLength {
 }
 
 impl NetworkLength {
-    fn of(who: BlockTarget<'_>) -> Self {
-        match who {
+    fn of(target: BlockTarget<'_>) -> Self {
+        match target {
             BlockTarget::Ip(net) => {
                 let net = canonical_net(net.trunc());
                 NetworkLength { is_v6: net.network().is_ipv6(), bits: net.prefix_len() }
@@ -156,7 +154,7 @@ impl NetworkLength {
     }
 }
 
-/// Where a block stands in its generation of the accounts.
+/// The position of a block in one generation of the accounts.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockPosition {
     shard: u16,
@@ -166,15 +164,21 @@ pub(crate) struct BlockPosition {
 #[derive(Clone, Default)]
 pub(super) struct Blocks {
     pub(super) table: Shards<Table<BlockRecord>>,
-    /// How many there are of each kind: what there is none of is not looked up.
+    /// Blocks per kind: kinds without blocks are not looked up.
     kinds: [usize; BlockKind::ALL.len()],
-    /// The lengths of networks in use, and how many have them.
+    /// Prefix lengths in use, with the number of networks of each.
     lengths: Vec<(NetworkLength, usize)>,
 }
 
 impl Blocks {
-    pub(super) fn put(&mut self, hash: u128, who: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
-        let (kind, length) = (who.kind(), NetworkLength::of(who));
+    pub(super) fn put(
+        &mut self,
+        hash: u128,
+        target: BlockTarget<'_>,
+        reason: &str,
+        until: Option<Timestamp>,
+    ) {
+        let (kind, length) = (target.kind(), NetworkLength::of(target));
         self.put_hashed(hash, BlockRecord { kind, length, reason: reason.into(), until });
     }
 
@@ -185,7 +189,7 @@ impl Blocks {
             (isize::from(before.is_none()), before)
         });
         if let Some(before) = before {
-            self.forget(&before);
+            self.uncount(&before);
         }
         self.kinds[kind as usize] += 1;
         if kind == BlockKind::Ip {
@@ -205,14 +209,14 @@ impl Blocks {
             (-isize::from(before.is_some()), before)
         });
         if let Some(before) = before {
-            self.forget(&before);
+            self.uncount(&before);
         }
     }
 
-    fn forget(&mut self, gone: &BlockRecord) {
-        self.kinds[gone.kind as usize] -= 1;
-        if gone.kind == BlockKind::Ip
-            && let Ok(position) = self.lengths.binary_search_by_key(&gone.length, |(known, _)| *known)
+    fn uncount(&mut self, removed: &BlockRecord) {
+        self.kinds[removed.kind as usize] -= 1;
+        if removed.kind == BlockKind::Ip
+            && let Ok(position) = self.lengths.binary_search_by_key(&removed.length, |(known, _)| *known)
         {
             self.lengths[position].1 -= 1;
             if self.lengths[position].1 == 0 {
@@ -221,7 +225,7 @@ impl Blocks {
         }
     }
 
-    /// The block of an id in force at `now`; `hash` is asked for only if there are blocks of the kind.
+    /// The block of an id in force at `now`. `hash` is only called if there are blocks of this kind.
     pub(super) fn of_id(
         &self,
         kind: BlockKind,
@@ -234,7 +238,7 @@ impl Blocks {
         self.find(hash(), now)
     }
 
-    /// The block of an address in force at `now`, the widest network first.
+    /// The block of an address in force at `now`. The widest network comes first.
     pub(super) fn of_ip(&self, seed: Seed, ip: IpAddr, now: Timestamp) -> Option<BlockPosition> {
         let in_family = |(length, _): &&(NetworkLength, usize)| length.is_v6 == ip.is_ipv6();
         self.lengths.iter().filter(in_family).find_map(|(length, _)| {

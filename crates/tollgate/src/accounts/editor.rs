@@ -1,4 +1,4 @@
-//! Making the next generation of the accounts.
+//! The editor that makes the next generation of accounts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,33 +12,33 @@ use crate::identity::{Id, tag};
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
 
-/// An API key to be known.
+/// An API key to add.
 #[derive(Copy, Clone)]
 pub struct NewKey<'a> {
-    /// The part of it that may be shown.
+    /// The public part of the key.
     pub id: &'a str,
-    /// What it is checked against.
+    /// The keyed hash that the presented key must match.
     pub verifier: [u8; 32],
-    /// What it was checked against before, and how long that is good.
+    /// The verifier from before a rotation, and when it expires.
     pub previous: Option<([u8; 32], Timestamp)>,
-    /// Whose it is.
+    /// The user that the key belongs to.
     pub user: Option<&'a str>,
-    /// The organisation that it belongs to.
+    /// The tenant that the key belongs to.
     pub tenant: Option<&'a str>,
-    /// The plan.
+    /// The tier.
     pub tier: Option<&'a str>,
-    /// What its holder may do; the library does not look at it.
+    /// Permission bits, defined by the application.
     pub scopes: u16,
-    /// Numbers of its own.
+    /// Limits set for the key.
     pub limits: AccountLimits,
-    /// From then on it is good no more.
+    /// When the key expires.
     pub expires_at: Option<Timestamp>,
-    /// Whether it was withdrawn.
+    /// Whether the key was revoked.
     pub is_revoked: bool,
 }
 
 impl<'a> NewKey<'a> {
-    /// A key of nobody in particular, for good.
+    /// A key without user, tenant, tier, limits and expiry.
     pub fn new(id: &'a str, verifier: [u8; 32]) -> Self {
         NewKey {
             id,
@@ -61,7 +61,7 @@ impl fmt::Debug for NewKey<'_> {
     }
 }
 
-/// The next generation of accounts under way. What fails changes nothing.
+/// The next generation of accounts. A rejected edit changes nothing.
 #[derive(Debug)]
 pub struct AccountsEditor {
     accounts: Accounts,
@@ -72,10 +72,10 @@ impl AccountsEditor {
         AccountsEditor { accounts }
     }
 
-    /// Adds a user or replaces it.
+    /// Adds or replaces a user.
     ///
     /// # Errors
-    /// When the id or the plan is no identifier, or the numbers make no limits.
+    /// When the id, the tier or a limit is invalid.
     pub fn put_user(
         &mut self,
         id: &str,
@@ -95,19 +95,19 @@ impl AccountsEditor {
         self.accounts.users.change(hash, |shard| (isize::from(shard.put(hash, record).is_none()), ()));
     }
 
-    /// Forgets a user.
+    /// Removes a user.
     pub fn remove_user(&mut self, id: &str) {
         let hash = self.accounts.hash_of_user(id);
-        // Looked for first: what is not there copies nothing.
+        // Checked first: an unknown user must not copy a shard.
         if self.accounts.user_by_hash(hash).is_some() {
             self.accounts.users.change(hash, |shard| (-isize::from(shard.remove(hash).is_some()), ()));
         }
     }
 
-    /// Adds a key or replaces it.
+    /// Adds or replaces an API key.
     ///
     /// # Errors
-    /// When one of the texts is no identifier, or the numbers make no limits.
+    /// When an id, the tier or a limit is invalid.
     pub fn put_key(&mut self, key: &NewKey<'_>) -> Result<(), AccountError> {
         check_id("id", Some(key.id))?;
         for (field, text) in [("user_id", key.user), ("tenant", key.tenant), ("tier", key.tier)] {
@@ -116,7 +116,7 @@ impl AccountsEditor {
         let accounts = &mut self.accounts;
         let limits = intern_limits(&mut accounts.key_limits, KEY_NAMESPACE, key.limits)?;
         let tier = intern_tier(&mut accounts.tiers, key.tier)?;
-        let fields = KeyRecord {
+        self.put_key_record(&KeyRecord {
             id: key.id,
             verifier: &key.verifier,
             previous: key.previous.as_ref().map(|(verifier, until)| (verifier, *until)),
@@ -127,20 +127,19 @@ impl AccountsEditor {
             scopes: key.scopes,
             expires_at: key.expires_at,
             is_revoked: key.is_revoked,
-        };
-        self.put_key_fields(&fields)
+        })
     }
 
-    pub(super) fn put_key_fields(&mut self, fields: &KeyRecord<'_>) -> Result<(), AccountError> {
-        let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, fields.id.as_bytes());
+    pub(super) fn put_key_record(&mut self, key: &KeyRecord<'_>) -> Result<(), AccountError> {
+        let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, key.id.as_bytes());
         let more = self.accounts.keys.change(hash, |shard| {
-            let more = shard.put(hash, fields);
+            let more = shard.put(hash, key);
             (more.unwrap_or(0), more)
         });
         more.map(|_| ()).ok_or(AccountError::TooMany)
     }
 
-    /// Forgets a key.
+    /// Removes an API key.
     pub fn remove_key(&mut self, id: &str) {
         if self.accounts.key(id).is_some() {
             let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, id.as_bytes());
@@ -148,27 +147,27 @@ impl AccountsEditor {
         }
     }
 
-    /// Keeps somebody out, until then or for good. An earlier block of the same one is replaced.
-    pub fn put_block(&mut self, who: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
-        let hash = who.hash(self.accounts.seed, self.accounts.normalization);
-        self.accounts.blocks.put(hash, who, reason, until);
+    /// Adds or replaces a block. Without `until` it never expires.
+    pub fn put_block(&mut self, target: BlockTarget<'_>, reason: &str, until: Option<Timestamp>) {
+        let hash = target.hash(self.accounts.seed);
+        self.accounts.blocks.put(hash, target, reason, until);
     }
 
     pub(super) fn put_block_hashed(&mut self, hash: u128, block: BlockRecord) {
         self.accounts.blocks.put_hashed(hash, block);
     }
 
-    /// Lets somebody in again.
-    pub fn remove_block(&mut self, who: BlockTarget<'_>) {
-        self.accounts.blocks.remove(who.hash(self.accounts.seed, self.accounts.normalization));
+    /// Removes a block.
+    pub fn remove_block(&mut self, target: BlockTarget<'_>) {
+        self.accounts.blocks.remove(target.hash(self.accounts.seed));
     }
 
-    /// As it stands so far.
+    /// The accounts as edited so far.
     pub fn accounts(&self) -> &Accounts {
         &self.accounts
     }
 
-    /// The next generation.
+    /// Returns the next generation.
     pub fn finish(mut self) -> Accounts {
         self.sweep_pools();
         self.accounts.users.shrink();
@@ -177,7 +176,7 @@ impl AccountsEditor {
         self.accounts
     }
 
-    /// Drops plans and numbers that nobody has any more, if there may be many.
+    /// Drops unused tiers and limits if there may be many.
     fn sweep_pools(&mut self) {
         let Accounts { users, keys, tiers, quotas, key_limits, .. } = &mut self.accounts;
         if !tiers.should_sweep() && !quotas.should_sweep() && !key_limits.should_sweep() {
@@ -185,18 +184,18 @@ impl AccountsEditor {
         }
         let mut used = [tiers.slots().len(), quotas.slots().len(), key_limits.slots().len()]
             .map(|slots| vec![false; slots]);
-        let mut note = |pool: usize, id: Option<PoolId>| {
+        let mut mark = |pool: usize, id: Option<PoolId>| {
             if let Some(used) = id.and_then(|id| used[pool].get_mut(id.slot())) {
                 *used = true;
             }
         };
         for (_, user) in users.iter().flat_map(super::Table::iter) {
-            note(0, user.tier);
-            note(1, user.limits);
+            mark(0, user.tier);
+            mark(1, user.limits);
         }
         for key in keys.iter().flat_map(super::KeyShard::iter) {
-            note(0, key.tier);
-            note(2, key.limits);
+            mark(0, key.tier);
+            mark(2, key.limits);
         }
         Pool::sweep(tiers, &used[0]);
         Pool::sweep(quotas, &used[1]);
@@ -225,10 +224,10 @@ fn intern_limits(
     if limits.is_empty() {
         return Ok(None);
     }
-    // Looked for before they are compiled: most have been before.
-    if let Some(known) = pool.find(&limits, |own| own.are(limits)) {
+    // Searched before compiling: most accounts share their limits with others.
+    if let Some(known) = pool.find(&limits, |known| known.written == limits) {
         return Ok(Some(known));
     }
-    let own = CompiledLimits::new(namespace, limits)?;
-    Pool::add(pool, own).map(Some).ok_or(AccountError::TooMany)
+    let compiled = CompiledLimits::new(namespace, limits)?;
+    Pool::add(pool, compiled).map(Some).ok_or(AccountError::TooMany)
 }

@@ -1,7 +1,7 @@
-//! API keys: records of bytes, one behind another.
+//! API keys as packed records.
 //!
-//! A key is some hundred bytes of which most are of its own, so they stand in one piece of memory per shard, and an index
-//! of eight bytes each says where: half a hash and an offset. Two keys may share the half; the id in the record decides.
+//! Each shard stores its records in one buffer. A sorted index of 8 bytes per key holds half of the key's hash and the
+//! offset of its record. Keys with equal halves are told apart by the id in the record.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use super::pool::PoolId;
 use super::shards::{SHARD_BITS, Shard, guess, lower_bound};
 use crate::time::Timestamp;
 
-/// What a record holds.
+/// The content of a record.
 #[derive(Copy, Clone)]
 pub(super) struct KeyRecord<'a> {
     pub(super) id: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct KeyRecord<'a> {
     pub(super) is_revoked: bool,
 }
 
-/// No record is longer: three texts of 256 bytes and everything that can stand beside them.
+/// The maximum record size: three texts of 256 bytes and all other fields.
 pub(super) const RECORD_BYTES_MAX: usize = 1 + 2 + 3 * 257 + 32 + 40 + 8 + 8;
 
 const HAS_PREVIOUS: u8 = 1;
@@ -36,7 +36,7 @@ const EXPIRES: u8 = 1 << 5;
 const IS_REVOKED: u8 = 1 << 6;
 
 impl<'a> KeyRecord<'a> {
-    /// Texts are 1 to 256 bytes long; what is longer is cut, which whoever calls has seen to.
+    /// Texts must be 1 to 256 bytes long, as the caller has checked; longer ones are truncated.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
         to.push(
@@ -66,7 +66,7 @@ impl<'a> KeyRecord<'a> {
         }
     }
 
-    /// The record at the beginning of `bytes`, and how long it is.
+    /// Decodes the record at the start of `bytes`; returns its length too.
     pub(super) fn decode(bytes: &'a [u8]) -> Option<(Self, usize)> {
         let mut rest = bytes;
         let [flags] = *take::<1>(&mut rest)?;
@@ -119,13 +119,13 @@ fn take_id(rest: &mut &[u8]) -> Option<PoolId> {
 
 #[derive(Clone, Default)]
 pub(super) struct KeyShard {
-    /// Half a hash above, an offset below; sorted.
+    /// Half of the hash in the upper bits, the offset in the lower; sorted.
     index: Vec<u64>,
     records: Vec<u8>,
 }
 
-/// A key that nobody has, with a verifier that no text has.
-const NOBODYS: KeyRecord<'static> = KeyRecord {
+/// The decoy for empty shards. No key matches its verifier.
+const DECOY: KeyRecord<'static> = KeyRecord {
     id: "................",
     verifier: &[0; 32],
     previous: None,
@@ -138,10 +138,10 @@ const NOBODYS: KeyRecord<'static> = KeyRecord {
     is_revoked: true,
 };
 
-/// What stands in for a shard without keys.
-static NOBODY: LazyLock<KeyShard> = LazyLock::new(|| {
+/// Stands in for empty shards.
+static DECOY_SHARD: LazyLock<KeyShard> = LazyLock::new(|| {
     let mut shard = KeyShard::default();
-    shard.put(0, &NOBODYS);
+    shard.put(0, &DECOY);
     shard
 });
 
@@ -150,28 +150,27 @@ impl KeyShard {
         self.find(hash, id).map(|(_, fields, _)| fields)
     }
 
-    /// The key with this id, or else the one that stands where it would, and whether it is the one. Without a shard, or in an
-    /// empty one, one that nobody has stands there.
-    pub(super) fn get_or_other<'a>(shard: Option<&'a Self>, hash: u128, id: &str) -> (KeyRecord<'a>, bool) {
-        let shard = shard.filter(|shard| !shard.index.is_empty()).unwrap_or(&NOBODY);
+    /// The key with this id, or else the key at its place in the index as a decoy, and whether it is the key itself.
+    pub(super) fn get_or_decoy<'a>(shard: Option<&'a Self>, hash: u128, id: &str) -> (KeyRecord<'a>, bool) {
+        let shard = shard.filter(|shard| !shard.index.is_empty()).unwrap_or(&DECOY_SHARD);
         let half = half(hash);
         let at = shard.place(half).min(shard.index.len().saturating_sub(1));
         let entry = shard.index.get(at).copied().unwrap_or(0);
-        let fields = shard.record(entry).map_or(NOBODYS, |(fields, _)| fields);
-        let is_it = fields.id == id;
-        if !is_it && entry & HALF == half {
-            // Another key shares the half: one in four thousand millions.
+        let fields = shard.record(entry).map_or(DECOY, |(fields, _)| fields);
+        let is_key = fields.id == id;
+        if !is_key && entry & HALF == half {
+            // Another key has the same half of the hash.
             return shard.get(hash, id).map_or((fields, false), |fields| (fields, true));
         }
-        (fields, is_it)
+        (fields, is_key)
     }
 
-    /// Every key, in the order of the hashes.
+    /// All keys, in hash order.
     pub(super) fn iter(&self) -> impl Iterator<Item = KeyRecord<'_>> {
         self.index.iter().filter_map(|entry| self.record(*entry)).map(|(fields, _)| fields)
     }
 
-    /// Adds a key or replaces it. How many keys there are more, or none if the shard is full.
+    /// Adds or replaces a key. Returns the change in the number of keys; `None` if the shard is full.
     pub(super) fn put(&mut self, hash: u128, fields: &KeyRecord<'_>) -> Option<isize> {
         let removed = self.remove(hash, fields.id);
         let offset = u32::try_from(self.records.len()).ok()?;
@@ -181,12 +180,12 @@ impl KeyShard {
         Some(1 + removed)
     }
 
-    /// How many keys there are more: none or minus one.
+    /// Removes a key. Returns the change in the number of keys.
     pub(super) fn remove(&mut self, hash: u128, id: &str) -> isize {
         let Some((position, _, length)) = self.find(hash, id) else { return 0 };
         let start = offset(self.index.remove(position));
         self.records.drain(start..start + length);
-        // Whatever stood behind it has moved.
+        // All later records have moved.
         for entry in &mut self.index {
             if offset(*entry) > start {
                 *entry -= length as u64;
@@ -195,7 +194,7 @@ impl KeyShard {
         -1
     }
 
-    /// The position in the index, the record and its length.
+    /// The position in the index, the record and the length of the record.
     fn find(&self, hash: u128, id: &str) -> Option<(usize, KeyRecord<'_>, usize)> {
         let half = half(hash);
         let first = self.place(half);
@@ -219,7 +218,7 @@ impl KeyShard {
     }
 }
 
-/// The bits of an entry that are of the hash.
+/// The hash bits of an index entry.
 const HALF: u64 = 0xffff_ffff_0000_0000;
 
 fn half(hash: u128) -> u64 {
@@ -249,7 +248,7 @@ mod tests {
 
     use super::*;
 
-    /// Few hashes, so that keys share the half that the index holds.
+    /// Few distinct hashes, so that many keys share a half.
     fn hash(id: &str) -> u128 {
         (id.len() as u128 % 3) << 90
     }
@@ -269,7 +268,7 @@ mod tests {
         }
     }
 
-    fn told(fields: &KeyRecord<'_>) -> String {
+    fn describe(fields: &KeyRecord<'_>) -> String {
         let KeyRecord { id, verifier, previous, user, tenant, tier, limits, scopes, expires_at, is_revoked } =
             fields;
         format!(
@@ -279,7 +278,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_shard_holds_what_was_put_and_not_removed(
+        fn shard_agrees_with_a_model(
             edits in prop::collection::vec((0_usize..24, any::<bool>(), any::<u8>(), "\\PC{0,9}"), 0..120),
         ) {
             let (mut shard, mut model, mut count) = (KeyShard::default(), BTreeMap::new(), 0);
@@ -289,7 +288,7 @@ mod tests {
                     let verifier = [byte; 32];
                     let new = fields(&id, &verifier, &text);
                     count += shard.put(hash(&id), &new).unwrap();
-                    model.insert(id.clone(), told(&new));
+                    model.insert(id.clone(), describe(&new));
                 } else {
                     count += shard.remove(hash(&id), &id);
                     model.remove(&id);
@@ -297,17 +296,17 @@ mod tests {
             }
             prop_assert_eq!(usize::try_from(count).unwrap(), model.len());
             for (id, expected) in &model {
-                prop_assert_eq!(&told(&shard.get(hash(id), id).unwrap()), expected);
+                prop_assert_eq!(&describe(&shard.get(hash(id), id).unwrap()), expected);
             }
             prop_assert!(shard.get(hash("kk"), "kk").is_none());
             prop_assert_eq!(shard.iter().count(), model.len());
             let bytes: usize = shard.index.iter().map(|entry| shard.record(*entry).unwrap().1).sum();
-            prop_assert_eq!(bytes, shard.records.len(), "nothing is left of what is gone");
+            prop_assert_eq!(bytes, shard.records.len(), "no bytes of removed records remain");
             prop_assert!(shard.index.is_sorted());
         }
 
         #[test]
-        fn whoever_is_looked_for_somebody_is_found_and_told_from_others(
+        fn lookup_returns_the_key_or_a_decoy(
             put in prop::collection::vec("[a-f]{1,5}", 0..30),
             wanted in "[a-f]{1,5}",
         ) {
@@ -315,14 +314,14 @@ mod tests {
             for id in &put {
                 shard.put(hash(id), &fields(id, &[7; 32], ""));
             }
-            let (found, is_it) = KeyShard::get_or_other(Some(&shard), hash(&wanted), &wanted);
-            prop_assert_eq!(is_it, put.contains(&wanted));
-            prop_assert_eq!(found.id == wanted, is_it);
+            let (found, is_key) = KeyShard::get_or_decoy(Some(&shard), hash(&wanted), &wanted);
+            prop_assert_eq!(is_key, put.contains(&wanted));
+            prop_assert_eq!(found.id == wanted, is_key);
             prop_assert_eq!(found.verifier, if put.is_empty() { &[0; 32] } else { &[7; 32] });
         }
 
         #[test]
-        fn any_bytes_are_a_record_or_none(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn decoding_any_bytes_stays_in_bounds(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             if let Some((_, length)) = KeyRecord::decode(&bytes) {
                 prop_assert!(length <= bytes.len());
             }
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_texts_are_kept_whole() {
+    fn longest_texts_are_kept_whole() {
         let (id, verifier) = ("x".repeat(256), [9; 32]);
         let mut shard = KeyShard::default();
         shard.put(1, &fields(&id, &verifier, &id)).unwrap();

@@ -1,4 +1,4 @@
-//! Numbers of somebody's own, in place of those of the rule in force.
+//! Limits set for one user or one API key, in place of those of the matching rule.
 
 use std::hash::{Hash, Hasher};
 
@@ -7,7 +7,7 @@ use crate::limit::{Algorithm, Limit, LimitError, Window};
 use crate::rules::RuleLimit;
 use crate::time::Span;
 
-/// How much one key or one user may do, where that is not what the rules say. Absent is unlimited in that window.
+/// Limits set for one user or one API key. A window without a value is unlimited.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AccountLimits {
     /// Requests per second.
@@ -16,25 +16,25 @@ pub struct AccountLimits {
     pub requests_per_hour: Option<u32>,
     /// Requests per day of 24 hours.
     pub requests_per_day: Option<u32>,
-    /// What the bucket of each window holds, if not as much as its requests.
+    /// The bucket size of each window, if it is not its number of requests.
     pub burst: Option<u32>,
 }
 
 impl AccountLimits {
-    /// Whether none is given.
+    /// Whether no limit is set.
     pub fn is_empty(&self) -> bool {
         *self == AccountLimits::default()
     }
 
-    /// Whether they can be counted, for those who want to say no before they store them.
+    /// Validates the limits.
     ///
     /// # Errors
-    /// The field, as people write it, and what is wrong with it.
+    /// The first invalid field and what is wrong with it.
     pub fn check(self) -> Result<(), AccountError> {
         self.limits().map(|_| ())
     }
 
-    /// One token bucket for each window that is given, each with the burst.
+    /// One token bucket per window, each with the burst.
     fn limits(self) -> Result<Vec<Limit>, AccountError> {
         let windows = [
             ("requests_per_second", self.requests_per_second, 1),
@@ -55,7 +55,7 @@ impl AccountLimits {
     }
 }
 
-/// Numbers as they are charged: compiled once, for all who have the same.
+/// Limits as they are charged, shared by all accounts with equal limits.
 #[derive(Debug)]
 pub(crate) struct CompiledLimits {
     pub(super) written: AccountLimits,
@@ -68,16 +68,12 @@ impl CompiledLimits {
         Ok(CompiledLimits { written, limits })
     }
 
-    pub(super) fn are(&self, written: AccountLimits) -> bool {
-        self.written == written
-    }
-
     pub(super) fn heap_bytes(&self) -> usize {
         size_of_val(&*self.limits)
     }
 }
 
-/// The limits follow from the numbers.
+/// Compares what was written; the compiled limits follow from it.
 impl PartialEq for CompiledLimits {
     fn eq(&self, other: &Self) -> bool {
         self.written == other.written

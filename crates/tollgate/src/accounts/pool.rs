@@ -1,8 +1,7 @@
-//! Values that many share, each kept once and known by a number.
+//! An interning pool: values that many accounts share, each stored once.
 //!
-//! A million users have a handful of plans and of numbers. Values that nobody has any more are found by looking through
-//! everybody, which is done when the pool has doubled since the last time, so that it never holds more than twice what
-//! is in use (or a small number), however often values change.
+//! Millions of users share a handful of tiers and limits. Unused values are found by a sweep over all accounts. It runs
+//! when the pool has doubled since the last sweep, so the pool never holds more than twice what is in use.
 
 use std::hash::{BuildHasher, Hash};
 use std::num::NonZeroU32;
@@ -10,7 +9,7 @@ use std::sync::Arc;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// Which value.
+/// The id of a pooled value.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) struct PoolId(NonZeroU32);
 
@@ -23,7 +22,7 @@ impl PoolId {
         self.0.get() as usize - 1
     }
 
-    /// None is zero.
+    /// `None` is zero.
     pub(super) fn to_word(id: Option<Self>) -> u32 {
         id.map_or(0, |id| id.0.get())
     }
@@ -33,7 +32,7 @@ impl PoolId {
     }
 }
 
-/// Below this many values there is nothing to gain from looking for unused ones.
+/// Pools with fewer values are not swept.
 const SWEPT_MIN: usize = 256;
 
 pub(super) struct Pool<T> {
@@ -41,7 +40,7 @@ pub(super) struct Pool<T> {
     free: Vec<u32>,
     by_value: HashTable<u32>,
     hasher: DefaultHashBuilder,
-    /// How many there are before unused ones are looked for.
+    /// The number of values at which the next sweep is due.
     sweep_at: usize,
 }
 
@@ -57,7 +56,7 @@ impl<T> Default for Pool<T> {
     }
 }
 
-/// The values themselves are shared.
+/// Shares the values.
 impl<T> Clone for Pool<T> {
     fn clone(&self) -> Self {
         Pool {
@@ -75,25 +74,24 @@ impl<T: Eq + Hash> Pool<T> {
         self.slots.get(id.slot())?.as_deref()
     }
 
-    /// How many values there are, used or not.
+    /// The number of values, used or not.
     pub(super) fn len(&self) -> usize {
         self.by_value.len()
     }
 
-    /// Every slot in its order, free ones too.
+    /// All slots in order, free ones included.
     pub(super) fn slots(&self) -> impl ExactSizeIterator<Item = Option<&T>> {
         self.slots.iter().map(Option::as_deref)
     }
 
-    /// The number of the value that is made of `key`, which hashes as the value does.
+    /// The id of a value by a key that hashes like the value.
     pub(super) fn find<K: Hash + ?Sized>(&self, key: &K, is: impl Fn(&T) -> bool) -> Option<PoolId> {
         let is = |slot: &u32| self.slots[*slot as usize].as_deref().is_some_and(&is);
         let slot = self.by_value.find(self.hasher.hash_one(key), is)?;
         PoolId::new(*slot as usize)
     }
 
-    /// Adds a value that is not there yet. Only for that is a pool that others see copied. None if there are four billion
-    /// already.
+    /// Adds a new value, copying the pool if it is shared. `None` if the pool is full.
     pub(super) fn add(this: &mut Arc<Self>, value: T) -> Option<PoolId> {
         let pool = Arc::make_mut(this);
         let slot = pool.free.pop().or_else(|| {
@@ -105,7 +103,7 @@ impl<T: Eq + Hash> Pool<T> {
         PoolId::new(slot as usize)
     }
 
-    /// Adds a slot at the end, free or not, as [`Pool::slots`] told of it. False if the value is there already.
+    /// Appends a slot as returned by [`Pool::slots`]. False if the value is already in the pool.
     pub(super) fn push_slot(&mut self, value: Option<T>) -> bool {
         let Some(slot) = PoolId::new(self.slots.len()).and_then(|id| u32::try_from(id.slot()).ok()) else {
             return false;
@@ -125,17 +123,17 @@ impl<T: Eq + Hash> Pool<T> {
         let hash = self.hasher.hash_one(&value);
         self.slots[slot as usize] = Some(Arc::new(value));
         let Pool { slots, by_value, hasher, .. } = self;
-        // Of the value, not of the slot that holds it: the two hash differently.
+        // The hash of the value, not of the `Option` around it.
         let rehash = |slot: &u32| slots[*slot as usize].as_deref().map_or(0, |value| hasher.hash_one(value));
         by_value.insert_unique(hash, slot, rehash);
     }
 
-    /// Whether so many have come since the last time that unused ones should be looked for.
+    /// Whether a sweep is due.
     pub(super) fn should_sweep(&self) -> bool {
         self.len() >= self.sweep_at
     }
 
-    /// Keeps those that are in use.
+    /// Removes unused values.
     pub(super) fn sweep(this: &mut Arc<Self>, used: &[bool]) {
         let pool = Arc::make_mut(this);
         for (slot, is_used) in (0u32..).zip(used) {
@@ -173,7 +171,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_value_is_kept_once_and_those_in_use_keep_their_number(
+        fn values_are_stored_once_and_ids_survive_sweeps(
             rounds in prop::collection::vec(prop::collection::vec(0_u32..400, 0..200), 1..6),
         ) {
             let mut pool = Arc::new(Pool::default());
@@ -189,7 +187,7 @@ mod tests {
                 }
                 let distinct: BTreeSet<&u32> = pool.slots().flatten().collect();
                 prop_assert_eq!(distinct.len(), pool.len(), "each once");
-                prop_assert!(before.slots().map(Option::<&u32>::cloned).eq(seen), "what others see is as it was");
+                prop_assert!(before.slots().map(Option::<&u32>::cloned).eq(seen), "earlier generations are unchanged");
                 in_use = interned.into_iter().filter(|(value, _)| value % 3 != 0).collect();
                 let mut used = vec![false; pool.slots().len()];
                 for id in in_use.values() {

@@ -1,25 +1,24 @@
-//! A table cut into shards that several generations of it share.
+//! A sharded table whose generations share unchanged shards.
 //!
-//! Readers hold one generation while the next is made. Only the shards that an edit touches are copied, a thousandth of
-//! the table each; the rest is the same memory in both.
+//! Readers keep one generation while the next is made. An edit copies only the shards that it touches.
 
 use std::sync::Arc;
 
-/// The first bits of a hash say which shard.
+/// The number of leading hash bits that select the shard.
 pub(super) const SHARD_BITS: u32 = 10;
 const SHARDS: usize = 1 << SHARD_BITS;
 
-/// One part of a table.
+/// One shard of a table.
 pub(super) trait Shard: Clone + Default {
-    /// Gives back the room that nothing stands in.
+    /// Releases unused capacity.
     fn shrink(&mut self);
-    /// What it takes beside its own size.
+    /// The heap size in bytes.
     fn heap_bytes(&self) -> usize;
 }
 
 #[derive(Clone)]
 pub(super) struct Shards<S> {
-    /// None at all while the table is empty.
+    /// Empty while the table is empty.
     shards: Arc<Vec<Arc<S>>>,
     count: usize,
 }
@@ -31,12 +30,12 @@ impl<S> Default for Shards<S> {
 }
 
 impl<S: Shard> Shards<S> {
-    /// How many entries there are in all.
+    /// The number of entries.
     pub(super) fn count(&self) -> usize {
         self.count
     }
 
-    /// Which shard a hash belongs to.
+    /// The shard number of a hash.
     pub(super) fn number_of(hash: u128) -> usize {
         usize::try_from(hash >> (128 - SHARD_BITS)).unwrap_or(0)
     }
@@ -53,7 +52,7 @@ impl<S: Shard> Shards<S> {
         self.shards.iter().map(|shard| &**shard)
     }
 
-    /// Changes the shard of a hash, a copy of it if others see it. `change` says how many entries it has more or less.
+    /// Changes the shard of a hash, copying it if it is shared. `change` returns the change in the number of entries.
     pub(super) fn change<T>(&mut self, hash: u128, change: impl FnOnce(&mut S) -> (isize, T)) -> T {
         let shards = Arc::make_mut(&mut self.shards);
         if shards.is_empty() {
@@ -64,12 +63,12 @@ impl<S: Shard> Shards<S> {
         result
     }
 
-    /// Gives back the room that an edit left over.
+    /// Releases the capacity that an edit left over.
     pub(super) fn shrink(&mut self) {
         if self.count == 0 {
             self.shards = Arc::default();
         }
-        // What others see too was not edited, or was shrunk after that.
+        // Shared shards were not edited.
         if let Some(shards) = Arc::get_mut(&mut self.shards) {
             shards.iter_mut().filter_map(Arc::get_mut).for_each(Shard::shrink);
         }
@@ -77,7 +76,7 @@ impl<S: Shard> Shards<S> {
 
     pub(super) fn heap_bytes(&self) -> usize {
         let each = |shard: &S| match shard.heap_bytes() {
-            // All that are empty are one.
+            // Empty shards share one allocation.
             0 => 0,
             bytes => size_of::<S>() + 16 + bytes,
         };
@@ -85,13 +84,13 @@ impl<S: Shard> Shards<S> {
     }
 }
 
-/// The first of so many sorted entries that is not below the one looked for.
+/// The first of `count` sorted entries that is not below the wanted one, searching outwards from `guess`.
 ///
-/// Hashes are spread evenly, so where one would stand is a good guess, and the search begins there: two or three lines of
-/// memory are read instead of ten. A bad guess costs as much as no guess.
+/// Hashes are evenly distributed, so interpolation gives a good guess and the search reads two or three cache lines
+/// instead of ten. A bad guess costs no more than a binary search.
 pub(super) fn lower_bound(count: usize, guess: usize, is_below: impl Fn(usize) -> bool) -> usize {
     let (mut low, mut high, mut step) = (guess.min(count), guess.min(count), 4);
-    // All before `low` are below; none from `high` on is, once the loops are done.
+    // Invariant after the loops: entries before `low` are below, entries from `high` on are not.
     if high < count && is_below(high) {
         while high < count && is_below(high) {
             low = high + 1;
@@ -112,8 +111,7 @@ pub(super) fn lower_bound(count: usize, guess: usize, is_below: impl Fn(usize) -
     low
 }
 
-/// Where an entry of so many would stand if they were spread evenly; `fraction` is its hash without the bits that say
-/// which shard.
+/// The expected position among `count` evenly distributed entries; `fraction` is the hash without the shard bits.
 pub(super) fn guess(count: usize, fraction: u64) -> usize {
     usize::try_from((u128::from(fraction) * count as u128) >> 64).unwrap_or(0)
 }
@@ -126,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_guess_the_bound_is_that_of_a_plain_search(
+        fn lower_bound_is_right_for_any_guess(
             mut entries in prop::collection::vec(0_u64..1_000, 0..200),
             wanted in 0_u64..1_000,
             guess in 0_usize..300,

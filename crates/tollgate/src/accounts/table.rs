@@ -1,8 +1,8 @@
-//! Small records by hash: two sorted columns, without a gap.
+//! Small records by hash, in two dense sorted columns.
 
 use super::shards::{SHARD_BITS, Shard, guess, lower_bound};
 
-/// A shard of records that are known by the hash of their id alone.
+/// A shard of records that are identified by the hash of their id.
 #[derive(Clone)]
 pub(super) struct Table<R> {
     hashes: Vec<u128>,
@@ -16,7 +16,7 @@ impl<R> Default for Table<R> {
 }
 
 impl<R> Table<R> {
-    /// Where the record stands.
+    /// The position of a record.
     pub(super) fn find(&self, hash: u128) -> Option<usize> {
         let position = self.place(hash);
         (self.hashes.get(position) == Some(&hash)).then_some(position)
@@ -34,7 +34,7 @@ impl<R> Table<R> {
         self.hashes.iter().copied().zip(&self.records)
     }
 
-    /// The record that stood there before.
+    /// Adds or replaces a record; returns the previous one.
     pub(super) fn put(&mut self, hash: u128, record: R) -> Option<R> {
         let position = self.place(hash);
         if self.hashes.get(position) == Some(&hash) {
@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_table_holds_what_was_put_and_not_removed(
+        fn table_agrees_with_a_model(
             edits in prop::collection::vec((0_u128..60, any::<bool>(), any::<u8>()), 0..200),
             spread in 0_u32..118,
         ) {

@@ -34,15 +34,15 @@ pub(crate) fn admit(
 ) -> Option<(Verdict, NextState)> {
     let tick = limit.tick();
     let (debt, at) = debt_at(limit, state, now);
-    let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
-    if wanted > room {
+    let (free, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
+    if wanted > free {
         return None;
     }
     let taken = if cost == 0 { 0 } else { wanted };
     let restored_at = instant(tick, at + limit.ticks_to_refill(debt + taken));
     let verdict = Verdict {
         outcome: Outcome::Admit { delay: delay(limit, debt, wanted, at, now) },
-        remaining: limit.requests_in(room - taken),
+        remaining: limit.requests_in(free - taken),
         reset_after: restored_at.since(now),
     };
     let state = CounterState { at: instant(tick, at), value: pack(debt + taken, tick) };
@@ -52,13 +52,13 @@ pub(crate) fn admit(
 /// The verdict on a refused charge.
 fn refuse(limit: &Limit, state: Option<CounterState>, cost: u32, now: Timestamp) -> Verdict {
     let (debt, at) = debt_at(limit, state, now);
-    let (room, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
-    let remaining = limit.requests_in(room);
+    let (free, wanted) = (limit.debt_units_max() - debt, wanted(limit, cost));
+    let remaining = limit.requests_in(free);
     let wait = |units| wait_until(limit.tick(), at + limit.ticks_to_refill(units), now);
     if wanted > limit.debt_units_max() {
         return Verdict::never(remaining, if limit.requests() == 0 { Span::ZERO } else { wait(debt) });
     }
-    let outcome = Outcome::Refuse { retry_after: wait(wanted - room) };
+    let outcome = Outcome::Refuse { retry_after: wait(wanted - free) };
     Verdict { outcome, remaining, reset_after: wait(debt) }
 }
 

@@ -1,7 +1,7 @@
-//! A document as it was written, with the place of every value.
+//! A parsed document that keeps the origin of every value.
 //!
-//! Deserialising into structs stops at the first mistake and forgets where the rest stood. Operators fix files in
-//! one go, so reading goes on after a mistake and reports each with its line and its key.
+//! Deserializing into structs would stop at the first error. Here all errors are collected, each with its line and key,
+//! so that an operator can fix a file in one go.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use toml::de::{DeTable, DeValue};
 
 pub use super::table_reader::TableReader;
 
-/// Where a value was written.
+/// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// In the file, on this line.
+    /// A line of the file.
     Line(usize),
-    /// Elsewhere: the name of an environment variable or of a flag.
+    /// The name of an environment variable or flag.
     Named(String),
 }
 
@@ -28,18 +28,18 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value as it was written.
+/// A value as written.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// `true` or `false`.
     Boolean(bool),
-    /// A whole number.
+    /// An integer.
     Integer(i64),
     /// A number with a fraction.
     Float(f64),
     /// A string.
     Text(String),
-    /// A date or a time, which nothing here uses.
+    /// A date or time; no setting takes one.
     Datetime,
     /// A list.
     List(Vec<LocatedValue>),
@@ -48,7 +48,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What it is, for messages.
+    /// The type, for error messages.
     pub const fn kind(&self) -> &'static str {
         match self {
             Value::Boolean(_) => "a boolean",
@@ -62,23 +62,23 @@ impl Value {
     }
 }
 
-/// A value and its place.
+/// A value and its origin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LocatedValue {
-    /// What was written.
+    /// The value.
     pub value: Value,
-    /// Where.
+    /// Where it comes from.
     pub origin: Origin,
 }
 
-/// One mistake.
+/// One error in a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Where it was written.
+    /// Where the value comes from.
     pub origin: Origin,
-    /// The key, `rules[2].limits[0].window`; empty if the text itself is malformed.
+    /// The key, such as `rules[2].limits[0].window`; empty for syntax errors.
     pub key: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub reason: String,
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// All mistakes of a document.
+/// All errors of a document.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems(pub Vec<Problem>);
 
@@ -108,12 +108,11 @@ impl fmt::Display for Problems {
 }
 
 impl Problems {
-    /// The value, if there is one and there are no problems.
+    /// Returns the value if there are no problems.
     ///
     /// # Errors
-    /// The problems.
+    /// The problems, in the order of their lines.
     pub fn into_result<T>(mut self, value: Option<T>) -> Result<T, Problems> {
-        // In the order of the file, whatever order the keys were read in.
         self.0.sort_by_key(|problem| match problem.origin {
             Origin::Line(line) => line,
             Origin::Named(_) => usize::MAX,
@@ -125,32 +124,32 @@ impl Problems {
     }
 }
 
-/// Something that was to have keys, and is no table.
+/// A value that should be a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotATable {
-    /// What.
+    /// The key.
     pub key: String,
-    /// What it is.
+    /// The type of the value.
     pub kind: &'static str,
 }
 
-/// A whole document.
+/// A parsed document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
     root: Vec<(String, LocatedValue)>,
-    /// What is said of keys that are missing.
+    /// The origin reported for missing keys.
     origin: Origin,
 }
 
 impl Document {
-    /// A document with nothing in it.
+    /// An empty document.
     pub fn empty() -> Self {
         Document { root: Vec::new(), origin: Origin::Line(1) }
     }
 
-    /// A document that was no text: a table made of values, all of them from one place. Nothing if it is no table.
+    /// A document from a table whose values all have the same origin. `None` if the value is not a table.
     pub fn from_value(mut table: Value, origin: Origin) -> Option<Self> {
-        table.stamp(&origin);
+        table.set_origin(&origin);
         match table {
             Value::Table(root) => Some(Document { root, origin }),
             _ => None,
@@ -160,7 +159,7 @@ impl Document {
     /// Parses TOML.
     ///
     /// # Errors
-    /// Every place where the text is not TOML.
+    /// All syntax errors.
     pub fn from_toml(text: &str) -> Result<Self, Problems> {
         let lines = Lines::new(text);
         let (table, errors) = DeTable::parse_recoverable(text);
@@ -175,10 +174,10 @@ impl Document {
         Err(Problems(errors.into_iter().map(problem).collect()))
     }
 
-    /// Sets the value at a path of keys, making the tables on the way.
+    /// Sets the value at a path of keys, creating missing tables.
     ///
     /// # Errors
-    /// When something on the way is no table. It stays as it is, for its reader to complain of.
+    /// When a parent is not a table. The document is unchanged.
     pub fn set(&mut self, path: &[&str], value: Value, origin: &Origin) -> Result<(), NotATable> {
         let Some((last, parents)) = path.split_last() else { return Ok(()) };
         let mut table = &mut self.root;
@@ -198,7 +197,7 @@ impl Document {
         Ok(())
     }
 
-    /// Reads the document; mistakes go to `problems`.
+    /// Returns a reader of the top-level table. Errors are added to `problems`.
     pub fn fields<'n, 'p>(&'n self, problems: &'p mut Problems) -> TableReader<'n, 'p> {
         TableReader::new(&self.root, String::new(), self.origin.clone(), problems)
     }
@@ -216,7 +215,7 @@ fn entry<'t>(
     &mut table[position].1
 }
 
-/// Finds the line of an offset.
+/// Maps byte offsets to lines.
 struct Lines(Vec<usize>);
 
 impl Lines {
@@ -237,7 +236,7 @@ impl Lines {
         let value = match spanned.get_ref() {
             DeValue::Boolean(value) => Value::Boolean(*value),
             DeValue::String(text) => Value::Text(text.to_string()),
-            // A number out of range is kept as the text it is, to be refused where it is read.
+            // Out of range: rejected when it is read.
             DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
                 .map_or_else(|_| Value::Float(f64::INFINITY), Value::Integer),
             DeValue::Float(digits) => Value::Float(digits.as_str().parse().unwrap_or(f64::NAN)),

@@ -1,7 +1,6 @@
-//! Values from any format that describes itself, JSON above all: what is written in a file can come by an API too.
+//! Deserialization of [`Value`] from JSON and other self-describing formats.
 //!
-//! A key without a value (`null`) is a key that is not there. A key that stands twice is refused, because whichever is
-//! taken, somebody meant the other.
+//! `null` is treated as a missing key. Duplicate keys are rejected.
 
 use std::fmt;
 
@@ -12,28 +11,28 @@ use super::document::{LocatedValue, Origin, Value};
 
 impl<'de> Deserialize<'de> for Value {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Values)
+        from.deserialize_any(ValueVisitor)
     }
 }
 
 impl Value {
-    /// Says of everything in it that it comes from there.
-    pub(super) fn stamp(&mut self, origin: &Origin) {
-        let stamp = |node: &mut LocatedValue| {
+    /// Sets the origin of all nested values.
+    pub(super) fn set_origin(&mut self, origin: &Origin) {
+        let set = |node: &mut LocatedValue| {
             node.origin = origin.clone();
-            node.value.stamp(origin);
+            node.value.set_origin(origin);
         };
         match self {
-            Value::List(items) => items.iter_mut().for_each(stamp),
-            Value::Table(entries) => entries.iter_mut().map(|(_, node)| node).for_each(stamp),
+            Value::List(items) => items.iter_mut().for_each(set),
+            Value::Table(entries) => entries.iter_mut().map(|(_, node)| node).for_each(set),
             _ => {}
         }
     }
 }
 
-struct Values;
+struct ValueVisitor;
 
-impl<'de> Visitor<'de> for Values {
+impl<'de> Visitor<'de> for ValueVisitor {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -49,7 +48,7 @@ impl<'de> Visitor<'de> for Values {
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Value, E> {
-        // Out of range is kept as what it is, to be refused where it is read.
+        // Out of range: rejected when it is read.
         Ok(i64::try_from(number).map_or(Value::Float(f64::INFINITY), Value::Integer))
     }
 
@@ -77,7 +76,7 @@ impl<'de> Visitor<'de> for Values {
         let (mut entries, mut seen) = (Vec::new(), HashSet::new());
         while let Some((key, value)) = table.next_entry::<String, Option<Value>>()? {
             if !seen.insert(key.clone()) {
-                return Err(A::Error::custom(format_args!("the key {key:?} stands twice")));
+                return Err(A::Error::custom(format_args!("duplicate key {key:?}")));
             }
             entries.extend(value.map(|value| (key, node(value))));
         }
@@ -85,7 +84,7 @@ impl<'de> Visitor<'de> for Values {
     }
 }
 
-/// Where it comes from is said by whoever makes a document of it.
+/// The origin is set when a document is made of it.
 fn node(value: Value) -> LocatedValue {
     LocatedValue { value, origin: Origin::Named(String::new()) }
 }

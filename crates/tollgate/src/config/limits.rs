@@ -1,4 +1,4 @@
-//! The limits of a rule: `limits`, or `requests_per_second` and its like.
+//! Parsing of limits: `limits`, `requests_per_second` and so on.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::limit::{Algorithm, Limit, LimitError, Window};
 use crate::rules::Action;
 use crate::time::Span;
 
-/// How long `throttle` holds a request unless the rule says otherwise.
+/// The default maximum delay of `throttle`.
 const MAX_DELAY_DEFAULT: Span = Span::from_secs(1);
 /// Limits by their window in seconds.
 const UNITS: [(&str, u64); 4] = [
@@ -20,12 +20,10 @@ const UNITS: [(&str, u64); 4] = [
     ("requests_per_hour", 3_600),
     ("requests_per_day", 86_400),
 ];
-/// The keys that limits are written with.
+/// The keys that define limits.
 pub(super) const FORMS: [&str; 5] = ["limits", UNITS[0].0, UNITS[1].0, UNITS[2].0, UNITS[3].0];
 
-/// The limits of a rule, from `limits` or from `requests_per_*`.
-///
-/// Of an action that could not be read nothing is known, so nothing is said of limits that it may not need.
+/// Reads the limits of a rule from `limits` or `requests_per_*`. Without a valid action, missing limits are not reported.
 pub(super) fn read_limits(fields: &mut TableReader<'_, '_>, action: Option<Action>) -> Vec<Limit> {
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     let max_delay = fields.read("max_delay", span);
@@ -58,7 +56,7 @@ fn check_limits(fields: &mut TableReader<'_, '_>, limits: &[Limit], action: Opti
     let written = FORMS.iter().find(written).copied();
     match (action, written) {
         (Some(action), Some(key)) if !action.limits() => {
-            fields.report(key, format!("has no meaning for action = {:?}", action.as_str()));
+            fields.report(key, format!("is not allowed with action = {:?}", action.as_str()));
         }
         (Some(action), None) if action.limits() => {
             fields.report("limits", "is missing: [{ requests = 100, window = \"1m\" }]".to_owned());
@@ -69,11 +67,11 @@ fn check_limits(fields: &mut TableReader<'_, '_>, limits: &[Limit], action: Opti
     let windows: Vec<String> = limits.iter().map(|limit| limit.window().to_string()).collect();
     if let Some(twice) = (1..windows.len()).find(|n| windows[..*n].contains(&windows[*n])) {
         let window = &windows[twice];
-        fields.report("limits", format!("two limits have the window {window}: only the lower would count"));
+        fields.report("limits", format!("two limits have the window {window}: keep the lower one"));
     }
 }
 
-/// An algorithm by its name, or by the one that it also has.
+/// An algorithm by its name or alias.
 pub(super) fn algorithm(value: &Value) -> Result<Algorithm, String> {
     let name = text(value)?;
     Algorithm::parse(&name).ok_or_else(|| {
@@ -90,14 +88,14 @@ fn read_limit(
     let requests = fields.require("requests", integer(0..=u32::MAX));
     let window = read_window(fields);
     let burst = fields.read("burst", integer(0..=u32::MAX));
-    make(
+    build(
         fields,
         ["requests", "window", "burst"],
         LimitFields { algorithm, requests, window, burst, max_delay },
     )
 }
 
-/// The numbers of a limit, as far as they could be read.
+/// The fields of a limit that could be read.
 pub(super) struct LimitFields {
     pub(super) algorithm: Algorithm,
     pub(super) requests: Option<u32>,
@@ -106,14 +104,14 @@ pub(super) struct LimitFields {
     pub(super) max_delay: Option<Span>,
 }
 
-/// The limit that they make; what is wrong is told at the keys that stand for requests, window and burst.
-pub(super) fn make(
+/// Builds a limit; reports errors at the keys of requests, window and burst.
+pub(super) fn build(
     fields: &mut TableReader<'_, '_>,
     keys: [&'static str; 3],
-    numbers: LimitFields,
+    limit: LimitFields,
 ) -> Option<Limit> {
-    let LimitFields { algorithm, requests, window, burst, max_delay } = numbers;
-    // Each number beside others that do no harm: a mistake in one must not hide a mistake in the next.
+    let LimitFields { algorithm, requests, window, burst, max_delay } = limit;
+    // Each field is checked beside valid ones, so that one error does not hide the next.
     let second = || Window::Length(Span::from_secs(1));
     let few = requests.unwrap_or(0).min(1);
     let alone = [
@@ -121,20 +119,20 @@ pub(super) fn make(
         window.clone().and_then(|window| Limit::new(algorithm, 0, window).err()),
         Limit::with_options(algorithm, few, second(), burst, None).err(),
     ];
-    let mut wrong: Vec<LimitError> = alone.into_iter().flatten().collect();
+    let mut errors: Vec<LimitError> = alone.into_iter().flatten().collect();
     let mut limit = None;
-    if let (true, Some(requests), Some(window)) = (wrong.is_empty(), requests, window) {
+    if let (true, Some(requests), Some(window)) = (errors.is_empty(), requests, window) {
         let made = Limit::with_options(algorithm, requests, window, burst, max_delay);
-        limit = made.map_err(|error| wrong.push(error)).ok();
+        limit = made.map_err(|error| errors.push(error)).ok();
     }
-    for error in wrong {
-        fields.report(blame(error, keys), error.to_string());
+    for error in errors {
+        fields.report(error_key(error, keys), error.to_string());
     }
     limit
 }
 
-/// Which of the keys that stand for requests, window and burst an error is about.
-fn blame(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
+/// The key that an error is reported at.
+fn error_key(error: LimitError, [requests, window, burst]: [&'static str; 3]) -> &'static str {
     match error {
         LimitError::TooLarge | LimitError::LogTooLong => requests,
         LimitError::BurstZero | LimitError::BurstWithoutBucket => burst,
@@ -163,7 +161,10 @@ fn read_window(fields: &mut TableReader<'_, '_>) -> Option<Window> {
         Some("month") => CalendarUnit::Month(fields.read("anchor", integer(1..=31)).unwrap_or(1)),
         _ => {
             if fields.has("anchor") {
-                fields.report("anchor", "has no meaning for \"day\": use \"week\" or \"month\"".to_owned());
+                fields.report(
+                    "anchor",
+                    "is not allowed with window = \"day\": use \"week\" or \"month\"".to_owned(),
+                );
                 let _ = fields.read("anchor", |_| Ok(()));
             }
             CalendarUnit::Day
@@ -186,7 +187,7 @@ fn weekday(value: &Value) -> Result<Weekday, String> {
     ])(value)
 }
 
-/// `requests_per_second` and so on, with one `burst_size` for all of them.
+/// Reads `requests_per_second` and so on, with a common `burst_size`.
 fn read_per_unit(
     fields: &mut TableReader<'_, '_>,
     algorithm: Algorithm,
@@ -197,8 +198,8 @@ fn read_per_unit(
     for (key, secs) in UNITS {
         if let Some(requests) = fields.read(key, integer(0..=u32::MAX)) {
             let window = Some(Window::Length(Span::from_secs(secs)));
-            let numbers = LimitFields { algorithm, requests: Some(requests), window, burst, max_delay };
-            limits.extend(make(fields, [key, key, "burst_size"], numbers));
+            let limit = LimitFields { algorithm, requests: Some(requests), window, burst, max_delay };
+            limits.extend(build(fields, [key, key, "burst_size"], limit));
         }
     }
     if burst.is_some() && !UNITS.iter().any(|(key, _)| fields.has(key)) {

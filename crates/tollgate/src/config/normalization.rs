@@ -1,10 +1,10 @@
-//! How requests are read, as written: the keys of `[identity]` that say which spellings of facts are one.
+//! Parsing of the normalization settings in `[identity]`.
 
 use super::values::{boolean, word};
 use super::{TableReader, Value};
 use crate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 
-/// Reads `fold`, `ignore_path_case` and `head`, and leaves the other keys.
+/// Reads `normalize`, `ignore_path_case` and `head`; other keys are left to the caller.
 ///
 /// ```
 /// use tollgate::identity::NormalForm;
@@ -12,8 +12,8 @@ use crate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, No
 ///
 /// let document = Document::from_toml("normalize = { user_id = \"nfc+casefold\" }\nhead = \"separate\"")?;
 /// let mut problems = Problems::default();
-/// let spelling = read_normalization(&mut document.fields(&mut problems));
-/// assert_eq!(spelling.ids.user, NormalForm::NfcCasefold);
+/// let normalization = read_normalization(&mut document.fields(&mut problems));
+/// assert_eq!(normalization.ids.user, NormalForm::NfcCasefold);
 /// # Ok::<(), Problems>(())
 /// ```
 pub fn read_normalization(fields: &mut TableReader<'_, '_>) -> Normalization {
@@ -25,24 +25,24 @@ pub fn read_normalization(fields: &mut TableReader<'_, '_>) -> Normalization {
 }
 
 fn read_ids(fields: &mut TableReader<'_, '_>) -> (IdNormalization, DescriptorNormalization) {
-    let mut read = |key| fields.read(key, fold).unwrap_or_default();
-    let folds = IdNormalization { user: read("user_id"), tenant: read("tenant"), login: read("login") };
+    let mut read = |key| fields.read(key, normal_form).unwrap_or_default();
+    let ids = IdNormalization { user: read("user_id"), tenant: read("tenant"), login: read("login") };
     let descriptors = match fields.peek("descriptors", |value| Ok(matches!(value, Value::Table(_)))) {
         Some(true) => {
-            let named = fields.entries("descriptors", fold).unwrap_or_default();
+            let named = fields.entries("descriptors", normal_form).unwrap_or_default();
             DescriptorNormalization::Named(
-                named.into_iter().map(|(name, fold)| (name.into(), fold)).collect(),
+                named.into_iter().map(|(name, form)| (name.into(), form)).collect(),
             )
         }
-        _ => DescriptorNormalization::All(fields.read("descriptors", fold).unwrap_or_default()),
+        _ => DescriptorNormalization::All(fields.read("descriptors", normal_form).unwrap_or_default()),
     };
     let _ = fields.read("api_key", |_| {
         let reason = "API keys cannot be normalized: every byte is significant";
         Err::<NormalForm, String>(reason.to_owned())
     });
-    (folds, descriptors)
+    (ids, descriptors)
 }
 
-fn fold(value: &Value) -> Result<NormalForm, String> {
-    word(&NormalForm::ALL.map(|fold| (fold.as_str(), fold)))(value)
+fn normal_form(value: &Value) -> Result<NormalForm, String> {
+    word(&NormalForm::ALL.map(|form| (form.as_str(), form)))(value)
 }

@@ -1,4 +1,4 @@
-//! `[[rules]]`: one rule as written, checked whole.
+//! Parsing of `[[rules]]` entries.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use crate::method::Method;
 use crate::rules::pattern::Pattern;
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
 
-/// Rules that name no priority stand here.
+/// The priority of rules without one.
 const PRIORITY_DEFAULT: u32 = 100;
-/// Enough to put short forms behind every rule.
+/// Above all useful priorities: the short forms come last.
 pub(super) const PRIORITY_MAX: u32 = 1_000_000;
 const NAME_BYTES_MAX: usize = 128;
 
-/// Reads one rule, with the keys of `[[rules]]`. Nothing if anything in it is wrong.
+/// Reads an entry of `[[rules]]`. Returns `None` if it has problems.
 pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
-    let name = fields.require("name", name);
+    let rule_name = fields.require("name", name);
     let priority = fields.read("priority", integer(0..=PRIORITY_MAX)).unwrap_or(PRIORITY_DEFAULT);
     let when = fields.table("when", read_matcher).unwrap_or_default();
     let action = fields.read("action", word(&Action::ALL.map(|a| (a.as_str(), a))));
@@ -32,12 +32,12 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         fields.read("on_store_failure", word(&OnStoreFailure::ALL.map(|m| (m.as_str(), m))));
     let leases = fields.read("leases", boolean).unwrap_or(true);
     let response = fields.table("response", read_response).unwrap_or_default();
-    let layer = fields.read("layer", name_of_layer);
+    let layer = fields.read("layer", name);
     let enabled = fields.read("enabled", boolean).unwrap_or(true);
     if fields.has_problems() {
         return None;
     }
-    let (name, action) = (name?, action?);
+    let (name, action) = (rule_name?, action?);
     let mut per = per.unwrap_or_default();
     if per.is_empty() {
         per.push(Dimension::Global);
@@ -61,25 +61,26 @@ pub fn read(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     })
 }
 
-/// What an action needs to count by. Of one that could not be read nothing is known.
+/// Checks that `per` fits the action. An invalid action is not checked further.
 fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
     let Some(action) = action else { return };
     if !action.limits() && fields.has("per") {
-        fields.report("per", format!("has no meaning for action = {:?}", action.as_str()));
+        fields.report("per", format!("is not allowed with action = {:?}", action.as_str()));
     } else if action.limits() && fields.has_empty_list("per") {
-        fields.report("per", "must not be empty: [\"global\"] counts everyone together".to_owned());
+        fields.report("per", "must not be empty: [\"global\"] is one shared counter".to_owned());
     } else if action.limits() && !fields.has("per") {
-        let reason = "is missing: say what to count by, [\"global\"] for everyone together";
+        let reason =
+            "is missing: list what to count by, such as [\"client\"]; [\"global\"] is one shared counter";
         fields.report("per", reason.to_owned());
     }
 }
 
-/// The name of a rule, whatever the rest of it is.
+/// The name of a rule, even if the rest is invalid.
 pub(super) fn peek_name(fields: &TableReader<'_, '_>) -> Option<String> {
     fields.peek("name", name)
 }
 
-/// A name: printable, and not in a namespace of ours.
+/// A name of a rule or layer. Names starting with `@` are reserved.
 fn name(value: &Value) -> Result<String, String> {
     let name = text(value)?;
     if name.is_empty() || name.len() > NAME_BYTES_MAX {
@@ -89,13 +90,9 @@ fn name(value: &Value) -> Result<String, String> {
         return Err("must not contain control characters".to_owned());
     }
     if name.starts_with('@') {
-        return Err("must not begin with @".to_owned());
+        return Err("must not start with @: such names are reserved".to_owned());
     }
     Ok(name)
-}
-
-fn name_of_layer(value: &Value) -> Result<String, String> {
-    name(value)
 }
 
 fn dimension(value: &Value) -> Result<Dimension, String> {
@@ -120,7 +117,7 @@ fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
     }
 }
 
-/// The values of a condition. A list of none would match everyone, which nobody means by it.
+/// The values of a condition. An empty list is rejected, because it would match everything.
 pub(super) fn some_of<T>(
     fields: &mut TableReader<'_, '_>,
     key: &'static str,
@@ -151,10 +148,10 @@ pub(super) fn method(value: &Value) -> Result<Method, String> {
     Method::parse(&text(value)?).map_err(|error| error.to_string())
 }
 
-/// A block of addresses, or a single one. Host bits are cleared; IPv4 in IPv6 clothes is IPv4.
+/// A network or a single address. Host bits are cleared and IPv4-mapped addresses converted to IPv4.
 pub(super) fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
-    let wrong = || format!("{text:?} is not an address or a block such as 10.0.0.0/8 or 2001:db8::/32");
+    let wrong = || format!("{text:?} is not an IP address or a network such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {
         return Ok(canonical_net(net.trunc()));
     }

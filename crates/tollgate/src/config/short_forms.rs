@@ -1,12 +1,11 @@
-//! The short forms: a default, tiers, endpoints and exemptions, compiled to rules of one layer.
+//! The short forms `default_limit`, `[[tiers]]`, `[[endpoints]]` and `[[exemptions]]`, compiled to rules of one layer.
 //!
-//! An exemption comes before an endpoint's limit, that before a tier's, that before the default: one of them
-//! applies to a client. Limits stand behind every `[[rules]]` entry that names no priority, exemptions before every entry
-//! that has a priority above 0, also before one that blocks.
+//! The first that matches applies: exemption, endpoint, tier, default. Exemptions have priority 0 and so come before all
+//! other `[[rules]]`, including those that block; the limits come after all `[[rules]]` with the default priority.
 
-use super::Names;
+use super::RuleNames;
 use super::document::{TableReader, Value};
-use super::limits::{FORMS, LimitFields, algorithm, make, read_limits};
+use super::limits::{FORMS, LimitFields, algorithm, build, read_limits};
 use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
 use super::values::{integer, list, span, text, word};
 use crate::identity::Dimension;
@@ -14,7 +13,7 @@ use crate::limit::{Algorithm, Limit, Window};
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
 use crate::time::Span;
 
-/// What applies when nothing is configured.
+/// The default limit.
 const DEFAULT_LIMIT: u32 = 100;
 const DEFAULT_WINDOW: Span = Span::from_secs(60);
 
@@ -23,8 +22,8 @@ const ENDPOINT: u32 = PRIORITY_MAX - 2;
 const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
-/// Reads the short forms. The built-in default applies if there are no other rules (`alone`).
-pub(super) fn read(fields: &mut TableReader<'_, '_>, alone: bool, names: &mut Names) -> Vec<Rule> {
+/// Reads the short forms. The built-in default applies if there are no `[[rules]]` (`alone`).
+pub(super) fn read(fields: &mut TableReader<'_, '_>, alone: bool, names: &mut RuleNames) -> Vec<Rule> {
     let mut rules = fields
         .list_of_tables("exemptions", |one| names.unique(one, ("value", exemption_name), read_exemption));
     rules.extend(
@@ -51,12 +50,12 @@ fn read_default(fields: &mut TableReader<'_, '_>, alone: bool) -> Option<Rule> {
         return None;
     }
     let window = Some(Window::Length(window));
-    let numbers = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
-    let limit = make(fields, ["default_limit", "default_window", "default_window"], numbers)?;
-    Some(limiting("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
+    let parsed = LimitFields { algorithm, requests: Some(requests), window, burst: None, max_delay: None };
+    let limit = build(fields, ["default_limit", "default_window", "default_window"], parsed)?;
+    Some(client_rule("default".to_owned(), DEFAULT, Matcher::default(), vec![limit]))
 }
 
-/// Reads one plan, with the keys of `[[tiers]]`, as the rule `tier:<name>`. Nothing if anything in it is wrong.
+/// Reads an entry of `[[tiers]]` as the rule `tier:<name>`. Returns `None` if it has problems.
 pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let name = fields.require("name", id);
     let limits = read_limit_and_window(fields);
@@ -64,7 +63,7 @@ pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         return None;
     }
     let when = Matcher { tiers: vec![name?], ..Matcher::default() };
-    Some(limiting(tier_name(fields)?, TIER, when, limits))
+    Some(client_rule(tier_name(fields)?, TIER, when, limits))
 }
 
 fn tier_name(fields: &TableReader<'_, '_>) -> Option<String> {
@@ -79,7 +78,7 @@ fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         return None;
     }
     let when = Matcher { endpoints: vec![pattern?], methods, ..Matcher::default() };
-    Some(limiting(endpoint_name(fields)?, ENDPOINT, when, limits))
+    Some(client_rule(endpoint_name(fields)?, ENDPOINT, when, limits))
 }
 
 fn endpoint_name(fields: &TableReader<'_, '_>) -> Option<String> {
@@ -103,7 +102,7 @@ fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
         _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
     };
     let when = when.map_err(|reason| fields.report("value", reason)).ok()?;
-    let rule = limiting(exemption_name(fields)?, EXEMPTION, when, Vec::new());
+    let rule = client_rule(exemption_name(fields)?, EXEMPTION, when, Vec::new());
     Some(Rule { action: Action::Allow, ..rule })
 }
 
@@ -111,7 +110,7 @@ fn exemption_name(fields: &TableReader<'_, '_>) -> Option<String> {
     Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
 }
 
-/// Reads `limit` and `window`, or any form that `[[rules]]` takes. What is wrong with them, the fields know.
+/// Reads `limit` and `window`, or the forms of limits that `[[rules]]` has.
 pub fn read_limit_and_window(fields: &mut TableReader<'_, '_>) -> Vec<Limit> {
     let short = fields.has("limit") || fields.has("window");
     let burst = fields.read("burst", integer(1..=u32::MAX));
@@ -125,14 +124,14 @@ pub fn read_limit_and_window(fields: &mut TableReader<'_, '_>) -> Vec<Limit> {
     let window = fields.require("window", span);
     let algorithm = fields.read("algorithm", algorithm).unwrap_or(Algorithm::TokenBucket);
     for key in FORMS {
-        let _: Option<()> = fields.read(key, |_| Err("has no meaning beside limit and window".to_owned()));
+        let _: Option<()> = fields.read(key, |_| Err("cannot be combined with limit and window".to_owned()));
     }
     let window = window.map(Window::Length);
-    let numbers = LimitFields { algorithm, requests, window, burst, max_delay: None };
-    make(fields, ["limit", "window", "burst"], numbers).into_iter().collect()
+    let parsed = LimitFields { algorithm, requests, window, burst, max_delay: None };
+    build(fields, ["limit", "window", "burst"], parsed).into_iter().collect()
 }
 
-fn limiting(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> Rule {
+fn client_rule(name: String, priority: u32, when: Matcher, limits: Vec<Limit>) -> Rule {
     let limits = limits.into_iter().map(|limit| RuleLimit::new(&name, limit)).collect();
     Rule {
         name: name.into(),

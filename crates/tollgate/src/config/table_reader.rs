@@ -1,14 +1,14 @@
-//! A reader of tables that collects all mistakes.
+//! A table reader that collects all errors.
 
 use hashbrown::HashMap;
 
 use super::document::{LocatedValue, Origin, Problem, Problems, Value};
 use super::suggest::closest;
 
-/// A table being read. Each key is asked for once; [`TableReader::finish`] complains of those nobody asked for.
+/// Reads the keys of one table. [`TableReader::finish`] reports keys that were not read as unknown.
 pub struct TableReader<'n, 'p> {
     entries: HashMap<&'n str, &'n LocatedValue>,
-    asked: Vec<&'static str>,
+    read_keys: Vec<&'static str>,
     path: String,
     origin: Origin,
     problems: &'p mut Problems,
@@ -24,10 +24,10 @@ impl<'n, 'p> TableReader<'n, 'p> {
     ) -> Self {
         let entries = table.iter().map(|(key, node)| (&**key, node)).collect();
         let problems_before = problems.0.len();
-        TableReader { entries, asked: Vec::new(), path, origin, problems, problems_before }
+        TableReader { entries, read_keys: Vec::new(), path, origin, problems, problems_before }
     }
 
-    /// The value of `key`, if it is there and `parse` takes it.
+    /// Parses the value of `key`. `None` if it is missing or invalid; an invalid value is reported.
     pub fn read<T>(
         &mut self,
         key: &'static str,
@@ -43,27 +43,26 @@ impl<'n, 'p> TableReader<'n, 'p> {
         }
     }
 
-    /// The value of `key`, if it is there and `parse` takes it. Complaints about it are left to whoever reads it.
+    /// Parses the value of `key` without marking it as read. Errors are not reported.
     pub fn peek<T>(&self, key: &str, parse: impl FnOnce(&Value) -> Result<T, String>) -> Option<T> {
         parse(&self.entries.get(key)?.value).ok()
     }
 
-    /// The value of `key`; a complaint if it is not there.
+    /// Like [`TableReader::read`], but also reports a missing key.
     pub fn require<T>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&Value) -> Result<T, String>,
     ) -> Option<T> {
         if !self.entries.contains_key(key) {
-            self.asked.push(key);
+            self.read_keys.push(key);
             self.report(key, "is missing".to_owned());
             return None;
         }
         self.read(key, parse)
     }
 
-    /// The items of a list, each parsed on its own, so that each mistake has its own place. A single item may stand
-    /// for a list of one.
+    /// Parses the items of a list, and reports each invalid one. A single value is a list of one.
     pub fn items<T>(
         &mut self,
         key: &'static str,
@@ -87,7 +86,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         Some(parsed)
     }
 
-    /// A table inside this one.
+    /// Reads a nested table.
     pub fn table<T>(
         &mut self,
         key: &'static str,
@@ -98,7 +97,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         self.sub_table(node, path, read)
     }
 
-    /// A list of tables inside this one; those with mistakes are left out.
+    /// Reads a list of nested tables; invalid ones are omitted.
     pub fn list_of_tables<T>(
         &mut self,
         key: &'static str,
@@ -118,7 +117,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         found
     }
 
-    /// The pairs of a table whose keys are free.
+    /// The entries of a nested table with arbitrary keys.
     pub fn pairs(&mut self, key: &'static str) -> Option<Vec<(&'n str, &'n Value)>> {
         let node = self.take(key)?;
         if let Value::Table(entries) = &node.value {
@@ -128,7 +127,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         None
     }
 
-    /// The entries of a table whose keys are free, each parsed on its own, so that each mistake has its own place.
+    /// Parses the entries of a nested table with arbitrary keys, and reports each invalid one.
     pub fn entries<T>(
         &mut self,
         key: &'static str,
@@ -169,46 +168,50 @@ impl<'n, 'p> TableReader<'n, 'p> {
         Some(value)
     }
 
-    /// Leaves a key to another reader: it is neither read nor complained of.
+    /// Marks a key as read: another reader handles it.
     pub fn skip(&mut self, key: &'static str) {
-        self.asked.push(key);
+        self.read_keys.push(key);
     }
 
-    /// Leaves every key that was not asked for to another reader.
+    /// Marks all remaining keys as read.
     pub fn skip_rest(&mut self) {
-        self.entries.retain(|key, _| self.asked.contains(key));
+        self.entries.retain(|key, _| self.read_keys.contains(key));
     }
 
-    /// Complains about a key, at its place if it is there.
+    /// Reports a problem of a key.
     pub fn report(&mut self, key: &str, reason: String) {
         let origin = self.entries.get(key).map_or(&self.origin, |node| &node.origin).clone();
         self.push(origin, self.key(key), reason);
     }
 
-    /// Whether this key was given.
+    /// Whether the table has this key.
     pub fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// Whether this key was given a list of nothing.
+    /// Whether the value of this key is an empty list.
     pub fn has_empty_list(&self, key: &str) -> bool {
         self.entries
             .get(key)
             .is_some_and(|node| matches!(&node.value, Value::List(items) if items.is_empty()))
     }
 
-    /// Whether anything in this table was wrong so far.
+    /// Whether a problem of this table was reported.
     pub fn has_problems(&self) -> bool {
         self.problems.0.len() > self.problems_before
     }
 
-    /// Complains of every key that nobody asked for.
+    /// Reports all keys that were not read as unknown.
     pub fn finish(&mut self) {
-        let mut unknown: Vec<(&str, &LocatedValue)> =
-            self.entries.iter().filter(|(key, _)| !self.asked.contains(key)).map(|(k, n)| (*k, *n)).collect();
+        let mut unknown: Vec<(&str, &LocatedValue)> = self
+            .entries
+            .iter()
+            .filter(|(key, _)| !self.read_keys.contains(key))
+            .map(|(k, n)| (*k, *n))
+            .collect();
         unknown.sort_unstable_by_key(|(key, _)| *key);
         for (key, node) in unknown {
-            let reason = match closest(key, &self.asked) {
+            let reason = match closest(key, &self.read_keys) {
                 Some(near) => format!("unknown key (did you mean {near}?)"),
                 None => "unknown key".to_owned(),
             };
@@ -217,7 +220,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
     }
 
     fn take(&mut self, key: &'static str) -> Option<&'n LocatedValue> {
-        self.asked.push(key);
+        self.read_keys.push(key);
         self.entries.get(key).copied()
     }
 

@@ -1,4 +1,4 @@
-//! Parsers of single values, each with the reason it refuses.
+//! Parsers of single values. Errors say what is expected.
 
 use std::ops::RangeInclusive;
 
@@ -27,7 +27,7 @@ pub fn text(value: &Value) -> Result<String, String> {
     }
 }
 
-/// A whole number in a range.
+/// An integer in a range.
 pub fn integer<T>(range: RangeInclusive<T>) -> impl Fn(&Value) -> Result<T, String> + Clone
 where
     T: TryFrom<i64> + PartialOrd + std::fmt::Display + Clone,
@@ -44,7 +44,7 @@ where
     }
 }
 
-/// A list, each item parsed alike.
+/// A list of values of one type.
 pub fn list<T>(item: impl Fn(&Value) -> Result<T, String>) -> impl Fn(&Value) -> Result<Vec<T>, String> {
     move |value| match value {
         Value::List(items) => items.iter().map(|node| item(&node.value)).collect(),
@@ -52,7 +52,7 @@ pub fn list<T>(item: impl Fn(&Value) -> Result<T, String>) -> impl Fn(&Value) ->
     }
 }
 
-/// One of a few words.
+/// One of a fixed set of names.
 pub fn word<T: Copy>(known: &[(&'static str, T)]) -> impl Fn(&Value) -> Result<T, String> {
     move |value| {
         let text = text(value)?;
@@ -64,10 +64,10 @@ pub fn word<T: Copy>(known: &[(&'static str, T)]) -> impl Fn(&Value) -> Result<T
     }
 }
 
-/// A length of time: `"90s"`, `"1h30m"`, `"500ms"`, or a whole number of seconds.
+/// A duration: `"90s"`, `"1h30m"`, `"500ms"`, or an integer number of seconds.
 ///
 /// # Errors
-/// When it is neither, or too long to count.
+/// When the value is not a duration, or too long.
 pub fn span(value: &Value) -> Result<Span, String> {
     match value {
         Value::Integer(secs) => {
@@ -75,14 +75,14 @@ pub fn span(value: &Value) -> Result<Span, String> {
         }
         Value::Text(text) => parse_span(text),
         Value::Float(number) if number.is_infinite() => Err("is too long".to_owned()),
-        other => Err(format!("must be a length of time such as \"90s\" or \"1h\", not {}", other.kind())),
+        other => Err(format!("must be a duration such as \"90s\" or \"1h\", not {}", other.kind())),
     }
 }
 
 /// Parses `90s`, `1h30m`, `500ms`, `7d`, `2w`.
 ///
 /// # Errors
-/// When the text is not one or more numbers with units, or too long to count.
+/// When the text is not a sequence of numbers with units, or too long.
 pub fn parse_span(text: &str) -> Result<Span, String> {
     const UNITS: [(&str, u64); 7] = [
         ("us", 1),
@@ -93,7 +93,7 @@ pub fn parse_span(text: &str) -> Result<Span, String> {
         ("d", 86_400_000_000),
         ("w", 604_800_000_000),
     ];
-    let wrong = || format!("{text:?} is not a length of time such as \"90s\", \"5m\", \"1h30m\" or \"7d\"");
+    let wrong = || format!("{text:?} is not a duration such as \"90s\", \"5m\", \"1h30m\" or \"7d\"");
     let mut rest = text.trim();
     let mut total: u64 = 0;
     if rest.is_empty() {
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_time_are_read_in_every_unit_and_their_sums() {
+    fn durations_accept_all_units_and_sums() {
         for (text, micros) in [
             ("90s", 90_000_000),
             ("1h30m", 5_400_000_000),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn t36_anything_else_is_no_length_of_time() {
+    fn malformed_durations_are_rejected() {
         for text in ["", "s", "1", "1.5s", "-1s", "1 s", "1x", "99999999999999999999s", "NaN", "1h-30m", "1S"]
         {
             assert!(parse_span(text).is_err(), "{text:?}");
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn t36_numbers_are_whole_and_in_range() {
+    fn integers_are_range_checked() {
         let parse = integer(0..=100_u32);
         assert_eq!(parse(&Value::Integer(100)), Ok(100));
         for wrong in

@@ -28,12 +28,12 @@ use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::fair_share::TenantSlot;
 use self::shard::{Evaluated, Shard};
-pub use self::snapshot::SnapshotError;
 use super::{
     Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, RetentionExtension, StoreError,
     Verdicts,
 };
 use crate::identity::{Subject, Tenant};
+pub use crate::snapshot::SnapshotError;
 use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 

@@ -1,36 +1,36 @@
-//! Paths of servers that ignore case.
+//! Case folding of endpoints.
 //!
-//! Those servers fold characters one by one, beyond ASCII too (`/CAFÉ` is `/café`), so this is Unicode's simple case
-//! folding, of what escapes stand for, not of their digits. It is applied to the normal form, which stays one.
+//! Servers that ignore case fold single characters, also outside ASCII (`/CAFÉ` is `/café`). So this is Unicode simple case
+//! folding of the decoded characters. The result is a normal form again.
 
 use super::{EscapedCharacter, push_byte};
 use crate::identity::casefold_path_char;
 
-/// A normal form, or a part of one, without upper case; nothing if it has none.
+/// Folds the case of a normal form or a part of one; `None` if nothing changes.
 pub(crate) fn casefold(normal: &str) -> Option<String> {
-    // Looked for first: most paths have none, and are not copied.
+    // Checked first: most paths do not change and are not copied.
     if !characters(normal).any(|character| character.folded.is_some()) {
         return None;
     }
-    let mut without = String::with_capacity(normal.len());
+    let mut result = String::with_capacity(normal.len());
     for Character { written, folded } in characters(normal) {
         match folded {
-            Some(folded) if folded.is_ascii() => without.push(folded),
+            Some(folded) if folded.is_ascii() => result.push(folded),
             Some(folded) => {
                 let mut utf8 = [0; 4];
-                folded.encode_utf8(&mut utf8).bytes().for_each(|byte| push_byte(&mut without, byte, false));
+                folded.encode_utf8(&mut utf8).bytes().for_each(|byte| push_byte(&mut result, byte, false));
             }
-            None => without.push_str(written),
+            None => result.push_str(written),
         }
     }
-    Some(without)
+    Some(result)
 }
 
 /// One character of a path.
 struct Character<'a> {
-    /// As it is written, with all of its escapes.
+    /// The original text with its escapes.
     written: &'a str,
-    /// As it is without case, if it has one.
+    /// The folded character, if it differs.
     folded: Option<char>,
 }
 
@@ -49,7 +49,7 @@ fn characters(normal: &str) -> impl Iterator<Item = Character<'_>> {
     })
 }
 
-/// The length of the escapes at `at`, and what they stand for. A character of ASCII that is escaped is none that has a case.
+/// The length of the escapes at `at` and the character they encode. Escaped ASCII characters have no case.
 fn escaped(text: &[u8], at: usize) -> (usize, char) {
     let read = EscapedCharacter::read(text, at).ok();
     let character = read.as_ref().and_then(|read| std::str::from_utf8(read.bytes()).ok()?.chars().next());
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn t14_spellings_that_differ_in_case_are_one_endpoint() {
+    fn endpoints_that_differ_in_case_are_equal() {
         for (one, other) in [
             ("/API/Users", "/api/users"),
             ("/CAF\u{c9}", "/caf%c3%a9"),
@@ -77,14 +77,14 @@ mod tests {
         ] {
             assert_eq!(folded(one), folded(other));
         }
-        assert_eq!(folded("/A%2Fb%3B"), "/a%2Fb%3B", "the digits of escapes are no letters");
-        assert_ne!(folded("/\u{212a}"), folded("/k"), "the Kelvin sign is no k to any server");
-        assert_ne!(folded("/stra\u{df}e"), folded("/strasse"), "characters are folded one by one");
+        assert_eq!(folded("/A%2Fb%3B"), "/a%2Fb%3B", "digits of escapes are not folded");
+        assert_ne!(folded("/\u{212a}"), folded("/k"), "the Kelvin sign is not k");
+        assert_ne!(folded("/stra\u{df}e"), folded("/strasse"), "simple folding only");
     }
 
     proptest! {
         #[test]
-        fn t14_without_case_is_a_normal_form_and_the_same_when_done_again(raw in "(/(%[0-9A-Fa-f]{2}|\\PC){0,4}){1,4}") {
+        fn casefold_is_idempotent_and_normal(raw in "(/(%[0-9A-Fa-f]{2}|\\PC){0,4}){1,4}") {
             if let Ok(endpoint) = Endpoint::parse(&raw) {
                 let once = endpoint.casefold();
                 prop_assert_eq!(once.clone().casefold(), once.clone());

@@ -1,4 +1,4 @@
-//! Which address is meant, and by which block it is counted.
+//! Client addresses: NAT64 translation, IPv4-mapped networks and the prefix that IPv6 is counted by.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,7 +17,7 @@ pub fn nat64_to_ipv4(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// `::ffff:10.0.0.0/104` is 10.0.0.0/8: no request comes from the former, because addresses are unmapped.
+/// The IPv4 form of an IPv4-mapped network: `::ffff:10.0.0.0/104` is `10.0.0.0/8`. Other networks are unchanged.
 pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     match (net.network().to_canonical(), net.prefix_len().checked_sub(96)) {
         (v4 @ IpAddr::V4(_), Some(length)) if net.network().is_ipv6() => {
@@ -27,8 +27,8 @@ pub(crate) fn canonical_net(net: IpNet) -> IpNet {
     }
 }
 
-/// The block an address is counted in: itself, or the first `ipv6_prefix` bits of an IPv6 address, because one
-/// host can use every address of its /64.
+/// The address that is counted: an IPv4 address itself, an IPv6 address masked to its first `ipv6_prefix` bits,
+/// because one host can use every address of its /64.
 pub fn counted_ip(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(v6) => {

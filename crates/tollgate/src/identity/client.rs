@@ -1,4 +1,4 @@
-//! The one a request is attributed to, and the API keys of limited clients.
+//! The client of a request, and API keys of clients.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -9,7 +9,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use super::{Id, IdError, tag};
 use crate::accounts::Key;
 
-/// The API key of a limited client: text that is counted by and never shown, or a key that is known by its id.
+/// The API key of a client: an opaque secret that is never shown, or the id of a key with an account.
 #[derive(Copy, Clone, PartialEq, Eq, Hash)]
 pub struct ApiKey<'a> {
     text: Id<'a>,
@@ -17,7 +17,7 @@ pub struct ApiKey<'a> {
 }
 
 impl<'a> ApiKey<'a> {
-    /// Checks the length; every byte is kept.
+    /// An opaque key of 1 to 256 bytes.
     ///
     /// # Errors
     /// When the text is empty or over 256 bytes.
@@ -25,14 +25,14 @@ impl<'a> ApiKey<'a> {
         Id::parse(text).map(|text| ApiKey { text, is_known: false })
     }
 
-    /// A key of the accounts, whose holder was checked: counted by its id. The same text as an opaque key is somebody
-    /// else.
+    /// A key with an account that was already verified. It is counted by its id, separately from an opaque key with the
+    /// same text.
     pub fn known(key: Key<'a>) -> Self {
-        // Every key in the accounts has an id of the right length.
+        // Accounts only have keys with valid ids.
         ApiKey { text: Id(key.id()), is_known: true }
     }
 
-    /// The id of a known key.
+    /// The id of a key with an account.
     pub fn known_id(self) -> Option<Id<'a>> {
         self.is_known.then_some(self.text)
     }
@@ -41,7 +41,7 @@ impl<'a> ApiKey<'a> {
         self.text.as_str().as_bytes()
     }
 
-    /// What kind of value it is counted as.
+    /// The tag that it is counted under.
     pub(super) const fn tag(self) -> u8 {
         if self.is_known { tag::KNOWN_KEY } else { tag::API_KEY }
     }
@@ -56,24 +56,23 @@ impl fmt::Debug for ApiKey<'_> {
     }
 }
 
-/// The one a request is attributed to.
+/// The client that a request is attributed to.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Client<'a> {
     /// An authenticated user.
     User(Id<'a>),
     /// The holder of an API key.
     ApiKey(ApiKey<'a>),
-    /// The account of a login attempt.
+    /// A login name.
     Login(Id<'a>),
     /// An address.
     Ip(IpAddr),
-    /// An organisation as a whole.
+    /// A tenant.
     Tenant(Id<'a>),
 }
 
 impl<'a> Client<'a> {
-    /// Reads the form that [`Client`] prints, `user:alice`. Of API keys only known ones can be read back, `api_key:<id>`:
-    /// the others print as a hash, `api_key:#…`.
+    /// Parses the display form, such as `user:alice`. Opaque API keys print as a hash, `api_key:#…`, and cannot be parsed.
     pub fn parse(text: &'a str) -> Option<Self> {
         let (kind, value) = text.split_once(':')?;
         let id = Id::parse(value).ok();
@@ -94,7 +93,7 @@ impl fmt::Display for Client<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Client::User(id) => write!(f, "user:{}", id.as_str()),
-            // An opaque key is a secret: what is shown identifies it without revealing it.
+            // A hash identifies an opaque key without revealing it.
             Client::ApiKey(key) => match key.known_id() {
                 Some(id) => write!(f, "api_key:{}", id.as_str()),
                 None => write!(f, "api_key:#{:016x}", fingerprint(*key)),

@@ -1,10 +1,8 @@
-//! One form for the spellings of an identifier that are meant to be the same.
+//! Normal forms of identifiers.
 //!
-//! Identifiers are byte-exact by default: nobody but their owner knows whether `Alice` and `alice` are one. Where they are
-//! (names of people, addresses of mail, a directory that ignores case), each spelling that is told apart is an allowance of
-//! its own, and there are more than anybody would list. The forms are those of Unicode: canonical composition, full case
-//! folding, and both as canonical caseless matching has it (definition D145): decomposed first, because the order of
-//! accents decides what some of them fold to, then folded, then composed.
+//! Identifiers are byte-exact by default. Where an application treats `Alice` and `alice` as one user, each spelling
+//! would otherwise get its own limit. The forms are Unicode NFC, full case folding, and both combined as in canonical
+//! caseless matching (Unicode definition D145): decompose, fold, compose.
 
 use std::borrow::Cow;
 
@@ -17,26 +15,26 @@ const NFC: ComposingNormalizerBorrowed<'static> = ComposingNormalizer::new_nfc()
 const NFD: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfd();
 const CASES: CaseMapperBorrowed<'static> = CaseMapper::new();
 
-/// Which spellings of an identifier are the same.
+/// A normal form: two identifiers are the same if their normal forms are equal.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub enum NormalForm {
-    /// None: every byte counts.
+    /// Byte-exact.
     #[default]
     Exact,
-    /// Characters that are composed differently: `é` as one code point or as two.
+    /// Unicode NFC: `é` as one code point or as two.
     Nfc,
-    /// Upper and lower case, `Straße` and `STRASSE` too.
+    /// Full case folding: `Straße` and `STRASSE`.
     Casefold,
-    /// Both.
+    /// NFC and case folding.
     NfcCasefold,
 }
 
 impl NormalForm {
-    /// All of them.
+    /// All forms.
     pub const ALL: [NormalForm; 4] =
         [NormalForm::Exact, NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
-    /// The name users write and read.
+    /// The name used in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             NormalForm::Exact => "exact",
@@ -46,21 +44,21 @@ impl NormalForm {
         }
     }
 
-    /// The form that all spellings share. What has it already is borrowed, not copied; folding twice changes nothing.
+    /// Normalizes an identifier. Borrowed if it is already normalized. Idempotent.
     ///
     /// ```
     /// use tollgate::identity::NormalForm;
     ///
-    /// let fold = NormalForm::NfcCasefold;
-    /// assert_eq!(fold.normalize("STRASSE"), fold.normalize("Straße"));
-    /// assert_eq!(fold.normalize("Rene\u{301}"), "rené");
+    /// let form = NormalForm::NfcCasefold;
+    /// assert_eq!(form.normalize("STRASSE"), form.normalize("Straße"));
+    /// assert_eq!(form.normalize("Rene\u{301}"), "rené");
     /// assert_eq!(NormalForm::Exact.normalize("Alice"), "Alice");
     /// ```
     pub fn normalize(self, text: &str) -> Cow<'_, str> {
-        if self.keeps(text) {
+        if self.is_surely_normal(text) {
             return Cow::Borrowed(text);
         }
-        let folded = match self {
+        let normalized = match self {
             NormalForm::Exact => return Cow::Borrowed(text),
             NormalForm::Nfc => NFC.normalize(text),
             NormalForm::Casefold => CASES.fold_string(text),
@@ -69,11 +67,11 @@ impl NormalForm {
                 Cow::Owned(composed)
             }
         };
-        if *folded == *text { Cow::Borrowed(text) } else { folded }
+        if *normalized == *text { Cow::Borrowed(text) } else { normalized }
     }
 
-    /// Whether the text has its form already, as far as that can be told at a glance: it is ASCII, as nearly all are.
-    fn keeps(self, text: &str) -> bool {
+    /// The fast path: most identifiers are lower-case ASCII.
+    fn is_surely_normal(self, text: &str) -> bool {
         match self {
             NormalForm::Exact => true,
             NormalForm::Nfc => text.is_ascii(),
@@ -84,8 +82,8 @@ impl NormalForm {
     }
 }
 
-/// A character as paths are compared without case: Unicode's simple folding. No character beyond ASCII becomes one of
-/// ASCII (the Kelvin sign stays what it is): no server takes the one for the other.
+/// Simple case folding of one path character. Characters outside ASCII never become ASCII (the Kelvin sign is not `k`),
+/// because no server treats them as equal.
 pub(crate) fn casefold_path_char(character: char) -> char {
     let folded = CASES.simple_fold(character);
     if folded.is_ascii() && !character.is_ascii() { character } else { folded }
@@ -97,19 +95,19 @@ mod tests {
 
     use super::*;
 
-    const FOLDING: [NormalForm; 3] = [NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
+    const FORMS: [NormalForm; 3] = [NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
     #[test]
-    fn t11_each_form_makes_its_spellings_one_and_no_others() {
+    fn each_form_merges_only_its_spellings() {
         let pairs = [
             ("\u{e9}", "e\u{301}", [true, false, true]),
             ("Alice", "alice", [false, true, true]),
             ("Straße", "STRASSE", [false, true, true]),
             ("\u{c9}LAN", "e\u{301}lan", [false, false, true]),
             ("ΣΊΣΥΦΟΣ", "σίσυφος", [false, true, true]),
-            // The order of two accents decides what the second folds to.
+            // The order of two accents affects case folding.
             ("\u{3b1}\u{345}\u{301}", "\u{1fb4}", [true, false, true]),
-            // Homoglyphs and invisible characters are other characters.
+            // Homoglyphs and invisible characters stay distinct.
             ("аlice", "alice", [false; 3]),
             ("ali\u{200b}ce", "alice", [false; 3]),
             ("I", "ı", [false; 3]),
@@ -118,22 +116,22 @@ mod tests {
         ];
         for (one, other, same) in pairs {
             assert_ne!(NormalForm::Exact.normalize(one), NormalForm::Exact.normalize(other));
-            for (fold, same) in FOLDING.into_iter().zip(same) {
-                assert_eq!(fold.normalize(one) == fold.normalize(other), same, "{one:?} {other:?} {fold:?}");
+            for (form, same) in FORMS.into_iter().zip(same) {
+                assert_eq!(form.normalize(one) == form.normalize(other), same, "{one:?} {other:?} {form:?}");
             }
         }
     }
 
     #[test]
-    fn t11_every_character_folds_to_what_folds_to_itself() {
-        // Behind these are only characters that have no case.
+    fn normalizing_any_character_is_idempotent() {
+        // Characters outside these ranges have no case.
         let cased = ('\0'..='\u{33ff}').chain('\u{a000}'..='\u{abff}').chain('\u{f900}'..='\u{1efff}');
         for character in cased.filter(|character| character.is_alphabetic() || !character.is_alphanumeric()) {
-            // Alone, and with the accents that are known to interact with what folding leaves.
+            // Alone, and with accents whose order affects case folding.
             for text in [String::from(character), format!("{character}\u{345}\u{301}")] {
-                for fold in FOLDING {
-                    let once = fold.normalize(&text);
-                    assert_eq!(fold.normalize(&once), once, "{text:?} {fold:?}");
+                for form in FORMS {
+                    let once = form.normalize(&text);
+                    assert_eq!(form.normalize(&once), once, "{text:?} {form:?}");
                     assert!(!once.is_empty(), "{text:?}");
                 }
             }
@@ -141,17 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_already_is_not_copied() {
-        for fold in NormalForm::ALL {
+    fn normalized_text_is_borrowed() {
+        for form in NormalForm::ALL {
             for text in ["alice", "tenant-7_x@example.org", "", "rené", "日本"] {
-                assert!(matches!(fold.normalize(text), Cow::Borrowed(_)), "{text} {fold:?}");
+                assert!(matches!(form.normalize(text), Cow::Borrowed(_)), "{text} {form:?}");
             }
         }
         assert!(matches!(NormalForm::Nfc.normalize("Alice"), Cow::Borrowed(_)));
     }
 
     #[test]
-    fn t14_no_character_of_a_path_becomes_one_of_ascii() {
+    fn path_folding_never_maps_into_ascii() {
         for character in '\u{80}'..='\u{1ffff}' {
             assert!(!casefold_path_char(character).is_ascii(), "{character:?}");
         }
@@ -164,18 +162,18 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(4096))]
 
         #[test]
-        fn t11_folding_twice_changes_nothing(
+        fn normalization_is_idempotent(
             text in prop_oneof![any::<String>(), "[a-zA-Zéßſ\u{300}-\u{345}\u{3b1}-\u{3c9}\u{1f80}-\u{1fff}\u{1100}-\u{11ff}]{0,12}"],
         ) {
-            for fold in NormalForm::ALL {
-                let once = fold.normalize(&text);
-                prop_assert_eq!(fold.normalize(&once), once.clone());
+            for form in NormalForm::ALL {
+                let once = form.normalize(&text);
+                prop_assert_eq!(form.normalize(&once), once.clone());
                 prop_assert_eq!(once.is_empty(), text.is_empty());
             }
         }
 
         #[test]
-        fn t11_a_text_and_its_decomposition_are_one(text in any::<String>()) {
+        fn composed_and_decomposed_text_are_equal(text in any::<String>()) {
             let apart = NFD.normalize(&text);
             prop_assert_eq!(NormalForm::NfcCasefold.normalize(&apart), NormalForm::NfcCasefold.normalize(&text));
         }

@@ -1,8 +1,8 @@
-//! Which spellings of a request's facts are one: read at the door of the rules, the same for everything behind it.
+//! Normalization of identifiers, paths and methods: one form for all spellings that mean the same.
 //!
-//! A rule set has a [`Normalization`]. It rewrites what the rules name when it is compiled and what each request says before
-//! anything is looked up, matched or counted, so nothing behind it knows of spellings at all. A rule set without one, which
-//! is the default, looks at neither.
+//! A [`RuleSet`](crate::RuleSet) normalizes its rules once, when it is compiled, and each request before anything is
+//! matched or counted. Accounts and overrides are compared with normalized requests, so their ids must be normalized
+//! when they are stored.
 
 use std::borrow::Cow;
 
@@ -10,18 +10,18 @@ use super::{Dimension, ID_BYTES_MAX, Id, NormalForm, Request};
 use crate::endpoint::{ENDPOINT_BYTES_MAX, Endpoint};
 use crate::method::Method;
 
-/// Which spellings of a request's facts are one.
+/// How the facts of requests and rules are normalized. The default changes nothing.
 ///
 /// ```
 /// use tollgate::identity::{NormalForm, IdNormalization, Normalization};
 /// use tollgate::{Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp};
 ///
-/// let spelling = Normalization {
+/// let normalization = Normalization {
 ///     ids: IdNormalization { user: NormalForm::NfcCasefold, ..IdNormalization::default() },
 ///     ignore_path_case: true,
 ///     ..Normalization::default()
 /// };
-/// let rules = RuleSet::from_toml("default_limit = 1")?.with_normalization(spelling);
+/// let rules = RuleSet::from_toml("default_limit = 1")?.with_normalization(normalization);
 /// let limiter = Limiter::new(rules, MemoryCounters::default());
 ///
 /// let (now, endpoint) = (Timestamp::from_secs(0), Endpoint::parse("/Search")?);
@@ -34,55 +34,55 @@ use crate::method::Method;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Normalization {
-    /// Of users, organisations and login names.
+    /// Forms of user, tenant and login ids.
     pub ids: IdNormalization,
-    /// Of the values of descriptors. Their names are byte-exact.
+    /// Forms of descriptor values. Descriptor names are byte-exact.
     pub descriptors: DescriptorNormalization,
-    /// Whether `/Users` and `/users` are one endpoint, as for servers that ignore case.
+    /// Treats `/Users` and `/users` as one endpoint, for servers that ignore case.
     pub ignore_path_case: bool,
-    /// What a `HEAD` counts as.
+    /// How `HEAD` requests are counted.
     pub head: HeadCounting,
 }
 
-/// Which spellings of ids are one. API keys are secrets, and ids that tollgate makes: they are never folded.
+/// The normal form of each kind of id. API keys are never normalized.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct IdNormalization {
-    /// Of users.
+    /// Form of user ids.
     pub user: NormalForm,
-    /// Of organisations.
+    /// Form of tenant ids.
     pub tenant: NormalForm,
-    /// Of the names of login attempts.
+    /// Form of login names.
     pub login: NormalForm,
 }
 
-/// Which spellings of descriptors are one.
+/// The normal form of descriptor values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DescriptorNormalization {
-    /// The same for all of them.
+    /// One form for all descriptors.
     All(NormalForm),
-    /// For those of these names; the others are byte-exact.
+    /// A form for each named descriptor; all others are byte-exact.
     Named(Vec<(Box<str>, NormalForm)>),
 }
 
-/// What a `HEAD` counts as.
+/// How `HEAD` requests are counted.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum HeadCounting {
-    /// As a `GET`: it costs the server the same work.
+    /// As `GET`, because it costs the server the same work.
     #[default]
     AsGet,
-    /// As a method of its own: rules for `GET` are not about it.
+    /// As a separate method: rules for `GET` do not match it.
     Separate,
 }
 
-/// A fact that is too long once it is spelled as it is counted.
+/// A value that exceeds its maximum length after normalization.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("is {length} bytes long after normalization; the maximum is {length_max}")]
 pub struct NormalizationError {
-    /// Which.
+    /// The value that is too long.
     pub fact: Dimension,
-    /// Its length when folded.
+    /// Its normalized length in bytes.
     pub length: usize,
-    /// The most it may be.
+    /// The maximum length in bytes.
     pub length_max: usize,
 }
 
@@ -93,29 +93,29 @@ impl Default for DescriptorNormalization {
 }
 
 impl DescriptorNormalization {
-    /// For the descriptor of this name.
+    /// The form of the descriptor `name`.
     pub fn of(&self, name: &str) -> NormalForm {
         match self {
-            DescriptorNormalization::All(fold) => *fold,
-            DescriptorNormalization::Named(folds) => {
-                folds.iter().find(|(known, _)| **known == *name).map_or(NormalForm::Exact, |(_, fold)| *fold)
+            DescriptorNormalization::All(form) => *form,
+            DescriptorNormalization::Named(forms) => {
+                forms.iter().find(|(known, _)| **known == *name).map_or(NormalForm::Exact, |(_, form)| *form)
             }
         }
     }
 
     fn is_exact(&self) -> bool {
         match self {
-            DescriptorNormalization::All(fold) => *fold == NormalForm::Exact,
-            DescriptorNormalization::Named(folds) => folds.iter().all(|(_, fold)| *fold == NormalForm::Exact),
+            DescriptorNormalization::All(form) => *form == NormalForm::Exact,
+            DescriptorNormalization::Named(forms) => forms.iter().all(|(_, form)| *form == NormalForm::Exact),
         }
     }
 }
 
 impl HeadCounting {
-    /// Both.
+    /// All values.
     pub const ALL: [HeadCounting; 2] = [HeadCounting::AsGet, HeadCounting::Separate];
 
-    /// The name users write and read.
+    /// The name used in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             HeadCounting::AsGet => "as_get",
@@ -125,7 +125,7 @@ impl HeadCounting {
 }
 
 impl Normalization {
-    /// Every fact is taken as it is written, and a `HEAD` for a `GET`.
+    /// Changes nothing; `HEAD` counts as `GET`.
     pub const EXACT: Normalization = Normalization {
         ids: IdNormalization { user: NormalForm::Exact, tenant: NormalForm::Exact, login: NormalForm::Exact },
         descriptors: DescriptorNormalization::All(NormalForm::Exact),
@@ -133,7 +133,7 @@ impl Normalization {
         head: HeadCounting::AsGet,
     };
 
-    /// Whether every fact is taken as it is written, and a `HEAD` for a `GET`.
+    /// Whether it is equivalent to [`Normalization::EXACT`].
     pub fn is_exact(&self) -> bool {
         self.ids == IdNormalization::default()
             && self.descriptors.is_exact()
@@ -141,127 +141,105 @@ impl Normalization {
             && self.head == HeadCounting::AsGet
     }
 
-    /// An endpoint as it is counted.
+    /// Normalizes an endpoint.
     pub fn normalize_endpoint<'a>(&self, endpoint: Endpoint<'a>) -> Endpoint<'a> {
         if self.ignore_path_case { endpoint.casefold() } else { endpoint }
     }
 
-    /// A method as it is counted.
+    /// Normalizes a method.
     pub fn normalize_method(&self, method: Method) -> Method {
         if self.head == HeadCounting::Separate { method.with_separate_head() } else { method }
     }
 
-    /// The name of a client, `user:alice`, as it is counted.
+    /// Normalizes the name of a client, such as `user:alice`.
     pub fn normalize_client<'a>(&self, name: &'a str) -> Cow<'a, str> {
         let Some((kind, id)) = name.split_once(':') else { return Cow::Borrowed(name) };
-        let fold = match kind {
+        let form = match kind {
             "user" => self.ids.user,
             "tenant" => self.ids.tenant,
             "login" => self.ids.login,
             _ => NormalForm::Exact,
         };
-        match fold.normalize(id) {
+        match form.normalize(id) {
             Cow::Borrowed(_) => Cow::Borrowed(name),
             Cow::Owned(id) => Cow::Owned(format!("{kind}:{id}")),
         }
     }
 
-    /// Checks that every fact of the request keeps to its bounds when it is folded. The limiter decides about a request that
-    /// does not all the same, by the longer form: this is for whoever takes requests from outside.
+    /// Checks the normalized lengths of all values of a request. The limiter itself accepts longer values; call this
+    /// where requests from outside are parsed.
     ///
     /// # Errors
-    /// The first that does not.
+    /// The first value that is too long.
     pub fn check_lengths(&self, request: &Request<'_>) -> Result<(), NormalizationError> {
         if self.is_exact() {
             return Ok(());
         }
-        let folds = &self.ids;
         let ids = [
-            (Dimension::User, folds.user, request.user),
-            (Dimension::Tenant, folds.tenant, request.tenant),
-            (Dimension::Login, folds.login, request.login),
+            (Dimension::User, self.ids.user, request.user),
+            (Dimension::Tenant, self.ids.tenant, request.tenant),
+            (Dimension::Login, self.ids.login, request.login),
         ];
-        for (fact, fold, id) in ids {
+        for (fact, form, id) in ids {
             if let Some(id) = id {
-                fits(&fold.normalize(id.as_str()), ID_BYTES_MAX, || fact)?;
+                check_length(&form.normalize(id.as_str()), ID_BYTES_MAX, || fact)?;
             }
         }
         for (name, value) in request.descriptors {
-            let folded = self.descriptors.of(name.as_str()).normalize(value.as_str());
-            fits(&folded, ID_BYTES_MAX, || Dimension::Descriptor(name.as_str().into()))?;
+            let value = self.descriptors.of(name.as_str()).normalize(value.as_str());
+            check_length(&value, ID_BYTES_MAX, || Dimension::Descriptor(name.as_str().into()))?;
         }
         let endpoint = self.normalize_endpoint(request.endpoint.borrowed());
-        fits(endpoint.as_str(), ENDPOINT_BYTES_MAX, || Dimension::Endpoint)
+        check_length(endpoint.as_str(), ENDPOINT_BYTES_MAX, || Dimension::Endpoint)
     }
 
-    /// The request as it is counted. What had to be spelled anew lies in `scratch`.
-    pub(crate) fn normalize<'a>(&self, request: Request<'a>, scratch: &'a mut Scratch<'a>) -> Request<'a> {
-        let mut read = Request {
-            endpoint: self.normalize_endpoint(request.endpoint),
-            method: request.method.map(|method| self.normalize_method(method)),
-            ..request
-        };
-        let Some(texts) = Texts::of(self, &read) else { return read };
-        let texts: &'a Texts = scratch.texts.insert(texts);
-        let anew = |text: &'a Option<Box<str>>, id: Option<Id<'a>>| text.as_deref().map(Id).or(id);
-        read.user = anew(&texts.user, read.user);
-        read.tenant = anew(&texts.tenant, read.tenant);
-        read.login = anew(&texts.login, read.login);
-        if !texts.values.is_empty() {
-            let pairs = read.descriptors.iter().zip(&texts.values);
+    /// Normalizes a request. Values that change are stored in `scratch`; without any, nothing is allocated.
+    pub(crate) fn normalize<'a>(
+        &self,
+        mut request: Request<'a>,
+        scratch: &'a mut Scratch<'a>,
+    ) -> Request<'a> {
+        request.endpoint = self.normalize_endpoint(request.endpoint);
+        request.method = request.method.map(|method| self.normalize_method(method));
+        request.user = normalize_id(self.ids.user, request.user, &mut scratch.user);
+        request.tenant = normalize_id(self.ids.tenant, request.tenant, &mut scratch.tenant);
+        request.login = normalize_id(self.ids.login, request.login, &mut scratch.login);
+        let normalized = |(name, value): &(Id<'a>, Id<'a>)| self.descriptors.of(name.0).normalize(value.0);
+        if request.descriptors.iter().any(|pair| matches!(normalized(pair), Cow::Owned(_))) {
+            scratch.values = request.descriptors.iter().map(|pair| normalized(pair).into_owned()).collect();
+            let pairs = request.descriptors.iter().zip(&scratch.values);
             scratch.pairs = pairs.map(|((name, _), value)| (*name, Id(value))).collect();
-            read.descriptors = &scratch.pairs;
+            request.descriptors = &scratch.pairs;
         }
-        read
+        request
     }
 }
 
-fn fits(text: &str, length_max: usize, fact: impl FnOnce() -> Dimension) -> Result<(), NormalizationError> {
+fn normalize_id<'a>(form: NormalForm, id: Option<Id<'a>>, buffer: &'a mut Option<String>) -> Option<Id<'a>> {
+    match form.normalize(id?.0) {
+        Cow::Borrowed(_) => id,
+        Cow::Owned(text) => Some(Id(buffer.insert(text))),
+    }
+}
+
+fn check_length(
+    text: &str,
+    length_max: usize,
+    fact: impl FnOnce() -> Dimension,
+) -> Result<(), NormalizationError> {
     let length = text.len();
     if length > length_max { Err(NormalizationError { fact: fact(), length, length_max }) } else { Ok(()) }
 }
 
-/// Where facts of one request lie that had to be spelled anew, for as long as the request is looked at.
+/// Storage for the values of one request that normalization changed.
 ///
-/// It is lent for good, `&'a mut Scratch<'a>`: no second request can be read into it while the first is still in use.
+/// It is borrowed as `&'a mut Scratch<'a>`, so it cannot be reused while that request is alive.
 #[derive(Debug, Default)]
 pub struct Scratch<'a> {
-    texts: Option<Texts>,
+    user: Option<String>,
+    tenant: Option<String>,
+    login: Option<String>,
+    /// All descriptor values, if one of them changed.
+    values: Vec<String>,
     pairs: Vec<(Id<'a>, Id<'a>)>,
-}
-
-/// Facts that are counted in another spelling than they were written in.
-#[derive(Debug)]
-struct Texts {
-    user: Option<Box<str>>,
-    tenant: Option<Box<str>>,
-    login: Option<Box<str>>,
-    /// Of all descriptors, in their order, if one of them is.
-    values: Vec<Box<str>>,
-}
-
-impl Texts {
-    /// Nothing, and nothing is allocated, if every fact is written as it is counted.
-    fn of(normalization: &Normalization, request: &Request<'_>) -> Option<Self> {
-        let folds = &normalization.ids;
-        let anew = |fold: NormalForm, id: Option<Id<'_>>| match fold.normalize(id?.0) {
-            Cow::Borrowed(_) => None,
-            Cow::Owned(folded) => Some(folded.into_boxed_str()),
-        };
-        let value = |(name, value): &(Id<'_>, Id<'_>)| {
-            anew(normalization.descriptors.of(name.0), Some(*value)).unwrap_or_else(|| value.0.into())
-        };
-        let is_anew = |(name, value): &(Id<'_>, Id<'_>)| {
-            matches!(normalization.descriptors.of(name.0).normalize(value.0), Cow::Owned(_))
-        };
-        let values = if request.descriptors.iter().any(is_anew) {
-            request.descriptors.iter().map(value).collect()
-        } else {
-            Vec::new()
-        };
-        let (user, tenant) = (anew(folds.user, request.user), anew(folds.tenant, request.tenant));
-        let login = anew(folds.login, request.login);
-        let nothing = user.is_none() && tenant.is_none() && login.is_none() && values.is_empty();
-        (!nothing).then_some(Texts { user, tenant, login, values })
-    }
 }

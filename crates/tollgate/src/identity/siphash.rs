@@ -1,16 +1,16 @@
-//! SipHash-1-3 with 128 bits, fed piece by piece and kept in registers.
+//! SipHash-1-3-128 over a sequence of short pieces.
 //!
-//! The same function as the `siphasher` crate's, which it is tested against. Of its own for one reason: a subject is a
-//! few short pieces, and gathering them in a buffer to hash that in one go costs as much as the hash.
+//! Equal to the `siphasher` crate, which the tests compare it with. That crate's incremental hasher is slower for the
+//! short pieces of a subject, and copying them into a buffer first costs as much as the hash.
 
-/// A hash under way.
+/// An incremental hasher.
 #[derive(Copy, Clone)]
 pub(super) struct SipHasher {
     state: [u64; 4],
-    /// What has not filled a word yet, and how many bits that is.
+    /// Bytes that do not fill a word yet, and their number of bits.
     tail: u64,
     tail_bits: u32,
-    /// Bytes so far; only the lowest eight bits count.
+    /// The number of bytes; only the low eight bits matter.
     length: usize,
 }
 
@@ -39,14 +39,14 @@ impl SipHasher {
             return;
         }
         let word = match bytes.last_chunk::<8>() {
-            // The last eight bytes hold the rest: one load, where the rest alone takes up to three.
+            // One load of the last eight bytes instead of up to three for the rest.
             Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
             None => rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
         };
         self.word(word, rest.len());
     }
 
-    /// Takes the lowest bytes of `word` in, one to eight; those above them are zero.
+    /// Adds the low one to eight bytes of `word`; the others must be zero.
     #[inline]
     pub(super) fn word(&mut self, word: u64, bytes: usize) {
         self.length = self.length.wrapping_add(bytes);
@@ -59,7 +59,7 @@ impl SipHasher {
             return;
         }
         self.compress(self.tail);
-        // Shifted in two steps, because 64 at once is no shift.
+        // Shifted in two steps, because a shift by 64 is not defined.
         self.tail = word >> 1 >> (63 - self.tail_bits);
         self.tail_bits = filled - 64;
     }
@@ -122,7 +122,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pieces_hash_as_siphasher_hashes_the_whole(
+        fn pieces_hash_like_siphasher(
             key in any::<[u8; 16]>(),
             pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..8),
         ) {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_hashes_as_siphasher_does() {
+    fn every_length_hashes_like_siphasher() {
         let text: Vec<u8> = (0..=255).cycle().take(700).collect();
         for length in 0..text.len() {
             let whole = SipHasher13::new_with_key(&[7; 16]).hash(&text[..length]).as_u128();

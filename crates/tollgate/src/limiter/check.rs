@@ -76,7 +76,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         now: Timestamp,
     ) -> Draft {
         if let Some(rule) = closed_rule(plan, rules.rules(), error) {
-            return Draft::unavailable(Some(rule), error);
+            return Draft::unavailable(rule, error);
         }
         for (charge, source) in plan.charges.charges.iter_mut().zip(&plan.sources) {
             let rule = rules.rules().get(*source as usize);
@@ -117,7 +117,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
             self.records.offer(&Record { request, decision: &decision });
         } else {
             let mut scratch = Scratch::default();
-            let request = decision.rules().read(request, &mut scratch);
+            let request = decision.rules().normalize(request, &mut scratch);
             self.records.offer(&Record { request: &request, decision: &decision });
         }
         decision

@@ -24,13 +24,13 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let (mut plan, outcomes) = rules.plan_explained(request, &mut scratch, rules.seed, now);
         plan.charges.dry_run = true;
         let draft = self.charge_plan(&mut plan, &rules, now).await;
-        let mut limits_behind_cooldown = None;
+        let mut without_cooldown = None;
         if draft.is_in_cooldown() {
             // A cooldown hides what the limits hold: they are read again without it.
             plan.charges.penalty = None;
-            limits_behind_cooldown = Some(self.charge_plan(&mut plan, &rules, now).await.into_reports());
+            without_cooldown = Some(self.charge_plan(&mut plan, &rules, now).await.into_reports());
         }
         drop(plan);
-        Explanation::new(draft.complete(rules, now), outcomes, limits_behind_cooldown)
+        Explanation::new(draft.complete(rules, now), outcomes, without_cooldown)
     }
 }

@@ -1,9 +1,7 @@
-//! A rule as the walk reads it: a copy, in one place.
+//! Rules laid out for evaluation.
 //!
-//! A rule as written is spread over many places in memory. Of a few rules all of them stay in the cache; of ten
-//! thousand each is a miss, one after another, since most are found only through the one before. What decides whether a
-//! rule applies and what it charges is therefore copied to neighbouring lines. The rest (other conditions, messages)
-//! is read where it is, by the few who ask.
+//! With ten thousand rules, reading [`Rule`]s scattered over the heap costs a cache miss per field. What evaluation
+//! always needs is copied to adjacent cache lines. Other conditions and messages stay in the [`Rule`].
 
 use smallvec::SmallVec;
 
@@ -17,11 +15,11 @@ pub(super) struct CompiledRule {
     pub(super) enabled: bool,
     pub(super) action: Action,
     pub(super) leases: bool,
-    /// What a request has met if the index found the rule for it.
-    filed: Option<Condition>,
-    /// Whether there are conditions beside that one and the plans.
-    beyond: bool,
-    /// The plans, unless they are what it is filed under: the condition that is most often the second one.
+    /// The condition that the index has checked for candidates.
+    indexed_by: Option<Condition>,
+    /// Whether there are conditions besides that one and the tiers.
+    has_others: bool,
+    /// The tiers, unless the rule is indexed by them: the most common second condition.
     tiers: SmallVec<[ShortText; 1]>,
     pub(super) per: SmallVec<[Dimension; 1]>,
     pub(super) name: Box<str>,
@@ -29,14 +27,14 @@ pub(super) struct CompiledRule {
 }
 
 impl CompiledRule {
-    pub(super) fn new(rule: &Rule, filed: Option<Condition>) -> Self {
-        let tiers = if filed == Some(Condition::Tier) { &[][..] } else { &rule.when.tiers };
+    pub(super) fn new(rule: &Rule, indexed_by: Option<Condition>) -> Self {
+        let tiers = if indexed_by == Some(Condition::Tier) { &[][..] } else { &rule.when.tiers };
         CompiledRule {
             enabled: rule.enabled,
             action: rule.action,
             leases: rule.leases,
-            filed,
-            beyond: has_others(&rule.when, filed),
+            indexed_by,
+            has_others: has_others(&rule.when, indexed_by),
             tiers: tiers.iter().map(|tier| tier.as_bytes().into()).collect(),
             per: rule.per.iter().cloned().collect(),
             name: rule.name.clone(),
@@ -44,21 +42,21 @@ impl CompiledRule {
         }
     }
 
-    /// Whether every condition holds, given that the index found the rule. `rule` is the one this is brief about.
+    /// Whether all conditions match, given that the index returned the rule. `rule` is the source of this rule.
     #[inline]
-    pub(super) fn matches_found(&self, rule: &Rule, request: &Request<'_>) -> bool {
-        let is = |tier: &str| self.tiers.iter().any(|known| **known == *tier.as_bytes());
-        (self.tiers.is_empty() || request.tier.is_some_and(|tier| is(tier.as_str())))
-            && (!self.beyond || rule.when.matches_beyond(self.filed, request))
+    pub(super) fn matches_candidate(&self, rule: &Rule, request: &Request<'_>) -> bool {
+        let has_tier = |tier: &str| self.tiers.iter().any(|known| **known == *tier.as_bytes());
+        (self.tiers.is_empty() || request.tier.is_some_and(|tier| has_tier(tier.as_str())))
+            && (!self.has_others || rule.when.matches_given(self.indexed_by, request))
     }
 }
 
-/// Whether there are conditions beside the one that the rule is filed under and the plans.
-fn has_others(when: &Matcher, filed: Option<Condition>) -> bool {
-    let beside = |given: bool, condition| given && filed != Some(condition);
-    beside(!when.endpoints.is_empty(), Condition::Endpoint)
-        || beside(!when.users.is_empty(), Condition::User)
-        || beside(!when.tenants.is_empty(), Condition::Tenant)
+/// Whether there are conditions besides the indexed one and the tiers.
+fn has_others(when: &Matcher, indexed_by: Option<Condition>) -> bool {
+    let is_other = |given: bool, condition| given && indexed_by != Some(condition);
+    is_other(!when.endpoints.is_empty(), Condition::Endpoint)
+        || is_other(!when.users.is_empty(), Condition::User)
+        || is_other(!when.tenants.is_empty(), Condition::Tenant)
         || !when.methods.is_empty()
         || !when.ips.is_empty()
         || !when.descriptors.is_empty()

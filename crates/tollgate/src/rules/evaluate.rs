@@ -1,11 +1,14 @@
-//! The walk: from a request to what it is charged.
+//! Rule evaluation: from a request to the limits that it is charged.
 //!
-//! Matching rules are looked at in the order of the set. `allow` ends the walk, and what was collected before it
-//! still applies. `block` refuses at once. A limiting rule is collected unless its layer is taken. Rules that only
-//! log take no layer and refuse nothing. The same walk serves a decision, which visits the candidates of the index,
-//! and an explanation, which visits every rule.
+//! 1. The request is resolved: completed by its accounts and normalized.
+//! 2. A block of its user, key, tenant, login or address ends the evaluation.
+//! 3. Matching rules are visited in order. `allow` ends the evaluation, but limits collected before it still apply.
+//!    `block` refuses. A limiting rule is collected unless an earlier rule occupies its layer. `log_only` rules
+//!    occupy no layer and refuse nothing.
+//! 4. An override replaces the limits of the first collected rule that counts the client. The order of precedence is:
+//!    the check, user and endpoint, API key, user. Without such a rule the override applies alone.
 //!
-//! Where users or keys are known, the request is completed before the walk, and whoever is blocked does not set out.
+//! A decision visits only the candidates of the index; an explanation visits every rule.
 
 use smallvec::SmallVec;
 
@@ -19,77 +22,59 @@ use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, Subjec
 use crate::limit::{Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
 
-/// The most limits of rules that one request is charged. A key's own numbers, which stand in the place of one rule, have
-/// up to three windows and so can make it two more.
+/// The maximum number of rule limits that one request is charged. The limits of an API key have up to three windows and
+/// replace one rule, so they can add two more.
 pub const CHARGES_MAX: usize = 16;
 
 /// What one request is charged, and by which rules.
 #[derive(Debug, Default)]
 pub(crate) struct ChargePlan<'a> {
-    /// What to ask the counters.
+    /// The charges for the counter store.
     pub(crate) charges: Charges<'a>,
-    /// The rule behind each charge.
+    /// The position of the rule behind each charge.
     pub(crate) sources: SmallVec<[u32; 4]>,
-    /// How the walk ended.
     pub(crate) end: EvaluationEnd,
 }
 
-/// How a walk ended.
+/// How an evaluation ended.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EvaluationEnd {
-    /// No more rules.
+    /// After the last rule.
     #[default]
     Exhausted,
-    /// At this rule, which admits.
+    /// At this `allow` rule.
     Allowed(u32),
-    /// At this rule, which refuses.
+    /// At this `block` rule.
     Blocked(u32),
-    /// Before it began: somebody whom the request names is blocked.
+    /// Before the first rule, by a block of the request's user, key, tenant, login or address.
     BlockedPrincipal(BlockPosition),
 }
 
-/// What became of one rule on the walk.
+/// The outcome of one rule.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum RuleOutcome {
     /// Its limits apply.
     Collected,
-    /// It ended the walk by admitting.
+    /// It matched and admitted.
     Allowed,
-    /// It ended the walk by refusing.
+    /// It matched and refused.
     Blocked,
-    /// It is switched off.
+    /// It is disabled.
     Disabled,
-    /// A condition does not hold.
+    /// A condition does not match.
     Mismatch,
-    /// The request lacks the value that the rule counts by, the one at this position of its `per`.
+    /// The request has no value for the dimension at this position of `per`.
     NoSubject(usize),
-    /// A rule before it has its layer.
+    /// An earlier rule occupies its layer.
     LayerTaken,
-    /// The walk had ended before it.
+    /// An earlier rule ended the evaluation.
     NotReached,
-    /// The request already has as many limits as one can have.
+    /// The request already has the maximum number of limits.
     TooMany,
 }
 
-/// A walk under way.
-pub(super) struct Evaluation<'a, 'r> {
-    set: &'a RuleSet,
-    request: &'r Request<'a>,
-    seed: Seed,
-    plan: &'r mut ChargePlan<'a>,
-    layers: SmallVec<[u32; 8]>,
-    /// Limits of rules that only log.
-    shadows: usize,
-    overridden: bool,
-    /// Numbers of the key's or of the user's own, until they have taken the place of a rule.
-    own: Option<&'r AccountOverride<'a>>,
-    client: Option<Client<'a>>,
-    /// Which charges count the client, as bits.
-    client_charges: u32,
-}
-
 impl RuleSet {
-    /// What the request is charged.
+    /// Evaluates a request.
     pub(crate) fn plan<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -98,14 +83,13 @@ impl RuleSet {
         now: Timestamp,
     ) -> ChargePlan<'a> {
         if self.needs_resolution {
-            return self.plan_known(request, scratch, seed, now);
+            return self.plan_resolved(request, scratch, seed, now);
         }
-        self.walk(request, seed, None)
+        self.visit_candidates(request, seed, None)
     }
 
-    /// The same where users or keys are known, addresses translated, or spellings folded.
     #[inline(never)]
-    fn plan_known<'a>(
+    fn plan_resolved<'a>(
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
@@ -114,36 +98,40 @@ impl RuleSet {
     ) -> ChargePlan<'a> {
         let resolved = self.resolve(request, scratch);
         match self.accounts.block_of(&resolved, now) {
-            Some(at) => ChargePlan { end: EvaluationEnd::BlockedPrincipal(at), ..ChargePlan::default() },
-            None => self.walk(&resolved.request, seed, self.own_of(&resolved).as_ref()),
+            Some(block) => {
+                ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() }
+            }
+            None => {
+                let account_override = self.account_override(&resolved);
+                self.visit_candidates(&resolved.request, seed, account_override.as_ref())
+            }
         }
     }
 
     #[inline]
-    fn walk<'a>(
+    fn visit_candidates<'a>(
         &'a self,
         request: &Request<'a>,
         seed: Seed,
-        own: Option<&AccountOverride<'a>>,
+        account_override: Option<&AccountOverride<'a>>,
     ) -> ChargePlan<'a> {
         let mut plan = ChargePlan::default();
-        let mut walk = Evaluation::new(self, request, seed, &mut plan);
-        walk.own = own;
+        let mut evaluation = Evaluation::new(self, request, seed, &mut plan);
+        evaluation.account_override = account_override;
         for position in self.index.candidates(request) {
-            // Most rules that could match are less specific ones of a layer that has its rule: they are not
-            // even looked at.
-            if !walk.layers.contains(&self.layers[position as usize]) {
-                walk.visit(position, true);
+            // Most candidates are less specific rules of a layer that is already taken: skip them early.
+            if !evaluation.layers.contains(&self.layers[position as usize]) {
+                evaluation.visit(position, true);
             }
-            if walk.plan.end != EvaluationEnd::Exhausted {
+            if evaluation.plan.end != EvaluationEnd::Exhausted {
                 break;
             }
         }
-        walk.finish();
+        evaluation.finish();
         plan
     }
 
-    /// The same walk over every rule, with what became of each.
+    /// Evaluates a request against every rule, and returns the outcome of each.
     pub(crate) fn plan_explained<'a>(
         &'a self,
         request: &'a Request<'a>,
@@ -152,25 +140,17 @@ impl RuleSet {
         now: Timestamp,
     ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
         let resolved = self.resolve(request, scratch);
+        let account_override = self.account_override(&resolved);
         let mut plan = ChargePlan::default();
-        if let Some(at) = self.accounts.block_of(&resolved, now) {
-            plan.end = EvaluationEnd::BlockedPrincipal(at);
+        if let Some(block) = self.accounts.block_of(&resolved, now) {
+            plan.end = EvaluationEnd::BlockedPrincipal(block);
         }
-        let own = self.own_of(&resolved);
-        let mut walk = Evaluation::new(self, &resolved.request, seed, &mut plan);
-        walk.own = own.as_ref();
-        let steps = (0u32..).zip(&*self.rules).map(|(position, _)| walk.visit(position, false)).collect();
-        walk.finish();
-        (plan, steps)
-    }
-
-    /// The numbers of its key's or its user's own that apply to the request: the check's own and those set for user and
-    /// endpoint come before them.
-    fn own_of<'a>(&self, resolved: &ResolvedRequest<'a>) -> Option<AccountOverride<'a>> {
-        let request = &resolved.request;
-        let own = resolved.own().next()?;
-        let is_set = request.limit_override.is_some() || self.overrides.find(request).is_some();
-        Some(own).filter(|_| !is_set)
+        let mut evaluation = Evaluation::new(self, &resolved.request, seed, &mut plan);
+        evaluation.account_override = account_override.as_ref();
+        let positions = (0u32..).zip(&*self.rules);
+        let outcomes = positions.map(|(position, _)| evaluation.visit(position, false)).collect();
+        evaluation.finish();
+        (plan, outcomes)
     }
 
     /// Completes an override sent with a check from the limit in force. Returns `None` if the override is empty.
@@ -197,23 +177,52 @@ impl RuleSet {
         let mut scratch = Scratch::default();
         let resolved = self.resolve(&request, &mut scratch);
         let client = resolved.request.client()?;
-        let plan = self.walk(&resolved.request, self.seed, self.own_of(&resolved).as_ref());
-        let counts = |(charge, source): &(&Charge<'_>, &u32)| {
+        let account_override = self.account_override(&resolved);
+        let plan = self.visit_candidates(&resolved.request, self.seed, account_override.as_ref());
+        let counts_client = |(charge, source): &(&Charge<'_>, &u32)| {
             let rule = self.compiled.get(**source as usize);
             charge.effect == Effect::Enforce
                 && rule.is_none_or(|rule| rule.per.iter().any(|dimension| dimension.is_id_of(client)))
         };
-        let first = plan.charges.charges.iter().zip(&plan.sources).find(counts);
+        let first = plan.charges.charges.iter().zip(&plan.sources).find(counts_client);
         first.map(|(charge, _)| charge.limit.clone())
     }
 
-    /// The name of the numbers that apply to the request in place of a rule's, `@key` for instance.
+    /// The override of the key or the user, unless an override of higher precedence applies.
+    fn account_override<'a>(&self, resolved: &ResolvedRequest<'a>) -> Option<AccountOverride<'a>> {
+        let request = &resolved.request;
+        let first = resolved.account_overrides().next()?;
+        let is_overridden = request.limit_override.is_some() || self.overrides.find(request).is_some();
+        Some(first).filter(|_| !is_overridden)
+    }
+
+    /// The name of the override that applies to a request, such as `@key`.
     pub(crate) fn namespace_of(&self, resolved: &ResolvedRequest<'_>) -> Option<&'static str> {
         let request = &resolved.request;
         let check = request.limit_override.map(|_| CHECK_NAMESPACE);
         let config = || self.overrides.find(request).map(|_| CONFIG_NAMESPACE);
-        check.or_else(config).or_else(|| resolved.own().next().map(|own| own.namespace))
+        let account = || resolved.account_overrides().next().map(|first| first.namespace);
+        check.or_else(config).or_else(account)
     }
+}
+
+/// The evaluation of one request.
+pub(super) struct Evaluation<'a, 'r> {
+    set: &'a RuleSet,
+    request: &'r Request<'a>,
+    seed: Seed,
+    plan: &'r mut ChargePlan<'a>,
+    /// The layers that are taken.
+    layers: SmallVec<[u32; 8]>,
+    /// The number of collected `log_only` limits.
+    shadows: usize,
+    /// Whether the override of the check, or of user and endpoint, has been charged.
+    is_overridden: bool,
+    /// The override of the key or the user, until it is charged.
+    account_override: Option<&'r AccountOverride<'a>>,
+    client: Option<Client<'a>>,
+    /// The charges that count the client, as a bit set.
+    client_charges: u32,
 }
 
 impl<'a, 'r> Evaluation<'a, 'r> {
@@ -223,35 +232,38 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         seed: Seed,
         plan: &'r mut ChargePlan<'a>,
     ) -> Self {
-        let (client, layers, overridden, own) = (request.client(), SmallVec::new(), false, None);
         Evaluation {
             set,
             request,
             seed,
             plan,
-            layers,
+            layers: SmallVec::new(),
             shadows: 0,
-            overridden,
-            own,
-            client,
+            is_overridden: false,
+            account_override: None,
+            client: request.client(),
             client_charges: 0,
         }
     }
 
-    /// Looks at one rule, which the index found or not.
-    fn visit(&mut self, position: u32, found: bool) -> RuleOutcome {
-        let (brief, rule) = (&self.set.compiled[position as usize], &self.set.rules[position as usize]);
-        if !brief.enabled {
+    /// Evaluates one rule. `is_candidate`: the index has already checked one of its conditions.
+    fn visit(&mut self, position: u32, is_candidate: bool) -> RuleOutcome {
+        let (compiled, rule) = (&self.set.compiled[position as usize], &self.set.rules[position as usize]);
+        if !compiled.enabled {
             return RuleOutcome::Disabled;
         }
         if self.plan.end != EvaluationEnd::Exhausted {
             return RuleOutcome::NotReached;
         }
         let request = self.request;
-        if !(if found { brief.matches_found(rule, request) } else { rule.when.matches(request) }) {
+        if !(if is_candidate {
+            compiled.matches_candidate(rule, request)
+        } else {
+            rule.when.matches(request)
+        }) {
             return RuleOutcome::Mismatch;
         }
-        match brief.action {
+        match compiled.action {
             Action::Allow => {
                 self.plan.end = EvaluationEnd::Allowed(position);
                 RuleOutcome::Allowed
@@ -260,24 +272,24 @@ impl<'a, 'r> Evaluation<'a, 'r> {
                 self.plan.end = EvaluationEnd::Blocked(position);
                 RuleOutcome::Blocked
             }
-            Action::Reject | Action::Throttle | Action::LogOnly => self.collect(position, brief),
+            Action::Reject | Action::Throttle | Action::LogOnly => self.collect(position, compiled),
         }
     }
 
+    /// Charges the limits of a matching rule, or those of an override in their place.
     fn collect(&mut self, position: u32, rule: &'a CompiledRule) -> RuleOutcome {
         let layer = self.set.layers[position as usize];
         let shadow = rule.action == Action::LogOnly;
         if !shadow && self.layers.contains(&layer) {
             return RuleOutcome::LayerTaken;
         }
-        // The layers leave room for every rule that is enforced. Rules that only log share what is left, and so never
-        // push out one that is.
+        // `log_only` rules share what the enforced rules of all layers leave, so they never displace one.
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return RuleOutcome::TooMany;
         }
         let mut values = SubjectHasher::new(self.seed);
-        let missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
-        if let Some(position) = rule.per.iter().position(missing) {
+        let is_missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
+        if let Some(position) = rule.per.iter().position(is_missing) {
             return RuleOutcome::NoSubject(position);
         }
         if shadow {
@@ -287,62 +299,49 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         }
         self.layers.push(layer);
         match self.client.filter(|client| rule.per.iter().any(|dimension| dimension.is_id_of(*client))) {
-            Some(client) if self.replace(position, client) => {}
-            counted if self.own.is_some() && self.replace_by_own(position, rule, counted.is_some()) => {}
+            Some(client) if self.charge_override_instead(position, client) => {}
+            counted
+                if self.account_override.is_some()
+                    && self.charge_account_instead(position, rule, counted.is_some()) => {}
             _ => self.charge_rule(position, rule, values.subject(), Effect::Enforce),
         }
         RuleOutcome::Collected
     }
 
-    /// Charges numbers of the key's or the user's own in place of the rule's, if the rule counts the client, or that key
-    /// or user. They take the place of one rule.
-    fn replace_by_own(&mut self, position: u32, rule: &CompiledRule, counts_client: bool) -> bool {
-        let counts =
-            |own: &AccountOverride<'_>| rule.per.iter().any(|dimension| dimension.is_id_of(own.client));
-        let Some(own) = self.own.take_if(|own| counts_client || counts(own)) else { return false };
-        self.charge_own(Some(position), own);
-        true
-    }
-
-    /// Numbers of somebody's own count by their owner, on all endpoints together.
-    pub(super) fn charge_own(&mut self, position: Option<u32>, own: &AccountOverride<'a>) {
-        let alone = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
-        let mut values = SubjectHasher::new(self.seed);
-        values.push_client(own.client, self.set.ipv6_prefix);
-        for limit in &own.limits.limits {
-            let (subject, position) = (values.subject(), position.unwrap_or(alone));
-            self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
-        }
-    }
-
-    /// Whether what the rule counts is the client's own doing.
-    pub(super) fn is_own(&self, rule: &CompiledRule) -> bool {
-        let counts = |dimension: &Dimension| self.client.is_some_and(|client| dimension.is_id_of(client));
-        rule.per.iter().any(|dimension| dimension.identifies_client() || counts(dimension))
-    }
-
-    /// Charges numbers that take the place of the rule's, if there are any: the check's own before those set for the
-    /// user and endpoint. They take the place of one rule.
-    fn replace(&mut self, position: u32, client: Client<'_>) -> bool {
-        if self.overridden {
+    /// Charges the override of the check, or else that of user and endpoint. Each replaces only one rule.
+    fn charge_override_instead(&mut self, position: u32, client: Client<'_>) -> bool {
+        if self.is_overridden {
             return false;
         }
-        let found = self.of_check().or_else(|| self.configured());
-        if let Some(numbers) = found {
-            self.overridden = true;
-            self.charge_override(position, client, numbers);
+        let found = self.check_override().or_else(|| self.configured_override());
+        if let Some(found) = found {
+            self.is_overridden = true;
+            self.charge_override(position, client, found);
         }
         found.is_some()
     }
 
-    fn of_check(&self) -> Option<Replacement<'a>> {
-        let limit = self.request.limit_override?;
-        Some(Replacement { namespace: CHECK_NAMESPACE, counter: counter_id(CHECK_NAMESPACE, limit), limit })
+    /// Charges the override of the key or the user, if the rule counts the client, or that key or user. It replaces only
+    /// one rule.
+    fn charge_account_instead(&mut self, position: u32, rule: &CompiledRule, counts_client: bool) -> bool {
+        let counts_owner =
+            |own: &AccountOverride<'_>| rule.per.iter().any(|dimension| dimension.is_id_of(own.client));
+        let Some(own) = self.account_override.take_if(|own| counts_client || counts_owner(own)) else {
+            return false;
+        };
+        self.charge_account(Some(position), own);
+        true
     }
 
-    fn configured(&self) -> Option<Replacement<'a>> {
+    fn check_override(&self) -> Option<EndpointOverride<'a>> {
+        let limit = self.request.limit_override?;
+        let counter = counter_id(CHECK_NAMESPACE, limit);
+        Some(EndpointOverride { namespace: CHECK_NAMESPACE, counter, limit })
+    }
+
+    fn configured_override(&self) -> Option<EndpointOverride<'a>> {
         let RuleLimit { counter, limit } = &self.set.overrides.find(self.request)?.limit;
-        Some(Replacement { namespace: CONFIG_NAMESPACE, counter: *counter, limit })
+        Some(EndpointOverride { namespace: CONFIG_NAMESPACE, counter: *counter, limit })
     }
 
     pub(super) fn charge_rule(
@@ -357,17 +356,27 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         }
     }
 
-    /// Numbers of their own count on their own: by client and endpoint, whatever the rule counts by.
-    fn charge_override(&mut self, position: u32, client: Client<'_>, numbers: Replacement<'a>) {
-        let Replacement { namespace, counter, limit } = numbers;
+    /// Counts by client and endpoint, whatever the replaced rule counts by.
+    fn charge_override(&mut self, position: u32, client: Client<'_>, found: EndpointOverride<'a>) {
+        let EndpointOverride { namespace, counter, limit } = found;
         let mut values = SubjectHasher::new(self.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
         self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
     }
 
-    /// Adds a charge on behalf of the rule at this position. It is counted under `name`: that of the rule, or that of the
-    /// numbers in its place, which are the same wherever they stand.
+    /// Counts by key or user, over all endpoints.
+    pub(super) fn charge_account(&mut self, position: Option<u32>, own: &AccountOverride<'a>) {
+        let no_rule = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
+        let mut values = SubjectHasher::new(self.seed);
+        values.push_client(own.client, self.set.ipv6_prefix);
+        for limit in &own.limits.limits {
+            let (subject, position) = (values.subject(), position.unwrap_or(no_rule));
+            self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
+        }
+    }
+
+    /// Adds a charge on behalf of the rule at `position`, counted under `name`: that of the rule or of the override.
     fn push(
         &mut self,
         position: u32,
@@ -378,8 +387,8 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         effect: Effect,
     ) {
         let rule = self.set.compiled.get(position as usize);
-        // Only penalties ask whose doing a refusal is.
-        if self.set.penalties.is_some() && rule.is_none_or(|rule| self.is_own(rule)) {
+        // Only penalties need to know which refusals the client itself has caused.
+        if self.set.penalties.is_some() && rule.is_none_or(|rule| self.counts_client(rule)) {
             let bit = u32::try_from(self.plan.sources.len()).unwrap_or(u32::MAX);
             self.client_charges |= 1_u32.checked_shl(bit).unwrap_or(0);
         }
@@ -389,76 +398,78 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         self.plan.sources.push(position);
     }
 
+    /// Whether the rule counts the client, rather than something that clients share.
+    pub(super) fn counts_client(&self, rule: &CompiledRule) -> bool {
+        let is_client = |dimension: &Dimension| self.client.is_some_and(|client| dimension.is_id_of(client));
+        rule.per.iter().any(|dimension| dimension.identifies_client() || is_client(dimension))
+    }
+
+    /// Adds overrides that replaced no rule, the tenant and the penalty.
     pub(super) fn finish(&mut self) {
         self.plan.charges.tenant = self.request.tenant.map(|id| Tenant::new(id, self.seed));
-        if let Some(client) = self.client {
-            self.charge_without_rule(client);
-        }
-        let enforced = |charge: &Charge<'_>| charge.effect == Effect::Enforce;
+        let Some(client) = self.client else { return };
+        self.charge_override_alone(client);
+        let is_enforced = |charge: &Charge<'_>| charge.effect == Effect::Enforce;
         if let Some(policy) = &self.set.penalties
-            && let Some(client) = self.client
-            && self.plan.charges.charges.iter().any(enforced)
+            && self.plan.charges.charges.iter().any(is_enforced)
         {
-            // The same subject as that of a rule that counts by this client, so that a cluster keeps both in one slot.
+            // The same subject as that of rules that count by this client: Redis Cluster keeps both in one slot.
             let mut values = SubjectHasher::new(self.seed);
             values.push_client(client, self.set.ipv6_prefix);
-            let subject = values.subject();
-            let client_charges = self.client_charges;
+            let (subject, client_charges) = (values.subject(), self.client_charges);
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, client_charges });
         }
     }
 
-    /// Charges all numbers of the client's own on the endpoint, whichever would apply: the check's, and those set for it.
-    pub(super) fn charge_every_override(&mut self) {
-        self.overridden = true;
-        for (position, numbers) in [(NO_RULE_CHECK, self.of_check()), (NO_RULE_CONFIG, self.configured())] {
-            if let Some((client, numbers)) = self.client.zip(numbers) {
-                self.charge_override(position, client, numbers);
-            }
+    /// Charges an override that replaced no rule. After an `allow` rule only that of the check applies.
+    fn charge_override_alone(&mut self, client: Client<'_>) {
+        let is_blocked =
+            matches!(self.plan.end, EvaluationEnd::Blocked(_) | EvaluationEnd::BlockedPrincipal(_));
+        if self.is_overridden || is_blocked {
+            return;
+        }
+        let is_exhausted = self.plan.end == EvaluationEnd::Exhausted;
+        if is_exhausted && let Some(own) = self.account_override.take() {
+            return self.charge_account(None, own);
+        }
+        let check = self.check_override().map(|found| (NO_RULE_CHECK, found));
+        let configured = || self.configured_override().map(|found| (NO_RULE_CONFIG, found));
+        if let Some((position, found)) = check.or_else(|| configured().filter(|_| is_exhausted)) {
+            self.charge_override(position, client, found);
         }
     }
 
-    /// Numbers of its own whose place no collected rule has: they apply alone. Whom a rule exempts is not limited by
-    /// numbers that were set before.
-    fn charge_without_rule(&mut self, client: Client<'_>) {
-        if self.overridden
-            || matches!(self.plan.end, EvaluationEnd::Blocked(_) | EvaluationEnd::BlockedPrincipal(_))
-        {
-            return;
-        }
-        if self.plan.end == EvaluationEnd::Exhausted
-            && let Some(own) = self.own.take()
-        {
-            return self.charge_own(None, own);
-        }
-        let own = self.of_check().map(|numbers| (NO_RULE_CHECK, numbers));
-        let set = self.configured().filter(|_| self.plan.end == EvaluationEnd::Exhausted);
-        if let Some((position, numbers)) = own.or(set.map(|numbers| (NO_RULE_CONFIG, numbers))) {
-            self.charge_override(position, client, numbers);
+    /// Charges both overrides of the client on the endpoint, whichever would apply.
+    pub(super) fn charge_every_override(&mut self) {
+        self.is_overridden = true;
+        let overrides =
+            [(NO_RULE_CHECK, self.check_override()), (NO_RULE_CONFIG, self.configured_override())];
+        for (position, found) in overrides {
+            if let Some((client, found)) = self.client.zip(found) {
+                self.charge_override(position, client, found);
+            }
         }
     }
 }
 
-/// Numbers that take the place of a rule's on one endpoint.
+/// An override that applies to one endpoint.
 #[derive(Copy, Clone)]
-struct Replacement<'a> {
+struct EndpointOverride<'a> {
     namespace: &'static str,
     counter: CounterId,
     limit: &'a Limit,
 }
 
-/// The source of a charge with a check's own numbers, where they stand alone.
+// The sources of charges of overrides that replace no rule.
+
 const NO_RULE_CHECK: u32 = u32::MAX;
-/// The source of a charge with numbers set for the user and endpoint, where they stand alone.
 const NO_RULE_CONFIG: u32 = u32::MAX - 1;
-/// The source of a charge with a key's own numbers, where they stand alone.
 const NO_RULE_KEY: u32 = u32::MAX - 2;
-/// The source of a charge with a user's own numbers, where they stand alone.
 const NO_RULE_QUOTA: u32 = u32::MAX - 3;
 
-/// The name of what stands in a rule's place.
-pub(crate) const fn namespace(position: u32) -> &'static str {
-    match position {
+/// The name of an override by the source of its charge.
+pub(crate) const fn namespace(source: u32) -> &'static str {
+    match source {
         NO_RULE_CONFIG => CONFIG_NAMESPACE,
         NO_RULE_KEY => KEY_NAMESPACE,
         NO_RULE_QUOTA => QUOTA_NAMESPACE,

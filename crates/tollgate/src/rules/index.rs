@@ -1,8 +1,8 @@
-//! Which rules can match a request, found without looking at all of them.
+//! The rule index: finds the rules that may match a request without visiting all of them.
 //!
-//! Each rule is filed once, under the condition whose values the fewest other rules name: ten thousand rules for
-//! ten thousand tenants of one endpoint are filed by tenant, not by endpoint. A request looks under each of its own
-//! values and gets the few rules filed there; whether they match in full is checked afterwards.
+//! Each rule is indexed by its most selective condition, the one whose values the fewest other rules name: ten
+//! thousand rules for ten thousand tenants on one endpoint are indexed by tenant. A request looks up each of its values;
+//! the remaining conditions of the candidates are checked afterwards.
 
 use std::net::IpAddr;
 
@@ -15,12 +15,12 @@ use super::rule::{Condition, Matcher, Rule};
 use crate::identity::{Id, Request};
 use crate::method::Method;
 
-/// Positions of rules that may match, in no order yet.
+/// The positions of rules that may match.
 pub(super) type Candidates = SmallVec<[u32; 16]>;
 
 type ByText = HashMap<ShortText, FewValues>;
 
-/// Rules filed under their rarest condition.
+/// Rules by their most selective condition.
 #[derive(Debug, Default)]
 pub(super) struct Index {
     endpoints: PatternIndex,
@@ -28,13 +28,13 @@ pub(super) struct Index {
     users: ByText,
     tenants: ByText,
     descriptors: Vec<(Box<str>, ByText)>,
-    /// By prefix length: the few lengths in use are tried one after another.
+    /// By prefix length; each length in use is looked up.
     networks: Vec<(u8, HashMap<IpAddr, Vec<u32>>)>,
     methods: Vec<(Method, Vec<u32>)>,
     unconditional: Vec<u32>,
 }
 
-/// A condition that rules can be filed under.
+/// A condition value that rules can be indexed by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Term {
     Endpoint(String),
@@ -59,29 +59,29 @@ impl Term {
 }
 
 impl Index {
-    /// Files the rules; `rules[i]` is found as `i`. And under what each is filed: whoever finds it there has met that
-    /// condition.
+    /// Indexes the rules by position. Also returns the condition that each rule is indexed by: it holds for every request
+    /// that finds the rule.
     pub(super) fn new(rules: &[Rule]) -> (Self, Vec<Option<Condition>>) {
-        let mut popularity: HashMap<Term, usize> = HashMap::new();
+        let mut frequencies: HashMap<Term, usize> = HashMap::new();
         for term in rules.iter().flat_map(|rule| conditions(&rule.when)).flatten() {
-            *popularity.entry(term).or_default() += 1;
+            *frequencies.entry(term).or_default() += 1;
         }
-        let (mut index, mut filed) = (Index::default(), Vec::with_capacity(rules.len()));
+        let (mut index, mut indexed_by) = (Index::default(), Vec::with_capacity(rules.len()));
         for (position, rule) in (0u32..).zip(rules) {
-            let crowd = |terms: &Vec<Term>| terms.iter().map(|term| popularity[term]).max();
-            let terms = conditions(&rule.when).into_iter().min_by_key(crowd).unwrap_or_default();
-            filed.push(terms.first().and_then(Term::condition));
+            let frequency = |terms: &Vec<Term>| terms.iter().map(|term| frequencies[term]).max();
+            let terms = conditions(&rule.when).into_iter().min_by_key(frequency).unwrap_or_default();
+            indexed_by.push(terms.first().and_then(Term::condition));
             if terms.is_empty() {
                 index.unconditional.push(position);
             }
             for term in terms {
-                index.file(term, rule, position);
+                index.insert(term, rule, position);
             }
         }
-        (index, filed)
+        (index, indexed_by)
     }
 
-    fn file(&mut self, term: Term, rule: &Rule, position: u32) {
+    fn insert(&mut self, term: Term, rule: &Rule, position: u32) {
         match term {
             Term::Endpoint(text) => {
                 let pattern = rule.when.endpoints.iter().find(|pattern| pattern.to_string() == text);
@@ -103,7 +103,7 @@ impl Index {
         }
     }
 
-    /// The rules that may match, each at least once, in ascending order.
+    /// The rules that may match, in evaluation order.
     pub(super) fn candidates(&self, request: &Request<'_>) -> Candidates {
         let mut found: Candidates = SmallVec::from_slice(&self.unconditional);
         self.endpoints.for_each_match(&request.endpoint, |position| found.push(position));
@@ -116,7 +116,7 @@ impl Index {
             look_up(map, request.descriptor(name), &mut found);
         }
         if let Some(method) = request.method
-            && let Some((_, positions)) = self.methods.iter().find(|(filed, _)| *filed == method.counted())
+            && let Some((_, positions)) = self.methods.iter().find(|(known, _)| *known == method.counted())
         {
             found.extend_from_slice(positions);
         }
@@ -142,7 +142,7 @@ impl Index {
 
 #[inline]
 fn look_up(map: &ByText, id: Option<Id<'_>>, found: &mut Candidates) {
-    // Most maps are empty: no value is hashed for them.
+    // Most maps are empty; then nothing is hashed.
     if map.is_empty() {
         return;
     }
@@ -151,7 +151,7 @@ fn look_up(map: &ByText, id: Option<Id<'_>>, found: &mut Candidates) {
     }
 }
 
-/// The value filed under `key`, made if it is new. For lists that stay short.
+/// The entry of `key` in a short list, added if missing.
 fn slot<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
     let position = list.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
         list.push((key, V::default()));
@@ -160,7 +160,7 @@ fn slot<K: PartialEq, V: Default>(list: &mut Vec<(K, V)>, key: K) -> &mut V {
     &mut list[position].1
 }
 
-/// The conditions of a rule, each as the terms one of which must hold.
+/// The conditions of a rule, each as a list of alternatives.
 fn conditions(when: &Matcher) -> Vec<Vec<Term>> {
     let texts = |values: &[Box<str>], term: fn(Box<str>) -> Term| values.iter().cloned().map(term).collect();
     let mut all: Vec<Vec<Term>> = vec![

@@ -1,41 +1,43 @@
-//! Numbers set for one user on one endpoint, in place of those of the rule in force.
+//! Limits set for one user on one endpoint, in place of those of the matching rule.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use serde::{Deserialize, Serialize};
 
 use super::rule::RuleLimit;
-use crate::endpoint::{Endpoint, casefold};
-use crate::identity::{Id, NormalForm, Normalization, Request};
-use crate::limit::Limit;
-use crate::time::Timestamp;
+use crate::endpoint::Endpoint;
+use crate::identity::{Id, Request};
+use crate::limit::{Algorithm, Limit, Window};
+use crate::time::{Span, Timestamp};
 
-/// The name under which configured numbers are counted; no rule can have it.
+// The names that overrides are counted under. Rule names cannot start with `@`.
+
+/// Limits set for a user and an endpoint.
 pub(crate) const CONFIG_NAMESPACE: &str = "@config";
-/// The name under which numbers of a single check are counted; no rule can have it.
+/// A limit sent with a check.
 pub(crate) const CHECK_NAMESPACE: &str = "@check";
-
-/// The name under which a key's own numbers are counted; no rule can have it.
+/// Limits set for an API key.
 pub(crate) const KEY_NAMESPACE: &str = "@key";
-/// The name under which a user's own numbers are counted; no rule can have it.
+/// Limits set for a user.
 pub(crate) const QUOTA_NAMESPACE: &str = "@quota";
 
-/// Numbers for one user on one endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A limit for one user on one endpoint. Both must be normalized as the rule set normalizes requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "TimedLimit", into = "TimedLimit")]
 pub struct Override {
-    /// The user, as written.
+    /// The user.
     pub user: Box<str>,
-    /// The endpoint, as written, in its normal form.
+    /// The endpoint, in its normal form.
     pub endpoint: Box<str>,
-    /// The numbers.
+    /// The limit.
     pub limit: RuleLimit,
-    /// When they were set.
+    /// When it was set.
     pub updated_at: Timestamp,
 }
 
 impl Override {
-    /// Numbers for `user` on `endpoint`.
+    /// A limit for `user` on `endpoint`.
     pub fn new(user: Id<'_>, endpoint: &Endpoint<'_>, limit: Limit, updated_at: Timestamp) -> Self {
         Override {
             user: user.as_str().into(),
@@ -46,27 +48,80 @@ impl Override {
     }
 }
 
-/// All overrides, by user and then endpoint. Immutable: a change makes the next one.
-///
-/// Those of a [`RuleSet`](super::RuleSet) are known by user and endpoint as its [`Normalization`] reads them, and each remembers
-/// how it was written. Of two that read the same one is known: the later one.
-#[derive(Clone, Debug, Default)]
-pub struct Overrides {
-    by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
-    count: usize,
-    normalization: Option<Arc<Normalization>>,
+/// The stored form of an [`Override`], not yet validated: a database row, or part of a JSON document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserEndpointLimit {
+    /// The user: 1 to 256 bytes.
+    pub user: String,
+    /// The endpoint in its normal form: 1 to 2048 bytes.
+    pub endpoint: String,
+    /// Requests per window.
+    pub requests: u32,
+    /// The window in microseconds.
+    pub window_micros: u64,
+    /// The name of the algorithm.
+    pub algorithm: String,
+    /// The bucket size, if it is not `requests`.
+    pub burst: Option<u32>,
 }
 
-impl PartialEq for Overrides {
-    fn eq(&self, other: &Self) -> bool {
-        self.by_user == other.by_user
+impl UserEndpointLimit {
+    /// Validates the limit; `None` if a field is invalid.
+    pub fn to_override(&self, updated_at: Timestamp) -> Option<Override> {
+        let window = Window::Length(Span::from_micros(self.window_micros));
+        let algorithm = Algorithm::parse(&self.algorithm)?;
+        let limit = Limit::with_options(algorithm, self.requests, window, self.burst, None).ok()?;
+        let (user, endpoint) = (Id::parse(&self.user).ok()?, Endpoint::parse(&self.endpoint).ok()?);
+        Some(Override::new(user, &endpoint, limit, updated_at))
     }
 }
 
-impl Eq for Overrides {}
+impl From<&Override> for UserEndpointLimit {
+    fn from(set: &Override) -> Self {
+        let limit = &set.limit.limit;
+        UserEndpointLimit {
+            user: set.user.to_string(),
+            endpoint: set.endpoint.to_string(),
+            requests: limit.requests(),
+            window_micros: limit.window_length().as_micros(),
+            algorithm: limit.algorithm().as_str().to_owned(),
+            burst: limit.burst(),
+        }
+    }
+}
+
+/// The JSON form of an [`Override`].
+#[derive(Serialize, Deserialize)]
+struct TimedLimit {
+    #[serde(flatten)]
+    limit: UserEndpointLimit,
+    updated_at_micros: u64,
+}
+
+impl From<Override> for TimedLimit {
+    fn from(set: Override) -> Self {
+        TimedLimit { limit: (&set).into(), updated_at_micros: set.updated_at.as_micros() }
+    }
+}
+
+impl TryFrom<TimedLimit> for Override {
+    type Error = &'static str;
+
+    fn try_from(stored: TimedLimit) -> Result<Self, Self::Error> {
+        let updated_at = Timestamp::from_micros(stored.updated_at_micros);
+        stored.limit.to_override(updated_at).ok_or("not a valid limit of a user on an endpoint")
+    }
+}
+
+/// All overrides, by user and endpoint. Immutable: a change returns the next generation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides {
+    by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
+    count: usize,
+}
 
 impl Overrides {
-    /// How many there are.
+    /// The number of overrides.
     pub fn len(&self) -> usize {
         self.count
     }
@@ -76,128 +131,83 @@ impl Overrides {
         self.count == 0
     }
 
-    /// The one for this user and endpoint, however they are spelled.
+    /// The override of a user on an endpoint.
     pub fn get(&self, user: &str, endpoint: &str) -> Option<&Arc<Override>> {
-        self.by_user.get(&*self.user(user))?.get(&*self.endpoint(endpoint))
+        self.by_user.get(user)?.get(endpoint)
     }
 
-    /// The one for this request, which is read already.
+    /// The override for a normalized request.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<&Override> {
-        // Usually there are none, and then no user is hashed.
+        // Without overrides, which is usual, the user is not hashed.
         if self.count == 0 {
             return None;
         }
-        let endpoints = self.by_user.get(request.user?.as_str())?;
-        endpoints.get(request.endpoint.as_str()).map(|found| &**found)
+        self.get(request.user?.as_str(), request.endpoint.as_str()).map(|found| &**found)
     }
 
-    /// The same, known by what this spelling reads.
-    pub(super) fn spelled(overrides: Arc<Self>, normalization: Option<&Arc<Normalization>>) -> Arc<Self> {
-        if overrides.normalization.as_deref() == normalization.map(|normalization| &**normalization) {
-            return overrides;
-        }
-        Arc::new(Overrides::of(normalization.cloned(), overrides.iter().cloned()))
-    }
-
-    /// All of these in place of those there are.
-    #[must_use]
-    pub fn replaced(&self, all: impl IntoIterator<Item = Override>) -> Self {
-        Overrides::of(self.normalization.clone(), all)
-    }
-
-    fn of(normalization: Option<Arc<Normalization>>, all: impl IntoIterator<Item = Override>) -> Self {
-        let mut made = Overrides { normalization, ..Overrides::default() };
-        for each in all {
-            // They come in no order: what was set last counts.
-            let known = made.get(&each.user, &each.endpoint);
-            if known.is_none_or(|known| known.updated_at <= each.updated_at) {
-                made.add(each);
-            }
-        }
-        made
-    }
-
-    /// The next set, with this one added or replaced.
+    /// Adds or replaces one override.
     #[must_use]
     pub fn with(&self, new: Override) -> Self {
         let mut next = self.clone();
-        next.add(new);
+        next.insert(new);
         next
     }
 
-    /// The next set, with all of these added or replaced, and without those of these users and endpoints. Made at once:
-    /// one by one each would copy all there are.
-    #[must_use]
-    pub fn changed(&self, new: &[Override], gone: &[(&str, &str)]) -> Self {
+    /// Removes one override; `None` if there is none.
+    pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
+        self.get(user, endpoint)?;
         let mut next = self.clone();
-        for (user, endpoint) in gone {
-            next.take_away(user, endpoint);
+        next.remove(user, endpoint);
+        Some(next)
+    }
+
+    /// Removes and adds many overrides with a single copy.
+    #[must_use]
+    pub fn changed(&self, new: &[Override], removed: &[(&str, &str)]) -> Self {
+        let mut next = self.clone();
+        for (user, endpoint) in removed {
+            next.remove(user, endpoint);
         }
         for each in new {
-            next.add(each.clone());
+            next.insert(each.clone());
         }
         next
     }
 
-    fn add(&mut self, new: Override) {
-        let (user, endpoint) = (self.user(&new.user).into(), self.endpoint(&new.endpoint).into());
-        let endpoints = self.by_user.entry(user).or_default();
-        if endpoints.insert(endpoint, Arc::new(new)).is_none() {
-            self.count += 1;
-        }
-    }
-
-    fn user<'a>(&self, user: &'a str) -> Cow<'a, str> {
-        self.normalization
-            .as_ref()
-            .map_or(NormalForm::Exact, |normalization| normalization.ids.user)
-            .normalize(user)
-    }
-
-    fn endpoint<'a>(&self, endpoint: &'a str) -> Cow<'a, str> {
-        let ignores_case =
-            self.normalization.as_ref().is_some_and(|normalization| normalization.ignore_path_case);
-        let folded = if ignores_case { casefold(endpoint) } else { None };
-        folded.map_or(Cow::Borrowed(endpoint), Cow::Owned)
-    }
-
-    /// All of them, in no order.
+    /// All overrides, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Override> {
         self.by_user.values().flat_map(HashMap::values).map(|each| &**each)
     }
 
-    /// All of them, in no order, each with user and endpoint as they are read.
-    pub(super) fn as_read(&self) -> impl Iterator<Item = (&str, &str, &Override)> {
-        self.by_user.iter().flat_map(|(user, endpoints)| {
-            endpoints.iter().map(move |(endpoint, each)| (&**user, &**endpoint, &**each))
-        })
+    fn insert(&mut self, new: Override) {
+        let endpoints = self.by_user.entry(new.user.clone()).or_default();
+        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
+            self.count += 1;
+        }
     }
 
-    /// The next set, without the one for this user and endpoint; nothing if there is none.
-    pub fn without(&self, user: &str, endpoint: &str) -> Option<Self> {
-        self.get(user, endpoint)?;
-        let mut next = self.clone();
-        next.take_away(user, endpoint);
-        Some(next)
-    }
-
-    fn take_away(&mut self, user: &str, endpoint: &str) {
-        let (user, endpoint) = (self.user(user), self.endpoint(endpoint));
-        let Some(endpoints) = self.by_user.get_mut(&*user) else { return };
-        if endpoints.remove(&*endpoint).is_some() {
+    fn remove(&mut self, user: &str, endpoint: &str) {
+        let Some(endpoints) = self.by_user.get_mut(user) else { return };
+        if endpoints.remove(endpoint).is_some() {
             self.count -= 1;
         }
         if endpoints.is_empty() {
-            self.by_user.remove(&*user);
+            self.by_user.remove(user);
         }
     }
 }
 
-/// Of two for the same user and endpoint the one that was set later counts. Made at once: [`Overrides::with`] copies all
-/// there are.
+/// Of two overrides for the same user and endpoint, the one set later is kept.
 impl FromIterator<Override> for Overrides {
     fn from_iter<I: IntoIterator<Item = Override>>(all: I) -> Self {
-        Overrides::default().replaced(all)
+        let mut made = Overrides::default();
+        for each in all {
+            let known = made.get(&each.user, &each.endpoint);
+            if known.is_none_or(|known| known.updated_at <= each.updated_at) {
+                made.insert(each);
+            }
+        }
+        made
     }
 }
 
@@ -207,17 +217,17 @@ mod tests {
     use crate::limit::{Algorithm, Window};
     use crate::time::Span;
 
-    fn numbers(user: &str, endpoint: &str, requests: u32) -> Override {
+    fn limit_for(user: &str, endpoint: &str, requests: u32) -> Override {
         let limit = Limit::new(Algorithm::TokenBucket, requests, Window::Length(Span::from_secs(60)));
         let (user, endpoint) = (Id::parse(user).unwrap(), Endpoint::parse(endpoint).unwrap());
         Override::new(user, &endpoint, limit.unwrap(), Timestamp::from_secs(1))
     }
 
     #[test]
-    fn many_changed_at_once_are_the_same_as_one_by_one() {
-        let all = [numbers("a", "/x", 1), numbers("a", "/y", 2), numbers("b", "/x", 3)];
+    fn bulk_change_equals_single_changes() {
+        let all = [limit_for("a", "/x", 1), limit_for("a", "/y", 2), limit_for("b", "/x", 3)];
         let before: Overrides = all.into_iter().collect();
-        let (new, other) = (numbers("a", "/y", 4), numbers("c", "/z", 5));
+        let (new, other) = (limit_for("a", "/y", 4), limit_for("c", "/z", 5));
         let expected = before.without("a", "/x").unwrap().without("b", "/x").unwrap();
         let expected = expected.with(new.clone()).with(other.clone());
         let changed = before.changed(&[new, other], &[("a", "/x"), ("b", "/x"), ("b", "/x"), ("d", "/")]);

@@ -1,8 +1,7 @@
-//! Which endpoints a rule means.
+//! Endpoint patterns and their index.
 //!
-//! A pattern is a path whose segments may be wildcards. There are no partial wildcards and no regular
-//! expressions: each segment of a path is compared once with one segment of the pattern, so there is nothing
-//! to backtrack over and no pattern that is slow to match (threat 44).
+//! A pattern is a path whose segments may be wildcards. There are no partial wildcards and no regular expressions: each
+//! segment is compared once, so no pattern needs backtracking or is slow to match.
 
 use std::fmt;
 
@@ -11,22 +10,22 @@ use smallvec::SmallVec;
 
 use crate::endpoint::{Endpoint, EndpointError, absolute_form_path, casefold};
 
-/// The longest pattern, in bytes, as it was written and in its normal form.
+/// The maximum length of a pattern in bytes.
 const LENGTH_MAX: usize = 512;
 
-/// The most segments a pattern may have.
+/// The maximum number of segments.
 const SEGMENTS_MAX: usize = 64;
 
-/// The endpoints that a rule applies to, as written in the rule.
+/// A pattern of endpoints.
 ///
 /// | segment  | matches |
 /// |----------|---------|
-/// | `users`  | itself, in every spelling that is the same [`Endpoint`] |
+/// | `users`  | itself, after normalization |
 /// | `{id}`   | exactly one segment |
 /// | `*`      | exactly one segment; as the last one, everything below |
 ///
-/// `/api/*` matches `/api/x` and `/api/x/y` but not `/api`, which is not below itself: a rule that means both
-/// lists both. `/*`, or `*` alone, matches every endpoint, the root too.
+/// `/api/*` matches `/api/x` and `/api/x/y` but not `/api`; list both if both are meant. `/*` and `*` match every
+/// endpoint, including the root.
 ///
 /// ```
 /// use tollgate::endpoint::Endpoint;
@@ -40,7 +39,7 @@ const SEGMENTS_MAX: usize = 64;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Pattern {
     segments: Box<[Segment]>,
-    /// Whether a `*` stands behind the segments.
+    /// Whether the pattern ends with `*`.
     open: bool,
 }
 
@@ -51,11 +50,10 @@ enum Segment {
     Named(Box<str>),
 }
 
-/// How narrowly a pattern describes its endpoints; the narrower is the greater.
+/// How specific a pattern is; more specific is greater.
 ///
-/// A pattern that matches a part of what another one matches is always the more specific of the two: the one
-/// with more literal segments, then the one with more single wildcards, then the one without a `*` at its
-/// end.
+/// Compared by the number of literal segments, then of single wildcards, then by the absence of a final `*`. A pattern
+/// that matches a subset of another one is always more specific.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Specificity {
     // The order of the fields is the order of comparison.
@@ -64,12 +62,12 @@ pub struct Specificity {
     closed: bool,
 }
 
-/// Why a text is no pattern. Positions are counted in bytes from 0.
+/// Why a text is not a pattern. Positions are byte offsets.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// The text is too long.
-    #[error("the pattern is {length} bytes long, the most is {LENGTH_MAX}")]
+    #[error("the pattern is {length} bytes long; the maximum is {LENGTH_MAX}")]
     TooLong {
         /// Its length in bytes.
         length: usize,
@@ -77,71 +75,70 @@ pub enum PatternError {
     /// There are too many segments.
     #[error("the pattern has more than {SEGMENTS_MAX} segments")]
     TooManySegments,
-    /// A scheme and host, which endpoints do not have: the pattern would never match.
-    #[error("the pattern begins with a scheme and a host, it must be a path only")]
+    /// A scheme and host, which endpoints do not have.
+    #[error("the pattern starts with a scheme and a host; it must be a path")]
     AbsoluteForm,
     /// A `*` or `{name}` next to other characters in one segment.
     #[error("the pattern has a wildcard at byte {at} that is not a whole segment")]
     PartialWildcard {
-        /// Where the `*` or the `{` stands.
+        /// The position of the `*` or `{`.
         at: usize,
     },
     /// A `{` without its `}` in the same segment.
     #[error("the pattern has a `{{` at byte {at} that is not closed")]
     UnclosedBrace {
-        /// Where the `{` stands.
+        /// The position of the `{`.
         at: usize,
     },
     /// A `}` without its `{` in the same segment.
     #[error("the pattern has a `}}` at byte {at} that was not opened")]
     UnopenedBrace {
-        /// Where the `}` stands.
+        /// The position of the `}`.
         at: usize,
     },
-    /// Nothing between the braces.
+    /// Empty braces.
     #[error("the pattern has no name in the braces at byte {at}")]
     EmptyName {
-        /// Where the `{` stands.
+        /// The position of the `{`.
         at: usize,
     },
-    /// Something else than a name between the braces, such as the `{id:[0-9]+}` of some routers.
+    /// Something other than a name in braces, such as `{id:[0-9]+}`.
     #[error("the pattern has a name at byte {at} with other characters than letters, digits, `_` and `-`")]
     InvalidName {
-        /// Where the name begins.
+        /// The start of the name.
         at: usize,
     },
-    /// A name that an earlier segment has already.
+    /// A duplicate name.
     #[error("the pattern has a name at byte {at} that it used before")]
     DuplicateName {
-        /// Where the later name begins.
+        /// The start of the second name.
         at: usize,
     },
-    /// A query, a fragment or matrix parameters. Endpoints have none left: the pattern would never match.
+    /// A query, a fragment or matrix parameters, which endpoints do not have.
     #[error("the pattern has `{found}` at byte {at}, it must be a path only")]
     NotInPath {
-        /// Where it stands.
+        /// The position of the delimiter.
         at: usize,
         /// One of `?`, `#` and `;`.
         found: char,
     },
-    /// A `.` or `..` segment. Endpoints have none left: the pattern would never match.
+    /// A `.` or `..` segment, which endpoints do not have.
     #[error("the pattern has a dot segment at byte {at}")]
     DotSegment {
-        /// Where the segment begins.
+        /// The start of the segment.
         at: usize,
     },
-    /// A segment that no endpoint may have. The positions inside are those of the pattern.
+    /// A segment that is invalid in endpoints. The position is that in the pattern.
     #[error("the pattern could not be an endpoint")]
     Endpoint(#[source] EndpointError),
 }
 
 impl Pattern {
-    /// Reads a pattern. As for endpoints, repeated slashes, trailing ones and a missing leading one do not
-    /// matter.
+    /// Parses a pattern. As in endpoints, repeated and trailing slashes and a missing leading one are ignored.
     ///
     /// # Errors
     ///
-    /// When the pattern could never match, or does not mean what it seems to: see [`PatternError`].
+    /// When the pattern could never match or is ambiguous: see [`PatternError`].
     pub fn parse(text: &str) -> Result<Self, PatternError> {
         if text.len() > LENGTH_MAX {
             return Err(PatternError::TooLong { length: text.len() });
@@ -166,12 +163,12 @@ impl Pattern {
         }
     }
 
-    /// Whether a rule with this pattern applies to the endpoint.
+    /// Whether the pattern matches an endpoint.
     pub fn matches(&self, endpoint: &Endpoint<'_>) -> bool {
         self.is_everything() || fits(&self.segments, self.open, endpoint.below_root())
     }
 
-    /// The same pattern for endpoints [without case](Endpoint::casefold).
+    /// The same pattern for [case-folded](Endpoint::casefold) endpoints.
     pub(super) fn casefold(&self) -> Self {
         let fold = |segment: &Segment| match segment {
             Segment::Literal(text) => {
@@ -182,7 +179,7 @@ impl Pattern {
         Pattern { segments: self.segments.iter().map(fold).collect(), open: self.open }
     }
 
-    /// How narrow the pattern is, to decide which of two matching ones goes first.
+    /// The specificity, which orders rules with the same priority.
     pub fn specificity(&self) -> Specificity {
         let literals = self.segments.iter().filter(|segment| matches!(segment, Segment::Literal(_))).count();
         Specificity { literals, singles: self.segments.len() - literals, closed: !self.open }
@@ -211,7 +208,7 @@ impl fmt::Display for Pattern {
 }
 
 impl Segment {
-    /// Reads one segment that begins at byte `at` of its pattern.
+    /// Parses the segment at byte `at` of its pattern.
     fn parse(part: &str, at: usize) -> Result<Self, PatternError> {
         if part == "*" {
             return Ok(Self::Any);
@@ -285,7 +282,7 @@ fn fits(segments: &[Segment], open: bool, path: &str) -> bool {
     rest.is_empty() != open
 }
 
-/// The first segment of a path and what is below it. In a normal form only the end of the path is empty.
+/// The first segment of a path and the rest.
 fn split_first(path: &str) -> Option<(&str, &str)> {
     if path.is_empty() {
         return None;
@@ -297,31 +294,29 @@ fn split_first(path: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Many patterns, looked up together: the cost depends on the path's depth, not on how many patterns there
-/// are.
+/// An index of patterns: the cost of a lookup depends on the depth of the path, not on the number of patterns.
 ///
-/// It is a tree with one level per segment. From each node at most two branches fit a segment, the literal
-/// and the wildcard, and a node can be reached in one way only. So a lookup visits no node twice: it cannot
-/// backtrack, however the patterns are chosen. Only patterns with literals and wildcards mixed in the same
-/// places are followed side by side, at worst all of them. A lookup allocates nothing.
+/// A tree with one level per segment. At each node at most two branches match a segment, the literal and the wildcard, and
+/// every node has one parent, so a lookup visits no node twice. Patterns that mix literals and wildcards at the same
+/// positions are followed in parallel, at worst all of them. A lookup does not allocate.
 #[derive(Debug, Clone, Default)]
 pub struct PatternIndex {
     root: Node,
-    /// Values of `/*`, the only open pattern that matches without a segment below its place.
+    /// Values of `/*`, the only pattern with a final `*` that also matches without a further segment.
     everywhere: Vec<u32>,
 }
 
-/// A text or a few values that lie where they are looked for: one miss of the cache less for each.
+/// Stored inline, which saves a cache miss.
 pub(super) type ShortText = SmallVec<[u8; 16]>;
 pub(super) type FewValues = SmallVec<[u32; 4]>;
 
 #[derive(Debug, Clone, Default)]
 struct Node {
-    /// Values of the patterns that end here.
+    /// Values of patterns that end here.
     here: FewValues,
-    /// Values of the patterns that go on with a last `*`.
+    /// Values of patterns that end with `*` after this node.
     below: FewValues,
-    /// Where other patterns go on. Elsewhere, because most nodes are ends, and those lie close together without it.
+    /// The branches. Boxed, because most nodes are leaves and stay small without them.
     onward: Option<Box<Onward>>,
 }
 
@@ -329,9 +324,8 @@ struct Node {
 struct Onward {
     literals: HashMap<ShortText, Node>,
     wildcard: Option<Node>,
-    /// What is left of the only pattern that leads here. It branches out into nodes when a second one comes:
-    /// most of a long pattern is compared in one go, where a chain of nodes would miss the cache at every
-    /// segment.
+    /// The rest of the only pattern through this node, compared at once. It becomes nodes when a second pattern is added;
+    /// a chain of nodes would miss the cache at every segment.
     tail: Option<Tail>,
 }
 
@@ -341,7 +335,7 @@ struct Tail {
     end: End,
 }
 
-/// How a pattern ends, and what to report then.
+/// How a pattern ends, and its value.
 #[derive(Debug, Clone, Copy)]
 struct End {
     open: bool,
@@ -349,7 +343,7 @@ struct End {
 }
 
 impl PatternIndex {
-    /// Adds a pattern, and the value to report when it matches. Values need not differ.
+    /// Adds a pattern and the value to report when it matches.
     pub fn insert(&mut self, pattern: &Pattern, value: u32) {
         if pattern.is_everything() {
             self.everywhere.push(value);
@@ -358,14 +352,13 @@ impl PatternIndex {
         }
     }
 
-    /// Calls `f` with the value of each pattern that matches, once for each time it was inserted, in no
-    /// order.
+    /// Calls `f` with the value of each matching pattern, once per insertion, in no particular order.
     pub fn for_each_match(&self, endpoint: &Endpoint<'_>, mut f: impl FnMut(u32)) {
         self.everywhere.iter().copied().for_each(&mut f);
         self.walk(endpoint, |node, rest| node.for_each_end(rest, &mut f));
     }
 
-    /// Visits the nodes that fit the beginning of the endpoint, each with the rest of the path.
+    /// Visits the nodes that match a prefix of the endpoint, each with the rest of the path.
     fn walk(&self, endpoint: &Endpoint<'_>, mut visit: impl FnMut(&Node, &str)) {
         // Depth first: where both branches fit, one waits while the other is followed. So at most one waits per
         // level, and this never grows past its place on the stack.
@@ -395,7 +388,7 @@ impl PatternIndex {
 }
 
 impl Node {
-    /// The values of the patterns that this node alone completes for the rest of a path.
+    /// The values of patterns that end at this node for the rest of a path.
     #[inline]
     fn for_each_end(&self, rest: &str, f: &mut impl FnMut(u32)) {
         let values = if rest.is_empty() { &self.here } else { &self.below };
@@ -482,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_literal_pattern_matches_its_endpoint_only() {
+    fn literals_match_only_themselves() {
         assert_matches(
             "/api/v1",
             &["/api/v1", "api//v1/", "/%61pi/v1?x"],
@@ -493,13 +486,13 @@ mod tests {
     }
 
     #[test]
-    fn a_star_in_the_middle_is_exactly_one_segment() {
+    fn inner_star_matches_one_segment() {
         assert_matches("/a/*/c", &["/a/b/c", "/a/c/c"], &["/a/c", "/a/b/b/c", "/a/b", "/a/b/c/d"]);
         assert_matches("/*/c", &["/a/c"], &["/c", "/", "/a/b/c"]);
     }
 
     #[test]
-    fn a_star_at_the_end_is_everything_below_but_not_the_place_itself() {
+    fn final_star_matches_everything_below() {
         assert_matches(
             "/api/v1/*",
             &["/api/v1/x", "/api/v1/x/y/z", "/api/v1/%2F"],
@@ -510,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn a_star_alone_is_everything_even_the_root() {
+    fn single_star_matches_everything() {
         for text in ["*", "/*", "//*/"] {
             assert_matches(text, &["/", "/a", "/a/b", "*"], &[]);
             assert_eq!(pattern(text).to_string(), "/*");
@@ -518,13 +511,13 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_exactly_one_segment_even_at_the_end() {
+    fn named_wildcard_matches_one_segment() {
         assert_matches("/users/{id}", &["/users/7", "/users/%2F"], &["/users", "/users/7/posts"]);
         assert_matches("{any}", &["/a"], &["/", "/a/b"]);
     }
 
     #[test]
-    fn literals_are_normalised_like_endpoints() {
+    fn literals_are_normalized_like_endpoints() {
         assert_matches("/caf%c3%a9", &["/café", "/caf%C3%A9"], &["/cafe"]);
         assert_matches("/%61 b/%7Bx%7d", &["/a%20b/{x}"], &["/a%20b/x"]);
         assert_matches("search", &["/search"], &[]);
@@ -532,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn display_gives_the_pattern_back_in_normal_form() {
+    fn display_is_the_normal_form() {
         for (text, normal) in [
             ("", "/"),
             ("a//%62/", "/a/b"),
@@ -546,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_specific_pattern_is_the_greater() {
+    fn more_specific_patterns_are_greater() {
         let ascending =
             ["/*", "/", "/*/*", "/{x}", "/{x}/{y}", "/a/*", "/a", "/a/{x}/*", "/a/{x}", "/a/b/*", "/a/b"];
         assert!(ascending.map(|text| pattern(text).specificity()).is_sorted_by(|a, b| a < b));
@@ -554,7 +547,7 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_that_are_not_a_whole_segment_are_refused() {
+    fn partial_wildcards_are_rejected() {
         for (text, at) in
             [("/a*b", 2), ("/a/b*", 4), ("/*a", 1), ("/a/**", 3), ("/a/{b}.json", 3), ("/a/v{b}", 4)]
         {
@@ -567,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn braces_that_hold_no_name_are_refused() {
+    fn braces_without_name_are_rejected() {
         assert_eq!(refusal("/a/{b"), PatternError::UnclosedBrace { at: 3 });
         assert_eq!(refusal("/a/x{b"), PatternError::UnclosedBrace { at: 4 });
         assert_eq!(refusal("/{a/b}"), PatternError::UnclosedBrace { at: 1 });
@@ -580,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_that_could_never_match_are_refused() {
+    fn patterns_that_never_match_are_rejected() {
         assert_eq!(refusal("/a?b=*"), PatternError::NotInPath { at: 2, found: '?' });
         assert_eq!(refusal("/a#b"), PatternError::NotInPath { at: 2, found: '#' });
         assert_eq!(refusal("/a;b"), PatternError::NotInPath { at: 2, found: ';' });
@@ -592,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn t44_patterns_are_bounded_in_length_and_depth() {
+    fn patterns_are_bounded() {
         assert!(Pattern::parse(&"a".repeat(511)).is_ok());
         assert_eq!(refusal(&"a".repeat(513)), PatternError::TooLong { length: 513 });
         assert_eq!(refusal(&" ".repeat(200)), PatternError::TooLong { length: 601 }, "in its normal form");
@@ -601,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn t44_patterns_made_to_backtrack_visit_each_node_at_most_once() {
+    fn lookup_visits_each_node_once() {
         let mut index = PatternIndex::default();
         let mut nodes_max = 1;
         // All mixtures of `a` and `*` at the front, and a long way down to the segment that never fits.
@@ -619,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_patterns_cost_what_ten_do() {
+    fn lookup_cost_is_independent_of_pattern_count() {
         let visited = |patterns: u32| {
             let mut index = PatternIndex::default();
             for number in 0..patterns {
@@ -632,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn each_insert_is_reported_once() {
+    fn each_insertion_is_reported_once() {
         let mut index = PatternIndex::default();
         for (text, value) in
             [("/*", 1), ("/a/*", 2), ("/a/{x}", 2), ("/*/b", 3), ("/a/b", 4), ("/a/b", 4), ("/", 5)]
@@ -657,7 +650,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_index_agrees_with_each_pattern(
+        fn index_agrees_with_single_patterns(
             texts in proptest::collection::vec(any_pattern(), 0..40),
             paths in proptest::collection::vec(any_path(), 1..10),
         ) {
@@ -673,7 +666,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_a_pattern_that_survives_display_or_an_error(
+        fn display_of_any_pattern_parses_again(
             text in "(/|[a-c]|\\*|\\{|\\}|%2e|%25|é|\\PC){0,12}",
         ) {
             if let Ok(once) = Pattern::parse(&text) {
@@ -682,7 +675,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pattern_without_wildcards_matches_what_is_spelled_like_it(
+        fn pattern_without_wildcards_matches_its_text(
             text in "(/|[a-c]|%61|é| |:|%2f){0,12}",
         ) {
             if let (Ok(pattern), Ok(endpoint)) = (Pattern::parse(&text), Endpoint::parse(&text)) {

@@ -1,4 +1,4 @@
-//! A rule: when it matches, what it counts by, its limits and its action.
+//! Rules: conditions, counted dimensions, limits and action.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -14,51 +14,51 @@ use crate::limit::Limit;
 use crate::method::Method;
 use crate::time::Span;
 
-/// One rule, checked.
+/// One validated rule.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Unique; part of its counters' keys.
+    /// Unique; part of its counter ids.
     pub name: Box<str>,
-    /// The rule with the lowest number is looked at first.
+    /// Rules with lower numbers are evaluated first.
     pub priority: u32,
-    /// Which requests it is about.
+    /// Which requests it matches.
     pub when: Matcher,
-    /// What it counts by.
+    /// The dimensions that it counts by.
     pub per: Vec<Dimension>,
     /// Only the first matching rule of a layer applies.
     pub layer: Box<str>,
-    /// What it does.
+    /// What it does with matching requests.
     pub action: Action,
-    /// Its limits; none for `allow` and `block`.
+    /// Its limits; empty for `allow` and `block`.
     pub limits: Vec<RuleLimit>,
-    /// Whether nodes that share its counters may take units of busy ones in advance.
+    /// Whether nodes may lease units of busy counters from the shared store.
     pub leases: bool,
-    /// What happens when its counters cannot be reached.
+    /// What happens while the counter store is unreachable.
     pub on_store_failure: OnStoreFailure,
-    /// What a refused client is told.
+    /// The response to refused requests.
     pub response: Response,
-    /// Rules that are switched off are kept, listed and never matched.
+    /// Disabled rules are listed but never match.
     pub enabled: bool,
 }
 
-/// A limit of a rule and the name of its counters.
+/// A limit of a rule and the id of its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit {
-    /// The numbers.
+    /// The limit.
     pub limit: Limit,
-    /// Which counters.
+    /// The id of its counters.
     pub counter: CounterId,
 }
 
 impl RuleLimit {
-    /// The limit of a rule with that name.
+    /// A limit of the rule named `rule`.
     pub fn new(rule: &str, limit: Limit) -> Self {
         let counter = counter_id(rule, &limit);
         RuleLimit { limit, counter }
     }
 }
 
-/// The counters of a rule: by name, window and algorithm, never by the numbers.
+/// The counter id: a hash of name, algorithm and window. Changing the number of requests keeps the counters.
 pub(crate) fn counter_id(rule: &str, limit: &Limit) -> CounterId {
     let mut hasher = SipHasher13::new_with_keys(0, 0);
     for part in [rule, limit.algorithm().as_str(), &limit.window().to_string()] {
@@ -71,15 +71,15 @@ pub(crate) fn counter_id(rule: &str, limit: &Limit) -> CounterId {
 /// What a matching rule does.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Refuse what exceeds its limits.
+    /// Refuse requests that exceed a limit.
     Reject,
-    /// Hold what exceeds its limits for a while, then refuse.
+    /// Delay requests that exceed a limit, and refuse those that would wait too long.
     Throttle,
     /// Refuse every request.
     Block,
-    /// Admit, and look at no further rule.
+    /// Admit, and skip all further rules.
     Allow,
-    /// Judge and record, refuse nothing.
+    /// Count and record, but refuse nothing.
     LogOnly,
 }
 
@@ -88,7 +88,7 @@ impl Action {
     pub const ALL: [Action; 5] =
         [Action::Reject, Action::Throttle, Action::Block, Action::Allow, Action::LogOnly];
 
-    /// The name users write and read.
+    /// The name used in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             Action::Reject => "reject",
@@ -99,21 +99,21 @@ impl Action {
         }
     }
 
-    /// Whether it counts anything.
+    /// Whether rules with this action have limits.
     pub const fn limits(self) -> bool {
         matches!(self, Action::Reject | Action::Throttle | Action::LogOnly)
     }
 }
 
-/// What happens to a request whose counters cannot be reached.
+/// What happens to a request while the counter store is unreachable.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreFailure {
-    /// Counted in this process's memory until the store is back.
+    /// It is counted in local memory until the store recovers.
     #[default]
     Local,
-    /// Admitted.
+    /// It is admitted.
     Open,
-    /// Refused as unavailable, never as over the limit.
+    /// It is refused as unavailable, not as over the limit.
     Closed,
 }
 
@@ -122,7 +122,7 @@ impl OnStoreFailure {
     pub const ALL: [OnStoreFailure; 3] =
         [OnStoreFailure::Local, OnStoreFailure::Open, OnStoreFailure::Closed];
 
-    /// The name users write and read.
+    /// The name used in configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
             OnStoreFailure::Local => "local",
@@ -132,14 +132,14 @@ impl OnStoreFailure {
     }
 }
 
-/// What a refused client is told.
+/// The response to refused requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// The status a gateway answers with.
+    /// The HTTP status for gateways.
     pub status: u16,
-    /// The text for the client.
+    /// A message for the client.
     pub message: Option<Box<str>>,
-    /// Clients are never asked back sooner than this.
+    /// The minimum `Retry-After`.
     pub retry_after_floor: Span,
 }
 
@@ -149,26 +149,26 @@ impl Default for Response {
     }
 }
 
-/// The conditions of a rule. All that are given must hold; one of the values of each is enough.
+/// The conditions of a rule. All given conditions must match; a condition matches if one of its values does.
 #[derive(Clone, Debug, Default)]
 pub struct Matcher {
-    /// Plans.
+    /// Tiers.
     pub tiers: Vec<Box<str>>,
     /// Endpoint patterns.
     pub endpoints: Vec<Pattern>,
-    /// Methods; `HEAD` is `GET`, unless a [`Normalization`] says otherwise.
+    /// Methods. `HEAD` matches as `GET`, unless a [`Normalization`] separates them.
     pub methods: Vec<Method>,
-    /// Blocks of addresses.
+    /// Networks.
     pub ips: Vec<IpNet>,
     /// Users.
     pub users: Vec<Box<str>>,
-    /// Organisations.
+    /// Tenants.
     pub tenants: Vec<Box<str>>,
-    /// Descriptors and the values each may have.
+    /// Descriptors with their values.
     pub descriptors: Vec<(Box<str>, Vec<Box<str>>)>,
 }
 
-/// A condition that can be known to hold before a rule is looked at.
+/// A condition that the index can check.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Tier,
@@ -177,12 +177,12 @@ pub(super) enum Condition {
     Tenant,
 }
 
-/// The condition that a request does not meet.
+/// The condition that does not match a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The fact of that name is missing from the request.
+    /// The request has no value for it.
     Missing(String),
-    /// The fact of that name is none of those asked for.
+    /// The request has another value.
     Other(String),
 }
 
@@ -196,12 +196,12 @@ impl fmt::Display for Mismatch {
 }
 
 impl Matcher {
-    /// Names what it is about as requests that are read by `spelling` do.
+    /// Normalizes the values of all conditions.
     pub(super) fn normalize(&mut self, normalization: &Normalization) {
-        fold_all(&mut self.users, normalization.ids.user);
-        fold_all(&mut self.tenants, normalization.ids.tenant);
+        normalize_all(&mut self.users, normalization.ids.user);
+        normalize_all(&mut self.tenants, normalization.ids.tenant);
         for (name, values) in &mut self.descriptors {
-            fold_all(values, normalization.descriptors.of(name));
+            normalize_all(values, normalization.descriptors.of(name));
         }
         for method in &mut self.methods {
             *method = normalization.normalize_method(*method);
@@ -211,13 +211,13 @@ impl Matcher {
         }
     }
 
-    /// Whether every condition holds.
+    /// Whether all conditions match.
     pub fn matches(&self, request: &Request<'_>) -> bool {
-        self.matches_beyond(None, request)
+        self.matches_given(None, request)
     }
 
-    /// Whether every condition holds, given that one is known to.
-    pub(super) fn matches_beyond(&self, known: Option<Condition>, request: &Request<'_>) -> bool {
+    /// Whether all conditions match, given that one is known to.
+    pub(super) fn matches_given(&self, known: Option<Condition>, request: &Request<'_>) -> bool {
         let is_known = |condition| known == Some(condition);
         (is_known(Condition::Tier) || one_of(&self.tiers, request.tier))
             && (is_known(Condition::User) || one_of(&self.users, request.user))
@@ -228,7 +228,7 @@ impl Matcher {
             && self.descriptors.iter().all(|(name, values)| one_of(values, request.descriptor(name)))
     }
 
-    /// The first condition that does not hold.
+    /// The first condition that does not match.
     pub fn mismatch(&self, request: &Request<'_>) -> Option<Mismatch> {
         let fact = |name: &str, missing: bool| {
             if missing { Mismatch::Missing(name.to_owned()) } else { Mismatch::Other(name.to_owned()) }
@@ -269,7 +269,7 @@ impl Matcher {
         self.ips.is_empty() || request.ip.is_some_and(within)
     }
 
-    /// How narrowly it matches: of two rules with one priority, the greater is looked at first.
+    /// Of two rules with the same priority, the one with greater specificity is evaluated first.
     pub fn specificity(&self) -> (usize, Option<Specificity>, u8) {
         let conditions = [
             !self.tiers.is_empty(),
@@ -286,9 +286,9 @@ impl Matcher {
     }
 }
 
-fn fold_all(values: &mut [Box<str>], fold: NormalForm) {
+fn normalize_all(values: &mut [Box<str>], form: NormalForm) {
     for value in values {
-        *value = fold.normalize(value).into();
+        *value = form.normalize(value).into();
     }
 }
 

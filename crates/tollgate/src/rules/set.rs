@@ -1,4 +1,4 @@
-//! A rule set: everything a decision reads, immutable, swapped whole.
+//! The rule set: everything a decision reads. Immutable; a change replaces it as a whole.
 
 use std::sync::Arc;
 
@@ -16,55 +16,54 @@ use crate::identity::{Normalization, Seed};
 use crate::limit::Limit;
 use crate::penalties::PenaltyPolicy;
 
-/// IPv6 addresses are counted by this many leading bits unless configured otherwise.
+/// The default prefix length by which IPv6 addresses are counted.
 pub const IPV6_PREFIX_DEFAULT: u8 = 64;
 
-/// Everything a decision reads. One request sees one rule set. A clone shares its memory.
+/// Compiled rules with the overrides and accounts beside them. One request sees one rule set. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct RuleSet {
-    /// In the order of the walk.
+    /// In evaluation order.
     pub(crate) rules: Arc<[Rule]>,
-    /// The same, as the walk reads them.
+    /// The same rules, laid out for evaluation.
     pub(super) compiled: Arc<[CompiledRule]>,
-    /// The layer of each rule, as a number; [`NO_LAYER`] if it takes none.
+    /// The layer number of each rule, or [`NO_LAYER`].
     pub(super) layers: Arc<[u32]>,
-    /// The most limits that are enforced for one request.
+    /// The maximum number of enforced limits for one request.
     pub(super) enforced_max: usize,
     pub(super) index: Arc<Index>,
-    /// Where the limit of a counter stands: which rule, and which of its limits.
+    /// The rule and the position of the limit behind each counter id.
     counters: Arc<HashMap<CounterId, (u32, u32)>>,
     pub(crate) penalties: Option<PenaltyPolicy>,
     pub(crate) overrides: Arc<Overrides>,
     pub(super) accounts: Arc<Accounts>,
-    /// Whether the accounts know anybody.
     pub(super) has_accounts: bool,
-    /// Whether requests are completed or read otherwise before the walk. Here, because every request asks, once.
+    /// Whether [`RuleSet::resolve`] can change a request. Precomputed, because every request checks it.
     pub(super) needs_resolution: bool,
     pub(crate) ipv6_prefix: u8,
     pub(super) nat64: bool,
-    /// Which spellings of facts are one; none if each is taken as it is written.
+    /// `None` if it would change nothing.
     pub(super) normalization: Option<Arc<Normalization>>,
-    /// The key of the subject hashes. It stands here so that one request sees one, whenever a fleet agrees on another.
+    /// The key of the subject hashes: part of the snapshot, so that one request uses one seed.
     pub(crate) seed: Seed,
 }
 
-/// Why rules do not make a set.
+/// Why rules cannot form a rule set.
 #[non_exhaustive]
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleSetError {
-    /// Counters are kept by rule name, so names are unique.
-    #[error("two rules are named {0:?}")]
+    /// Rule names are part of counter ids, so they must be unique.
+    #[error("two rules are named {0:?}; rename one of them")]
     DuplicateName(String),
-    /// One request would be charged more limits than one can be.
-    #[error("the rules of all layers together have {0} limits; one request is charged at most {CHARGES_MAX}")]
+    /// One request could be charged too many limits.
+    #[error("one request could be charged {0} limits; the maximum over all layers is {CHARGES_MAX}")]
     TooManyLimits(usize),
 }
 
 impl RuleSet {
-    /// Orders and indexes the rules: by priority, then the more specific first, then by name.
+    /// Compiles rules. They are evaluated by priority, then by specificity, then by name.
     ///
     /// # Errors
-    /// When two rules share a name, or one request could be charged too many limits.
+    /// When two rules have the same name, or one request could be charged too many limits.
     pub fn new(mut rules: Vec<Rule>, penalties: Option<PenaltyPolicy>) -> Result<Self, RuleSetError> {
         rules.sort_by(|a, b| {
             (a.priority.cmp(&b.priority))
@@ -73,7 +72,7 @@ impl RuleSet {
         });
         check_names(&rules)?;
         let (layers, enforced_max) = number_layers(&rules)?;
-        let (index, compiled) = file(&rules);
+        let (index, compiled) = compile(&rules);
         Ok(RuleSet {
             counters: Arc::new(by_counter(&rules)),
             rules: rules.into(),
@@ -93,22 +92,22 @@ impl RuleSet {
         })
     }
 
-    /// The same rules with addresses counted by this many leading bits of IPv6.
+    /// Sets the prefix length by which IPv6 addresses are counted.
     #[must_use]
     pub fn with_ipv6_prefix(self, ipv6_prefix: u8) -> Self {
         RuleSet { ipv6_prefix, ..self }
     }
 
-    /// The same rules, with addresses of `64:ff9b::/96` taken for the IPv4 addresses that a NAT64 put into them, or not.
+    /// Sets whether addresses in the NAT64 prefix `64:ff9b::/96` are treated as the IPv4 addresses embedded in them.
     #[must_use]
     pub fn with_nat64(self, nat64: bool) -> Self {
-        RuleSet { nat64, ..self }.refresh_needs_resolution()
+        RuleSet { nat64, ..self }.update_needs_resolution()
     }
 
-    /// The same rules for requests whose facts are read by `spelling`. What the rules name is spelled so from then on, and
-    /// so are the users and endpoints that have numbers of their own.
+    /// Normalizes the conditions of the rules, and all requests, by `normalization`.
     ///
-    /// Counters of clients whose facts read differently are not found any more: such clients start afresh.
+    /// Clients whose ids change start with full limits. Accounts and overrides are not changed: their ids must already
+    /// be normalized.
     #[must_use]
     pub fn with_normalization(self, normalization: Normalization) -> Self {
         if normalization.is_exact() && self.is_exact() {
@@ -118,95 +117,89 @@ impl RuleSet {
         for rule in &mut rules {
             rule.when.normalize(&normalization);
         }
-        let (index, compiled) = file(&rules);
+        let (index, compiled) = compile(&rules);
         let normalization = (!normalization.is_exact()).then(|| Arc::new(normalization));
-        let overrides = Arc::clone(&self.overrides);
-        let set = RuleSet { rules: rules.into(), compiled, index, normalization, ..self };
-        set.with_overrides(overrides).refresh_needs_resolution()
+        RuleSet { rules: rules.into(), compiled, index, normalization, ..self }.update_needs_resolution()
     }
 
-    /// The same rules with these numbers for single users and endpoints.
+    /// Replaces the limits set for single users and endpoints.
     #[must_use]
     pub fn with_overrides(&self, overrides: Arc<Overrides>) -> Self {
-        let overrides = Overrides::spelled(overrides, self.normalization.as_ref());
         RuleSet { overrides, ..self.clone() }
     }
 
-    /// The same rules with these users, keys and blocks.
+    /// Replaces users, API keys and blocks.
     #[must_use]
     pub fn with_accounts(&self, accounts: Arc<Accounts>) -> Self {
-        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.refresh_needs_resolution()
+        RuleSet { has_accounts: !accounts.is_empty(), accounts, ..self.clone() }.update_needs_resolution()
     }
 
-    /// The same rules, with what every request asks about them put together.
-    fn refresh_needs_resolution(self) -> Self {
+    fn update_needs_resolution(self) -> Self {
         RuleSet { needs_resolution: self.has_accounts || self.nat64 || self.normalization.is_some(), ..self }
     }
 
-    /// The same rules with subjects hashed by this key.
     pub(crate) fn with_seed(self, seed: Seed) -> Self {
         RuleSet { seed, ..self }
     }
 
-    /// The rules, in the order of the walk.
+    /// The rules, in evaluation order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The limit whose counters these are, if a rule has it.
+    /// The limit of a rule by its counter id.
     pub(crate) fn limit_of(&self, counter: CounterId) -> Option<&Limit> {
         let (rule, limit) = *self.counters.get(&counter)?;
         Some(&self.rules.get(rule as usize)?.limits.get(limit as usize)?.limit)
     }
 
-    /// The numbers set for single users and endpoints.
+    /// The limits set for single users and endpoints.
     pub fn overrides(&self) -> &Arc<Overrides> {
         &self.overrides
     }
 
-    /// What is known of users and keys, and who is blocked.
+    /// Users, API keys and blocks.
     pub fn accounts(&self) -> &Arc<Accounts> {
         &self.accounts
     }
 
-    /// By how many leading bits IPv6 addresses are counted.
+    /// The prefix length by which IPv6 addresses are counted.
     pub fn ipv6_prefix(&self) -> u8 {
         self.ipv6_prefix
     }
 
-    /// Whether addresses of `64:ff9b::/96` are taken for the IPv4 addresses in them.
+    /// Whether addresses in `64:ff9b::/96` are treated as the IPv4 addresses embedded in them.
     pub fn nat64(&self) -> bool {
         self.nat64
     }
 
-    /// Which spellings of facts are one.
+    /// How requests are normalized.
     pub fn normalization(&self) -> &Normalization {
-        self.normalization.as_deref().unwrap_or(&PLAIN)
+        self.normalization.as_deref().unwrap_or(&EXACT)
     }
 
-    /// Whether every fact is taken as it is written: one look, for the way of every request.
+    /// Whether normalization changes nothing.
     #[inline]
     pub(crate) fn is_exact(&self) -> bool {
         self.normalization.is_none()
     }
 
-    /// When and how long clients are kept out, if at all.
+    /// The progressive penalties, if enabled.
     pub fn penalties(&self) -> Option<&PenaltyPolicy> {
         self.penalties.as_ref()
     }
 }
 
-/// Every fact as it is written.
-static PLAIN: Normalization = Normalization::EXACT;
+static EXACT: Normalization = Normalization::EXACT;
 
-/// Files the rules, and makes a brief of each.
-fn file(rules: &[Rule]) -> (Arc<Index>, Arc<[CompiledRule]>) {
-    let (index, filed) = Index::new(rules);
-    let compiled = rules.iter().zip(filed).map(|(rule, filed)| CompiledRule::new(rule, filed)).collect();
+/// Builds the index and the compiled form of each rule.
+fn compile(rules: &[Rule]) -> (Arc<Index>, Arc<[CompiledRule]>) {
+    let (index, indexed_by) = Index::new(rules);
+    let compiled = rules.iter().zip(indexed_by).map(|(rule, by)| CompiledRule::new(rule, by)).collect();
     (Arc::new(index), compiled)
 }
 
-/// Where each limit stands, by its counter.
+/// The rule and position of each limit, by counter id.
 fn by_counter(rules: &[Rule]) -> HashMap<CounterId, (u32, u32)> {
     let limits = (0..).zip(rules).flat_map(|(rule, Rule { limits, .. })| {
         (0..).zip(limits).map(move |(position, limit)| (limit.counter, (rule, position)))
@@ -214,7 +207,7 @@ fn by_counter(rules: &[Rule]) -> HashMap<CounterId, (u32, u32)> {
     limits.collect()
 }
 
-/// The layer of rules that take none.
+/// The layer number of rules that occupy no layer.
 pub(super) const NO_LAYER: u32 = u32::MAX;
 
 fn check_names(rules: &[Rule]) -> Result<(), RuleSetError> {
@@ -225,8 +218,7 @@ fn check_names(rules: &[Rule]) -> Result<(), RuleSetError> {
     }
 }
 
-/// Gives each layer a number, and checks that the layers together stay within what one request can be charged. The
-/// numbers, and the most limits that one request can be charged.
+/// Numbers the layers. Returns the layer of each rule and the maximum number of limits for one request.
 fn number_layers(rules: &[Rule]) -> Result<(Arc<[u32]>, usize), RuleSetError> {
     let mut numbers: HashMap<&str, (u32, usize)> = HashMap::new();
     let mut layers = Vec::with_capacity(rules.len());
@@ -246,7 +238,7 @@ fn number_layers(rules: &[Rule]) -> Result<(Arc<[u32]>, usize), RuleSetError> {
     if most > CHARGES_MAX { Err(RuleSetError::TooManyLimits(most)) } else { Ok((layers.into(), most)) }
 }
 
-/// The rule set in force. Reading it takes no lock; replacing it replaces it whole.
+/// The rule set in force. Reading it takes no lock.
 #[derive(Debug)]
 pub(crate) struct CurrentRules(ArcSwap<RuleSet>);
 
@@ -267,13 +259,13 @@ impl CurrentRules {
         Snapshot(same)
     }
 
-    /// Makes the next set from the current one; made again if another change comes between. The one before it.
+    /// Replaces the rule set and returns the previous one. `next` runs again if another change is concurrent.
     pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
         self.0.rcu(|current| next(current))
     }
 }
 
-/// The rule set that one decision saw, kept alive as long as the decision.
+/// The rule set that one decision used.
 pub struct Snapshot(Guard<Arc<RuleSet>>);
 
 impl std::ops::Deref for Snapshot {
@@ -294,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_limit_is_found_by_its_counter_however_facts_are_spelled() {
+    fn counter_id_finds_its_limit() {
         let rule = |number: u32| {
             format!(
                 "[[rules]]\nname = \"r{number}\"\npriority = {}\nper = [\"user\"]\nlimits = [\

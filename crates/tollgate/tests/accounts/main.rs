@@ -3,10 +3,10 @@
 
 mod blocks;
 mod edits;
-mod file;
 mod overrides;
 mod resolution;
 mod size;
+mod snapshot;
 
 use tollgate::accounts::{AccountLimits, AccountsEditor, NewKey};
 use tollgate::counters::conformance::block_on;

@@ -1,8 +1,8 @@
-//! The memory store: bounded against invented clients (threat 16), exact among threads (G), and back after a restart.
+//! The memory store: bounded against fake client ids, exact under concurrency, restored after a restart.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
-mod lowered;
-mod room;
+mod eviction;
+mod retention;
 mod tenants;
 
 use std::num::NonZeroUsize;
@@ -23,7 +23,7 @@ const SHARDS: usize = 256;
 const DAY: Span = Span::from_secs(86_400);
 const NOW: Timestamp = Timestamp::from_secs(1_767_225_600);
 
-/// The subject with this number: as evenly spread as hashes are.
+/// The subject with this number, distributed like a hash.
 fn subject(number: u64) -> Subject {
     let mix = |mut z: u64| {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,7 +38,7 @@ fn limit(algorithm: Algorithm, requests: u32, window: Span) -> Limit {
     Limit::new(algorithm, requests, Window::Length(window)).unwrap()
 }
 
-/// The counter of each algorithm is its own, as it is in a rule set.
+/// Each algorithm has its own counter, as in a rule set.
 fn counter(limit: &Limit) -> CounterId {
     let number = Algorithm::ALL.iter().position(|algorithm| *algorithm == limit.algorithm()).unwrap();
     CounterId(subject(u64::MAX - number as u64).0)
@@ -70,13 +70,13 @@ fn bounded(keys_max: usize) -> MemoryCounters {
 }
 
 #[test]
-fn dropping_what_is_restored_changes_no_verdict() {
+fn evicting_restored_counters_changes_no_verdict() {
     for algorithm in Algorithm::ALL {
         let (swept, kept) = (MemoryCounters::default(), MemoryCounters::default());
         let limit = limit(algorithm, 7, Span::from_millis(100));
         let mut now = NOW;
         for step in 0..20_000_u64 {
-            // Steps of all lengths up to two windows and a half, most of them short.
+            // Steps of up to two and a half windows, most of them short.
             now = now + Span::from_micros((subject(step).0 % 250_000) as u64 >> (step % 9));
             let (who, cost) = (subject(step % 5), u32::try_from(step % 4).unwrap());
             swept.sweep(now);
@@ -87,7 +87,7 @@ fn dropping_what_is_restored_changes_no_verdict() {
 }
 
 #[test]
-fn g_of_two_thousand_parallel_requests_exactly_the_limit_is_admitted() {
+fn parallel_requests_admit_exactly_the_limit() {
     const CALLERS: usize = 4;
     const EACH: usize = 500;
     let barrier = Barrier::new(CALLERS);
@@ -109,7 +109,7 @@ fn g_of_two_thousand_parallel_requests_exactly_the_limit_is_admitted() {
 }
 
 #[test]
-fn g_parallel_requests_on_overlapping_limits_charge_all_or_none() {
+fn parallel_requests_charge_all_limits_or_none() {
     let barrier = Barrier::new(4);
     for round in 0..50 {
         let store = MemoryCounters::default();
@@ -120,7 +120,7 @@ fn g_parallel_requests_on_overlapping_limits_charge_all_or_none() {
             .collect();
         let caller = |first: usize| {
             barrier.wait();
-            // Each caller names the same three limits in another order, beside one that the others leave alone.
+            // Each caller charges the same three limits in another order, and one limit of its own.
             let order = [0, 2, 4].map(|n| &limits[(n + 2 * first) % 6]);
             let all = charges(order.iter().map(|limit| one(limit, subject(round), 1)));
             (0..50).filter(|_| store.charge_all_now(&all, NOW).admitted(&all)).count()
@@ -136,7 +136,7 @@ fn g_parallel_requests_on_overlapping_limits_charge_all_or_none() {
     }
 }
 
-/// A store with something of everything in it.
+/// A store with counters, logs and penalty records.
 fn used_store() -> (MemoryCounters, Vec<Limit>) {
     let store = MemoryCounters::default();
     let limits: Vec<Limit> =
@@ -153,7 +153,7 @@ fn used_store() -> (MemoryCounters, Vec<Limit>) {
     (store, limits)
 }
 
-/// Refuses a client until it is kept out.
+/// Refuses a client until it is in cooldown.
 fn refuse_watched(store: &MemoryCounters, limit: &Limit, subject: Subject, name: &str) {
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let client = Client::User(Id::parse(name).unwrap());
@@ -173,7 +173,7 @@ fn penalized_clients(store: &MemoryCounters) -> Vec<tollgate::counters::Penalize
 }
 
 #[test]
-fn counters_logs_and_penalties_come_back_from_a_snapshot() {
+fn snapshot_restores_counters_logs_and_penalties() {
     let (store, limits) = used_store();
     let restored = MemoryCounters::default();
     assert_eq!(restored.restore(saved(&store).as_slice()).unwrap(), Seed([7; 16]));
@@ -189,7 +189,7 @@ fn counters_logs_and_penalties_come_back_from_a_snapshot() {
 }
 
 #[test]
-fn a_snapshot_leaves_out_what_is_restored() {
+fn snapshot_omits_restored_counters() {
     let (store, _) = used_store();
     let mut bytes = Vec::new();
     store.save(Seed([7; 16]), NOW + Span::from_secs(86_400), &mut bytes).unwrap();
@@ -199,7 +199,7 @@ fn a_snapshot_leaves_out_what_is_restored() {
 }
 
 #[test]
-fn shared_counters_of_a_full_table_come_back_to_their_shards() {
+fn snapshot_restores_overflow_counters() {
     let store = bounded(SHARDS);
     let day = limit(Algorithm::FixedWindow, 3, DAY);
     for number in 0..100_000 {
@@ -208,11 +208,11 @@ fn shared_counters_of_a_full_table_come_back_to_their_shards() {
     let restored = bounded(SHARDS);
     restored.restore(saved(&store).as_slice()).unwrap();
     let admitted = (0..100_000).filter(|number| charge(&restored, &day, subject(*number), 3, NOW).admits());
-    assert_eq!(admitted.count(), 0, "a restart is no fresh allowance");
+    assert_eq!(admitted.count(), 0, "a restart grants no new allowance");
 }
 
 #[test]
-fn a_restart_refills_nobody() {
+fn restart_does_not_restore_limits() {
     let rules = || RuleSet::from_toml("default_limit = 5\ndefault_window = \"1h\"").unwrap();
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, cost: 5, ..Request::new(Endpoint::parse("/").unwrap()) };
@@ -227,22 +227,22 @@ fn a_restart_refills_nobody() {
     assert!(!after.check_now(&request, NOW).admits());
     let stranger = Limiter::with_records(rules(), MemoryCounters::default(), NoRecords, Seed([1; 16]));
     stranger.counters().restore(bytes.as_slice()).unwrap();
-    assert!(stranger.check_now(&request, NOW).admits(), "another seed finds nothing");
+    assert!(stranger.check_now(&request, NOW).admits(), "another seed finds no counter");
 }
 
 #[test]
-fn a_snapshot_cut_short_anywhere_is_refused() {
+fn truncated_snapshot_is_rejected() {
     let bytes = saved(&used_store().0);
     for length in 0..bytes.len() {
         let cut = MemoryCounters::default().restore(&bytes[..length]);
-        assert!(cut.is_err(), "{length} of {} bytes were taken for a snapshot", bytes.len());
+        assert!(cut.is_err(), "{length} of {} bytes were accepted as a snapshot", bytes.len());
     }
     let longer = [bytes.as_slice(), &[0]].concat();
     assert!(matches!(MemoryCounters::default().restore(longer.as_slice()), Err(SnapshotError::Corrupt)));
 }
 
 #[test]
-fn a_snapshot_with_any_bit_turned_is_refused() {
+fn snapshot_with_a_flipped_bit_is_rejected() {
     let bytes = saved(&used_store().0);
     let mut turned = bytes.clone();
     // Every bit of the first kilobyte, then one bit of every byte.
@@ -250,21 +250,21 @@ fn a_snapshot_with_any_bit_turned_is_refused() {
     for bit in bits {
         turned[bit / 8] ^= 1 << (bit % 8);
         let damaged = MemoryCounters::default().restore(turned.as_slice());
-        assert!(damaged.is_err(), "bit {bit} was turned and nobody noticed");
+        assert!(damaged.is_err(), "flipped bit {bit} was not detected");
         turned[bit / 8] = bytes[bit / 8];
     }
 }
 
 #[test]
-fn a_file_that_is_no_snapshot_is_called_foreign() {
-    for foreign in [b"tollgat1aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
-        assert!(matches!(MemoryCounters::default().restore(foreign), Err(SnapshotError::UnknownFormat)));
+fn file_of_another_format_is_rejected() {
+    for other in [b"tollgat1aaaaaaaaaaaaaaaaaaaaaaaa".as_slice(), b"SQLite format 3\0", &[0xff; 4_096]] {
+        assert!(matches!(MemoryCounters::default().restore(other), Err(SnapshotError::UnknownFormat)));
     }
     assert!(matches!(MemoryCounters::default().restore([].as_slice()), Err(SnapshotError::Io(_))));
 }
 
 #[test]
-fn t65_a_look_with_a_wrong_clock_changes_nothing() {
+fn peek_with_a_wrong_clock_changes_nothing() {
     for algorithm in Algorithm::ALL {
         let store = MemoryCounters::default();
         let hour = limit(algorithm, 3, Span::from_secs(3_600));
@@ -273,28 +273,28 @@ fn t65_a_look_with_a_wrong_clock_changes_nothing() {
         assert!(!charge(&store, &hour, subject(1), 0, long_ago).admits());
         let dry = Charges { dry_run: true, ..charges([one(&hour, subject(1), 1)]) };
         assert!(!store.charge_all_now(&dry, long_ago).verdicts[0].admits());
-        assert!(!charge(&store, &hour, subject(1), 1, NOW).admits(), "{algorithm} was refilled by looking");
+        assert!(!charge(&store, &hour, subject(1), 1, NOW).admits(), "{algorithm} was restored by a peek");
     }
 }
 
 #[test]
-fn t65_a_state_ahead_by_exactly_the_tolerance_is_still_believed() {
+fn state_ahead_by_the_tolerance_is_kept() {
     let store = MemoryCounters::default();
     let bucket = limit(Algorithm::TokenBucket, 1, Span::from_secs(3_600));
     assert!(charge(&store, &bucket, subject(1), 1, NOW).admits());
-    let told = |ago: Span| {
+    let verdict_after = |ago: Span| {
         let dry = Charges { dry_run: true, ..charges([one(&bucket, subject(1), 1)]) };
         store.charge_all_now(&dry, NOW - ago).verdicts[0].outcome
     };
     let tolerance = Span::from_secs(2 * 3_600);
     let until_restored = Outcome::Refuse { retry_after: Span::from_secs(3 * 3_600) };
-    assert_eq!(told(tolerance), until_restored, "time stands still until the clock is there");
+    assert_eq!(verdict_after(tolerance), until_restored, "nothing is restored until the clock catches up");
     let as_if_charged_now = Outcome::Refuse { retry_after: Span::from_secs(3_600) };
-    assert_eq!(told(tolerance + Span::from_micros(1)), as_if_charged_now);
+    assert_eq!(verdict_after(tolerance + Span::from_micros(1)), as_if_charged_now);
 }
 
 #[test]
-fn t65_a_state_from_an_impossible_future_frees_its_client_after_one_wait() {
+fn state_from_the_future_delays_one_window_at_most() {
     for algorithm in Algorithm::ALL {
         let store = MemoryCounters::default();
         let hour = limit(algorithm, 3, Span::from_secs(3_600));

@@ -1,4 +1,4 @@
-//! A tenant that invents clients leaves room for those of the others (threat 16).
+//! Each tenant has a fair share of the table (threat 16).
 
 use std::num::NonZeroUsize;
 
@@ -15,26 +15,31 @@ const SEED: Seed = Seed([3; 16]);
 const LOUD: Option<&str> = Some("loud");
 const QUIET: Option<&str> = Some("quiet");
 
-/// Room for 400 counters in each shard, and about as many logs.
-fn roomy() -> MemoryCounters {
+/// Space for 400 counters per shard, and about as many logs.
+fn table() -> MemoryCounters {
     let keys_max = NonZeroUsize::new(SHARDS * 400).unwrap();
     MemoryCounters::new(MemoryBounds { keys_max, log_bytes_max: 20 << 20, ..MemoryBounds::default() })
 }
 
-/// Whether the client with this number is admitted, on behalf of a tenant or of nobody.
+/// Whether the client with this number is admitted, with or without a tenant.
 fn admits(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, client: u64) -> bool {
     let tenant = tenant.map(|name| Tenant::new(Id::parse(name).unwrap(), SEED));
     let charges = Charges { tenant, ..charges([one(limit, subject(client), 1)]) };
     store.charge_all_now(&charges, NOW).admitted(&charges)
 }
 
-/// How many of so many clients that nobody has heard of are admitted.
+/// How many of `clients` new clients are admitted.
 fn flood(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, clients: u64) -> usize {
     (1_000_000..1_000_000 + clients).filter(|client| admits(store, limit, tenant, *client)).count()
 }
 
-/// Whether each of these clients is admitted as often as its limit says, which it is only by a counter of its own.
-fn each_has_its_own(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>, clients: u64) -> bool {
+/// Whether each client is admitted exactly up to its limit, which requires its own counter.
+fn each_has_its_own_counter(
+    store: &MemoryCounters,
+    limit: &Limit,
+    tenant: Option<&str>,
+    clients: u64,
+) -> bool {
     let own = |client| {
         let times = (0..=limit.requests()).filter(|_| admits(store, limit, tenant, client)).count();
         times == limit.requests() as usize
@@ -43,22 +48,25 @@ fn each_has_its_own(store: &MemoryCounters, limit: &Limit, tenant: Option<&str>,
 }
 
 #[test]
-fn t16_a_tenant_that_invents_clients_leaves_room_for_those_of_others() {
+fn flooding_tenant_leaves_space_for_others() {
     for algorithm in Algorithm::ALL {
         for (loud, quiet) in [(LOUD, QUIET), (LOUD, None), (None, QUIET)] {
-            let store = roomy();
+            let store = table();
             let day = limit(algorithm, 2, DAY);
             flood(&store, &day, loud, 400_000);
             let overflow_charges = store.overflow_charges();
-            assert!(overflow_charges > 200_000, "{algorithm}: the flood does not fit");
-            assert!(each_has_its_own(&store, &day, quiet, 1_000), "{algorithm}: {quiet:?} beside {loud:?}");
+            assert!(overflow_charges > 200_000, "{algorithm}: the flood must not fit");
+            assert!(
+                each_has_its_own_counter(&store, &day, quiet, 1_000),
+                "{algorithm}: {quiet:?} next to {loud:?}"
+            );
             assert_eq!(store.overflow_charges(), overflow_charges, "{algorithm}");
         }
     }
 }
 
 #[test]
-fn a_tenant_that_is_alone_has_nearly_the_whole_table() {
+fn single_tenant_gets_nearly_the_whole_table() {
     for tenant in [LOUD, None] {
         let store = bounded(SHARDS * 1_000);
         flood(&store, &limit(Algorithm::FixedWindow, 2, DAY), tenant, 1_000_000);
@@ -67,34 +75,37 @@ fn a_tenant_that_is_alone_has_nearly_the_whole_table() {
 }
 
 #[test]
-fn t16_tenants_that_have_no_room_do_not_share_their_overflow_counters() {
+fn tenants_have_separate_overflow_counters() {
     let store = bounded(SHARDS * 64);
     let day = limit(Algorithm::FixedWindow, 5, DAY);
     flood(&store, &day, LOUD, 200_000);
     flood(&store, &day, QUIET, 4_000);
-    assert!((0..5_000).all(|client| !admits(&store, &day, LOUD, client)), "it has used up what it shares");
+    assert!(
+        (0..5_000).all(|client| !admits(&store, &day, LOUD, client)),
+        "its overflow counters are used up"
+    );
     let admitted = (0..5_000).filter(|client| admits(&store, &day, QUIET, *client)).count();
-    assert!(admitted > 0, "and nobody else's");
+    assert!(admitted > 0, "those of the other tenant are not");
 }
 
 #[test]
-fn t16_invented_tenants_take_no_more_than_the_table_may() {
+fn fake_tenants_stay_within_the_bound() {
     let store = bounded(SHARDS * 64);
-    // Logs have bounds of their own.
-    let cells = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::SlidingWindowLog);
-    let limits: Vec<Limit> = cells.map(|algorithm| limit(algorithm, 2, DAY)).collect();
+    // Logs have their own bound.
+    let algorithms = Algorithm::ALL.into_iter().filter(|algorithm| *algorithm != Algorithm::SlidingWindowLog);
+    let limits: Vec<Limit> = algorithms.map(|algorithm| limit(algorithm, 2, DAY)).collect();
     for number in 0..300_000_u64 {
         let name = format!("tenant {}", number % 1_000);
         admits(&store, &limits[usize::try_from(number % 5).unwrap()], Some(&name), number);
     }
-    // Beyond what it may hold there is one counter for each limit that newcomers of all tenants share.
+    // Beyond the bound there is one overflow counter per limit.
     assert!(store.len() <= SHARDS * (64 + limits.len()), "{} counters", store.len());
 }
 
 #[test]
-fn who_holds_what_comes_back_from_a_snapshot() {
+fn tenant_usage_survives_a_snapshot() {
     for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindowLog] {
-        let (store, restored) = (roomy(), roomy());
+        let (store, restored) = (table(), table());
         let day = limit(algorithm, 2, DAY);
         flood(&store, &day, LOUD, 400_000);
         let mut bytes = Vec::new();
@@ -103,14 +114,14 @@ fn who_holds_what_comes_back_from_a_snapshot() {
         let (held, overflow_charges) = (restored.len(), restored.overflow_charges());
         assert_eq!(flood(&restored, &day, LOUD, 400_000), flood(&store, &day, LOUD, 400_000));
         assert!(restored.overflow_charges() > overflow_charges && restored.len() == held, "{algorithm}");
-        assert!(each_has_its_own(&restored, &day, QUIET, 1_000), "{algorithm}");
+        assert!(each_has_its_own_counter(&restored, &day, QUIET, 1_000), "{algorithm}");
     }
 }
 
 #[test]
-fn what_a_tenant_gives_back_it_may_have_again() {
+fn released_space_can_be_used_again() {
     for algorithm in Algorithm::ALL {
-        let store = roomy();
+        let store = table();
         let second = limit(algorithm, 2, Span::from_secs(1));
         let later = |round: u32| NOW + Span::from_secs(5 * u64::from(round));
         let mut held = Vec::new();
@@ -133,7 +144,7 @@ fn flood_at(store: &MemoryCounters, limit: &Limit, now: Timestamp) {
 }
 
 #[test]
-fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
+fn penalty_records_are_shared_fairly() {
     let policy = PenaltyPolicy { violation_threshold: 1, ..PenaltyPolicy::default() };
     let bounds = MemoryBounds { penalties_max: SHARDS * 200, ..MemoryBounds::default() };
     let store = MemoryCounters::new(bounds);
@@ -147,7 +158,7 @@ fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
             policy: &policy,
             client_charges: u32::MAX,
         };
-        // More than the limit holds is no refusal: the first takes it all, the second is refused.
+        // The first request uses up the limit, the second is refused.
         (0..2).any(|_| {
             let charges = Charges {
                 tenant: Some(tenant),
@@ -158,12 +169,12 @@ fn t16_records_of_a_tenants_invented_clients_leave_room_for_those_of_others() {
         })
     };
     let in_cooldown = (0..100_000).filter(|number| is_in_cooldown("loud", *number)).count();
-    assert!(in_cooldown < SHARDS * 200, "{in_cooldown}: there is no room for all of them");
+    assert!(in_cooldown < SHARDS * 200, "{in_cooldown}: not all records fit");
     assert!((200_000..200_100).all(|number| is_in_cooldown("quiet", number)));
 }
 
 #[test]
-fn t16_the_tenant_of_a_request_is_the_one_that_its_counters_count_for() {
+fn counters_are_accounted_to_the_requests_tenant() {
     let rules = RuleSet::from_toml("default_limit = 1\ndefault_window = 86400").unwrap();
     let limiter = Limiter::with_records(rules, bounded(SHARDS * 64), NoRecords, SEED);
     let admits = |tenant: &str, user: u64| {
@@ -176,7 +187,7 @@ fn t16_the_tenant_of_a_request_is_the_one_that_its_counters_count_for() {
         limiter.check_now(&request, NOW).admits()
     };
     let loud = (1_000..60_000).filter(|user| admits("loud", *user)).count();
-    assert!(loud < 20_000, "{loud}: newcomers share what there is no room for");
+    assert!(loud < 20_000, "{loud}: new clients share overflow counters");
     assert!((0..200).all(|user| admits("quiet", user)));
     assert!((0..200).all(|user| !admits("quiet", user)));
 }

@@ -1,7 +1,7 @@
-//! The bounds that each algorithm publishes, against traffic that tries to exceed them.
+//! The published bound of each algorithm, against adversarial traffic.
 //!
-//! An adversary knows the algorithm: it empties the limit at instants of its choice, among them both sides of every
-//! boundary, and the most that got through in any span is compared with the theorem.
+//! The adversary uses up the limit at instants of its choice, among them both sides of every boundary. The most that is
+//! admitted in any span is compared with the theorem.
 
 use tollgate::algorithms::Outcome;
 use tollgate::{Algorithm, Limit, Span, Window};
@@ -20,7 +20,7 @@ fn limit(algorithm: Algorithm, requests: u32, burst: Option<u32>) -> Limit {
     Limit::with_options(algorithm, requests, window, burst, None).unwrap()
 }
 
-/// Instants over four windows: boundaries, their neighbours, and as many others as the adversary likes.
+/// Instants over four windows: boundaries, their neighbours, and random ones.
 fn instants(seed: u64) -> Vec<i128> {
     let mut random = Random::new(seed);
     let mut instants: Vec<i128> =
@@ -34,7 +34,7 @@ fn instants(seed: u64) -> Vec<i128> {
     instants
 }
 
-/// Takes all that can be had at each instant; when each unit was admitted.
+/// Takes everything at each instant. Returns when each unit was admitted.
 fn greedy(single: &Single, instants: &[i128]) -> Vec<i128> {
     let mut admitted = Vec::new();
     for now in instants {
@@ -58,28 +58,28 @@ fn worst(algorithm: Algorithm, requests: u32) -> usize {
 }
 
 #[test]
-fn b_a_fixed_window_admits_twice_its_limit_in_a_windows_length_and_no_more() {
+fn fixed_window_admits_at_most_twice_its_limit() {
     for requests in LIMITS {
         assert_eq!(worst(Algorithm::FixedWindow, requests), 2 * requests as usize);
     }
 }
 
 #[test]
-fn b_a_sliding_window_counter_admits_twice_its_limit_less_one_and_no_more() {
+fn sliding_window_counter_admits_at_most_2l_minus_1() {
     for requests in LIMITS {
         assert_eq!(worst(Algorithm::SlidingWindowCounter, requests), 2 * requests as usize - 1);
     }
 }
 
 #[test]
-fn b_a_sliding_window_log_never_admits_more_than_its_limit() {
+fn sliding_window_log_never_exceeds_its_limit() {
     for requests in LIMITS {
         assert_eq!(worst(Algorithm::SlidingWindowLog, requests), requests as usize);
     }
 }
 
 #[test]
-fn b_a_bucket_admits_its_burst_and_what_refills_in_any_span() {
+fn bucket_admits_at_most_burst_plus_refill() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
         for (requests, burst) in [(1, 1), (2, 1), (3, 3), (7, 20), (10, 3), (100, 100), (100, 7)] {
             let mut tight = false;
@@ -104,15 +104,15 @@ fn b_a_bucket_admits_its_burst_and_what_refills_in_any_span() {
 }
 
 #[test]
-fn b_a_bucket_of_its_limit_admits_twice_the_limit_in_a_closed_window() {
+fn bucket_admits_at_most_twice_its_limit_per_window() {
     let single = Single::new(limit(Algorithm::TokenBucket, 100, None));
     let every_refill: Vec<i128> = (0..=100).map(|n| BOUNDARY + n * WINDOW / 100).collect();
     assert_eq!(greedy(&single, &every_refill).len(), 200);
 }
 
 #[test]
-fn b_a_saturated_sliding_window_counter_admits_one_less_than_its_limit_per_window() {
-    // After a full window the last unit comes back only when that window has faded entirely, at the end of the next.
+fn saturated_sliding_window_counter_admits_limit_minus_1() {
+    // After a full window the last unit is restored only at the end of the next one.
     for requests in [2, 5, 10, 50] {
         let single = Single::new(limit(Algorithm::SlidingWindowCounter, requests, None));
         let every_ms: Vec<i128> = (0..100_000).map(|n| BOUNDARY + n * 1_000).collect();
@@ -122,7 +122,7 @@ fn b_a_saturated_sliding_window_counter_admits_one_less_than_its_limit_per_windo
 }
 
 #[test]
-fn b_a_shaper_starts_at_most_one_and_what_the_rate_allows_in_any_span() {
+fn leaky_bucket_starts_at_most_one_plus_rate() {
     for (requests, queue) in [(1, 5), (10, 10), (100, 30), (1_000, 1_000)] {
         for seed in 0..20 {
             let single = Single::new(limit(Algorithm::LeakyBucket, requests, Some(queue)));

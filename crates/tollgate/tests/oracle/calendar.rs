@@ -1,4 +1,4 @@
-//! Calendar windows against the proleptic Gregorian calendar, counted out day by day.
+//! Calendar windows against the proleptic Gregorian calendar, computed day by day.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::random::{Random, span};
 
 const DAY: i128 = 86_400_000_000;
 
-/// The days from 1970 to 2106 on which a window of that unit starts, counted out by hand.
+/// The days from 1970 to 2106 on which a window of that unit starts.
 fn first_days(unit: CalendarUnit) -> Vec<i128> {
     let mut starts = Vec::new();
     let mut day = 0;
@@ -37,7 +37,7 @@ fn first_days(unit: CalendarUnit) -> Vec<i128> {
 }
 
 #[test]
-fn every_calendar_window_ends_where_the_calendar_says() {
+fn calendar_windows_match_the_gregorian_calendar() {
     let units = [
         CalendarUnit::Day,
         CalendarUnit::Week(Weekday::Monday),

@@ -7,10 +7,10 @@ use tollgate::counters::{Charge, Charges, CounterId, Effect};
 use tollgate::identity::Subject;
 use tollgate::{Limit, MemoryCounters, Timestamp};
 
-use crate::model::{self, Answer, Evaluated, Numbers, State, Told};
+use crate::model::{self, Evaluated, ModelLimit, ModelOutcome, ModelVerdict, State};
 use crate::random::{Random, any_limit, narrow, other_numbers, span};
 
-/// The last instant that a counter can carry, in the year 2112.
+/// The last instant that a counter can hold, in the year 2112.
 const LAST: i128 = (1 << 52) - 1;
 
 /// How much was compared.
@@ -18,16 +18,16 @@ const LAST: i128 = (1 << 52) - 1;
 pub(crate) struct Compared {
     /// Requests decided by the store and by the model.
     pub(crate) decisions: u64,
-    /// Verdicts of single limits among them.
+    /// Verdicts of single limits.
     pub(crate) verdicts: u64,
-    /// Refusals whose `retry_after` was tried, at that instant and a microsecond before.
+    /// Refusals whose `retry_after` was verified, at that instant and a microsecond before.
     pub(crate) retries: u64,
 }
 
 /// One limit with its counter in the store and in the model.
 #[derive(Debug)]
-struct Gauge {
-    numbers: Numbers,
+struct ModelCounter {
+    numbers: ModelLimit,
     limit: Limit,
     subject: Subject,
     counter: CounterId,
@@ -40,9 +40,9 @@ pub(crate) struct Trace {
     seed: u64,
     random: Random,
     store: MemoryCounters,
-    gauges: Vec<Gauge>,
+    counters: Vec<ModelCounter>,
     now: i128,
-    /// The latest wait that was announced: steps aim at it and just before it.
+    /// The last reported wait: steps aim at it and just before it.
     announced: i128,
     pub(crate) compared: Compared,
 }
@@ -51,15 +51,15 @@ impl Trace {
     pub(crate) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
         let count = random.pick(&[1, 1, 1, 2, 3, 4]);
-        let gauges = (0..count).map(|_| Gauge::any(&mut random)).collect();
+        let counters = (0..count).map(|_| ModelCounter::any(&mut random)).collect();
         let now = random.between(1_000_000_000_000_000, 1_900_000_000_000_000);
-        // Bounds are another matter: here every log has a counter of its own.
+        // Without bounds: every log has its own counter.
         let bounds = MemoryBounds { log_bytes_max: 1 << 30, ..MemoryBounds::default() };
         let (store, compared) = (MemoryCounters::new(bounds), Compared::default());
-        Trace { seed, random, store, gauges, now, announced: 0, compared }
+        Trace { seed, random, store, counters, now, announced: 0, compared }
     }
 
-    /// One request: time moves, numbers may change, and everything is charged.
+    /// One request: time advances, limits may change, and everything is charged.
     pub(crate) fn step(&mut self) {
         self.move_time();
         if self.random.chance(1, 25) {
@@ -68,105 +68,107 @@ impl Trace {
         let cost = self.any_cost();
         let dry_run = self.random.chance(1, 10);
         let evaluated = self.evaluate(cost, self.now);
-        let told = self.charge(cost, self.now, dry_run);
+        let verdicts = self.charge(cost, self.now, dry_run);
         let admitted = self.admits(&evaluated);
-        self.compare(cost, &evaluated, &told, admitted && !dry_run);
+        self.compare(cost, &evaluated, &verdicts, admitted && !dry_run);
         if !dry_run {
             self.remember(evaluated, admitted);
         }
         if admitted && !dry_run && cost > 0 {
-            self.check_what_remains(cost, &told);
+            self.check_remaining(cost, &verdicts);
         }
-        // A look repairs nothing, so its wait may be that of a state which the next charge will repair.
+        // A peek repairs nothing, so its wait may belong to a state that the next charge repairs.
         if !admitted && !dry_run && cost > 0 {
-            self.check_the_wait(cost, &told);
+            self.check_wait(cost, &verdicts);
         }
     }
 
     fn evaluate(&self, cost: u32, now: i128) -> Vec<Evaluated> {
-        let judge =
-            |gauge: &Gauge| model::evaluate(&gauge.numbers, gauge.state.as_ref(), i128::from(cost), now);
-        self.gauges.iter().map(judge).collect()
+        let evaluate = |counter: &ModelCounter| {
+            model::evaluate(&counter.numbers, counter.state.as_ref(), i128::from(cost), now)
+        };
+        self.counters.iter().map(evaluate).collect()
     }
 
     fn charge(&self, cost: u32, now: i128, dry_run: bool) -> SmallVec<[Verdict; 4]> {
-        let charges = self.gauges.iter().map(|gauge| gauge.charge(cost)).collect();
+        let charges = self.counters.iter().map(|counter| counter.charge(cost)).collect();
         let charges = Charges { charges, dry_run, ..Charges::default() };
         self.store.charge_all_now(&charges, Timestamp::from_micros(u64::try_from(now).unwrap())).verdicts
     }
 
-    fn compare(&mut self, cost: u32, evaluated: &[Evaluated], told: &[Verdict], charged: bool) {
-        assert_eq!(evaluated.len(), told.len());
+    fn compare(&mut self, cost: u32, evaluated: &[Evaluated], verdicts: &[Verdict], charged: bool) {
+        assert_eq!(evaluated.len(), verdicts.len());
         self.compared.decisions += 1;
-        for ((gauge, evaluated), verdict) in self.gauges.iter().zip(evaluated).zip(told) {
+        for ((counter, evaluated), verdict) in self.counters.iter().zip(evaluated).zip(verdicts) {
             self.compared.verdicts += 1;
-            let mut expected = verdict_of(&evaluated.answer, self.now);
+            let mut expected = verdict_of(&evaluated.verdict, self.now);
             if !charged {
-                expected = uncharged(expected, &gauge.numbers, gauge.state.as_ref(), self.now);
+                expected = uncharged(expected, &counter.numbers, counter.state.as_ref(), self.now);
             }
             assert_eq!(
                 *verdict, expected,
                 "seed {}, now {}, cost {cost}, {:?}, state {:?}",
-                self.seed, self.now, gauge.numbers, gauge.state
+                self.seed, self.now, counter.numbers, counter.state
             );
         }
     }
 
     fn admits(&self, evaluated: &[Evaluated]) -> bool {
-        let passes = |(gauge, evaluated): (&Gauge, &Evaluated)| {
-            gauge.effect == Effect::Shadow || matches!(evaluated.answer.told, Told::Admit { .. })
+        let passes = |(counter, evaluated): (&ModelCounter, &Evaluated)| {
+            counter.effect == Effect::Shadow
+                || matches!(evaluated.verdict.outcome, ModelOutcome::Admit { .. })
         };
-        self.gauges.iter().zip(evaluated).all(passes)
+        self.counters.iter().zip(evaluated).all(passes)
     }
 
-    /// All that admit are charged, or none: a refusal leaves no trace but the repair of an impossible state.
+    /// All are charged or none. A refusal only repairs a state from the future.
     fn remember(&mut self, evaluated: Vec<Evaluated>, admitted: bool) {
-        for (gauge, evaluated) in self.gauges.iter_mut().zip(evaluated) {
-            if let Told::Refuse { retry_after } = evaluated.answer.told {
+        for (counter, evaluated) in self.counters.iter_mut().zip(evaluated) {
+            if let ModelOutcome::Refuse { retry_after } = evaluated.verdict.outcome {
                 self.announced = retry_after;
             }
-            let next = if admitted { evaluated.charged.or(evaluated.healed) } else { evaluated.healed };
+            let next = if admitted { evaluated.charged.or(evaluated.repaired) } else { evaluated.repaired };
             if let Some(next) = next {
-                gauge.state = Some(next);
+                counter.state = Some(next);
             }
         }
     }
 
-    /// P2: what was told to remain is what a look finds, and what there was before less the cost.
-    fn check_what_remains(&self, cost: u32, told: &[Verdict]) {
-        let looked = self.charge(0, self.now, true);
-        for (charged, looked) in told.iter().zip(&looked).filter(|(charged, _)| charged.admits()) {
+    /// P2: `remaining` equals what a peek finds, and the previous value less the cost.
+    fn check_remaining(&self, cost: u32, verdicts: &[Verdict]) {
+        let peeked = self.charge(0, self.now, true);
+        for (charged, peeked) in verdicts.iter().zip(&peeked).filter(|(charged, _)| charged.admits()) {
             let seed = self.seed;
-            assert_eq!(charged.remaining, looked.remaining, "seed {seed}: cost {cost}");
-            assert_eq!(charged.reset_after, looked.reset_after, "seed {seed}: cost {cost}");
+            assert_eq!(charged.remaining, peeked.remaining, "seed {seed}: cost {cost}");
+            assert_eq!(charged.reset_after, peeked.reset_after, "seed {seed}: cost {cost}");
         }
     }
 
-    /// P1: after the longest wait that was announced the same request is admitted, a microsecond earlier it is not.
-    fn check_the_wait(&mut self, cost: u32, told: &[Verdict]) {
+    /// P1: after the longest reported wait the same request is admitted, a microsecond earlier it is not.
+    fn check_wait(&mut self, cost: u32, verdicts: &[Verdict]) {
         let mut longest = 0;
-        for (gauge, verdict) in self.gauges.iter().zip(told) {
+        for (counter, verdict) in self.counters.iter().zip(verdicts) {
             match verdict.outcome {
-                Outcome::Never if gauge.effect == Effect::Enforce => return,
-                Outcome::Refuse { retry_after } if gauge.effect == Effect::Enforce => {
+                Outcome::Never if counter.effect == Effect::Enforce => return,
+                Outcome::Refuse { retry_after } if counter.effect == Effect::Enforce => {
                     longest = i128::from(retry_after.as_micros()).max(longest);
                 }
                 _ => {}
             }
         }
         let refused = |verdicts: SmallVec<[Verdict; 4]>| {
-            let mut each = self.gauges.iter().zip(&verdicts);
-            each.any(|(gauge, verdict)| gauge.effect == Effect::Enforce && !verdict.admits())
+            let mut each = self.counters.iter().zip(&verdicts);
+            each.any(|(counter, verdict)| counter.effect == Effect::Enforce && !verdict.admits())
         };
         let (seed, now) = (self.seed, self.now);
         if now + longest >= LAST {
             return;
         }
-        assert!(longest > 0, "seed {seed}: refused at {now} with nothing to wait for");
+        assert!(longest > 0, "seed {seed}: refused at {now} without a wait");
         assert!(
             !refused(self.charge(cost, now + longest, true)),
             "seed {seed}: {now} + {longest} is too early for {cost}: {:?}",
-            self.gauges
+            self.counters
         );
         assert!(
             refused(self.charge(cost, now + longest - 1, true)),
@@ -176,20 +178,20 @@ impl Trace {
     }
 
     fn change_numbers(&mut self) {
-        for gauge in &mut self.gauges {
-            let (algorithm, window) = (gauge.numbers.algorithm, gauge.numbers.window);
+        for counter in &mut self.counters {
+            let (algorithm, window) = (counter.numbers.algorithm, counter.numbers.window);
             if let Some((numbers, limit)) = other_numbers(&mut self.random, algorithm, window) {
-                (gauge.numbers, gauge.limit) = (numbers, limit);
+                (counter.numbers, counter.limit) = (numbers, limit);
             }
         }
     }
 
-    /// Costs around the edges: nothing, one, what is left, what fits, and one more than either.
+    /// Edge cases of the cost: zero, one, what remains, the capacity, and one more than either.
     fn any_cost(&mut self) -> u32 {
-        let at = usize::try_from(self.random.next() % self.gauges.len() as u64).unwrap();
-        let capacity = i128::from(self.gauges[at].limit.capacity());
-        let left = model::evaluate(&self.gauges[at].numbers, self.gauges[at].state.as_ref(), 0, self.now);
-        let left = left.answer.remaining;
+        let at = usize::try_from(self.random.next() % self.counters.len() as u64).unwrap();
+        let capacity = i128::from(self.counters[at].limit.capacity());
+        let left = model::evaluate(&self.counters[at].numbers, self.counters[at].state.as_ref(), 0, self.now);
+        let left = left.verdict.remaining;
         let cost = match self.random.between(0, 15) {
             0 => 0,
             1..=7 => 1,
@@ -205,8 +207,8 @@ impl Trace {
     }
 
     fn move_time(&mut self) {
-        let at = usize::try_from(self.random.next() % self.gauges.len() as u64).unwrap();
-        let numbers = self.gauges[at].numbers.clone();
+        let at = usize::try_from(self.random.next() % self.counters.len() as u64).unwrap();
+        let numbers = self.counters[at].numbers.clone();
         let (window, interval) = (numbers.window, numbers.window / numbers.requests.max(1));
         let tolerance = (2 * window).max(60_000_000);
         let random = &mut self.random;
@@ -233,12 +235,12 @@ impl Trace {
     }
 }
 
-impl Gauge {
+impl ModelCounter {
     fn any(random: &mut Random) -> Self {
         let (numbers, limit) = any_limit(random);
         let effect = if random.chance(1, 6) { Effect::Shadow } else { Effect::Enforce };
         let (subject, counter) = (Subject(random.wide()), CounterId(random.wide()));
-        Gauge { numbers, limit, subject, counter, effect, state: None }
+        ModelCounter { numbers, limit, subject, counter, effect, state: None }
     }
 
     fn charge(&self, cost: u32) -> Charge<'_> {
@@ -254,23 +256,23 @@ impl Gauge {
     }
 }
 
-/// The verdict on a charge that is not taken: of a limit that would have admitted it, what a look finds.
-pub(crate) fn uncharged(verdict: Verdict, numbers: &Numbers, state: Option<&State>, now: i128) -> Verdict {
+/// The verdict on a charge that is not taken: what a peek finds.
+pub(crate) fn uncharged(verdict: Verdict, numbers: &ModelLimit, state: Option<&State>, now: i128) -> Verdict {
     if !verdict.admits() {
         return verdict;
     }
-    let stands = verdict_of(&model::evaluate(numbers, state, 0, now).answer, now);
+    let stands = verdict_of(&model::evaluate(numbers, state, 0, now).verdict, now);
     Verdict { outcome: verdict.outcome, ..stands }
 }
 
-/// The model's answer in the library's words. No instant lies beyond the last that a counter can carry.
-pub(crate) fn verdict_of(answer: &Answer, now: i128) -> Verdict {
+/// The model's verdict as a library type. Instants are clipped to the last that a counter can hold.
+pub(crate) fn verdict_of(verdict: &ModelVerdict, now: i128) -> Verdict {
     let wait = |micros: i128| span(micros.min(LAST - now));
-    let outcome = match answer.told {
-        Told::Admit { delay } => Outcome::Admit { delay: wait(delay) },
-        Told::Refuse { retry_after } => Outcome::Refuse { retry_after: wait(retry_after) },
-        Told::Never => Outcome::Never,
+    let outcome = match verdict.outcome {
+        ModelOutcome::Admit { delay } => Outcome::Admit { delay: wait(delay) },
+        ModelOutcome::Refuse { retry_after } => Outcome::Refuse { retry_after: wait(retry_after) },
+        ModelOutcome::Never => Outcome::Never,
     };
-    let remaining = u32::try_from(answer.remaining).unwrap_or(u32::MAX);
-    Verdict { outcome, remaining, reset_after: wait(answer.reset_after) }
+    let remaining = u32::try_from(verdict.remaining).unwrap_or(u32::MAX);
+    Verdict { outcome, remaining, reset_after: wait(verdict.reset_after) }
 }

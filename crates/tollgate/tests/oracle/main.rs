@@ -1,4 +1,4 @@
-//! The algorithms against exact fractions: every verdict of random traces, and the bounds each algorithm promises.
+//! The algorithms against a model in exact fractions: random traces, and the published bounds.
 //!
 //! The long run, 10 million decisions:
 //! `TOLLGATE_ORACLE_DECISIONS=10000000 cargo test --release -p tollgate --test oracle -- --nocapture`
@@ -13,10 +13,10 @@
 mod bounds;
 mod calendar;
 mod compare;
+mod limiter;
 mod model;
 mod properties;
 mod random;
-mod whole_way;
 
 use std::thread;
 
@@ -58,5 +58,5 @@ fn every_verdict_equals_the_exact_model() {
         "{decisions} decisions ({verdicts} verdicts) compared, 0 mismatches; {retries} waits tried, 0 wrong"
     );
     assert!(decisions >= wanted.max(100_000));
-    assert!(retries > decisions / 20, "only {retries} waits were tried");
+    assert!(retries > decisions / 20, "only {retries} waits were verified");
 }

@@ -1,9 +1,8 @@
-//! The algorithms once more, as the definitions state them, in exact fractions.
+//! The algorithms as their definitions state them, in exact fractions.
 //!
-//! Nothing here calls the library. Where the library keeps one *debt* for three algorithms, a token bucket is kept
-//! here as its tokens, GCRA as its theoretical arrival time and the leaky bucket as its virtual finish time; where the
-//! library has a closed form for a wait, the waits of the sliding window are found here by searching for the first
-//! instant that admits. Times are microseconds, counts are requests.
+//! Nothing here calls the library. The library keeps one *debt* for three algorithms; here a token bucket keeps tokens,
+//! GCRA its theoretical arrival time and the leaky bucket its virtual finish time. The library has a closed form for the
+//! waits of the sliding window; here they are found by search. Times are microseconds, counts are requests.
 
 use num_rational::Ratio;
 use tollgate::Algorithm;
@@ -11,13 +10,13 @@ use tollgate::Algorithm;
 /// An exact number.
 pub(crate) type Exact = Ratio<i128>;
 
-/// Products above this are not exact in a double, so a coarser tick is taken.
+/// Larger products are not exact in a double and use a coarser tick.
 const EXACT_MAX: i128 = 1 << 53;
 const MINUTE: i128 = 60_000_000;
 
-/// A limit as it is written down.
+/// A limit as configured.
 #[derive(Clone, Debug)]
-pub(crate) struct Numbers {
+pub(crate) struct ModelLimit {
     pub(crate) algorithm: Algorithm,
     pub(crate) requests: i128,
     pub(crate) window: i128,
@@ -25,22 +24,22 @@ pub(crate) struct Numbers {
     pub(crate) max_delay: Option<i128>,
 }
 
-/// What a limit says.
+/// The verdict of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) told: Told,
+pub(crate) struct ModelVerdict {
+    pub(crate) outcome: ModelOutcome,
     pub(crate) remaining: i128,
     pub(crate) reset_after: i128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum ModelOutcome {
     Admit { delay: i128 },
     Refuse { retry_after: i128 },
     Never,
 }
 
-/// What a counter remembers.
+/// The state of a counter.
 #[derive(Clone, Debug)]
 pub(crate) enum State {
     /// Tokens left at `at` in a bucket that held `burst`.
@@ -55,16 +54,16 @@ pub(crate) enum State {
     Count { start: i128, count: i128 },
 }
 
-/// An answer, and what is to be remembered after it.
+/// A verdict and the next state.
 pub(crate) struct Evaluated {
-    pub(crate) answer: Answer,
-    /// If the charge is taken.
+    pub(crate) verdict: ModelVerdict,
+    /// The state if the charge is taken.
     pub(crate) charged: Option<State>,
-    /// If the state had to be brought back from an impossible future; it is, even if the request is refused.
-    pub(crate) healed: Option<State>,
+    /// The state if it was moved from the future to now, which also happens on a refusal.
+    pub(crate) repaired: Option<State>,
 }
 
-impl Numbers {
+impl ModelLimit {
     pub(crate) fn capacity_whole(&self) -> i128 {
         if self.requests == 0 { 0 } else { self.burst.unwrap_or(self.requests) }
     }
@@ -92,7 +91,7 @@ impl Numbers {
         floor_to(self.max_delay.unwrap_or(0), self.tick_or_panic())
     }
 
-    /// The most that can be owed at once, in requests.
+    /// The largest debt, in requests.
     fn owed_max(&self) -> Exact {
         let burst = Exact::from_integer(self.capacity_whole());
         if self.requests == 0 {
@@ -105,37 +104,41 @@ impl Numbers {
         }
     }
 
-    /// A state further ahead than this is taken for corrupt.
+    /// The largest distance of a state ahead of the clock.
     fn tolerance(&self) -> i128 {
         (2 * self.window).max(MINUTE)
     }
 
-    /// Consumption written in finer ticks counts in ours from the next whole unit on.
+    /// Consumption written in finer ticks is rounded up to ours.
     fn in_units(&self, used: Exact) -> Exact {
         let units = Exact::from_integer(self.window / self.tick_or_panic());
         (used * units).ceil() / units
     }
 }
 
-/// Judges a charge of `cost` at `now`; a cost of zero asks whether one request would pass.
-pub(crate) fn evaluate(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> Evaluated {
-    let healed = state.and_then(|state| heal(numbers, state, now));
-    let seen = healed.as_ref().or(state);
-    let (answer, next) = match numbers.algorithm {
-        Algorithm::TokenBucket => tokens(numbers, seen, cost, now),
-        Algorithm::Gcra | Algorithm::LeakyBucket => arrival(numbers, seen, cost, now),
-        Algorithm::SlidingWindowCounter => weighted(numbers, seen, cost, now),
-        Algorithm::SlidingWindowLog => log(numbers, seen, cost, now),
-        Algorithm::FixedWindow => count(numbers, seen, cost, now),
+/// Evaluates a charge of `cost` at `now`; a cost of zero asks whether one request would pass.
+pub(crate) fn evaluate(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> Evaluated {
+    let repaired = state.and_then(|state| repair(limit, state, now));
+    let seen = repaired.as_ref().or(state);
+    let (verdict, next) = match limit.algorithm {
+        Algorithm::TokenBucket => tokens(limit, seen, cost, now),
+        Algorithm::Gcra | Algorithm::LeakyBucket => arrival(limit, seen, cost, now),
+        Algorithm::SlidingWindowCounter => weighted(limit, seen, cost, now),
+        Algorithm::SlidingWindowLog => log(limit, seen, cost, now),
+        Algorithm::FixedWindow => count(limit, seen, cost, now),
     };
-    let admits = matches!(answer.told, Told::Admit { .. });
-    Evaluated { answer, charged: next.filter(|_| admits && cost > 0), healed: healed.filter(|_| cost > 0) }
+    let admits = matches!(verdict.outcome, ModelOutcome::Admit { .. });
+    Evaluated {
+        verdict,
+        charged: next.filter(|_| admits && cost > 0),
+        repaired: repaired.filter(|_| cost > 0),
+    }
 }
 
-/// Semantics 2.11: what lies ahead by more than two windows, and by more than a minute, is set to now, and keeps what was used.
-fn heal(numbers: &Numbers, state: &State, now: i128) -> Option<State> {
-    let impossible = |at: i128| at - now > numbers.tolerance();
-    let start = now - now % numbers.window;
+/// Semantics 2.11: a state ahead by more than two windows and a minute is set to now and keeps what was used.
+fn repair(limit: &ModelLimit, state: &State, now: i128) -> Option<State> {
+    let impossible = |at: i128| at - now > limit.tolerance();
+    let start = now - now % limit.window;
     match *state {
         State::Tokens { tokens, at, burst } if impossible(at) => {
             Some(State::Tokens { tokens, at: now, burst })
@@ -155,90 +158,103 @@ fn heal(numbers: &Numbers, state: &State, now: i128) -> Option<State> {
 }
 
 /// Semantics 2.2; with `max_delay` the bucket may be overdrawn by what refills in that time.
-fn tokens(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
-    let burst = numbers.capacity_whole();
-    let overdraft = numbers.owed_max() - burst;
+fn tokens(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (ModelVerdict, Option<State>) {
+    let burst = limit.capacity_whole();
+    let overdraft = limit.owed_max() - burst;
     let wanted = Exact::from_integer(cost.max(1));
-    let tick = numbers.tick_or_panic();
+    let tick = limit.tick_or_panic();
     let mut at = floor_to(now, tick);
     let mut tokens = Exact::from_integer(burst);
     if let Some(State::Tokens { tokens: left, at: written, burst: held }) = state {
-        let used = numbers.in_units(Exact::from_integer(*held) - left).min(numbers.owed_max());
+        let used = limit.in_units(Exact::from_integer(*held) - left).min(limit.owed_max());
         let written = floor_to(*written, tick);
         let passed = Exact::from_integer((at - written).max(0));
-        let refilled = passed * Exact::new(numbers.requests, numbers.window);
+        let refilled = passed * Exact::new(limit.requests, limit.window);
         tokens = (tokens - used + refilled).min(tokens);
         at = at.max(written);
     }
-    let wait = |missing: Exact| wait_for(numbers, at, missing, now);
-    if wanted > numbers.owed_max() {
+    let wait = |missing: Exact| wait_for(limit, at, missing, now);
+    if wanted > limit.owed_max() {
         let remaining = (tokens + overdraft).floor().to_integer();
         let reset_after = wait(Exact::from_integer(burst) - tokens);
-        return (Answer { told: Told::Never, remaining, reset_after }, None);
+        return (ModelVerdict { outcome: ModelOutcome::Never, remaining, reset_after }, None);
     }
     if wanted > tokens + overdraft {
-        let told = Told::Refuse { retry_after: wait(wanted - overdraft - tokens) };
+        let outcome = ModelOutcome::Refuse { retry_after: wait(wanted - overdraft - tokens) };
         let remaining = (tokens + overdraft).floor().to_integer();
-        return (Answer { told, remaining, reset_after: wait(Exact::from_integer(burst) - tokens) }, None);
+        return (
+            ModelVerdict { outcome, remaining, reset_after: wait(Exact::from_integer(burst) - tokens) },
+            None,
+        );
     }
     let delay = if wanted > tokens { wait(wanted - tokens) } else { 0 };
     let tokens = tokens - cost;
-    let answer = Answer {
-        told: Told::Admit { delay },
+    let verdict = ModelVerdict {
+        outcome: ModelOutcome::Admit { delay },
         remaining: (tokens + overdraft).floor().to_integer(),
         reset_after: wait(Exact::from_integer(burst) - tokens),
     };
-    (answer, Some(State::Tokens { tokens, at, burst }))
+    (verdict, Some(State::Tokens { tokens, at, burst }))
 }
 
 /// From `now` to the first tick at which `missing` requests' worth has been refilled since `at`.
-fn wait_for(numbers: &Numbers, at: i128, missing: Exact, now: i128) -> i128 {
-    if numbers.requests == 0 {
+fn wait_for(limit: &ModelLimit, at: i128, missing: Exact, now: i128) -> i128 {
+    if limit.requests == 0 {
         return 0;
     }
-    let ready = Exact::from_integer(at) + missing * numbers.interval();
-    (ceil_to(ready, numbers.tick_or_panic()) - now).max(0)
+    let ready = Exact::from_integer(at) + missing * limit.interval();
+    (ceil_to(ready, limit.tick_or_panic()) - now).max(0)
 }
 
 /// Semantics 2.3 and 2.7: a theoretical arrival time, or a virtual finish time.
-fn arrival(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
+fn arrival(
+    limit: &ModelLimit,
+    state: Option<&State>,
+    cost: i128,
+    now: i128,
+) -> (ModelVerdict, Option<State>) {
     let wanted = cost.max(1);
-    if numbers.requests == 0 {
-        return (Answer { told: Told::Never, remaining: 0, reset_after: 0 }, None);
+    if limit.requests == 0 {
+        return (ModelVerdict { outcome: ModelOutcome::Never, remaining: 0, reset_after: 0 }, None);
     }
-    let (tick, interval) = (numbers.tick_or_panic(), numbers.interval());
+    let (tick, interval) = (limit.tick_or_panic(), limit.interval());
     let mut at = floor_to(now, tick);
     let mut tat = Exact::from_integer(at);
     if let Some(State::Arrival { tat: stored, at: written, interval: then }) = state {
         let used = (stored - written).max(Exact::from_integer(0)) / then;
         let written = floor_to(*written, tick);
         at = at.max(written);
-        let used = numbers.in_units(used).min(numbers.owed_max());
+        let used = limit.in_units(used).min(limit.owed_max());
         tat = (used * interval + written).max(Exact::from_integer(at));
     }
-    let ahead_max = numbers.owed_max() * interval;
+    let ahead_max = limit.owed_max() * interval;
     let until = |instant: Exact| (ceil_to(instant, tick) - now).max(0);
     let remaining = |tat: Exact| ((ahead_max - (tat - at)) / interval).floor().to_integer();
     let after = tat + interval * wanted;
     if interval * wanted > ahead_max {
-        let answer = Answer { told: Told::Never, remaining: remaining(tat), reset_after: until(tat) };
-        return (answer, None);
+        let verdict =
+            ModelVerdict { outcome: ModelOutcome::Never, remaining: remaining(tat), reset_after: until(tat) };
+        return (verdict, None);
     }
     if after - at > ahead_max {
-        let told = Told::Refuse { retry_after: until(after - ahead_max) };
-        return (Answer { told, remaining: remaining(tat), reset_after: until(tat) }, None);
+        let outcome = ModelOutcome::Refuse { retry_after: until(after - ahead_max) };
+        return (ModelVerdict { outcome, remaining: remaining(tat), reset_after: until(tat) }, None);
     }
-    let starts = match numbers.algorithm {
+    let starts = match limit.algorithm {
         Algorithm::LeakyBucket => tat,
-        _ => after - interval * numbers.capacity_whole(),
+        _ => after - interval * limit.capacity_whole(),
     };
     let delay = if starts > Exact::from_integer(at) { until(starts) } else { 0 };
     let tat = tat + interval * cost;
-    let answer = Answer { told: Told::Admit { delay }, remaining: remaining(tat), reset_after: until(tat) };
-    (answer, Some(State::Arrival { tat, at, interval }))
+    let verdict = ModelVerdict {
+        outcome: ModelOutcome::Admit { delay },
+        remaining: remaining(tat),
+        reset_after: until(tat),
+    };
+    (verdict, Some(State::Arrival { tat, at, interval }))
 }
 
-/// The counts of the window that contains an instant, and how much of it has gone.
+/// The counts of the window that contains an instant, and how much of it has elapsed.
 #[derive(Clone, Copy)]
 struct Rolled {
     start: i128,
@@ -248,9 +264,9 @@ struct Rolled {
 }
 
 impl Rolled {
-    fn new(numbers: &Numbers, state: Option<&State>, now: i128) -> Self {
-        let window = numbers.window;
-        let now = floor_to(now, numbers.tick_or_panic());
+    fn new(limit: &ModelLimit, state: Option<&State>, now: i128) -> Self {
+        let window = limit.window;
+        let now = floor_to(now, limit.tick_or_panic());
         let (start, elapsed) = (now - now % window, now % window);
         match state {
             Some(State::Weighted { start: written, current, previous }) if *written >= start => {
@@ -270,44 +286,52 @@ impl Rolled {
 }
 
 /// Semantics 2.4. The wait is searched for, not computed.
-fn weighted(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
-    let (window, tick) = (numbers.window, numbers.tick_or_panic());
+fn weighted(
+    limit: &ModelLimit,
+    state: Option<&State>,
+    cost: i128,
+    now: i128,
+) -> (ModelVerdict, Option<State>) {
+    let (window, tick) = (limit.window, limit.tick_or_panic());
     let wanted = cost.max(1);
-    let limit = Exact::from_integer(numbers.requests);
-    let rolled = Rolled::new(numbers, state, now);
-    let left = |rolled: &Rolled| (limit - rolled.weight(window)).floor().to_integer().max(0);
-    let admits = |rolled: &Rolled| rolled.weight(window) + wanted <= limit;
+    let requests = Exact::from_integer(limit.requests);
+    let rolled = Rolled::new(limit, state, now);
+    let left = |rolled: &Rolled| (requests - rolled.weight(window)).floor().to_integer().max(0);
+    let admits = |rolled: &Rolled| rolled.weight(window) + wanted <= requests;
     let reset_after = |rolled: &Rolled| match (rolled.current, rolled.previous) {
         (0, 0) => 0,
         (0, _) => rolled.start + window - now,
         _ => rolled.start + 2 * window - now,
     };
-    if wanted > numbers.requests {
-        let answer =
-            Answer { told: Told::Never, remaining: left(&rolled), reset_after: reset_after(&rolled) };
-        return (answer, None);
+    if wanted > limit.requests {
+        let verdict = ModelVerdict {
+            outcome: ModelOutcome::Never,
+            remaining: left(&rolled),
+            reset_after: reset_after(&rolled),
+        };
+        return (verdict, None);
     }
     if !admits(&rolled) {
         let first = rolled.start / tick;
         let (mut refused, mut admitted) = (now / tick - first, 2 * window / tick);
         while admitted - refused > 1 {
             let middle = (refused + admitted).div_euclid(2);
-            let then = Rolled::new(numbers, state, (first + middle) * tick);
+            let then = Rolled::new(limit, state, (first + middle) * tick);
             if admits(&then) { admitted = middle } else { refused = middle }
         }
-        let told = Told::Refuse { retry_after: (first + admitted) * tick - now };
-        return (Answer { told, remaining: left(&rolled), reset_after: reset_after(&rolled) }, None);
+        let outcome = ModelOutcome::Refuse { retry_after: (first + admitted) * tick - now };
+        return (ModelVerdict { outcome, remaining: left(&rolled), reset_after: reset_after(&rolled) }, None);
     }
     let after = Rolled { current: rolled.current + cost, ..rolled };
-    let told = Told::Admit { delay: 0 };
-    let answer = Answer { told, remaining: left(&after), reset_after: reset_after(&after) };
+    let outcome = ModelOutcome::Admit { delay: 0 };
+    let verdict = ModelVerdict { outcome, remaining: left(&after), reset_after: reset_after(&after) };
     let Rolled { start, current, previous, .. } = after;
-    (answer, Some(State::Weighted { start, current, previous }))
+    (verdict, Some(State::Weighted { start, current, previous }))
 }
 
 /// Semantics 2.5: everything admitted in `(now - window, now]`.
-fn log(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
-    let window = numbers.window;
+fn log(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (ModelVerdict, Option<State>) {
+    let window = limit.window;
     let entries = match state {
         Some(State::Log(entries)) => entries.as_slice(),
         _ => &[],
@@ -319,36 +343,42 @@ fn log(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answ
     let used: i128 = counted.iter().map(|(_, cost)| cost).sum();
     let reset_after =
         |counted: &[(i128, i128)]| counted.last().map_or(0, |(at, _)| (at + window - now).max(0));
-    let remaining = (numbers.requests - used).max(0);
-    if wanted > numbers.requests {
-        return (Answer { told: Told::Never, remaining, reset_after: reset_after(&counted) }, None);
+    let remaining = (limit.requests - used).max(0);
+    if wanted > limit.requests {
+        return (
+            ModelVerdict { outcome: ModelOutcome::Never, remaining, reset_after: reset_after(&counted) },
+            None,
+        );
     }
-    if used + wanted > numbers.requests {
-        // Oldest first, until what is left leaves room.
+    if used + wanted > limit.requests {
+        // Oldest first, until enough has expired.
         let mut left = used;
         let freeing = counted.iter().find(|(_, cost)| {
             left -= cost;
-            left + wanted <= numbers.requests
+            left + wanted <= limit.requests
         });
         let retry_after = freeing.map_or(0, |(at, _)| at + window - now);
-        let answer =
-            Answer { told: Told::Refuse { retry_after }, remaining, reset_after: reset_after(&counted) };
-        return (answer, None);
+        let verdict = ModelVerdict {
+            outcome: ModelOutcome::Refuse { retry_after },
+            remaining,
+            reset_after: reset_after(&counted),
+        };
+        return (verdict, None);
     }
     if cost > 0 {
         counted.push((moment, cost));
     }
-    let answer = Answer {
-        told: Told::Admit { delay: 0 },
+    let verdict = ModelVerdict {
+        outcome: ModelOutcome::Admit { delay: 0 },
         remaining: remaining - cost,
         reset_after: reset_after(&counted),
     };
-    (answer, Some(State::Log(counted)))
+    (verdict, Some(State::Log(counted)))
 }
 
 /// Semantics 2.6: a count per aligned window.
-fn count(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (Answer, Option<State>) {
-    let window = numbers.window;
+fn count(limit: &ModelLimit, state: Option<&State>, cost: i128, now: i128) -> (ModelVerdict, Option<State>) {
+    let window = limit.window;
     let mut start = now - now % window;
     let mut used = 0;
     if let Some(State::Count { start: written, count }) = state
@@ -356,18 +386,22 @@ fn count(numbers: &Numbers, state: Option<&State>, cost: i128, now: i128) -> (An
     {
         (start, used) = (*written, *count);
     }
-    let left = (numbers.requests - used).max(0);
+    let left = (limit.requests - used).max(0);
     let until_end = start + window - now;
     let reset_after = |used: i128| if used > 0 { until_end } else { 0 };
     if cost.max(1) > left {
-        let never = cost.max(1) > numbers.requests;
-        let told = if never { Told::Never } else { Told::Refuse { retry_after: until_end } };
-        return (Answer { told, remaining: left, reset_after: reset_after(used) }, None);
+        let never = cost.max(1) > limit.requests;
+        let outcome =
+            if never { ModelOutcome::Never } else { ModelOutcome::Refuse { retry_after: until_end } };
+        return (ModelVerdict { outcome, remaining: left, reset_after: reset_after(used) }, None);
     }
     let count = used + cost;
-    let answer =
-        Answer { told: Told::Admit { delay: 0 }, remaining: left - cost, reset_after: reset_after(count) };
-    (answer, Some(State::Count { start, count }))
+    let verdict = ModelVerdict {
+        outcome: ModelOutcome::Admit { delay: 0 },
+        remaining: left - cost,
+        reset_after: reset_after(count),
+    };
+    (verdict, Some(State::Count { start, count }))
 }
 
 fn floor_to(instant: i128, tick: i128) -> i128 {

@@ -1,4 +1,4 @@
-//! The properties of semantics 2.1, each stated on its own.
+//! The properties of semantics 2.1, one by one.
 
 use tollgate::algorithms::{Outcome, Verdict};
 use tollgate::counters::{Charge, Charges, CounterId, Effect};
@@ -7,7 +7,7 @@ use tollgate::{Algorithm, Limit, MemoryCounters, Span, Timestamp, Window};
 
 use crate::random::{Random, any_limit, narrow};
 
-/// One limit and its counter in a store of its own.
+/// One limit and its counter in its own store.
 pub(crate) struct Single {
     store: MemoryCounters,
     pub(crate) limit: Limit,
@@ -37,7 +37,7 @@ impl Single {
 
 const START: i128 = 1_700_000_000_000_000;
 
-/// Time steps that mostly go forward and sometimes a little back, but never into an impossible past.
+/// Time steps that mostly go forward and sometimes slightly back.
 fn any_step(random: &mut Random, window: i128, requests: i128) -> i128 {
     match random.between(0, 7) {
         0..=2 => 0,
@@ -58,7 +58,7 @@ fn any_cost(random: &mut Random, capacity: u32) -> u32 {
 }
 
 #[test]
-fn p3_and_p4_looks_and_refusals_change_no_later_verdict() {
+fn peeks_and_refusals_change_no_later_verdict() {
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
         let (numbers, limit) = any_limit(&mut random);
@@ -72,7 +72,7 @@ fn p3_and_p4_looks_and_refusals_change_no_later_verdict() {
                 1 => drop(asked.ask(cost, now, true)),
                 _ => {
                     let verdict = asked.charge(cost, now);
-                    // The other store never hears of a request that is refused.
+                    // The other store never receives refused requests.
                     if verdict.admits() {
                         assert_eq!(spared.charge(cost, now), verdict, "seed {seed}");
                     }
@@ -83,7 +83,7 @@ fn p3_and_p4_looks_and_refusals_change_no_later_verdict() {
     }
 }
 
-/// Charges one unit at each instant, in one bucket all of them and in another all but one; tells `compare` what
+/// Charges one unit at each instant, in one bucket all of them and in another all but one; calls `compare` with what
 /// remains in each.
 fn leave_one_out(seed: u64, refusals: bool, mut compare: impl FnMut(u32, u32)) {
     let mut random = Random::new(seed);
@@ -107,7 +107,7 @@ fn leave_one_out(seed: u64, refusals: bool, mut compare: impl FnMut(u32, u32)) {
 }
 
 #[test]
-fn p5_a_bucket_never_has_less_because_an_admitted_request_was_left_out() {
+fn omitting_an_admitted_request_never_leaves_less() {
     for seed in 0..1_000 {
         leave_one_out(seed, false, |all, fewer| {
             assert!(fewer >= all, "seed {seed}: {fewer} instead of {all}");
@@ -116,9 +116,9 @@ fn p5_a_bucket_never_has_less_because_an_admitted_request_was_left_out() {
 }
 
 #[test]
-fn p5_a_request_left_out_lets_a_refused_one_in_and_costs_at_most_one_unit_later() {
-    // The stronger form is false: one request per 10 s, asked at 0 s and 9 s. With both, the second is refused and one
-    // unit is there at 12 s; without the first, the second is admitted and nothing is there until 19 s.
+fn omitting_a_request_costs_at_most_one_unit_later() {
+    // The stronger form is false: one request per 10 s, sent at 0 s and 9 s. With both, the second is refused and one
+    // unit is available at 12 s; without the first, the second is admitted and nothing is available until 19 s.
     let mut lower = 0;
     for seed in 0..1_000 {
         leave_one_out(seed, true, |all, fewer| {
@@ -130,7 +130,7 @@ fn p5_a_request_left_out_lets_a_refused_one_in_and_costs_at_most_one_unit_later(
 }
 
 #[test]
-fn p6_a_cost_charged_at_once_or_in_single_units_leaves_the_same_state() {
+fn cost_at_once_or_in_units_leaves_the_same_state() {
     for seed in 0..2_000 {
         let mut random = Random::new(seed);
         let (numbers, limit) = any_limit(&mut random);
@@ -151,7 +151,7 @@ fn p6_a_cost_charged_at_once_or_in_single_units_leaves_the_same_state() {
 }
 
 #[test]
-fn a_client_that_waits_exactly_as_told_is_never_refused_twice() {
+fn waiting_for_retry_after_is_enough() {
     for seed in 0..3_000 {
         let mut random = Random::new(seed);
         let (numbers, limit) = any_limit(&mut random);

@@ -1,8 +1,8 @@
-//! Numbers from a seed: the same seed gives the same trace, so a failure is reproduced by its seed alone.
+//! Random numbers from a seed, so that a failure can be reproduced by its seed.
 
 use tollgate::{Algorithm, Limit, LimitError, Span, Window};
 
-use crate::model::Numbers;
+use crate::model::ModelLimit;
 
 /// `SplitMix64`.
 pub(crate) struct Random(u64);
@@ -52,8 +52,8 @@ const WINDOWS: [i128; 10] = [
     31_536_000_000_000,
 ];
 
-/// Any limit that can be counted, and the library's form of it.
-pub(crate) fn any_limit(random: &mut Random) -> (Numbers, Limit) {
+/// Any valid limit, and the library's form of it.
+pub(crate) fn any_limit(random: &mut Random) -> (ModelLimit, Limit) {
     let algorithm = random.pick(&Algorithm::ALL);
     let window = random.pick(&WINDOWS);
     loop {
@@ -63,12 +63,12 @@ pub(crate) fn any_limit(random: &mut Random) -> (Numbers, Limit) {
     }
 }
 
-/// Other numbers for the same counter; nothing if they cannot be counted exactly, in which case the library agrees.
+/// Other values for the same counter; `None` if the library rejects them as too large, too.
 pub(crate) fn other_numbers(
     random: &mut Random,
     algorithm: Algorithm,
     window: i128,
-) -> Option<(Numbers, Limit)> {
+) -> Option<(ModelLimit, Limit)> {
     let bucket = !matches!(
         algorithm,
         Algorithm::SlidingWindowCounter | Algorithm::SlidingWindowLog | Algorithm::FixedWindow
@@ -90,7 +90,7 @@ pub(crate) fn other_numbers(
         1 => random.between(0, window),
         _ => random.between(0, 3) * window,
     });
-    let numbers = Numbers { algorithm, requests, window, burst, max_delay };
+    let numbers = ModelLimit { algorithm, requests, window, burst, max_delay };
     let limit = Limit::with_options(
         algorithm,
         narrow(requests),

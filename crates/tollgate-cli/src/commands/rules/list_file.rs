@@ -3,67 +3,44 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tollgate::Limit;
 use tollgate::rules::{Matcher, Rule};
 
 use crate::error::CliError;
 use crate::exit::Exit;
 use crate::input::rule_file::RuleFile;
+use crate::output::Output;
+use crate::output::format::{joined, text_of};
+use crate::output::rule::{format_action, format_conditions, format_limits, rule_style};
 use crate::output::table::{Cell, Table};
-use crate::output::{Output, Style};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
     let file = RuleFile::read(path)?;
-    let rules = file.set.rules();
+    let rules: Vec<Value> = file.set.rules().iter().map(rule_json).collect();
     if output.json() {
-        output.value(&json!({ "rules": rules.iter().map(rule_json).collect::<Vec<_>>() }))?;
+        output.value(&json!({ "rules": rules }))?;
     } else {
-        output.text(&table(rules).render(output))?;
+        output.text(&table(&rules).render(output))?;
     }
     Ok(Exit::Ok)
 }
 
-fn table(rules: &[Rule]) -> Table {
+fn table(rules: &[Value]) -> Table {
     let mut table = Table::new(&["PRIORITY", "RULE", "ACTION", "PER", "LAYER", "WHEN", "LIMITS"]);
     for rule in rules {
-        let if_limiting = |text: String| if rule.action.limits() { text } else { "-".to_owned() };
-        let limits: Vec<String> = rule.limits.iter().map(|limit| format_limit(&limit.limit)).collect();
-        let action = if rule.enabled { rule.action.as_str() } else { "off" };
-        let style = if rule.enabled { Style::Plain } else { Style::Faint };
+        let has_limits = rule["limits"].as_array().is_some_and(|limits| !limits.is_empty());
+        let if_limiting = |text: String| if has_limits { text } else { "-".to_owned() };
         let cells = [
-            rule.priority.to_string(),
-            rule.name.to_string(),
-            action.to_owned(),
-            if_limiting(per(rule).join("+")),
-            if_limiting(rule.layer.to_string()),
-            format_conditions(&rule.when),
-            if_limiting(limits.join(", ")),
+            text_of(&rule["priority"]),
+            text_of(&rule["name"]),
+            format_action(rule),
+            if_limiting(joined(&rule["per"], "+")),
+            if_limiting(text_of(&rule["layer"])),
+            format_conditions(&rule["when"]),
+            if_limiting(format_limits(rule)),
         ];
-        table.row(cells.map(|text| Cell::styled(style, text)));
+        table.row(cells.map(|text| Cell::styled(rule_style(rule), text)));
     }
     table
-}
-
-fn per(rule: &Rule) -> Vec<String> {
-    rule.per.iter().map(ToString::to_string).collect()
-}
-
-/// `1000/1h burst 20 token_bucket`.
-fn format_limit(limit: &Limit) -> String {
-    let burst = limit.burst().map(|burst| format!(" burst {burst}")).unwrap_or_default();
-    let delay = limit.max_delay().map(|delay| format!(" delay {delay}")).unwrap_or_default();
-    format!("{}/{}{burst}{delay} {}", limit.requests(), limit.window(), limit.algorithm())
-}
-
-/// `tiers=free endpoints=/a,/b`.
-fn format_conditions(matcher: &Matcher) -> String {
-    let conditions = conditions(matcher);
-    if conditions.is_empty() {
-        return "always".to_owned();
-    }
-    let parts: Vec<String> =
-        conditions.iter().map(|(key, values)| format!("{key}={}", values.join(","))).collect();
-    parts.join(" ")
 }
 
 /// The conditions by their names in rule files.
@@ -103,7 +80,7 @@ fn rule_json(rule: &Rule) -> Value {
         "priority": rule.priority,
         "enabled": rule.enabled,
         "action": rule.action.as_str(),
-        "per": per(rule),
+        "per": rule.per.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "layer": *rule.layer,
         "when": when,
         "limits": limits,

@@ -7,11 +7,10 @@ use serde_json::Value;
 
 use crate::commands::items::{Items, PutArgs};
 use crate::commands::list::{Columns, LimitArg};
-use crate::commands::tiers::format_limits;
 use crate::error::CliError;
 use crate::exit::Exit;
-use crate::output::Style;
 use crate::output::format::{joined, text_of};
+use crate::output::rule::{format_action, format_conditions, format_limits, rule_style};
 use crate::output::table::Cell;
 
 /// The flags of `rules list`.
@@ -59,7 +58,7 @@ pub(super) struct Put {
     /// File with one [[rules]] entry, or its JSON; - reads standard input
     pub(super) file: PathBuf,
     #[command(flatten)]
-    pub(super) put: PutArgs,
+    pub(super) options: PutArgs,
 }
 
 const COLUMNS: Columns =
@@ -76,53 +75,15 @@ pub(super) fn list(list: &List, items: &Items<'_>) -> Result<Exit, CliError> {
 }
 
 fn row(rule: &Value) -> Vec<Cell> {
-    let enabled = rule["enabled"].as_bool() != Some(false);
-    let style = if enabled { Style::Plain } else { Style::Faint };
-    let action = if enabled { rule["action"].as_str().unwrap_or("reject") } else { "off" };
     let cells = [
         text_of(&rule["priority"]),
         text_of(&rule["name"]),
-        action.to_owned(),
+        format_action(rule),
         joined(&rule["per"], "+"),
         format_conditions(&rule["when"]),
         format_limits(rule),
         text_of(&rule["source"]),
         text_of(&rule["version"]),
     ];
-    cells.map(|text| Cell::styled(style, text)).into()
-}
-
-/// `tiers=free endpoints=/a,/b`.
-fn format_conditions(conditions: &Value) -> String {
-    let Some(conditions) = conditions.as_object().filter(|conditions| !conditions.is_empty()) else {
-        return "always".to_owned();
-    };
-    let mut parts = Vec::new();
-    for (key, value) in conditions {
-        match value {
-            Value::Object(descriptors) => {
-                let descriptor =
-                    |(name, value): (&String, &Value)| format!("{key}.{name}={}", joined(value, ","));
-                parts.extend(descriptors.iter().map(descriptor));
-            }
-            other => parts.push(format!("{key}={}", joined(other, ","))),
-        }
-    }
-    parts.join(" ")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn conditions_are_abbreviated() {
-        let conditions =
-            json!({"tiers": ["free", "trial"], "endpoints": "/a", "descriptors": {"plan": ["eu"]}});
-        assert_eq!(format_conditions(&conditions), "descriptors.plan=eu endpoints=/a tiers=free,trial");
-        assert_eq!(format_conditions(&json!({})), "always");
-        assert_eq!(format_conditions(&Value::Null), "always");
-    }
+    cells.map(|text| Cell::styled(rule_style(rule), text)).into()
 }

@@ -10,7 +10,7 @@ use crate::config::settings::Flags;
 const VALID: &str = "default_limit = 100\ndefault_window = \"1m\"\n\n[server]\nlisten = \"127.0.0.1:8080\"\n\n\
     [[rules]]\nname = \"a\"\nper = [\"ip\"]\nlimits = [{ requests = 5, window = \"1s\" }]\n";
 
-/// A service that only remembers the settings it was given.
+/// Records the settings that are applied.
 struct Service {
     _dir: tempfile::TempDir,
     file: std::path::PathBuf,
@@ -28,7 +28,7 @@ fn service(text: &str) -> Service {
     let apply: Apply = Box::new({
         let applied = Arc::clone(&applied);
         move |settings: &Settings| {
-            applied.lock().push(settings.show());
+            applied.lock().push(settings.to_toml());
             Ok(())
         }
     });
@@ -47,7 +47,7 @@ fn new_settings_are_applied_and_counted() {
 }
 
 #[test]
-fn t57_a_broken_file_changes_nothing_and_stays_on_record_until_it_is_mended() {
+fn invalid_file_changes_nothing_and_is_reported() {
     let service = service("default_limit = 1");
     fs::write(&service.file, "default_limit = -1\n[sever]").unwrap();
     let error = service.handle.reload().unwrap_err();
@@ -61,7 +61,7 @@ fn t57_a_broken_file_changes_nothing_and_stays_on_record_until_it_is_mended() {
 }
 
 #[test]
-fn t57_an_empty_or_missing_file_is_no_wish_for_the_defaults() {
+fn empty_or_missing_file_keeps_the_settings() {
     let service = service("default_limit = 1");
     for text in ["", " \n\t\n"] {
         fs::write(&service.file, text).unwrap();
@@ -72,17 +72,17 @@ fn t57_an_empty_or_missing_file_is_no_wish_for_the_defaults() {
     assert!(service.applied.lock().is_empty());
 }
 
-/// Mutations of a valid file: cut off, bytes changed, parts removed or repeated.
+/// Mutations of a valid file: truncated, a changed byte, a removed or repeated part.
 fn mutation() -> impl Strategy<Value = Vec<u8>> {
-    let place = 0..VALID.len();
+    let position = 0..VALID.len();
     prop_oneof![
-        place.clone().prop_map(|end| VALID.as_bytes()[..end].to_vec()),
-        (place.clone(), any::<u8>()).prop_map(|(at, byte)| {
+        position.clone().prop_map(|end| VALID.as_bytes()[..end].to_vec()),
+        (position.clone(), any::<u8>()).prop_map(|(at, byte)| {
             let mut bytes = VALID.as_bytes().to_vec();
             bytes[at] = byte;
             bytes
         }),
-        (place.clone(), place).prop_map(|(a, b)| {
+        (position.clone(), position).prop_map(|(a, b)| {
             let (start, end) = (a.min(b), a.max(b));
             [&VALID.as_bytes()[..start], &VALID.as_bytes()[end..]].concat()
         }),
@@ -92,9 +92,9 @@ fn mutation() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn t57_any_mutation_of_a_file_gives_the_old_settings_or_all_of_the_new_ones() {
+fn mutated_file_applies_completely_or_not_at_all() {
     let service = service(VALID);
-    let taken = AtomicU32::new(0);
+    let applied_count = AtomicU32::new(0);
     let mut runner = TestRunner::new(Config { cases: 1_000, failure_persistence: None, ..Config::default() });
     let property = |bytes: Vec<u8>| {
         let before = service.applied.lock().len();
@@ -102,24 +102,24 @@ fn t57_any_mutation_of_a_file_gives_the_old_settings_or_all_of_the_new_ones() {
         let result = service.handle.reload();
         let applied = service.applied.lock();
         if result.is_ok() {
-            // All of the new ones: the same as a fresh start with that file has.
-            taken.fetch_add(1, Ordering::Relaxed);
+            // The same settings as after a start with that file.
+            applied_count.fetch_add(1, Ordering::Relaxed);
             let flags = Flags { config: Some(service.file.clone()), ..Flags::default() };
             let fresh = Settings::load(&flags, std::iter::empty()).unwrap();
             prop_assert_eq!(applied.len(), before + 1);
-            prop_assert_eq!(applied.last(), Some(&fresh.show()));
+            prop_assert_eq!(applied.last(), Some(&fresh.to_toml()));
         } else {
             prop_assert_eq!(applied.len(), before);
         }
         Ok(())
     };
     runner.run(&mutation(), property).unwrap();
-    let taken = taken.into_inner();
-    assert!(taken > 0 && taken < 1_000, "both outcomes were seen: {taken}");
+    let count = applied_count.into_inner();
+    assert!(count > 0 && count < 1_000, "only one outcome: {count}");
 }
 
 #[test]
-fn t57_reloads_at_once_come_one_after_the_other() {
+fn concurrent_reloads_are_serialized() {
     let service = service("default_limit = 1");
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -143,22 +143,22 @@ async fn applied(service: &Service, count: usize) -> bool {
 const EVERY: Duration = Duration::from_millis(20);
 
 #[tokio::test]
-async fn a_changed_file_is_noticed_however_it_was_changed() {
+async fn written_or_replaced_file_is_noticed() {
     let service = service("default_limit = 1");
     let watch = tokio::spawn(service.handle.clone().watch(EVERY));
     tokio::time::sleep(EVERY * 3).await;
     fs::write(&service.file, "default_limit = 22").unwrap();
-    assert!(applied(&service, 1).await, "written in place");
+    assert!(applied(&service, 1).await, "after writing in place");
     let other = service.file.with_extension("new");
     fs::write(&other, "default_limit = 33").unwrap();
     fs::rename(&other, &service.file).unwrap();
-    assert!(applied(&service, 2).await, "replaced, as editors do");
+    assert!(applied(&service, 2).await, "after replacing");
     watch.abort();
 }
 
 #[cfg(unix)]
 #[tokio::test]
-async fn t57_a_swapped_link_above_the_file_is_noticed_as_in_a_config_map() {
+async fn swapped_symlink_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     for (version, limit) in [("v1", 1), ("v2", 2)] {
         fs::create_dir(dir.path().join(version)).unwrap();
@@ -176,7 +176,7 @@ async fn t57_a_swapped_link_above_the_file_is_noticed_as_in_a_config_map() {
     let flags = Flags { config: Some(file), ..Flags::default() };
     let applied_to = Arc::clone(&service.applied);
     let apply: Apply = Box::new(move |settings: &Settings| {
-        applied_to.lock().push(settings.show());
+        applied_to.lock().push(settings.to_toml());
         Ok(())
     });
     service.handle =
@@ -190,7 +190,7 @@ async fn t57_a_swapped_link_above_the_file_is_noticed_as_in_a_config_map() {
 }
 
 #[tokio::test]
-async fn a_file_that_does_not_change_is_not_read_again() {
+async fn unchanged_file_is_not_reloaded() {
     let service = service("default_limit = 1");
     let watch = tokio::spawn(service.handle.clone().watch(EVERY));
     tokio::time::sleep(EVERY * 10).await;

@@ -1,48 +1,37 @@
-//! `[callers]`: how much each caller of the service itself may ask.
+//! `[callers]`: request limits of callers of the API.
 
 use tollgate::Algorithm;
 use tollgate::config::values::{integer, text};
 use tollgate::config::{TableReader, read_limit_and_window};
 use tollgate::rules::RuleLimit;
 
-use super::to_toml::{Toml, limits};
-
-/// What its counters are called. They are kept apart from those of rules, so no rule can have them.
+/// The namespace of the counters, which are separate from those of rules.
 const NAME: &str = "callers";
-/// How callers may be counted: a caller is answered at once and never held, and nothing is remembered of each request.
+/// Algorithms that neither delay requests nor store each of them.
 const ALGORITHMS: [Algorithm; 4] =
     [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::SlidingWindowCounter, Algorithm::FixedWindow];
 
-/// The keys that say how many requests; `limits` has them one level below.
-const NUMBERS: [&str; 5] =
+/// Keys with a number of requests, besides `limits`.
+const REQUEST_KEYS: [&str; 5] =
     ["limit", "requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day"];
 
-/// How much each caller may ask.
+/// The limits of each caller.
 #[derive(Clone, Debug)]
 pub struct CallerLimits(pub(crate) Vec<RuleLimit>);
 
-impl CallerLimits {
-    pub(super) fn show(&self, out: &mut Toml) {
-        let Some(first) = self.0.first() else { return };
-        out.section("callers");
-        out.text("algorithm", first.limit.algorithm());
-        out.plain("limits", limits(&self.0));
-    }
-}
-
-/// Reads the section, which has the keys of a tier; what is wrong, the fields know.
+/// Reads the section, which has the keys of a tier.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> CallerLimits {
     let limits = read_limit_and_window(fields);
-    // As it is written: of limits that are wrong otherwise there is none to look at.
+    // As written, because invalid limits are not returned.
     let algorithm = fields.peek("algorithm", text).and_then(|name| Algorithm::parse(&name));
     if let Some(other) = algorithm.filter(|one| !ALGORITHMS.contains(one)) {
         let names = ALGORITHMS.map(Algorithm::as_str).join(", ");
-        fields.report("algorithm", format!("{:?} is not for callers: one of {names}", other.as_str()));
+        fields.report("algorithm", format!("{:?} cannot limit callers; use one of {names}", other.as_str()));
     }
     let is_zero = |key: &&str| fields.peek(key, integer(0..=0_u32)).is_some();
     let listed = limits.iter().any(|limit| limit.requests() == 0).then_some("limits");
-    if let Some(key) = NUMBERS.into_iter().find(is_zero).or(listed) {
-        fields.report(key, "must be at least 1: callers could ask nothing at all".to_owned());
+    if let Some(key) = REQUEST_KEYS.into_iter().find(is_zero).or(listed) {
+        fields.report(key, "must be at least 1, or every call would be refused".to_owned());
     }
     CallerLimits(limits.into_iter().map(|limit| RuleLimit::new(NAME, limit)).collect())
 }
@@ -59,14 +48,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_limited_unless_it_is_said() {
+    fn callers_are_not_limited_by_default() {
         let settings = Settings::from_toml("default_limit = 5").unwrap();
         assert!(settings.callers.is_none());
-        assert!(!settings.show().contains("[callers]"));
+        assert!(!settings.to_toml().contains("[callers]"));
     }
 
     #[test]
-    fn limits_are_written_as_those_of_a_tier_and_shown_as_they_are() {
+    fn caller_limits_survive_a_round_trip() {
         for section in [
             "limit = 50000\nwindow = \"1s\"",
             "limit = 100\nwindow = \"1m\"\nburst = 1000\nalgorithm = \"gcra\"",
@@ -76,12 +65,12 @@ mod tests {
             let settings = Settings::from_toml(&format!("[callers]\n{section}")).unwrap();
             let limits = read(&format!("[callers]\n{section}"));
             assert!(!limits.is_empty(), "{section}");
-            assert_eq!(read(&settings.show()), limits, "{section}");
+            assert_eq!(read(&settings.to_toml()), limits, "{section}");
         }
     }
 
     #[test]
-    fn the_environment_says_it_too() {
+    fn environment_sets_caller_limits() {
         let environment = [("TOLLGATE_CALLERS__LIMIT", "9"), ("TOLLGATE_CALLERS__WINDOW", "1m")];
         let environment = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let settings = Settings::load(&super::super::Flags::default(), environment.into_iter()).unwrap();

@@ -1,33 +1,31 @@
-//! `[database]`: where rules, keys and the rest of what people configure are kept.
+//! `[database]`: the configuration database.
 
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate::Span;
 use tollgate::config::values::{integer, text};
 use tollgate::config::{TableReader, Value};
 use tollgate_stores::redis::Secret;
 use tollgate_stores::sql::{Engine, SqlSettings};
 
 use super::read::duration;
-use super::to_toml::Toml;
 
-/// The database in the data directory, if no other is said.
+/// The default database in the data directory.
 const FILE: &str = "tollgate.db";
 const CONNECTIONS_MAX: u32 = 64;
 
-/// Where what people configure is kept, and how it is followed.
+/// The configuration database and how it is polled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseSettings {
-    /// The database; a SQLite file in the data directory if it is not said.
+    /// The database; by default a SQLite file in the data directory.
     pub url: Option<Secret>,
-    /// How often this node looks whether anything has changed, if it hears nothing.
+    /// The interval between polls for changes, besides notifications.
     pub poll_every: Duration,
-    /// How long making a connection may take.
+    /// Timeout for establishing a connection.
     pub connect_timeout: Duration,
-    /// How long a statement may take.
+    /// Timeout of a statement.
     pub statement_timeout: Duration,
-    /// The most connections.
+    /// Maximum number of connections.
     pub connections: u32,
 }
 
@@ -47,7 +45,7 @@ impl DatabaseSettings {
     /// How the database is reached.
     pub fn sql(&self, data_dir: &Path) -> SqlSettings {
         let in_data_dir = || SqlSettings::sqlite(data_dir.join(FILE));
-        // What is no URL did not become settings.
+        // Invalid URLs are rejected when the settings are read.
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
         let mut sql = written.unwrap_or_else(in_data_dir);
         sql.connections_max = self.connections;
@@ -56,25 +54,14 @@ impl DatabaseSettings {
         sql
     }
 
-    /// Whether it is a file of this machine, which no other node follows.
-    pub fn is_of_this_node(&self) -> bool {
+    /// Whether it is a local file, which other nodes do not share.
+    pub fn is_local(&self) -> bool {
         let written = self.url.as_ref().and_then(|url| SqlSettings::from_url(&url.0).ok());
         written.is_none_or(|settings| settings.engine() == Engine::Sqlite)
     }
-
-    pub(super) fn show(&self, out: &mut Toml) {
-        out.section("database");
-        if let Some(url) = &self.url {
-            out.text("url", masked(&url.0));
-        }
-        out.text("poll_every", Span::from(self.poll_every));
-        out.text("connect_timeout", Span::from(self.connect_timeout));
-        out.text("statement_timeout", Span::from(self.statement_timeout));
-        out.plain("connections", self.connections);
-    }
 }
 
-/// Reads the section; what is wrong, the fields know.
+/// Reads the section.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> DatabaseSettings {
     let default = DatabaseSettings::default();
     let (tenth, second, minute) =
@@ -92,7 +79,7 @@ pub(super) fn read(fields: &mut TableReader<'_, '_>) -> DatabaseSettings {
     }
 }
 
-/// The message repeats nothing of the text: there may be a password in it.
+/// The message does not quote the URL, which may contain a password.
 fn url(value: &Value) -> Result<Secret, String> {
     let text = text(value)?;
     SqlSettings::from_url(&text).map_err(|error| error.to_string())?;
@@ -100,9 +87,9 @@ fn url(value: &Value) -> Result<Secret, String> {
 }
 
 /// The URL without its password.
-fn masked(url: &str) -> String {
+pub(super) fn masked(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else { return "***".to_owned() };
-    // In front of the path stands the login, and a password may have an @ in it.
+    // The credentials precede the path, and a password may contain an @.
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let Some((login, host)) = authority.rsplit_once('@') else { return url.to_owned() };
     match login.split_once(':') {
@@ -122,11 +109,11 @@ mod tests {
     }
 
     #[test]
-    fn without_a_url_the_database_is_in_the_data_directory() {
+    fn default_database_is_in_the_data_directory() {
         let settings = read("");
         assert_eq!(settings, DatabaseSettings::default());
         assert_eq!(settings.sql(Path::new("/data")).describe(), "SQLite database /data/tollgate.db");
-        assert!(settings.is_of_this_node());
+        assert!(settings.is_local());
     }
 
     #[test]
@@ -142,42 +129,42 @@ mod tests {
             (sql.statement_timeout, settings.poll_every),
             (Duration::from_secs(9), Duration::from_millis(500))
         );
-        assert!(!settings.is_of_this_node());
+        assert!(!settings.is_local());
     }
 
     #[test]
-    fn the_environment_says_it_too() {
+    fn environment_sets_the_url() {
         let variable = ("TOLLGATE_DATABASE__URL".to_owned(), "postgres://u:p@db.example/gate".to_owned());
         let settings = Settings::load(&Flags::default(), [variable].into_iter()).unwrap();
-        let place = settings.database.sql(Path::new("/data")).describe();
-        assert_eq!(place, "PostgreSQL database gate at db.example:5432");
+        let database = settings.database.sql(Path::new("/data")).describe();
+        assert_eq!(database, "PostgreSQL database gate at db.example:5432");
     }
 
     #[test]
-    fn shown_settings_give_the_same_settings() {
+    fn database_settings_survive_a_round_trip() {
         for keys in [
             "",
             "url = \"sqlite:///var/lib/gate.db\"",
             "url = \"postgres://u:p%40q@[::1]:5433/gate?sslmode=require\"\npoll_every = \"1s\"",
         ] {
-            let shown = Settings::from_toml(&format!("[database]\n{keys}")).unwrap().show();
+            let shown = Settings::from_toml(&format!("[database]\n{keys}")).unwrap().to_toml();
             let again = Settings::from_toml(&shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
-            assert_eq!(again.show(), shown);
+            assert_eq!(again.to_toml(), shown);
         }
     }
 
     #[test]
-    fn t56_the_password_is_neither_shown_nor_debugged_nor_repeated_in_complaints() {
+    fn database_password_never_appears_in_output() {
         for url in ["postgres://u:canary@host/gate", "mysql://u:can@ary:canary@host:1/gate"] {
             let Ok(settings) = Settings::from_toml(&format!("[database]\nurl = \"{url}\"")) else { continue };
-            for text in [settings.show(), format!("{settings:?}"), format!("{settings:#?}")] {
+            for text in [settings.to_toml(), format!("{settings:?}"), format!("{settings:#?}")] {
                 assert!(!text.contains("canary") && !text.contains("can@"), "{text}");
             }
         }
-        for wrong in
+        for invalid in
             ["postgres://u:canary@host:port/gate", "pg://u:canary@host/gate", "postgres://u:canary@host"]
         {
-            let error = Settings::from_toml(&format!("[database]\nurl = \"{wrong}\"")).unwrap_err();
+            let error = Settings::from_toml(&format!("[database]\nurl = \"{invalid}\"")).unwrap_err();
             assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Why settings cannot be used, in the words of an operator who wants to fix them in one go.
+//! Errors of settings. All of them are reported at once.
 
 use std::fmt;
 use std::io;
@@ -6,56 +6,56 @@ use std::path::PathBuf;
 
 use tollgate::config::{Origin, Problem, Problems};
 
-/// Why settings cannot be used. [`fmt::Display`] gives every problem, one a line.
+/// Why settings are invalid. [`fmt::Display`] prints one problem per line.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The file cannot be read: its name or its permissions are wrong.
+    /// The file cannot be read. Check its name and permissions.
     #[error("cannot read {path}: {source}", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error of the file system.
         source: io::Error,
     },
-    /// The file is larger than any settings file.
-    #[error("{path}: larger than {bytes_max} bytes", path = path.display())]
+    /// The file is too large.
+    #[error("{path}: the file is larger than {bytes_max} bytes", path = path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
-        /// The largest that is read.
+        /// The maximum size.
         bytes_max: u64,
     },
     /// The file is not UTF-8.
-    #[error("{path}: not UTF-8 text", path = path.display())]
+    #[error("{path}: the file is not UTF-8 text", path = path.display())]
     NotText {
         /// The file.
         path: PathBuf,
     },
-    /// The file that settings were read from has become empty.
+    /// The file was not empty before and is now. It is probably being written.
     #[error("{path}: the file is empty", path = path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// What was written is wrong; each problem with its place.
+    /// Settings are invalid. Correct every listed problem.
     #[error("{}", Located { file: file.as_ref(), problems })]
     Invalid {
-        /// The file, if there is one.
+        /// The file, if any.
         file: Option<PathBuf>,
-        /// Everything that is wrong.
+        /// All problems.
         problems: Problems,
     },
 }
 
 impl SettingsError {
-    /// Every problem as a line of its own.
+    /// One line per problem.
     pub fn lines(&self) -> Vec<String> {
         self.to_string().lines().map(str::to_owned).collect()
     }
 }
 
-/// Problems as compilers print them, `tollgate.toml:12: key: reason`, so that editors jump to the place.
+/// Prints problems like a compiler: `tollgate.toml:12: key: reason`.
 struct Located<'a> {
     file: Option<&'a PathBuf>,
     problems: &'a Problems,
@@ -65,14 +65,14 @@ impl fmt::Display for Located<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, problem) in self.problems.0.iter().enumerate() {
             f.write_str(if number == 0 { "" } else { "\n" })?;
-            self.one(problem, f)?;
+            self.write_problem(problem, f)?;
         }
         Ok(())
     }
 }
 
 impl Located<'_> {
-    fn one(&self, problem: &Problem, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    fn write_problem(&self, problem: &Problem, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.file, &problem.origin) {
             (Some(file), Origin::Line(line)) => write!(f, "{}:{line}: ", file.display())?,
             (_, origin) => write!(f, "{origin}: ")?,
@@ -80,7 +80,7 @@ impl Located<'_> {
         if !problem.key.is_empty() {
             write!(f, "{}: ", problem.key)?;
         }
-        // One problem, one line: a parser's message may have several.
+        // A message of the TOML parser may have several lines.
         f.write_str(&problem.reason.replace('\n', "; "))
     }
 }

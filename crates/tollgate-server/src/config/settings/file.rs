@@ -1,4 +1,4 @@
-//! The settings file: read within bounds, and told apart from what it was before.
+//! Reads the settings file, and detects changes of it.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use super::SettingsError;
 
-/// A larger file is a mistake, and must not cost the memory to find out.
+/// A larger file is not a settings file.
 const BYTES_MAX: u64 = 16 << 20;
 
 pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
@@ -15,14 +15,14 @@ pub(super) fn read_file(path: &Path) -> Result<String, SettingsError> {
     read_text(path, File::open(path).map_err(unreadable)?)
 }
 
-/// The text of a file that is open, or of what stands in for one; `path` is what it is called in errors.
+/// Reads the text of an open file; `path` is its name in errors.
 ///
 /// # Errors
-/// When it cannot be read, is larger than any settings file, or is not UTF-8.
+/// When it cannot be read, is too large, or is not UTF-8.
 pub fn read_text(path: &Path, from: impl Read) -> Result<String, SettingsError> {
     let unreadable = |source| SettingsError::Unreadable { path: path.to_owned(), source };
     let mut bytes = Vec::new();
-    // Bounded while reading, not by the length before it: the file may grow, or be a pipe.
+    // Limits the read, not the length before it: the file may grow, or be a pipe.
     from.take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > BYTES_MAX {
         return Err(SettingsError::TooLarge { path: path.to_owned(), bytes_max: BYTES_MAX });
@@ -30,17 +30,17 @@ pub fn read_text(path: &Path, from: impl Read) -> Result<String, SettingsError> 
     String::from_utf8(bytes).map_err(|_| SettingsError::NotText { path: path.to_owned() })
 }
 
-/// What tells one state of a file from another, links followed.
+/// Identifies the state of a file, with symbolic links resolved.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     modified: SystemTime,
     bytes: u64,
-    /// Device and number, where files have them: a file put in place of another may have its time and length.
+    /// Device and inode number: a replaced file may have the same time and length.
     inode: (u64, u64),
 }
 
 impl FileStamp {
-    /// The state of the file now; nothing if there is none.
+    /// The current state of a file, if it exists.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
         #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! From what was written to what is used, collecting every mistake on the way.
+//! Reads settings from a document and collects every error.
 
 use std::collections::HashSet;
 use std::fmt::Display;
@@ -28,19 +28,19 @@ const CONNECTIONS_MAX: usize = 1_000_000;
 const KEYS_MAX: usize = 1_000_000_000;
 const LOG_BYTES_MAX: usize = 1 << 40;
 const NAME_BYTES_MAX: usize = 64;
-/// As long as what it is mixed into: shorter ones could be guessed.
+/// Shorter secrets could be guessed.
 const KEY_SECRET_BYTES_MIN: u64 = 32;
 const KEY_SECRET_BYTES_MAX: u64 = 1_024;
 
-/// Reads everything. Nothing if the rules are wrong; whether the rest is, the fields know.
+/// Reads all sections. `None` if the rules are invalid; the table reader collects all errors.
 pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Option<Settings> {
-    // First, because rules are put together only while nothing else is wrong: a duplicate name would else go unsaid.
+    // First, because the rule set is compiled only if there are no errors so far: duplicate names must be reported.
     let rules = read_rules(fields);
     let has_rules = fields.has("rules") && !fields.has_empty_list("rules");
     let has_built_in_default = !has_rules && !fields.has("default_limit");
     let server = fields.table("server", read_server).unwrap_or_default();
-    let logged = rules.as_ref().and_then(largest_log);
-    let counters = fields.table("counters", |fields| read_counters(fields, logged)).unwrap_or_default();
+    let largest_log = rules.as_ref().and_then(largest_log);
+    let counters = fields.table("counters", |fields| read_counters(fields, largest_log)).unwrap_or_default();
     let database = fields.table("database", database::read).unwrap_or_default();
     let auth = fields.table("auth", read_auth).unwrap_or_default();
     let callers = fields.table("callers", callers::read);
@@ -66,10 +66,10 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
     })
 }
 
-/// By the XDG base directories; without a home, beside the process.
+/// Follows the XDG base directory specification; without a home, a directory below the working directory.
 fn data_dir_default(source: &Source) -> PathBuf {
-    let variable = |wanted: &str| {
-        let found = source.environment.iter().find(|(name, value)| name == wanted && !value.is_empty());
+    let variable = |name: &str| {
+        let found = source.environment.iter().find(|(key, value)| key == name && !value.is_empty());
         found.map(|(_, value)| PathBuf::from(value))
     };
     (variable("XDG_DATA_HOME").filter(|path| path.is_absolute()))
@@ -87,8 +87,8 @@ struct Server {
 fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
     let default = ServerSettings::default();
     let count = integer(1..=CONNECTIONS_MAX);
-    let (instant, hour) = (Duration::from_millis(1), Duration::from_hours(1));
-    let timeout = duration(instant, hour);
+    let (min, hour) = (Duration::from_millis(1), Duration::from_hours(1));
+    let timeout = duration(min, hour);
     let connections_max = fields.read("connections_max", &count).unwrap_or(default.connections_max);
     Server {
         listen: fields.read("listen", address),
@@ -109,7 +109,7 @@ fn read_server(fields: &mut TableReader<'_, '_>) -> Server {
 
 fn address(value: &Value) -> Result<SocketAddr, String> {
     let text = text(value)?;
-    text.parse().map_err(|_| format!("{text:?} is not an address and a port such as \"127.0.0.1:8080\""))
+    text.parse().map_err(|_| format!("{text:?} is not an IP address and port such as \"127.0.0.1:8080\""))
 }
 
 fn directory(value: &Value) -> Result<PathBuf, String> {
@@ -117,14 +117,14 @@ fn directory(value: &Value) -> Result<PathBuf, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.into()) }
 }
 
-pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Result<Duration, String> {
+pub(super) fn duration(min: Duration, max: Duration) -> impl Fn(&Value) -> Result<Duration, String> {
     let shown = |duration: Duration| tollgate::Span::from(duration).to_string();
     move |value| {
         let duration = Duration::from(span(value)?);
-        if (least..=most).contains(&duration) {
+        if (min..=max).contains(&duration) {
             Ok(duration)
         } else {
-            Err(format!("must be between {} and {}", shown(least), shown(most)))
+            Err(format!("must be between {} and {}", shown(min), shown(max)))
         }
     }
 }
@@ -132,25 +132,23 @@ pub(super) fn duration(least: Duration, most: Duration) -> impl Fn(&Value) -> Re
 fn read_headers(fields: &mut TableReader<'_, '_>) -> Option<Vec<HeaderProfile>> {
     let known = HeaderProfile::ALL.map(|profile| (profile.as_str(), profile));
     let profiles = fields.items("headers", word(&known))?;
-    if let Some(twice) = repeated(&profiles) {
-        fields.report("headers", format!("{:?} is listed twice", twice.as_str()));
+    if let Some(duplicate) = duplicate(&profiles) {
+        fields.report("headers", format!("{:?} is listed twice", duplicate.as_str()));
         return Some(profiles);
     }
     for (number, other) in profiles.iter().enumerate() {
         for one in &profiles[..number] {
             if let Some(field) = one.shared_field(*other) {
                 let (one, other, field) = (one.as_str(), other.as_str(), field.name());
-                fields.report(
-                    "headers",
-                    format!("{one:?} and {other:?} exclude each other: both write {field}"),
-                );
+                fields.report("headers", format!("{one:?} and {other:?} conflict: both set {field}"));
             }
         }
     }
     Some(profiles)
 }
 
-pub(super) fn repeated<T: PartialEq>(items: &[T]) -> Option<&T> {
+/// The first item that equals an earlier one.
+pub(super) fn duplicate<T: PartialEq>(items: &[T]) -> Option<&T> {
     items.iter().enumerate().find(|(number, item)| items[..*number].contains(item)).map(|(_, item)| item)
 }
 
@@ -160,23 +158,23 @@ enum Store {
     Redis,
 }
 
-/// The most that a rule remembers of each client one by one, and which rule.
+/// The largest limit of a sliding window log, and its rule.
 fn largest_log(rules: &RuleSet) -> Option<(u32, &str)> {
     let logs = rules.rules().iter().flat_map(|rule| {
-        let logged = rule.limits.iter().filter(|one| one.limit.algorithm() == Algorithm::SlidingWindowLog);
-        logged.map(|one| (one.limit.requests(), &*rule.name))
+        let limits = rule.limits.iter().filter(|one| one.limit.algorithm() == Algorithm::SlidingWindowLog);
+        limits.map(|one| (one.limit.requests(), &*rule.name))
     });
     logs.max_by_key(|(requests, _)| *requests)
 }
 
-fn read_counters(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) -> CounterSettings {
+fn read_counters(fields: &mut TableReader<'_, '_>, largest_log: Option<(u32, &str)>) -> CounterSettings {
     let store = fields.read("store", word(&[("memory", Store::Memory), ("redis", Store::Redis)]));
-    let bounds = read_bounds(fields, logged);
-    let often = duration(Duration::from_secs(1), Duration::from_hours(24));
-    let save_every = fields.read("save_every", often);
+    let bounds = read_bounds(fields, largest_log);
+    let interval = duration(Duration::from_secs(1), Duration::from_hours(24));
+    let save_every = fields.read("save_every", interval);
     if store == Some(Store::Redis) {
         if fields.has("save_every") {
-            fields.report("save_every", "needs store = \"memory\": Redis keeps its own".to_owned());
+            fields.report("save_every", "requires store = \"memory\"".to_owned());
         }
         let read = redis::read(fields);
         return read.map_or_else(CounterSettings::default, |(redis, tls_files)| {
@@ -184,24 +182,23 @@ fn read_counters(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) 
         });
     }
     for key in redis::KEYS {
-        // One mistake, one message: of a store that is misspelled the rest is not wrong too.
+        // Not reported if `store` itself is invalid.
         if fields.has(key) && (store.is_some() || !fields.has("store")) {
-            fields.report(key, "needs store = \"redis\"".to_owned());
+            fields.report(key, "requires store = \"redis\"".to_owned());
         }
         fields.skip(key);
     }
     CounterSettings::Memory { bounds, save_every: save_every.unwrap_or(Duration::from_mins(1)) }
 }
 
-fn read_bounds(fields: &mut TableReader<'_, '_>, logged: Option<(u32, &str)>) -> MemoryBounds {
+fn read_bounds(fields: &mut TableReader<'_, '_>, largest_log: Option<(u32, &str)>) -> MemoryBounds {
     let default = MemoryBounds::default();
     let log_bytes_max = fields.read("log_bytes_max", integer(0..=LOG_BYTES_MAX));
-    if let (Some(given), Some((requests, rule))) = (log_bytes_max, logged) {
-        let least = MemoryBounds::log_bytes_min(requests);
-        if given < least {
-            let reason = format!(
-                "must be at least {least}: with less no client of the rule {rule:?} has a log of its own"
-            );
+    if let (Some(given), Some((requests, rule))) = (log_bytes_max, largest_log) {
+        let min = MemoryBounds::log_bytes_min(requests);
+        if given < min {
+            let reason =
+                format!("must be at least {min}, the size of one client's log under the rule {rule:?}");
             fields.report("log_bytes_max", reason);
         }
     }
@@ -219,36 +216,36 @@ fn read_auth(fields: &mut TableReader<'_, '_>) -> AuthSettings {
     let override_max = fields.read("override_max", integer(0..=u32::MAX));
     let (mut names, mut keys) = (HashSet::new(), HashSet::new());
     let callers = fields.list_of_tables("callers", |one| {
-        // Looked at before the rest: a mistake elsewhere in a caller must not hide that it is one of two.
+        // Checked first: another error in a caller must not hide a duplicate.
         if let Some(name) = one.peek("name", caller_name)
             && !names.insert(name.clone())
         {
-            one.report("name", format!("an earlier caller is named {name:?} already"));
+            one.report("name", format!("another caller is named {name:?}"));
         }
         if one.peek("key_sha256", sha256).is_some_and(|key| !keys.insert(key)) {
-            one.report("key_sha256", "an earlier caller has this key already".to_owned());
+            one.report("key_sha256", "another caller has this key".to_owned());
         }
         read_caller(one)
     });
     AuthSettings { open_checks, override_max, callers, key_secret: read_key_secret(fields) }
 }
 
-/// Messages repeat nothing of the secret.
+/// Messages never contain the secret.
 fn read_key_secret(fields: &mut TableReader<'_, '_>) -> Option<KeySecretSettings> {
-    let written = fields.read("key_secret", |value| key_secret(text(value)?));
+    let inline = fields.read("key_secret", |value| key_secret(text(value)?));
     let from_file = fields.read("key_secret_file", |value| {
         let path = PathBuf::from(text(value)?);
-        let cannot = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
+        let unreadable = |error: std::io::Error| format!("cannot read {}: {error}", path.display());
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(&path).map_err(cannot)?;
-        file.take(KEY_SECRET_BYTES_MAX + 2).read_to_end(&mut bytes).map_err(cannot)?;
-        let secret = String::from_utf8(bytes).map_err(|_| key_secret_wrong())?;
+        let file = std::fs::File::open(&path).map_err(unreadable)?;
+        file.take(KEY_SECRET_BYTES_MAX + 2).read_to_end(&mut bytes).map_err(unreadable)?;
+        let secret = String::from_utf8(bytes).map_err(|_| invalid_key_secret())?;
         Ok((key_secret(secret.trim().to_owned())?, path))
     });
     if fields.has("key_secret") && fields.has("key_secret_file") {
-        fields.report("key_secret_file", "say either key_secret or key_secret_file, not both".to_owned());
+        fields.report("key_secret_file", "set either key_secret or key_secret_file, not both".to_owned());
     }
-    match (written, from_file) {
+    match (inline, from_file) {
         (Some(secret), _) => Some(KeySecretSettings { secret, file: None }),
         (None, Some((secret, path))) => Some(KeySecretSettings { secret, file: Some(path) }),
         (None, None) => None,
@@ -257,11 +254,11 @@ fn read_key_secret(fields: &mut TableReader<'_, '_>) -> Option<KeySecretSettings
 
 fn key_secret(text: String) -> Result<Secret, String> {
     let length = KEY_SECRET_BYTES_MIN..=KEY_SECRET_BYTES_MAX;
-    let fits = length.contains(&(text.len() as u64)) && text.bytes().all(|byte| byte.is_ascii_graphic());
-    if fits { Ok(Secret(text)) } else { Err(key_secret_wrong()) }
+    let is_valid = length.contains(&(text.len() as u64)) && text.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_valid { Ok(Secret(text)) } else { Err(invalid_key_secret()) }
 }
 
-fn key_secret_wrong() -> String {
+fn invalid_key_secret() -> String {
     format!(
         "must be {KEY_SECRET_BYTES_MIN} to {KEY_SECRET_BYTES_MAX} printable ASCII characters, the same on all nodes"
     )
@@ -272,7 +269,7 @@ fn read_caller(fields: &mut TableReader<'_, '_>) -> Option<Caller> {
     let key_sha256 = fields.require("key_sha256", sha256);
     let scopes = fields.items("scopes", scope).map(Scopes::from_iter);
     if !fields.has("scopes") || fields.has_empty_list("scopes") {
-        fields.report("scopes", format!("is missing: one or more of {}", scope_names()));
+        fields.report("scopes", format!("is missing; use one or more of {}", scope_names()));
     }
     Some(Caller { name: name?, key_sha256: key_sha256?, scopes: scopes? })
 }
@@ -282,21 +279,25 @@ fn caller_name(value: &Value) -> Result<Box<str>, String> {
     if name.is_empty() || name.len() > NAME_BYTES_MAX || name.chars().any(char::is_control) {
         return Err(format!("must be 1 to {NAME_BYTES_MAX} printable bytes"));
     }
-    // The audit trail must not confuse a caller with the owner of admin.key.
-    if name == "admin" { Err("\"admin\" is the caller with admin.key".to_owned()) } else { Ok(name.into()) }
+    // The audit log must not confuse a caller with the owner of admin.key.
+    if name == "admin" {
+        Err("\"admin\" is reserved for the owner of admin.key".to_owned())
+    } else {
+        Ok(name.into())
+    }
 }
 
-/// The message never repeats the text: it may be the key itself, put here by mistake.
+/// The message never quotes the text: it may be the key itself, put here by mistake.
 fn sha256(value: &Value) -> Result<[u8; 32], String> {
-    let wrong = || "must be the SHA-256 of the key as 64 hexadecimal digits".to_owned();
+    let invalid = || "must be the SHA-256 of the key as 64 hexadecimal digits".to_owned();
     let text = text(value)?;
     let mut hash = [0; 32];
     if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Err(wrong());
+        return Err(invalid());
     }
     for (byte, digits) in hash.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        let digits = std::str::from_utf8(digits).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+        let digits = std::str::from_utf8(digits).map_err(|_| invalid())?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| invalid())?;
     }
     Ok(hash)
 }
@@ -321,14 +322,14 @@ fn read_log(fields: &mut TableReader<'_, '_>) -> LogSettings {
 
 fn filter(value: &Value) -> Result<String, String> {
     let text = text(value)?;
-    // A word that is no level would be taken for the name of a module, and silence everything else.
+    // An unknown word would be parsed as a module name and silence everything else.
     let levels = ["error", "warn", "info", "debug", "trace", "off"];
     let plain = |part: &str| part.contains('=') || levels.contains(&part.trim());
     let valid = text.split(',').all(plain) && EnvFilter::try_new(&text).is_ok();
-    if valid { Ok(text) } else { Err(format!("{text:?} is not a level ({})", levels.join(", "))) }
+    if valid { Ok(text) } else { Err(format!("{text:?} is not one of {}", levels.join(", "))) }
 }
 
-/// How clients are told from each other.
+/// `[identity]`.
 struct Identity {
     ipv6_prefix: u8,
     nat64: bool,

@@ -1,16 +1,15 @@
-//! Items of the database as the library takes them.
+//! Puts quotas, API keys and blocks of the database into the accounts of the rule set.
 
 use std::net::IpAddr;
 
+use tollgate::Timestamp;
 use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, NewKey};
-use tollgate::rules::overrides::Override;
-use tollgate::{Algorithm, Endpoint, Id, Limit, Span, Timestamp, Window};
-use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem, UserEndpointLimit};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem};
 use tracing::warn;
 
 use crate::auth::scope::{Scope, Scopes};
 
-/// Puts what an item says about users, keys and blocks into the accounts; whether it says anything about them.
+/// Adds or replaces a quota, key or block. Returns false for other items.
 pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
     let put = match item {
         Item::Quota(quota) => put_quota(accounts, quota),
@@ -19,21 +18,21 @@ pub(super) fn put(accounts: &mut AccountsEditor, item: &Item) -> bool {
         Item::Rule(_) | Item::Tier(_) | Item::Limit(_) => return false,
     };
     if let Err(reason) = put {
-        // The door lets in nothing like it: somebody wrote to the tables.
-        warn!(item = %item.id(), reason, "what the database holds cannot be used, and is left out");
+        // The API rejects such items, so something else wrote to the table.
+        warn!(item = %item.id(), reason, "ignoring an invalid item of the database");
         remove(accounts, &item.id());
     }
     true
 }
 
-/// Takes an item out of the accounts; whether it could be in them.
+/// Removes a quota, key or block. Returns false for ids of other items.
 pub(super) fn remove(accounts: &mut AccountsEditor, id: &ItemId) -> bool {
     match id {
         ItemId::Quota(user) => accounts.remove_user(user),
         ItemId::Key(id) => accounts.remove_key(id),
         ItemId::Block { kind, subject } => {
-            if let Some(who) = blocked(*kind, subject) {
-                accounts.remove_block(who);
+            if let Some(blocked) = blocked(*kind, subject) {
+                accounts.remove_block(blocked);
             }
         }
         ItemId::Rule(_) | ItemId::Tier(_) | ItemId::Limit { .. } => return false,
@@ -63,28 +62,25 @@ fn put_key(accounts: &mut AccountsEditor, key: &KeyItem) -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-/// A scope of a later version is none here.
+/// Scopes of newer versions are ignored.
 fn scopes(names: &[String]) -> Scopes {
     names.iter().filter_map(|name| Scope::parse(name)).collect()
 }
 
 fn put_block(accounts: &mut AccountsEditor, block: &BlockItem) -> Result<(), String> {
-    let who = blocked(block.kind, &block.subject).ok_or("it is no address")?;
-    accounts.put_block(who, &block.reason, block.until_micros.map(Timestamp::from_micros));
+    let blocked = blocked(block.kind, &block.subject).ok_or("not an IP address or network")?;
+    accounts.put_block(blocked, &block.reason, block.until_micros.map(Timestamp::from_micros));
     Ok(())
 }
 
-/// Whether a block of the same client is known that lasts longer.
-pub(super) fn lasts_longer(accounts: &Accounts, than: &BlockItem) -> bool {
-    // In force at the beginning of time: in force or over, whatever the time is.
-    let known = blocked(than.kind, &than.subject).and_then(|who| accounts.block(who, Timestamp::default()));
+/// Whether the accounts have a block of the same client that lasts longer.
+pub(super) fn has_longer_block(accounts: &Accounts, block: &BlockItem) -> bool {
+    // At the beginning of time every block is in force, including expired ones.
+    let existing =
+        blocked(block.kind, &block.subject).and_then(|blocked| accounts.block(blocked, Timestamp::default()));
     let until = |until: Option<Timestamp>| until.map_or(u64::MAX, Timestamp::as_micros);
-    known.is_some_and(|known| until(known.until) > until(than.until_micros.map(Timestamp::from_micros)))
-}
-
-/// Whether there is a block of this client, in force or over.
-pub(super) fn is_blocked(accounts: &Accounts, kind: BlockKind, subject: &str) -> bool {
-    blocked(kind, subject).is_some_and(|who| accounts.block(who, Timestamp::default()).is_some())
+    existing
+        .is_some_and(|existing| until(existing.until) > until(block.until_micros.map(Timestamp::from_micros)))
 }
 
 fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
@@ -98,26 +94,4 @@ fn blocked(kind: BlockKind, subject: &str) -> Option<BlockTarget<'_>> {
             BlockTarget::Ip(network.or_else(|| subject.parse::<IpAddr>().ok().map(Into::into))?)
         }
     })
-}
-
-/// Numbers for one user on one endpoint; nothing if they make no limit.
-pub(super) fn override_of(stored: &UserEndpointLimit, set_at: Timestamp) -> Option<Override> {
-    let window = Window::Length(Span::from_micros(stored.window_micros));
-    let algorithm = Algorithm::parse(&stored.algorithm)?;
-    let limit = Limit::with_options(algorithm, stored.requests, window, stored.burst, None).ok()?;
-    let (user, endpoint) = (Id::parse(&stored.user).ok()?, Endpoint::parse(&stored.endpoint).ok()?);
-    Some(Override::new(user, &endpoint, limit, set_at))
-}
-
-/// The same numbers, to be stored.
-pub(crate) fn limit_of(numbers: &Override) -> UserEndpointLimit {
-    let limit = &numbers.limit.limit;
-    UserEndpointLimit {
-        user: numbers.user.to_string(),
-        endpoint: numbers.endpoint.to_string(),
-        requests: limit.requests(),
-        window_micros: limit.window_length().as_micros(),
-        algorithm: limit.algorithm().as_str().to_owned(),
-        burst: limit.burst(),
-    }
 }

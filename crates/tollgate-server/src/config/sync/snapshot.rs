@@ -1,24 +1,22 @@
-//! The last good configuration, on disk: `config.snap`.
+//! The last valid configuration on disk: `config.snap`.
 //!
-//! A mark with the version of the form, the version of what is inside, what is inside, and its SHA-256; then the accounts, which have a checksum of their own.
-//! What does not match is not used: a node would rather say that it has nothing.
+//! Format: magic with the format version, configuration version, hash of the database name, length, JSON head, its SHA-256, then
+//! the accounts, which have their own checksum. A file that does not match is not used.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use tollgate::Timestamp;
 use tollgate::accounts::Accounts;
+use tollgate::identity::Normalization;
 use tollgate::rules::overrides::{Override, Overrides};
-use tollgate_stores::sql::{Item, RuleItem, TierItem, UserEndpointLimit};
+use tollgate_stores::sql::{Item, RuleItem, TierItem};
 
 use super::database_rules::DatabaseRules;
-use super::items;
-use super::other_forms::OtherForms;
 
-const MARK: &[u8; 8] = b"tgconf\0\x01";
-/// Rules and numbers for single users take far less.
+const MAGIC: &[u8; 8] = b"tgconf\0\x01";
+/// Far more than rules and overrides need.
 const HEAD_BYTES_MAX: u64 = 1 << 30;
 
 /// Why a snapshot cannot be used.
@@ -26,33 +24,37 @@ const HEAD_BYTES_MAX: u64 = 1 << 30;
 pub(crate) enum SnapshotError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Written by another version, or no snapshot at all.
-    #[error("it is of a form that is not known here")]
-    Form,
-    /// Bytes were changed or lost.
-    #[error("it is damaged")]
-    Damaged,
+    /// Written by another version, or not a snapshot.
+    #[error("unknown file format")]
+    Format,
+    /// A checksum does not match.
+    #[error("the file is corrupt")]
+    Corrupt,
 }
 
-/// A configuration as of one version.
+/// The configuration at one version.
 #[derive(Debug, Default)]
 pub(crate) struct Configuration {
     pub(crate) version: u64,
-    pub(super) book: DatabaseRules,
+    pub(super) rules: DatabaseRules,
     pub(super) overrides: Overrides,
     pub(crate) accounts: Accounts,
-    pub(super) other_forms: OtherForms,
+    /// Whether some ids were not normalized.
+    pub(super) has_other_ids: bool,
+    /// The normalization that the ids were loaded with.
+    pub(super) normalization: Normalization,
 }
 
-/// Everything but the accounts, which are many and have a form of their own.
+/// Everything except the accounts, which have a binary format.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// Which database it is from.
-    place: String,
+    /// The database, as [`SqlSettings::describe`](tollgate_stores::sql::SqlSettings::describe) prints it.
+    #[serde(rename = "place")]
+    database: String,
     version: u64,
     rules: Vec<RuleEntry>,
     tiers: Vec<TierEntry>,
-    limits: Vec<LimitEntry>,
+    limits: Vec<Override>,
 }
 
 type Body = serde_json::Map<String, serde_json::Value>;
@@ -70,69 +72,58 @@ struct TierEntry {
     body: Body,
 }
 
-#[derive(Serialize, Deserialize)]
-struct LimitEntry {
-    user: String,
-    endpoint: String,
-    requests: u32,
-    window_micros: u64,
-    algorithm: String,
-    burst: Option<u32>,
-    updated_at_micros: u64,
-}
-
-/// Writes a configuration of the database at `place`.
+/// Writes the configuration of a database.
 pub(super) fn write(
-    place: &str,
+    database: &str,
     version: u64,
-    book: &DatabaseRules,
+    rules: &DatabaseRules,
     overrides: &Overrides,
     accounts: &Accounts,
     file: &mut impl Write,
 ) -> io::Result<()> {
-    let head = serde_json::to_vec(&Head::of(place, version, book, overrides))?;
-    file.write_all(MARK)?;
+    let head = serde_json::to_vec(&Head::new(database, version, rules, overrides))?;
+    file.write_all(MAGIC)?;
     file.write_all(&version.to_le_bytes())?;
-    file.write_all(&place_mark(place))?;
+    file.write_all(&database_hash(database))?;
     file.write_all(&(head.len() as u64).to_le_bytes())?;
     file.write_all(&head)?;
     file.write_all(&Sha256::digest(&head))?;
     accounts.write_to(file)
 }
 
-/// Reads a configuration and the place it is from.
+/// Reads a configuration and the name of its database.
 pub(crate) fn read(file: File) -> Result<(String, Configuration), SnapshotError> {
     let length = file.metadata()?.len();
     let mut file = BufReader::with_capacity(1 << 20, file);
-    let (version, place) = read_start(&mut file)?;
+    let (version, database) = read_start(&mut file)?;
     let head_bytes = u64::from_le_bytes(read_eight(&mut file)?);
     if head_bytes > HEAD_BYTES_MAX.min(length) {
-        return Err(SnapshotError::Damaged);
+        return Err(SnapshotError::Corrupt);
     }
     let mut head = Vec::new();
     (&mut file).take(head_bytes).read_to_end(&mut head)?;
     let mut checksum = [0; 32];
     file.read_exact(&mut checksum)?;
     if checksum != *Sha256::digest(&head) {
-        return Err(SnapshotError::Damaged);
+        return Err(SnapshotError::Corrupt);
     }
-    let head: Head = serde_json::from_slice(&head).map_err(|_| SnapshotError::Form)?;
-    if head.version != version || place_mark(&head.place) != place {
-        return Err(SnapshotError::Damaged);
+    let head: Head = serde_json::from_slice(&head).map_err(|_| SnapshotError::Format)?;
+    if head.version != version || database_hash(&head.database) != database {
+        return Err(SnapshotError::Corrupt);
     }
-    let accounts = Accounts::read_from(&mut file).map_err(|_| SnapshotError::Damaged)?;
+    let accounts = Accounts::read_from(&mut file).map_err(|_| SnapshotError::Corrupt)?;
     Ok(head.into_configuration(accounts))
 }
 
-/// The version of a configuration of the database at `place`, without reading the rest of it.
-pub(crate) fn read_version(mut file: File, place: &str) -> Option<u64> {
-    let (version, from) = read_start(&mut file).ok()?;
-    (from == place_mark(place)).then_some(version)
+/// Reads only the version of a configuration; `None` if it is of another database.
+pub(crate) fn read_version(mut file: File, database: &str) -> Option<u64> {
+    let (version, hash) = read_start(&mut file).ok()?;
+    (hash == database_hash(database)).then_some(version)
 }
 
 fn read_start(file: &mut impl Read) -> Result<(u64, [u8; 8]), SnapshotError> {
-    if read_eight(file)? != *MARK {
-        return Err(SnapshotError::Form);
+    if read_eight(file)? != *MAGIC {
+        return Err(SnapshotError::Format);
     }
     Ok((u64::from_le_bytes(read_eight(file)?), read_eight(file)?))
 }
@@ -143,17 +134,17 @@ fn read_eight(file: &mut impl Read) -> io::Result<[u8; 8]> {
     Ok(bytes)
 }
 
-/// By what a snapshot of another database is told apart at first sight.
-fn place_mark(place: &str) -> [u8; 8] {
-    let mut mark = [0; 8];
-    mark.copy_from_slice(&Sha256::digest(place.as_bytes())[..8]);
-    mark
+/// Identifies the database in the first bytes of the file.
+fn database_hash(database: &str) -> [u8; 8] {
+    let mut hash = [0; 8];
+    hash.copy_from_slice(&Sha256::digest(database.as_bytes())[..8]);
+    hash
 }
 
 impl Head {
-    fn of(place: &str, version: u64, book: &DatabaseRules, overrides: &Overrides) -> Self {
+    fn new(database: &str, version: u64, stored: &DatabaseRules, overrides: &Overrides) -> Self {
         let (mut rules, mut tiers) = (Vec::new(), Vec::new());
-        for item in book.items() {
+        for item in stored.items() {
             match item {
                 Item::Rule(RuleItem { name, body }) => {
                     rules.push(RuleEntry { name: name.clone(), body: body.clone() });
@@ -166,38 +157,23 @@ impl Head {
                 _ => {}
             }
         }
-        let limits = overrides.iter().map(LimitEntry::of).collect();
-        Head { place: place.to_owned(), version, rules, tiers, limits }
+        let limits = overrides.iter().cloned().collect();
+        Head { database: database.to_owned(), version, rules, tiers, limits }
     }
 
     fn into_configuration(self, accounts: Accounts) -> (String, Configuration) {
-        let mut book = DatabaseRules::default();
+        let mut rules = DatabaseRules::default();
         for RuleEntry { name, body } in self.rules {
-            book.put(&Item::Rule(RuleItem { name, body }));
+            rules.put(&Item::Rule(RuleItem { name, body }));
         }
         for TierEntry { name, description, body } in self.tiers {
-            book.put(&Item::Tier(TierItem { name, description, body }));
+            rules.put(&Item::Tier(TierItem { name, description, body }));
         }
-        let overrides = self.limits.into_iter().filter_map(LimitEntry::into_override).collect();
-        let configuration =
-            Configuration { version: self.version, book, overrides, accounts, ..Configuration::default() };
-        (self.place, configuration)
-    }
-}
-
-impl LimitEntry {
-    fn of(set: &Override) -> Self {
-        let UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst } =
-            items::limit_of(set);
-        let updated_at_micros = set.updated_at.as_micros();
-        LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros }
-    }
-
-    fn into_override(self) -> Option<Override> {
-        let LimitEntry { user, endpoint, requests, window_micros, algorithm, burst, updated_at_micros } =
-            self;
-        let limit = UserEndpointLimit { user, endpoint, requests, window_micros, algorithm, burst };
-        items::override_of(&limit, Timestamp::from_micros(updated_at_micros))
+        let overrides = self.limits.into_iter().collect();
+        (
+            self.database,
+            Configuration { version: self.version, rules, overrides, accounts, ..Configuration::default() },
+        )
     }
 }
 
@@ -205,14 +181,14 @@ impl LimitEntry {
 mod tests {
     use serde_json::json;
     use tollgate::accounts::NewKey;
-    use tollgate::{Endpoint, Id, Limit};
+    use tollgate::{Endpoint, Id, Limit, Timestamp};
 
     use super::*;
 
-    fn written(place: &str) -> Vec<u8> {
-        let mut book = DatabaseRules::default();
+    fn written(database: &str) -> Vec<u8> {
+        let mut rules = DatabaseRules::default();
         let body = json!({ "limits": [{ "requests": 4, "window": "1s" }] }).as_object().unwrap().clone();
-        book.put(&Item::Rule(RuleItem { name: "burst".to_owned(), body }));
+        rules.put(&Item::Rule(RuleItem { name: "burst".to_owned(), body }));
         let limit = Limit::new(
             tollgate::Algorithm::TokenBucket,
             7,
@@ -225,7 +201,7 @@ mod tests {
         let mut accounts = Accounts::default().edit();
         accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
         let mut bytes = Vec::new();
-        write(place, 42, &book, &overrides, &accounts.finish(), &mut bytes).unwrap();
+        write(database, 42, &rules, &overrides, &accounts.finish(), &mut bytes).unwrap();
         bytes
     }
 
@@ -237,25 +213,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read() {
-        let (place, read) = read_bytes(&written("here")).unwrap();
-        assert_eq!((place.as_str(), read.version), ("here", 42));
-        assert!(read.book.has("burst"));
+    fn configuration_survives_a_round_trip() {
+        let (database, read) = read_bytes(&written("here")).unwrap();
+        assert_eq!((database.as_str(), read.version), ("here", 42));
+        assert!(read.rules.contains("burst"));
         let set = read.overrides.get("alice", "/x").unwrap();
         assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
         assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);
     }
 
     #[test]
-    fn a_snapshot_that_is_cut_off_or_changed_anywhere_is_not_used() {
+    fn truncated_or_corrupt_snapshot_is_rejected() {
         let bytes = written("here");
         for length in 0..bytes.len() {
             assert!(read_bytes(&bytes[..length]).is_err(), "{length}");
         }
-        for place in (0..bytes.len()).step_by(7) {
+        for position in (0..bytes.len()).step_by(7) {
             let mut changed = bytes.clone();
-            changed[place] ^= 0x10;
-            assert!(read_bytes(&changed).is_err(), "{place}");
+            changed[position] ^= 0x10;
+            assert!(read_bytes(&changed).is_err(), "{position}");
         }
     }
 }

@@ -3,13 +3,14 @@ use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
 
 use super::*;
-use crate::app::Secrets;
-use crate::counters::Counters;
+use crate::app::{App, Secrets};
 use crate::runtime::clock::Clock;
 
-fn catalog(text: &str) -> ConfigSync {
+const SECRET: &str = "0123456789abcdef0123456789abcdef";
+
+fn sync(text: &str) -> ConfigSync {
     let settings = Settings::from_toml(text).unwrap();
-    ConfigSync::new(&settings, KeySecret::new("0123456789abcdef0123456789abcdef"))
+    ConfigSync::new(&settings, KeySecret::new(SECRET))
 }
 
 fn put(name: &str) -> ItemWrite {
@@ -19,107 +20,102 @@ fn put(name: &str) -> ItemWrite {
 }
 
 #[test]
-fn a_change_is_compiled_without_being_made() {
-    let catalog = catalog("[[rules]]\nname = \"mine\"\naction = \"allow\"");
-    let set = catalog.compile_with(&[put("other")]).unwrap();
+fn compile_with_changes_nothing() {
+    let sync = sync("[[rules]]\nname = \"mine\"\naction = \"allow\"");
+    let set = sync.compile_with(&[put("other")]).unwrap();
     assert_eq!(set.rules().len(), 2);
-    assert!(!catalog.is_from_database("other"));
-    let told = catalog.compile_with(&[put("mine")]).unwrap_err().to_string();
-    assert!(told.contains("\"mine\""), "{told}");
-    assert_eq!(catalog.compile_with(&[]).unwrap().rules().len(), 1);
+    assert!(!sync.rules().last_valid.contains("other"));
+    let error = sync.compile_with(&[put("mine")]).unwrap_err().to_string();
+    assert!(error.contains("\"mine\""), "{error}");
+    assert_eq!(sync.compile_with(&[]).unwrap().rules().len(), 1);
 }
 
 #[test]
-fn keys_are_not_made_where_other_nodes_would_not_know_them() {
-    let catalog = catalog("");
-    let key = catalog.new_key().unwrap();
+fn no_keys_are_created_with_another_secret() {
+    let sync = sync("");
+    let key = sync.new_key().unwrap();
     assert_eq!(crate::auth::api_keys::id_of(key.reveal()), Some(key.id()));
-    assert_eq!(catalog.new_secret(key.id()).unwrap().id(), key.id());
-    catalog.update_state(|state| state.secret_differs = true);
-    let refused = catalog.new_key().unwrap_err();
-    assert_eq!(refused.code(), Code::Conflict);
+    assert_eq!(sync.new_secret(key.id()).unwrap().id(), key.id());
+    sync.update_state(|state| state.secret_differs = true);
+    assert_eq!(sync.new_key().unwrap_err().code(), Code::Conflict);
 }
 
 #[test]
-fn what_is_wrong_is_told_with_what_is_in_force() {
+fn problem_includes_what_is_in_force() {
     let mut state = SyncState::default();
-    assert_eq!(state.trouble(), None);
+    assert_eq!(state.problem(), None);
     state.database_error = Some("it is down".to_owned());
-    assert!(state.trouble().unwrap().starts_with("it is down: only the rules of the file"));
+    assert!(state.problem().unwrap().starts_with("it is down; only the rules of the settings file"));
     state.source = Source::Snapshot;
-    assert!(state.trouble().unwrap().contains("on disk"));
-    state.rules_error = Some("two rules clash".to_owned());
-    assert!(state.trouble().unwrap().contains("; rules are not in force: two rules clash"));
+    assert!(state.problem().unwrap().contains("on disk"));
+    state.rules_error = Some("two rules conflict".to_owned());
+    assert!(state.problem().unwrap().contains("; rules are not in force: two rules conflict"));
 }
 
 #[test]
-fn a_file_is_not_taken_if_it_clashes_with_what_is_in_force_and_is_if_it_mends_a_clash() {
-    let catalog = catalog("");
-    let file = |text: &str| FileRules::of(&Settings::from_toml(text).unwrap());
-    catalog.rules.lock().book.write(&put("stored"));
-    let clash = "[[rules]]\nname = \"stored\"\naction = \"allow\"";
+fn conflicting_file_is_rejected_unless_rules_conflict_already() {
+    let sync = sync("");
+    let file = |text: &str| FileRules::new(&Settings::from_toml(text).unwrap());
+    sync.rules.lock().database.write(&put("stored"));
+    let conflicting = "[[rules]]\nname = \"stored\"\naction = \"allow\"";
     let replace = |text: &str| {
-        let mut taken = None;
-        catalog.replace_file(file(text), |set| taken = Some(set)).map(|()| taken.unwrap())
+        let mut applied = None;
+        sync.replace_file(file(text), |set| applied = Some(set)).map(|()| applied.unwrap())
     };
-    assert!(replace(clash).is_err());
+    assert!(replace(conflicting).is_err());
     assert_eq!(replace("default_limit = 3").unwrap().rules().len(), 2);
-    assert!(catalog.is_from_database("stored"));
-    // The database has come to clash with the file: another file that does is taken with the rules that are good.
-    catalog.rules.lock().book.write(&put("default"));
-    catalog.update_state(|state| state.rules_error = Some("clash".to_owned()));
+    assert!(sync.rules().last_valid.contains("stored"));
+    // The database conflicts with the file: a new file is combined with the last valid rules.
+    sync.rules.lock().database.write(&put("default"));
+    sync.update_state(|state| state.rules_error = Some("conflict".to_owned()));
     let set = replace("default_limit = 4").unwrap();
     assert_eq!(set.rules().len(), 2);
-    assert!(catalog.state().rules_error.is_some());
+    assert!(sync.state().rules_error.is_some());
     assert!(replace("").is_ok());
-    assert_eq!(catalog.state().rules_error, None);
+    assert_eq!(sync.state().rules_error, None);
 }
 
 #[test]
-fn of_several_rules_that_clash_with_the_file_each_can_be_removed() {
+fn conflicting_rules_can_be_deleted_one_by_one() {
     let rule = |name: &str| format!("[[rules]]\nname = \"{name}\"\naction = \"allow\"\n");
-    let catalog = catalog(&(rule("a") + &rule("b") + &rule("c")));
-    let remove = |name: &str| ItemWrite::Delete(ItemId::Rule(name.to_owned()));
+    let sync = sync(&(rule("a") + &rule("b") + &rule("c")));
+    let delete = |name: &str| ItemWrite::Delete(ItemId::Rule(name.to_owned()));
     for name in ["a", "b"] {
-        catalog.rules.lock().book.write(&put(name));
-        assert_eq!(catalog.file_of(name), None, "the database has it too");
+        sync.rules.lock().database.write(&put(name));
+        assert_eq!(sync.rules().file_of(name), None, "the database defines it too");
     }
-    assert!(catalog.file_of("c").is_some());
-    assert_eq!(catalog.compile_with(&[remove("a")]).unwrap().rules().len(), 3, "what is in force stays");
-    assert!(catalog.compile_with(&[put("d")]).is_err());
-    assert!(catalog.compile_with(&[remove("a"), remove("b")]).is_ok());
+    assert!(sync.rules().file_of("c").is_some());
+    assert_eq!(sync.compile_with(&[delete("a")]).unwrap().rules().len(), 3, "the rules in force stay");
+    assert!(sync.compile_with(&[put("d")]).is_err());
+    assert!(sync.compile_with(&[delete("a"), delete("b")]).is_ok());
 }
 
 #[test]
-fn numbers_are_being_set_until_whoever_sets_them_is_done() {
-    let catalog = catalog("");
-    let being_set = catalog.begin_to_set("alice", "/x");
-    assert!(catalog.is_being_set("alice", "/x") && !catalog.is_being_set("alice", "/y"));
-    drop(being_set);
-    assert!(!catalog.is_being_set("alice", "/x"));
+fn override_is_in_progress_until_the_guard_is_dropped() {
+    let sync = sync("");
+    let guard = sync.begin_override("alice", "/x");
+    assert!(sync.overrides.is_in_progress("alice", "/x") && !sync.overrides.is_in_progress("alice", "/y"));
+    drop(guard);
+    assert!(!sync.overrides.is_in_progress("alice", "/x"));
 }
 
 fn app(text: &str) -> Arc<App> {
     let settings = Settings::from_toml(text).unwrap();
     let counters = Counters::Memory(MemoryCounters::default());
-    let key_secret = KeySecret::new("0123456789abcdef0123456789abcdef");
-    let secrets = Secrets { admin_key: "key", key_secret };
+    let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new(SECRET) };
     App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
-}
-
-/// Follows a change that put this item.
-fn follow_put(app: &App, version: u64, item: Item) {
-    let changed = [(item.id(), Some(stored(version, item)))];
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(apply::take_over(app, version, &changed));
 }
 
 fn stored(version: u64, item: Item) -> StoredItem {
     StoredItem { item, version, created_by: "test".to_owned(), created_at_micros: 0, updated_at_micros: 0 }
 }
 
+async fn apply_changes(app: &App, version: u64, changed: &[apply::ItemState]) {
+    apply::apply_changes(app.config_sync(), app.limiter(), app.now(), version, changed).await;
+}
+
 #[test]
-fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
+fn concurrent_reload_and_database_change_both_apply() {
     let app = app("default_limit = 1000");
     for round in 1..=300_u32 {
         let file = format!("default_limit = {round}");
@@ -127,7 +123,9 @@ fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
             threads.spawn(|| app.apply(&Settings::from_toml(&file).unwrap()).unwrap());
             threads.spawn(|| {
                 let ItemWrite::Put(item) = put(&format!("stored-{round}")) else { unreachable!() };
-                follow_put(&app, round.into(), item);
+                let changed = [(item.id(), Some(stored(round.into(), item)))];
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(apply_changes(&app, round.into(), &changed));
             });
         });
         let rules = app.limiter().rules();
@@ -139,27 +137,27 @@ fn a_reload_and_a_change_of_the_database_at_once_are_both_in_force() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_away_is_told_from_one_that_does_not_do_what_it_is_asked_to() {
-    let away = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
-    assert!(failed(&away).message().contains("cannot be reached"), "{away}");
+async fn unreachable_database_is_distinguished_from_a_broken_one() {
+    let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
+    assert!(failed(&unreachable).message().contains("is unreachable"), "{unreachable}");
     let broken = failed(&DatabaseError::Corrupt { what: "api_keys" });
     assert_eq!(broken.code(), Code::ServiceUnavailable);
-    assert!(broken.message().contains("log says why"), "{}", broken.message());
+    assert!(broken.message().contains("log has the reason"), "{}", broken.message());
 }
 
-fn limit(user: &str, requests: u32) -> Item {
-    Item::Limit(UserEndpointLimit {
+fn limit(user: &str, requests: u32) -> UserEndpointLimit {
+    UserEndpointLimit {
         user: user.to_owned(),
         endpoint: "/x".to_owned(),
         requests,
         window_micros: 3_600_000_000,
         algorithm: "token_bucket".to_owned(),
         burst: None,
-    })
+    }
 }
 
 #[tokio::test]
-async fn numbers_of_ten_thousand_users_are_followed_at_once_and_what_was_used_is_carried_over() {
+async fn thousands_of_overrides_apply_at_once_and_store_usage() {
     let app = app("default_limit = 100\ndefault_window = \"1h\"");
     let users: Vec<String> = (0..10_000).map(|number| format!("user-{number}")).collect();
     let request = |user: &'static str| {
@@ -169,49 +167,49 @@ async fn numbers_of_ten_thousand_users_are_followed_at_once_and_what_was_used_is
     for _ in 0..3 {
         assert!(app.limiter().check(&request("user-7"), app.now()).await.admits());
     }
-    let changed: Vec<_> = users.iter().map(|user| limit(user, 4)).map(|item| (item.id(), item)).collect();
+    let changed: Vec<_> =
+        users.iter().map(|user| Item::Limit(limit(user, 4))).map(|item| (item.id(), item)).collect();
     let put: Vec<_> = changed.iter().map(|(id, item)| (id.clone(), Some(stored(1, item.clone())))).collect();
-    apply::take_over(&app, 1, &put).await;
+    apply_changes(&app, 1, &put).await;
     assert_eq!(app.limiter().rules().overrides().len(), 10_000);
     assert!(app.limiter().check(&request("user-7"), app.now()).await.admits());
     assert!(!app.limiter().check(&request("user-7"), app.now()).await.admits(), "three were used before");
     assert!(app.limiter().check(&request("user-8"), app.now()).await.admits());
-    let gone: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
-    apply::take_over(&app, 2, &gone).await;
+    let deleted: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
+    apply_changes(&app, 2, &deleted).await;
     assert_eq!(app.limiter().rules().overrides().len(), 1);
 }
 
 #[tokio::test]
-async fn numbers_that_are_put_in_force_late_do_not_stay_in_place_of_later_ones() {
+async fn late_override_does_not_replace_a_later_one() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("gate.db").display());
     let database = Database::open(&url).await.unwrap();
     database.migrate().await.unwrap();
     let app = app("");
+    let (sync, limiter) = (app.config_sync(), app.limiter());
     let in_force = || {
-        let rules = app.limiter().rules();
-        rules.overrides().get("alice", "/x").map(|numbers| numbers.limit.limit.requests())
+        let rules = limiter.rules();
+        rules.overrides().get("alice", "/x").map(|set| set.limit.limit.requests())
     };
-    // Ours were stored first and are put in force last.
-    let late = || {
-        let Item::Limit(ours) = limit("alice", 5) else { unreachable!() };
-        let ours = items::override_of(&ours, Timestamp::from_secs(1)).unwrap();
-        app.limiter().update_overrides(|now| now.with(ours.clone()));
-        app.config_sync().compare_again("alice", "/x");
+    // This node's override was stored first and is applied last.
+    let apply_late = || {
+        let late = limit("alice", 5).to_override(Timestamp::from_secs(1)).unwrap();
+        limiter.update_overrides(|overrides| overrides.with(late.clone()));
+        sync.verify_override("alice", "/x");
     };
-    for (write, expected) in
-        [(ItemWrite::Put(limit("alice", 6)), Some(6)), (ItemWrite::Delete(limit("alice", 6).id()), None)]
-    {
+    let item = || Item::Limit(limit("alice", 6));
+    for (write, expected) in [(ItemWrite::Put(item()), Some(6)), (ItemWrite::Delete(item().id()), None)] {
         let edit = ItemEdit { write, precondition: Precondition::None };
         database.change("test", 1, &[edit]).await.unwrap();
-        late();
+        apply_late();
         assert_eq!(in_force(), Some(5));
-        apply::compare(&app, &database).await.unwrap();
+        apply::verify_overrides(sync, limiter, &database).await.unwrap();
         assert_eq!(in_force(), expected);
-        assert!(app.config_sync().to_compare.lock().is_empty());
+        assert!(sync.overrides.unverified().is_empty());
     }
-    late();
+    apply_late();
     database.close().await;
-    assert!(apply::compare(&app, &database).await.is_err());
-    assert_eq!(app.config_sync().to_compare.lock().len(), 1, "it is tried again");
+    assert!(apply::verify_overrides(sync, limiter, &database).await.is_err());
+    assert_eq!(sync.overrides.unverified().len(), 1, "retried later");
 }

@@ -1,85 +1,73 @@
-//! The task that tells the database how much users and keys have asked, and the end of the process.
+//! Adds usage totals to the database, and closes it when the process ends.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_stores::sql::ItemId;
 use tracing::{info, warn};
 
-use super::follow;
-use crate::app::App;
-use crate::runtime::data_dir::DataDir;
+use super::task::{SyncParts, save_snapshot};
 
-/// How often what was counted is added to the database.
+/// How often usage is added to the database.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);
-/// How often it is looked whether there is too much to wait that long.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the amount of usage is checked in between.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for the database.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(3);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Adds what was counted to the database, again and again.
-pub(crate) async fn flush_usage(app: Arc<App>, data_dir: Arc<DataDir>) {
-    take_up(&app, &data_dir).await;
-    let looks = FLUSH_EVERY.as_secs() / LOOK_EVERY.as_secs();
-    for look in 1_u64.. {
-        tokio::time::sleep(LOOK_EVERY).await;
-        if look % looks == 0 || app.usage().is_filling_up() {
-            flush(&app, &data_dir).await;
+/// Adds usage to the database, forever.
+pub(crate) async fn flush_usage(parts: SyncParts) {
+    read_spool(&parts).await;
+    let checks = FLUSH_EVERY.as_secs() / CHECK_EVERY.as_secs();
+    for check in 1_u64.. {
+        tokio::time::sleep(CHECK_EVERY).await;
+        if check % checks == 0 || parts.limiter.records().usage.is_filling_up() {
+            flush(&parts).await;
         }
     }
 }
 
-/// What the last process has left goes first.
-async fn take_up(app: &App, data_dir: &Arc<DataDir>) {
-    let reader = Arc::clone(data_dir);
-    let left = tokio::task::spawn_blocking(move || reader.usage()).await.ok().flatten();
-    let Some(left) = left else { return };
-    if !app.config_sync().flusher.lock().await.take_up(&left) {
-        warn!("what users and keys had asked before the last end cannot be read, and is dropped");
-        data_dir.keep_usage(None);
+/// Reads the usage that the previous process saved to disk.
+async fn read_spool(parts: &SyncParts) {
+    let reader = Arc::clone(&parts.data_dir);
+    let spooled = tokio::task::spawn_blocking(move || reader.usage()).await.ok().flatten();
+    let Some(spooled) = spooled else { return };
+    if !parts.sync.flusher.lock().await.load(&spooled) {
+        warn!("dropping saved usage that cannot be parsed");
+        parts.data_dir.store_usage(None);
     }
 }
 
-/// Sends what there is; whether all of it arrived.
-async fn flush(app: &App, data_dir: &Arc<DataDir>) -> bool {
-    let Ok(database) = app.config_sync().database() else { return false };
-    let mut flusher = app.config_sync().flusher.lock().await;
-    let arrived = flusher.flush(app.usage(), &database, |user| stored_as(app, user)).await;
-    if arrived && flusher.has_taken_up() {
-        flusher.forget_taken_up();
-        let data_dir = Arc::clone(data_dir);
-        let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(None)).await;
+/// Adds all usage. Returns whether it succeeded.
+async fn flush(parts: &SyncParts) -> bool {
+    let Ok(database) = parts.sync.database() else { return false };
+    let mut flusher = parts.sync.flusher.lock().await;
+    let flushed = flusher.flush(&parts.limiter.records().usage, &database).await;
+    if flushed && flusher.has_loaded_file() {
+        flusher.forget_loaded_file();
+        let data_dir = Arc::clone(&parts.data_dir);
+        let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(None)).await;
     }
-    arrived
+    flushed
 }
 
-/// A user as the database knows it, where it was written before spellings were folded.
-fn stored_as(app: &App, user: String) -> String {
-    let (id, rules) = (ItemId::Quota(user), app.limiter().rules());
-    app.config_sync().stored_as(&id, rules.normalization()).to_string()
-}
-
-/// Before the process ends: usage goes into the database, or else to disk, and the configuration in force to disk.
-pub(crate) async fn close(app: &Arc<App>, data_dir: &Arc<DataDir>) {
-    let all_arrived = tokio::time::timeout(CLOSE_PATIENCE, flush(app, data_dir)).await;
-    if all_arrived != Ok(true) {
-        let left = match tokio::time::timeout(CLOSE_PATIENCE, app.config_sync().flusher.lock()).await {
-            Ok(mut flusher) => flusher.left(app.usage(), |user| stored_as(app, user)),
+/// Adds the remaining usage to the database, or saves it to disk; saves the configuration; closes the database.
+pub(crate) async fn close(parts: &SyncParts) {
+    let flushed = tokio::time::timeout(CLOSE_TIMEOUT, flush(parts)).await;
+    if flushed != Ok(true) {
+        let left = match tokio::time::timeout(CLOSE_TIMEOUT, parts.sync.flusher.lock()).await {
+            Ok(mut flusher) => flusher.unsent(&parts.limiter.records().usage),
             Err(_) => None,
         };
         if let Some(left) = left {
-            info!(
-                bytes = left.len(),
-                "the database was not told what users and keys have asked: it is kept on disk"
-            );
-            let data_dir = Arc::clone(data_dir);
-            let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(Some(&left))).await;
+            info!(bytes = left.len(), "the database is unreachable, saving usage to disk");
+            let data_dir = Arc::clone(&parts.data_dir);
+            let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(Some(&left))).await;
         }
     }
-    if app.config_sync().has_keys() {
-        follow::save(app, data_dir).await;
+    if parts.sync.has_keys() {
+        save_snapshot(parts).await;
     }
-    if let Ok(database) = app.config_sync().database() {
-        let _ = tokio::time::timeout(CLOSE_PATIENCE, database.close()).await;
+    if let Ok(database) = parts.sync.database() {
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, database.close()).await;
     }
 }

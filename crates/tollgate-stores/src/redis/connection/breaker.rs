@@ -1,9 +1,8 @@
-//! The breaker: a server that does not answer, or answers that it cannot, is left alone, and asked from aside whether it
-//! is back.
+//! Circuit breaker of one server.
 //!
-//! While it is open a decision costs no wait at all. It closes when a probe is answered, not when some time is over, so
-//! no request is spent on finding out. If it opened by an answer, only a probe that writes closes it: a full server, or
-//! one that became a replica, answers everything else as ever.
+//! While it is open, decisions do not wait for the server. A probe closes it, not a timer, so no request is spent on
+//! finding out. If an error reply opened it, only a successful write closes it: a full server, or a master that became a
+//! replica, still replies to `PING`.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,88 +10,90 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tracing::{info, warn};
 
-use crate::redis::connection::error::Fault;
+use super::error::Fault;
 
-/// So many failures in a row open it.
-const IN_A_ROW: u32 = 5;
-/// Or half of the calls of a second, if there were at least so many.
+/// Consecutive failures that open the breaker.
+const CONSECUTIVE_FAILURES: u32 = 5;
+/// It also opens when half of the calls of a second fail, given at least this many calls.
 const CALLS_MIN: u32 = 20;
 const PERIOD: Duration = Duration::from_secs(1);
-/// A server that comes and goes is told of no more often than this.
-const QUIET: Duration = Duration::from_secs(10);
+/// A flapping server is logged at most this often.
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Whether a server may be asked.
+/// The circuit breaker of one server.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// The server's name.
     server: String,
-    /// What a decision looks at; decided by `state`.
+    /// Read by every decision; written under the lock of `state`.
     open: AtomicBool,
-    /// Whether anything failed of late. While nothing has, successes need not be counted.
-    troubled: AtomicBool,
+    /// Whether anything failed lately. While nothing has, successes are not counted.
+    failing: AtomicBool,
     openings: AtomicU64,
     state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    in_a_row: u32,
+    consecutive_failures: u32,
     calls: u32,
     failures: u32,
     since: Instant,
-    /// What failed last; nothing since all was well.
-    why: Option<Fault>,
-    told: Told,
+    reason: Option<Fault>,
+    log: LogState,
 }
 
-/// What the log was told.
+/// What has been logged about the breaker.
 #[derive(Debug, Default)]
-struct Told {
-    /// That it is open.
+struct LogState {
     open: bool,
-    /// When that was, the last time.
-    at: Option<Instant>,
-    /// How often it opened since then without a word.
-    unsaid: u32,
+    last: Option<Instant>,
+    /// Openings since `last` that were not logged.
+    suppressed: u32,
 }
 
-impl Told {
-    /// Whether enough time has passed to say it again.
+impl LogState {
     fn is_due(&self, now: Instant) -> bool {
-        self.at.is_none_or(|at| now.duration_since(at) >= QUIET)
+        self.last.is_none_or(|at| now.duration_since(at) >= LOG_INTERVAL)
     }
 }
 
 impl State {
     fn new(now: Instant) -> Self {
-        State { in_a_row: 0, calls: 0, failures: 0, since: now, why: None, told: Told::default() }
+        State {
+            consecutive_failures: 0,
+            calls: 0,
+            failures: 0,
+            since: now,
+            reason: None,
+            log: LogState::default(),
+        }
     }
 
-    /// Counts a call. Whether the server should be left alone.
+    /// Counts a call. Returns whether the breaker should open.
     fn count(&mut self, failed: bool, now: Instant) -> bool {
         if now.duration_since(self.since) >= PERIOD {
             (self.calls, self.failures, self.since) = (0, 0, now);
         }
         self.calls += 1;
         self.failures += u32::from(failed);
-        self.in_a_row = if failed { self.in_a_row + 1 } else { 0 };
-        self.in_a_row >= IN_A_ROW || self.calls >= CALLS_MIN && self.failures * 2 >= self.calls
+        self.consecutive_failures = if failed { self.consecutive_failures + 1 } else { 0 };
+        self.consecutive_failures >= CONSECUTIVE_FAILURES
+            || self.calls >= CALLS_MIN && self.failures * 2 >= self.calls
     }
 
-    fn is_answered(&self) -> bool {
-        self.why.as_ref().is_some_and(Fault::is_answer)
+    fn is_error_reply(&self) -> bool {
+        self.reason.as_ref().is_some_and(Fault::is_error_reply)
     }
 
-    /// Says that it is open.
-    fn tell(&mut self, server: &str, now: Instant) {
-        let reason = self.why.as_ref().map(Fault::words).unwrap_or_default();
-        let unsaid = self.told.unsaid;
-        if self.is_answered() {
-            warn!(%server, reason, unsaid, "the counter store does not count: deciding without it until it does");
+    fn log_open(&mut self, server: &str, now: Instant) {
+        let reason = self.reason.as_ref().map(Fault::to_string).unwrap_or_default();
+        let suppressed = self.log.suppressed;
+        if self.is_error_reply() {
+            warn!(%server, reason, suppressed, "redis: server cannot write; circuit breaker open, using the fallback");
         } else {
-            warn!(%server, reason, unsaid, "the counter store does not answer: deciding without it until it does");
+            warn!(%server, reason, suppressed, "redis: server unreachable; circuit breaker open, using the fallback");
         }
-        self.told = Told { open: true, at: Some(now), unsaid: 0 };
+        self.log = LogState { open: true, last: Some(now), suppressed: 0 };
     }
 }
 
@@ -101,7 +102,7 @@ impl Breaker {
         Breaker {
             server,
             open: AtomicBool::new(false),
-            troubled: AtomicBool::new(false),
+            failing: AtomicBool::new(false),
             openings: AtomicU64::new(0),
             state: Mutex::new(State::new(now)),
         }
@@ -111,72 +112,72 @@ impl Breaker {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Whether the last call failed, as far as is known.
-    pub(crate) fn is_doubted(&self) -> bool {
-        self.is_open() || self.troubled.load(Ordering::Relaxed) && self.state.lock().in_a_row > 0
+    /// Whether the breaker is open or the last call failed.
+    pub(crate) fn is_suspect(&self) -> bool {
+        self.is_open() || self.failing.load(Ordering::Relaxed) && self.state.lock().consecutive_failures > 0
     }
 
-    /// Whether it is open by an answer and not by silence.
-    pub(crate) fn is_answered(&self) -> bool {
-        self.is_open() && self.state.lock().is_answered()
+    /// Whether an error reply opened it, as opposed to missing replies.
+    pub(crate) fn is_open_by_error_reply(&self) -> bool {
+        self.is_open() && self.state.lock().is_error_reply()
     }
 
-    /// Why it is open; nothing if it is not.
-    pub(crate) fn why(&self) -> Option<Fault> {
-        if self.is_open() { self.state.lock().why.clone() } else { None }
+    /// Why it is open; none while closed.
+    pub(crate) fn reason(&self) -> Option<Fault> {
+        if self.is_open() { self.state.lock().reason.clone() } else { None }
     }
 
-    /// How often it has opened.
     pub(crate) fn openings(&self) -> u64 {
         self.openings.load(Ordering::Relaxed)
     }
 
-    /// Notes how a call ended. Whether this opened it.
-    pub(crate) fn note(&self, fault: Option<&Fault>, now: Instant) -> bool {
+    /// Records the outcome of a call. Returns whether this opened the breaker.
+    pub(crate) fn record(&self, fault: Option<&Fault>, now: Instant) -> bool {
         if fault.is_some() {
-            self.troubled.store(true, Ordering::Relaxed);
-        } else if !self.troubled.load(Ordering::Relaxed) {
+            self.failing.store(true, Ordering::Relaxed);
+        } else if !self.failing.load(Ordering::Relaxed) {
             return false;
         }
         let mut state = self.state.lock();
         let trip = state.count(fault.is_some(), now);
-        if state.failures == 0 && state.in_a_row == 0 {
-            self.troubled.store(false, Ordering::Relaxed);
+        if state.failures == 0 && state.consecutive_failures == 0 {
+            self.failing.store(false, Ordering::Relaxed);
         }
         let Some(fault) = fault else { return false };
         let opened = trip && !self.open.swap(true, Ordering::Relaxed);
         if opened {
-            state.why = Some(fault.clone());
+            state.reason = Some(fault.clone());
             self.openings.fetch_add(1, Ordering::Relaxed);
-            if state.told.is_due(now) {
-                state.tell(&self.server, now);
+            if state.log.is_due(now) {
+                state.log_open(&self.server, now);
             } else {
-                state.told.unsaid += 1;
+                state.log.suppressed += 1;
             }
         }
         opened
     }
 
-    /// A probe failed. What was opened by an answer stays so: a probe that got lost says nothing new.
-    pub(crate) fn still_open(&self, fault: &Fault, now: Instant) {
+    /// Records a failed probe. A probe without a reply does not replace an error reply as the reason.
+    pub(crate) fn probe_failed(&self, fault: &Fault, now: Instant) {
         let mut state = self.state.lock();
-        if fault.is_answer() && state.why.as_ref() != Some(fault) {
-            state.why = Some(fault.clone());
+        if fault.is_error_reply() && state.reason.as_ref() != Some(fault) {
+            state.reason = Some(fault.clone());
         }
-        // An outage that began within the quiet time and lasts is told of after it.
-        if !state.told.open && state.told.is_due(now) {
-            state.tell(&self.server, now);
+        // An outage that began within the log interval and lasts is logged after it.
+        if !state.log.open && state.log.is_due(now) {
+            state.log_open(&self.server, now);
         }
     }
 
-    /// A probe was answered. Whether this closed it.
+    /// Closes the breaker after a successful probe. Returns whether it was open.
     pub(crate) fn close(&self, now: Instant) -> bool {
         let mut state = self.state.lock();
-        let told = std::mem::take(&mut state.told);
-        *state = State { told: Told { open: false, ..told }, ..State::new(now) };
+        let log = std::mem::take(&mut state.log);
+        let was_logged = log.open;
+        *state = State { log: LogState { open: false, ..log }, ..State::new(now) };
         let closed = self.open.swap(false, Ordering::Relaxed);
-        if closed && told.open {
-            info!(server = %self.server, "the counter store answers again");
+        if closed && was_logged {
+            info!(server = %self.server, "redis: server recovered; circuit breaker closed");
         }
         closed
     }
@@ -191,12 +192,12 @@ mod tests {
     }
 
     #[test]
-    fn five_failures_in_a_row_open_it_and_a_success_between_does_not_count() {
+    fn opens_after_five_consecutive_failures() {
         let now = Instant::now();
         let breaker = breaker(now);
-        let fail = || breaker.note(Some(&Fault::NoReply), now);
+        let fail = || breaker.record(Some(&Fault::NoReply), now);
         assert!((0..4).all(|_| !fail()));
-        breaker.note(None, now);
+        breaker.record(None, now);
         assert!((0..4).all(|_| !fail()));
         assert!(!breaker.is_open());
         assert!(fail() && breaker.is_open());
@@ -205,51 +206,51 @@ mod tests {
     }
 
     #[test]
-    fn half_of_twenty_calls_of_a_second_open_it() {
+    fn opens_when_half_of_twenty_calls_in_a_second_fail() {
         let now = Instant::now();
         let early = breaker(now);
         for _ in 0..9 {
-            early.note(Some(&Fault::NoReply), now);
-            early.note(None, now);
+            early.record(Some(&Fault::NoReply), now);
+            early.record(None, now);
         }
-        early.note(None, now);
-        early.note(Some(&Fault::NoReply), now);
+        early.record(None, now);
+        early.record(Some(&Fault::NoReply), now);
         assert!(early.is_open(), "ten of twenty");
         let later = breaker(now);
         for turn in 0..40 {
-            later.note((turn % 2 == 0).then_some(&Fault::NoReply), now + PERIOD * (turn / 2));
+            later.record((turn % 2 == 0).then_some(&Fault::NoReply), now + PERIOD * (turn / 2));
         }
-        assert!(!later.is_open(), "one of two in each second is too few to tell");
+        assert!(!later.is_open(), "one of two in each second is too few");
     }
 
     #[test]
-    fn a_lost_probe_does_not_make_silence_of_an_answer() {
+    fn lost_probe_keeps_the_error_reply_as_reason() {
         let now = Instant::now();
         let breaker = breaker(now);
         let full = Fault::Unavailable("OOM command not allowed".to_owned());
-        assert!((0..5).any(|_| breaker.note(Some(&full), now)));
-        breaker.still_open(&Fault::NoReply, now);
-        assert!(breaker.is_answered());
-        assert_eq!(breaker.why(), Some(full));
+        assert!((0..5).any(|_| breaker.record(Some(&full), now)));
+        breaker.probe_failed(&Fault::NoReply, now);
+        assert!(breaker.is_open_by_error_reply());
+        assert_eq!(breaker.reason(), Some(full));
     }
 
     #[test]
-    fn a_server_that_comes_and_goes_is_told_of_now_and_then_and_one_that_stays_away_surely() {
+    fn flapping_server_is_logged_once_per_interval() {
         let start = Instant::now();
         let breaker = breaker(start);
-        let open_at = |now| assert!((0..5).any(|_| breaker.note(Some(&Fault::NoReply), now)));
-        let told = || {
+        let open_at = |now| assert!((0..5).any(|_| breaker.record(Some(&Fault::NoReply), now)));
+        let logged = || {
             let state = breaker.state.lock();
-            (state.told.open, state.told.unsaid)
+            (state.log.open, state.log.suppressed)
         };
         open_at(start);
-        assert_eq!(told(), (true, 0));
+        assert_eq!(logged(), (true, 0));
         for _ in 0..3 {
             breaker.close(start);
-            open_at(start + QUIET / 2);
+            open_at(start + LOG_INTERVAL / 2);
         }
-        assert_eq!(told(), (false, 3), "just told");
-        breaker.still_open(&Fault::NoReply, start + QUIET);
-        assert_eq!(told(), (true, 0), "still open");
+        assert_eq!(logged(), (false, 3), "within the interval");
+        breaker.probe_failed(&Fault::NoReply, start + LOG_INTERVAL);
+        assert_eq!(logged(), (true, 0), "an outage that lasts is logged");
     }
 }

@@ -1,4 +1,4 @@
-//! A call on its way to a server, and whether it has left.
+//! A queued call, and whether it has been sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,30 +6,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redis::{Cmd, Value};
 use tokio::sync::oneshot;
 
-use crate::redis::connection::error::Fault;
+use super::error::Fault;
 
-/// A call under way.
+/// A command in the queue of a connection.
 pub(crate) struct Call {
     pub(crate) command: Cmd,
-    /// Whether the key is on its way to this server.
+    /// Whether `ASKING` precedes the command: the key is being migrated to this server.
     pub(crate) asking: bool,
-    pub(crate) answer: oneshot::Sender<Result<Value, Fault>>,
-    pub(crate) departure: Departure,
+    pub(crate) reply: oneshot::Sender<Result<Value, Fault>>,
+    pub(crate) fate: SendOrCancel,
 }
 
 impl Call {
-    /// Has it leave, unless nobody waits for it any more.
-    pub(crate) fn leaves(&self) -> bool {
-        !self.answer.is_closed() && self.departure.decide()
+    /// Marks the call as sent. False if the caller has stopped waiting: then it must not be sent.
+    pub(crate) fn start(&self) -> bool {
+        !self.reply.is_closed() && self.fate.decide()
     }
 }
 
-/// Whether a call leaves or is given up. Whoever is first decides: what was given up before it left has charged nothing.
+/// Decides between sending a call and canceling it. A call that is canceled first was certainly not charged.
 #[derive(Clone, Default)]
-pub(crate) struct Departure(Arc<AtomicBool>);
+pub(crate) struct SendOrCancel(Arc<AtomicBool>);
 
-impl Departure {
-    /// Whether it was not decided before.
+impl SendOrCancel {
+    /// True for the first of the two sides.
     pub(crate) fn decide(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }

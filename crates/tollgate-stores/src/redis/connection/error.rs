@@ -1,146 +1,157 @@
-//! What a server's answer means for a decision: one table.
+//! What the errors of a Redis server mean for a decision.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{RedisError, ServerError};
+use redis::{Client, ErrorKind, RedisError, ServerError};
 use rustls::AlertDescription;
 use tollgate::counters::StoreError;
 
 use crate::redis::script;
+use crate::redis::script::reply::InvalidReply;
 
-/// Why a call has no answer.
+/// Why a call returned no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Never sent: nothing was charged.
+    /// Not sent, because there is no connection. Nothing was charged.
     NotSent,
-    /// The same, because no server of the cluster holds the slot.
+    /// Not sent, because no server of the cluster owns the slot.
     SlotUnassigned,
-    /// The same, because it could not leave in time: nothing came back on what had been sent before.
+    /// Not sent before its deadline, because earlier calls got no reply.
     QueueTimeout,
-    /// The server answers, and cannot do it now: nothing was charged. In its words.
+    /// The server replied that it cannot serve now (`OOM`, `LOADING`, …). Nothing was charged.
     Unavailable(String),
-    /// Sent, and no answer came: whatever was charged stays charged, and asking again could charge twice.
+    /// Sent, then the connection broke. The charge may have been taken; repeating the call could charge twice.
     ConnectionLost,
-    /// The same, and the connection is as it was: it may yet come.
+    /// Sent, and no reply came in time. The connection still stands and the reply may still come.
     NoReply,
-    /// The key lives at this address.
+    /// The slot belongs to this address.
     Moved(String),
-    /// The key is on its way to this address.
+    /// The slot is being migrated to this address.
     Ask(String),
-    /// Some of the keys are on their way, and others not yet: nothing was done.
+    /// Some keys of the slot have been migrated and others have not. Nothing was charged.
     TryAgain,
-    /// This server is no longer the one to ask, in its words.
+    /// The server is no longer the master of the key (`READONLY`, `CLUSTERDOWN`, `MASTERDOWN`).
     WrongServer(String),
-    /// The script is not there.
+    /// The server does not have the script.
     NoScript,
-    /// Only an operator can help.
-    Misconfigured(String),
+    /// Fails until an operator changes something.
+    Misconfigured(Misconfiguration),
+}
+
+/// A fault that only an operator can fix.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Misconfiguration {
+    pub(crate) cause: Cause,
+    /// The metric label.
+    code: &'static str,
+    message: String,
+}
+
+/// What is misconfigured.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// One key has an unexpected type; other counters may work.
+    Counter,
+    /// No connection can be made: TLS, protected mode, database number.
+    Connection,
+    /// The login is rejected, lacks a permission, or the server has no such command.
+    Permission,
+    /// The same for a command within the script, which other decisions may not need.
+    ScriptPermission,
+    /// The servers form another topology than configured.
+    Topology,
+    Other,
 }
 
 impl Fault {
-    /// Whether the server is to blame, so that it is asked less.
-    pub(crate) fn counts(&self) -> bool {
-        let is_silence = matches!(
-            self,
-            Fault::NotSent
-                | Fault::SlotUnassigned
-                | Fault::QueueTimeout
-                | Fault::ConnectionLost
-                | Fault::NoReply
-        );
-        self.is_answer() || is_silence
+    pub(crate) fn misconfigured(message: impl Into<String>) -> Self {
+        Self::misconfigured_by(Cause::Other, "other", message)
     }
 
-    /// Whether a server that is there says that it cannot: that it still is there changes nothing.
-    pub(crate) fn is_answer(&self) -> bool {
+    fn misconfigured_by(cause: Cause, code: &str, message: impl Into<String>) -> Self {
+        Fault::Misconfigured(Misconfiguration { cause, code: label_of(code), message: message.into() })
+    }
+
+    /// A key that the fleet shares has an unexpected type or value.
+    pub(crate) fn invalid_key(what: &str) -> Self {
+        Self::misconfigured(format!("unexpected type or value of the shared {what}"))
+    }
+
+    pub(crate) fn cause(&self) -> Option<Cause> {
+        match self {
+            Fault::Misconfigured(misconfiguration) => Some(misconfiguration.cause),
+            _ => None,
+        }
+    }
+
+    /// Whether the fault counts as a failure of the server and can open its circuit breaker.
+    pub(crate) fn trips_breaker(&self) -> bool {
+        self.is_error_reply()
+            || matches!(
+                self,
+                Fault::NotSent
+                    | Fault::SlotUnassigned
+                    | Fault::QueueTimeout
+                    | Fault::ConnectionLost
+                    | Fault::NoReply
+            )
+    }
+
+    /// Whether a reachable server replied that it cannot serve. Its reply to `PING` then proves nothing.
+    pub(crate) fn is_error_reply(&self) -> bool {
         matches!(self, Fault::Unavailable(_) | Fault::WrongServer(_))
     }
 
-    /// Whether it is certain that nothing was charged. A script that failed may have begun to write, unless it could not
-    /// read: it reads everything first.
-    pub(crate) fn did_nothing(&self) -> bool {
+    /// Whether certainly nothing was charged. A script that failed may have written, except when reading failed: it reads
+    /// everything first.
+    pub(crate) fn charged_nothing(&self) -> bool {
         match self {
             Fault::ConnectionLost | Fault::NoReply => false,
-            Fault::Misconfigured(_) => {
-                self.is_of_counter() || self.is_of_login() && !self.is_of_script() || self.is_of_dial()
+            Fault::Misconfigured(Misconfiguration { cause, .. }) => {
+                matches!(cause, Cause::Counter | Cause::Permission | Cause::Connection)
             }
             _ => true,
         }
     }
 
-    /// Whether one counter is not what it should be, and others may be.
-    pub(crate) fn is_of_counter(&self) -> bool {
-        matches!(self, Fault::Misconfigured(reason) if reason.starts_with("WRONGTYPE"))
+    /// Whether the login lacks a permission, or the server a command.
+    pub(crate) fn is_permission(&self) -> bool {
+        matches!(self.cause(), Some(Cause::Permission | Cause::ScriptPermission))
     }
 
-    /// Whether there is no connection because of it.
-    fn is_of_dial(&self) -> bool {
-        let Fault::Misconfigured(reason) = self else { return false };
-        reason.starts_with("TLS ") || reason == PROTECTED || reason.ends_with(SEE_DATABASE)
-    }
-
-    /// Whether it is our login that may not do this, or the server that has no such command, whatever it is asked about.
-    pub(crate) fn is_of_login(&self) -> bool {
-        let Fault::Misconfigured(reason) = self else { return false };
-        let is_refused = ["NOAUTH", "WRONGPASS", "NOPERM"].iter().any(|code| reason.starts_with(code));
-        is_refused || reason.ends_with(NO_COMMAND)
-    }
-
-    /// Whether that is a command of the script, which other decisions may not need.
-    pub(crate) fn is_of_script(&self) -> bool {
-        matches!(self, Fault::Misconfigured(reason) if reason.contains(SCRIPT))
-    }
-
-    /// What it means where no server may send us on to another: there it would never end.
-    pub(crate) fn outside_a_cluster(self) -> Self {
+    /// Turns redirections into a misconfiguration, for topologies in which no server may redirect.
+    pub(crate) fn outside_cluster(self) -> Self {
+        let hint = "the server is part of a cluster; set counters.topology = \"cluster\"";
         match self {
-            Fault::Moved(to) => Fault::Misconfigured(format!("MOVED {to}: {IN_CLUSTER}")),
-            Fault::Ask(to) => Fault::Misconfigured(format!("ASK {to}: {IN_CLUSTER}")),
-            Fault::Misconfigured(reason) if reason.starts_with("CROSSSLOT") => {
-                Fault::Misconfigured(format!("{reason}: {IN_CLUSTER}"))
+            Fault::Moved(to) => {
+                Self::misconfigured_by(Cause::Topology, "MOVED", format!("MOVED {to}: {hint}"))
+            }
+            Fault::Ask(to) => Self::misconfigured_by(Cause::Topology, "ASK", format!("ASK {to}: {hint}")),
+            Fault::Misconfigured(Misconfiguration { code: code @ "CROSSSLOT", message, .. }) => {
+                Self::misconfigured_by(Cause::Topology, code, format!("{message}: {hint}"))
             }
             other => other,
         }
     }
 
-    /// Whether servers belong together in another way than we are told.
-    pub(crate) fn is_of_topology(&self) -> bool {
-        matches!(self, Fault::Misconfigured(reason) if reason.ends_with(IN_CLUSTER))
-    }
-
-    /// What people are told.
-    pub(crate) fn words(&self) -> String {
-        match self {
-            Fault::Unavailable(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => {
-                words.clone()
-            }
-            Fault::NotSent => "there is no connection".to_owned(),
-            Fault::SlotUnassigned => "no server of the cluster holds its slot".to_owned(),
-            Fault::ConnectionLost => "the connection was lost".to_owned(),
-            Fault::QueueTimeout | Fault::NoReply => "no answer in time".to_owned(),
-            Fault::Moved(to) | Fault::Ask(to) => format!("its counters are at {to}"),
-            Fault::TryAgain => "TRYAGAIN a slot is on its way".to_owned(),
-            Fault::NoScript => "NOSCRIPT the script is missing although it was just loaded".to_owned(),
-        }
-    }
-
-    /// The same in one word of a list that does not grow, for figures; nothing where we are only sent on.
+    /// The metric label, from a fixed list; none for redirections.
     pub(crate) fn label(&self) -> Option<&'static str> {
-        let code = match self {
-            Fault::Moved(_) | Fault::Ask(_) | Fault::TryAgain => return None,
-            Fault::NotSent => return Some("unconnected"),
-            Fault::SlotUnassigned => return Some("unserved"),
-            Fault::ConnectionLost => return Some("lost"),
-            Fault::QueueTimeout | Fault::NoReply => return Some("silent"),
-            Fault::NoScript => return Some("NOSCRIPT"),
-            Fault::Unavailable(words) | Fault::WrongServer(words) | Fault::Misconfigured(words) => {
-                words.split(' ').next().unwrap_or_default()
+        match self {
+            Fault::Moved(_) | Fault::Ask(_) | Fault::TryAgain => None,
+            Fault::NotSent => Some("not_connected"),
+            Fault::SlotUnassigned => Some("slot_unassigned"),
+            Fault::ConnectionLost => Some("connection_lost"),
+            Fault::QueueTimeout | Fault::NoReply => Some("timeout"),
+            Fault::NoScript => Some("NOSCRIPT"),
+            Fault::Unavailable(reply) | Fault::WrongServer(reply) => {
+                Some(label_of(reply.split(' ').next().unwrap_or_default()))
             }
-        };
-        Some(CODES.iter().find(|known| **known == code).copied().unwrap_or("other"))
+            Fault::Misconfigured(misconfiguration) => Some(misconfiguration.code),
+        }
     }
 
     pub(crate) fn into_store_error(self, deadline: Duration) -> StoreError {
@@ -157,70 +168,101 @@ impl Fault {
         }
     }
 
-    /// By the code the server's message begins with.
     pub(crate) fn from_server(error: &ServerError) -> Self {
-        Self::from_words(error.code(), error.details().unwrap_or_default())
+        Self::from_reply(error.code(), error.details().unwrap_or_default())
     }
 
-    /// By a line as it is on the wire, without its sign.
+    /// From an error line of the protocol, without the leading `-`.
     pub(crate) fn from_line(line: &str) -> Self {
         let (code, detail) = line.split_once(' ').unwrap_or((line, ""));
-        Self::from_words(code, detail)
+        Self::from_reply(code, detail)
     }
 
-    fn from_words(code: &str, detail: &str) -> Self {
+    fn from_reply(code: &str, detail: &str) -> Self {
         let address = || detail.split(' ').nth(1).unwrap_or_default().to_owned();
+        let message = || format!("{code} {detail}");
         match code {
             "MOVED" => Fault::Moved(address()),
             "ASK" => Fault::Ask(address()),
-            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer(format!("{code} {detail}")),
+            "READONLY" | "CLUSTERDOWN" | "MASTERDOWN" => Fault::WrongServer(message()),
             "NOSCRIPT" => Fault::NoScript,
             "TRYAGAIN" => Fault::TryAgain,
-            // It will pass, and it did nothing.
             "LOADING" | "OOM" | "BUSY" | "MISCONF" | "NOREPLICAS" | "UNBLOCKED" => {
-                Fault::Unavailable(format!("{code} {detail}"))
+                Fault::Unavailable(message())
             }
-            // Servers before version 7 wrap what a command of the script was told.
-            "ERR" if let Some((code, detail)) = told_within_script(detail) => Self::from_words(code, detail),
-            "ERR" if let Some(words) = not_allowed(detail) => Fault::Misconfigured(words),
-            "DENIED" => Fault::Misconfigured(PROTECTED.to_owned()),
-            // NOAUTH, WRONGPASS, NOPERM, CROSSSLOT, WRONGTYPE, ERR and whatever we do not know.
-            code => Fault::Misconfigured(format!("{code} {detail}")),
+            // Servers before version 7 wrap the error of a command within the script.
+            "ERR" if let Some((code, detail)) = wrapped_error(detail) => Self::from_reply(code, detail),
+            "ERR" if let Some(fault) = not_allowed(detail) => fault,
+            "DENIED" => protected_mode(),
+            "NOAUTH" | "WRONGPASS" | "NOPERM" => Self::misconfigured_by(Cause::Permission, code, message()),
+            "WRONGTYPE" => Self::misconfigured_by(Cause::Counter, code, message()),
+            code => Self::misconfigured_by(Cause::Other, code, message()),
         }
     }
 
-    /// Of a whole batch that failed after it was handed to the connection.
+    /// From the failure of a whole batch after it was handed to the connection.
     pub(crate) fn from_connection(error: &RedisError) -> Self {
         if error.is_timeout() { Fault::NoReply } else { Fault::ConnectionLost }
     }
 
-    /// What the connection said. The client library shares it.
-    pub(crate) fn cause(error: &RedisError) -> Option<&io::Error> {
+    /// From a failed attempt to connect. `check` names the settings of the login.
+    pub(crate) fn from_dial(error: &RedisError, client: &Client, check: &str) -> Self {
+        let info = client.get_connection_info();
+        let address = info.addr();
+        let is_login = error.kind() == ErrorKind::AuthenticationFailed
+            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
+        match error.code() {
+            _ if is_certificate_error(error) => {
+                let check = "check counters.tls and the server's certificate";
+                Self::misconfigured_by(Cause::Connection, "TLS", format!("TLS: {error}; {check}"))
+            }
+            Some("DENIED") => protected_mode(),
+            _ if let Some(detail) = rejected_database(error) => {
+                let check = "check the database in counters.url or counters.database";
+                Self::misconfigured_by(Cause::Connection, "ERR", format!("ERR {detail}; {check}"))
+            }
+            _ if !is_login => Fault::NotSent,
+            code => {
+                // The client library drops the server's text when AUTH fails during the handshake.
+                let code = code.unwrap_or("WRONGPASS");
+                let user = info.redis_settings().username().unwrap_or("default");
+                let message =
+                    format!("authentication failed ({code}) for user {user:?} at {address}; {check}");
+                Self::misconfigured_by(Cause::Permission, code, message)
+            }
+        }
+    }
+
+    /// The I/O error behind an error of the client library.
+    pub(crate) fn io_cause(error: &RedisError) -> Option<&io::Error> {
         let cause = error.source().and_then(|cause| cause.downcast_ref::<Arc<dyn Error + Send + Sync>>());
         cause.and_then(|cause| cause.downcast_ref::<io::Error>())
     }
+}
 
-    /// Of a connection that could not be made.
-    pub(crate) fn from_dial(error: &RedisError) -> Self {
-        let refused = error.kind() == redis::ErrorKind::AuthenticationFailed
-            || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"));
-        match error.code() {
-            _ if is_about_certificates(error) => Fault::Misconfigured(format!("TLS {error}")),
-            Some("DENIED") => Fault::Misconfigured(PROTECTED.to_owned()),
-            _ if let Some(detail) = refused_database(error) => {
-                Fault::Misconfigured(format!("ERR {detail}: {SEE_DATABASE}"))
-            }
-            _ if !refused => Fault::NotSent,
-            Some(code) => Fault::Misconfigured(format!("{code} {}", error.detail().unwrap_or_default())),
-            // The client library keeps the server's words to itself.
-            None => {
-                Fault::Misconfigured("WRONGPASS the server does not take this user and password".to_owned())
-            }
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Unavailable(reply) | Fault::WrongServer(reply) => f.write_str(reply),
+            Fault::Misconfigured(misconfiguration) => f.write_str(&misconfiguration.message),
+            Fault::NotSent => f.write_str("not connected"),
+            Fault::SlotUnassigned => f.write_str("no server of the cluster owns the slot"),
+            Fault::ConnectionLost => f.write_str("connection lost"),
+            Fault::QueueTimeout | Fault::NoReply => f.write_str("no reply in time"),
+            Fault::Moved(to) | Fault::Ask(to) => write!(f, "the counters moved to {to}"),
+            Fault::TryAgain => f.write_str("TRYAGAIN the slot is being migrated"),
+            Fault::NoScript => f.write_str("NOSCRIPT the script is missing right after SCRIPT LOAD"),
         }
     }
 }
 
-/// Codes that figures tell by name.
+impl From<InvalidReply> for Fault {
+    fn from(InvalidReply: InvalidReply) -> Self {
+        Fault::misconfigured("the decision script returned an unexpected reply")
+    }
+}
+
+/// Error codes that metrics name; all others are `other`.
 const CODES: [&str; 16] = [
     "LOADING",
     "OOM",
@@ -240,59 +282,64 @@ const CODES: [&str; 16] = [
     "TLS",
 ];
 
-/// What may not do everything that a decision takes.
-const SCRIPT: &str = "the script of decisions";
-const NO_COMMAND: &str = "the server has no such command, or calls it something else";
-
-const IN_CLUSTER: &str = "this server is part of a cluster: set topology = \"cluster\"";
-
-const SEE_DATABASE: &str = "see the database in counters.url or counters.database";
-
-/// In place of the five sentences of the server.
-const PROTECTED: &str = "DENIED this server is in protected mode and takes nobody from another machine: give its users \
-                         passwords, or switch protected-mode off where the network is closed";
-
-/// Why the server has no such database for us, if it is for good. The client library gives the words, not the code.
-fn refused_database(error: &RedisError) -> Option<&str> {
-    let for_good = ["DB index", "SELECT is not allowed", "no permissions"];
-    let is_for_good = |detail: &&str| for_good.iter().any(|words| detail.contains(words));
-    error.detail().filter(is_for_good).filter(|_| error.to_string().contains("switch database"))
+fn label_of(code: &str) -> &'static str {
+    CODES.iter().find(|known| **known == code).copied().unwrap_or("other")
 }
 
-/// The code and the rest of `Error running script (call to f_…): @user_script:9: -OOM command not allowed …`.
-fn told_within_script(detail: &str) -> Option<(&str, &str)> {
-    let (_, told) = detail.strip_prefix("Error running script")?.split_once(": -")?;
-    told.split_once(' ').filter(|(code, _)| *code != "ERR")
+/// Replaces the server's five sentences.
+fn protected_mode() -> Fault {
+    let message = "DENIED the server is in protected mode and accepts only local clients; set a password on the \
+                   server, or switch protected-mode off on a closed network";
+    Fault::misconfigured_by(Cause::Connection, "DENIED", message)
 }
 
-/// What our login may not do, or the server cannot, if it says so without a code, or within the script without the name.
-fn not_allowed(detail: &str) -> Option<String> {
-    let commands = || script::commands_at(line_of_script(detail)).join(" or ");
+/// The reason if `SELECT` failed permanently. The client library passes on the text without its code.
+fn rejected_database(error: &RedisError) -> Option<&str> {
+    let permanent = ["DB index", "SELECT is not allowed", "no permissions"];
+    let is_permanent = |detail: &&str| permanent.iter().any(|text| detail.contains(text));
+    error.detail().filter(is_permanent).filter(|_| error.to_string().contains("switch database"))
+}
+
+/// Code and detail of `Error running script (call to f_…): @user_script:9: -OOM command not allowed …`.
+fn wrapped_error(detail: &str) -> Option<(&str, &str)> {
+    let (_, inner) = detail.strip_prefix("Error running script")?.split_once(": -")?;
+    inner.split_once(' ').filter(|(code, _)| *code != "ERR")
+}
+
+/// Missing permissions and commands that the server reports without a code, or within the script without a name.
+fn not_allowed(detail: &str) -> Option<Fault> {
+    let commands = || script::commands_at(script_line(detail)).join(" or ");
+    let in_script = |code, message: String| Fault::misconfigured_by(Cause::ScriptPermission, code, message);
     if detail.contains("can't run this command") {
-        return Some(format!("NOPERM {SCRIPT} may not run {}: see the access rules of its user", commands()));
+        let message = format!("NOPERM the decision script may not run {}; check the user's ACL", commands());
+        return Some(in_script("NOPERM", message));
     }
     if detail.contains("can't access at least one of the keys") {
-        return Some(format!("NOPERM {SCRIPT} may not use all keys that begin with rl:"));
+        let message =
+            "NOPERM the decision script may not access all keys with the prefix rl:; check the user's ACL";
+        return Some(in_script("NOPERM", message.to_owned()));
     }
+    let hint = "the server does not have it, or it was renamed";
     if detail.contains("Unknown Redis command called from script") {
-        return Some(format!("ERR unknown command {} in {SCRIPT}: {NO_COMMAND}", commands()));
+        let message = format!("ERR unknown command {} in the decision script: {hint}", commands());
+        return Some(in_script("ERR", message));
     }
-    // What it was asked about follows the name.
-    let (words, _) =
-        detail.strip_prefix("unknown command").map(|_| detail.split_once(',').unwrap_or((detail, "")))?;
-    Some(format!("ERR {words}: {NO_COMMAND}"))
+    // The arguments of the command follow the comma; they may identify a client.
+    let command =
+        detail.strip_prefix("unknown command").map(|_| detail.split(',').next().unwrap_or(detail))?;
+    Some(Fault::misconfigured_by(Cause::Permission, "ERR", format!("ERR {command}: {hint}")))
 }
 
-/// The line of the script that failed; 0 if that is not said.
-fn line_of_script(detail: &str) -> usize {
+/// The line of the script that failed; 0 if the message has none.
+fn script_line(detail: &str) -> usize {
     let (_, rest) = detail.split_once("@user_script:").unwrap_or_default();
     let digits = rest.split(|c: char| !c.is_ascii_digit()).next();
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
-/// Whether we do not trust the server by its certificate, or it does not trust us by ours.
-fn is_about_certificates(error: &RedisError) -> bool {
-    let cause = Fault::cause(error).and_then(io::Error::get_ref);
+/// Whether the server's certificate was rejected here, or ours by the server.
+fn is_certificate_error(error: &RedisError) -> bool {
+    let cause = Fault::io_cause(error).and_then(io::Error::get_ref);
     match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
         Some(rustls::Error::InvalidCertificate(_) | rustls::Error::NoCertificatesPresented) => true,
         Some(rustls::Error::AlertReceived(alert)) => matches!(
@@ -315,51 +362,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_command_of_the_script_was_told_counts_not_its_wrapping() {
-        let wrapped = |told: &str| {
+    fn wrapped_script_errors_are_unwrapped() {
+        let wrapped = |inner: &str| {
             let detail =
-                format!("Error running script (call to f_0c): @user_script:51: @user_script: 51: {told}");
-            Fault::from_words("ERR", &detail)
+                format!("Error running script (call to f_0c): @user_script:51: @user_script: 51: {inner}");
+            Fault::from_reply("ERR", &detail)
         };
         let full = "OOM command not allowed when used memory > 'maxmemory'.";
         assert_eq!(wrapped(&format!("-{full}")), Fault::Unavailable(full.to_owned()));
         let replica = "READONLY You can't write against a read only replica.";
         assert_eq!(wrapped(&format!("-{replica}")), Fault::WrongServer(replica.to_owned()));
-        assert!(matches!(wrapped("-WRONGTYPE Operation against a key"), Fault::Misconfigured(_)));
+        assert_eq!(wrapped("-WRONGTYPE Operation against a key").cause(), Some(Cause::Counter));
         assert!(matches!(wrapped("-ERR unknown command"), Fault::Misconfigured(_)));
-        assert!(matches!(Fault::from_words("ERR", "no such thing: -OOM"), Fault::Misconfigured(_)));
+        assert!(matches!(Fault::from_reply("ERR", "no such thing: -OOM"), Fault::Misconfigured(_)));
     }
 
     #[test]
-    fn what_the_script_may_not_do_is_named_by_its_line() {
-        let line = include_str!("../script/charge_all.lua")
-            .lines()
-            .position(|line| line.contains("'RPOP'"))
-            .unwrap()
-            + 1;
-        let told = |words: &str| {
-            Fault::from_words("ERR", &format!("{words} script: 7f64278745e968e0, on @user_script:{line}."))
+    fn forbidden_script_command_is_named() {
+        let source = include_str!("../script/charge_all.lua");
+        let line = source.lines().position(|line| line.contains("'RPOP'")).unwrap() + 1;
+        let reply = |text: &str| {
+            Fault::from_reply("ERR", &format!("{text} script: 7f64278745e968e0, on @user_script:{line}."))
         };
-        let refused = told("The user executing the script can't run this command or subcommand");
-        assert!(
-            refused.is_of_login() && refused.is_of_script() && refused.words().contains("RPOP"),
-            "{refused:?}"
-        );
+        let refused = reply("The user executing the script can't run this command or subcommand");
+        assert_eq!(refused.cause(), Some(Cause::ScriptPermission));
+        assert!(refused.to_string().contains("RPOP"), "{refused}");
         assert_eq!(refused.label(), Some("NOPERM"));
-        let unknown = told("Unknown Redis command called from script");
-        assert!(unknown.is_of_login() && unknown.words().contains("RPOP"), "{unknown:?}");
+        let unknown = reply("Unknown Redis command called from script");
+        assert!(unknown.is_permission() && unknown.to_string().contains("RPOP"), "{unknown}");
         let renamed =
-            Fault::from_words("ERR", "unknown command 'EVALSHA', with args beginning with: 'somebody'");
-        assert!(renamed.is_of_login() && !renamed.is_of_script(), "{renamed:?}");
-        assert!(renamed.words().contains("EVALSHA") && !renamed.words().contains("somebody"), "{renamed:?}");
-        assert!(!Fault::from_words("ERR", "value is not an integer").is_of_login());
+            Fault::from_reply("ERR", "unknown command 'EVALSHA', with args beginning with: 'somebody'");
+        assert_eq!(renamed.cause(), Some(Cause::Permission));
+        assert!(renamed.to_string().contains("EVALSHA") && !renamed.to_string().contains("somebody"));
+        assert!(!Fault::from_reply("ERR", "value is not an integer").is_permission());
     }
 
     #[test]
-    fn figures_name_what_is_known_and_lump_the_rest() {
-        assert_eq!(Fault::from_words("OOM", "command not allowed").label(), Some("OOM"));
-        assert_eq!(Fault::from_words("SOMETHING", "nobody has heard of").label(), Some("other"));
-        assert_eq!(Fault::NoReply.label(), Some("silent"));
+    fn labels_are_from_a_fixed_list() {
+        assert_eq!(Fault::from_reply("OOM", "command not allowed").label(), Some("OOM"));
+        assert_eq!(Fault::from_reply("SOMETHING", "unheard of").label(), Some("other"));
+        assert_eq!(Fault::NoReply.label(), Some("timeout"));
         assert_eq!(Fault::TryAgain.label(), None);
     }
 }

@@ -1,172 +1,138 @@
-//! What a decision has to do with leases: what it takes from them, what it asks for them, and what goes back.
+//! The units that one decision takes from leases and the leases that it requests.
 
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
-use futures_util::stream::{self, StreamExt};
 use smallvec::SmallVec;
-use tollgate::Timestamp;
-use tollgate::counters::{Charge, Charges, Effect, Verdicts};
+use tollgate::counters::{Charges, Verdicts};
 
-use crate::redis::Store;
+use super::ShardCharges;
 use crate::redis::connection::error::Fault;
-use crate::redis::decide::Group;
-use crate::redis::lease::{LeaseTable, Owner, Serving};
-use crate::redis::script::{Answer, Arguments, Extra, LeaseRequest, Mode, Settle};
+use crate::redis::lease::{LeaseTable, ServedBy};
+use crate::redis::script::reply::Reply;
 
-/// How many slices are on their way back at a time.
-const GIVEN_BACK_AT_ONCE: usize = 64;
-
-/// What a decision took from leases and what it asks for. When it is dropped, because the request is refused or nobody
-/// waits for it any more, what was taken goes back and what was asked for is given up.
-pub(crate) struct Taken<'a, 'c> {
+/// What a decision takes from leases. Dropped unconfirmed, because the request was refused or canceled, it puts units back
+/// and abandons requested leases.
+pub(crate) struct LeaseUse<'a, 'c> {
     leases: &'a LeaseTable,
     charges: &'a Charges<'c>,
-    /// How each charge is served.
-    pub(crate) servings: SmallVec<[Serving; 4]>,
+    /// How each charge is served; empty once confirmed.
+    pub(crate) served_by: SmallVec<[ServedBy; 4]>,
 }
 
-impl<'a, 'c> Taken<'a, 'c> {
-    pub(crate) fn new(store: &'a Store, charges: &'a Charges<'c>, now: Instant) -> Self {
-        let leases = &store.leases;
-        if !store.leasing || charges.dry_run || store.cooldowns.keep_out(charges, now) {
-            let servings = SmallVec::from_elem(Serving::Ask, charges.charges.len());
-            return Taken { leases, charges, servings };
+impl<'a, 'c> LeaseUse<'a, 'c> {
+    /// Takes the charges from leases if `leasing`, else leaves all to the server.
+    pub(crate) fn take(
+        leases: &'a LeaseTable,
+        charges: &'a Charges<'c>,
+        leasing: bool,
+        now: Instant,
+    ) -> Self {
+        if !leasing {
+            let served_by = SmallVec::from_elem(ServedBy::Server, charges.charges.len());
+            return LeaseUse { leases, charges, served_by };
         }
-        let watched = |position| charges.penalty.is_some_and(|penalty| penalty.is_violation(position));
+        let is_violation = |position| charges.penalty.is_some_and(|penalty| penalty.is_violation(position));
         let serve = |(position, charge)| match leases.take(charge, now) {
-            // Whose refusals are counted is refused by the server, which counts them.
-            Serving::Scarce(_) if watched(position) => Serving::Ask,
-            serving => serving,
+            // Only the server records violations.
+            ServedBy::Exhausted(_) if is_violation(position) => ServedBy::Server,
+            served_by => served_by,
         };
-        let servings = charges.charges.iter().enumerate().map(serve).collect();
-        Taken { leases, charges, servings }
+        let served_by = charges.charges.iter().enumerate().map(serve).collect();
+        LeaseUse { leases, charges, served_by }
     }
 
-    /// The verdicts of a decision for which no server need be asked.
+    /// The verdicts if no server is needed.
     pub(crate) fn verdicts(&mut self) -> Option<Verdicts> {
-        // Whoever asks for a client's record alone is told of it.
-        if self.servings.is_empty() {
+        // Without charges the client's penalty record is wanted.
+        if self.served_by.is_empty() {
             return None;
         }
-        if self.servings.iter().any(|serving| matches!(serving, Serving::Scarce(_))) {
+        if self.served_by.iter().any(|served_by| matches!(served_by, ServedBy::Exhausted(_))) {
             return self.refusal();
         }
-        let leased = self.servings.iter().map(|serving| match serving {
-            Serving::Leased(verdict, _) => Some(*verdict),
+        let leased = self.served_by.iter().map(|served_by| match served_by {
+            ServedBy::Lease(verdict, _) => Some(*verdict),
             _ => None,
         });
         let verdicts = leased.collect::<Option<SmallVec<[_; 4]>>>()?;
-        self.use_up();
+        self.confirm();
         Some(Verdicts { verdicts, ..Verdicts::default() })
     }
 
-    /// A refusal by what is known to be scarce, if all that the other limits say is known too: the longest wait may be
-    /// theirs. If it is not, the server is asked about those that are scarce as well.
+    /// A refusal by an exhausted counter, if all other verdicts are known too: one of them may have the longest wait.
+    /// Otherwise the server is asked about exhausted counters as well.
     fn refusal(&mut self) -> Option<Verdicts> {
-        let known = self.servings.iter().map(|serving| match serving {
-            Serving::Scarce(verdict) | Serving::Leased(verdict, _) => Some(*verdict),
-            Serving::Ask | Serving::AskFor(..) => None,
+        let known = self.served_by.iter().map(|served_by| match served_by {
+            ServedBy::Exhausted(verdict) | ServedBy::Lease(verdict, _) => Some(*verdict),
+            ServedBy::Server | ServedBy::NewLease(..) => None,
         });
         if let Some(verdicts) = known.collect::<Option<SmallVec<[_; 4]>>>() {
             let mut verdicts = Verdicts { verdicts, ..Verdicts::default() };
-            self.tell_as_put_back(&mut verdicts);
+            self.add_put_back(&mut verdicts);
             return Some(verdicts);
         }
-        for serving in &mut self.servings {
-            if matches!(serving, Serving::Scarce(_)) {
-                *serving = Serving::Ask;
+        for served_by in &mut self.served_by {
+            if matches!(served_by, ServedBy::Exhausted(_)) {
+                *served_by = ServedBy::Server;
             }
         }
         None
     }
 
-    /// The request is refused: what was taken from leases is about to be put back.
-    pub(crate) fn tell_as_put_back(&self, verdicts: &mut Verdicts) {
-        let told = self.servings.iter().zip(&self.charges.charges).zip(&mut verdicts.verdicts);
-        for ((serving, charge), verdict) in told {
-            if let Serving::Leased(..) = serving {
+    /// Applies the replies to lease requests.
+    pub(crate) fn apply_grants(
+        &self,
+        groups: &[ShardCharges],
+        replies: &[Result<Reply, Fault>],
+        sent_at: Instant,
+    ) {
+        for (group, reply) in groups.iter().zip(replies) {
+            for (index, position) in group.positions.iter().enumerate() {
+                let ServedBy::NewLease(request, ticket) = &self.served_by[*position] else { continue };
+                let charge = &self.charges.charges[*position];
+                match reply {
+                    // The counters of a client in cooldown were only read.
+                    Ok(reply) if reply.in_cooldown => self.leases.withdraw(charge, request, *ticket),
+                    Ok(reply) => {
+                        match reply.charges.get(index).and_then(|reply| Some((reply.verdict, reply.grant?))) {
+                            Some((verdict, grant)) => {
+                                self.leases.grant(charge, (request, *ticket), verdict, grant, sent_at);
+                            }
+                            None => self.leases.withdraw(charge, request, *ticket),
+                        }
+                    }
+                    Err(fault) if fault.charged_nothing() => self.leases.withdraw(charge, request, *ticket),
+                    Err(_) => self.leases.abandon(charge, *ticket),
+                }
+            }
+        }
+    }
+
+    /// Counts units that are about to be put back as remaining.
+    pub(crate) fn add_put_back(&self, verdicts: &mut Verdicts) {
+        let verdicts = self.served_by.iter().zip(&self.charges.charges).zip(&mut verdicts.verdicts);
+        for ((served_by, charge), verdict) in verdicts {
+            if let ServedBy::Lease(..) = served_by {
                 verdict.remaining =
                     verdict.remaining.saturating_add(charge.cost).min(charge.limit.capacity());
             }
         }
     }
 
-    /// The request is admitted: what was taken is used.
-    pub(crate) fn use_up(&mut self) {
-        self.servings.clear();
+    /// The request is admitted: the units are used.
+    pub(crate) fn confirm(&mut self) {
+        self.served_by.clear();
     }
 }
 
-impl Drop for Taken<'_, '_> {
+impl Drop for LeaseUse<'_, '_> {
     fn drop(&mut self) {
-        for (charge, serving) in self.charges.charges.iter().zip(&self.servings) {
-            match serving {
-                Serving::Leased(_, ticket) => self.leases.put_back(charge, *ticket),
-                Serving::AskFor(_, ticket) => self.leases.failed(charge, *ticket),
-                Serving::Scarce(_) | Serving::Ask => {}
+        for (charge, served_by) in self.charges.charges.iter().zip(&self.served_by) {
+            match served_by {
+                ServedBy::Lease(_, ticket) => self.leases.put_back(charge, *ticket),
+                ServedBy::NewLease(_, ticket) => self.leases.abandon(charge, *ticket),
+                ServedBy::Exhausted(_) | ServedBy::Server => {}
             }
         }
-    }
-}
-
-impl Store {
-    /// Puts slices that were granted to use.
-    pub(crate) fn take_grants(
-        &self,
-        groups: &[Group],
-        charges: &Charges<'_>,
-        servings: &[Serving],
-        answers: &[Result<Answer, Fault>],
-        asked_at: Instant,
-    ) {
-        for (group, answer) in groups.iter().zip(answers) {
-            for (turn, position) in group.positions.iter().enumerate() {
-                let Serving::AskFor(request, ticket) = &servings[*position] else { continue };
-                let charge = &charges.charges[*position];
-                let told =
-                    answer.as_ref().map(|answer| answer.told.get(turn).filter(|_| !answer.in_cooldown));
-                match told.map(|told| told.and_then(|told| Some((told.verdict, told.grant?)))) {
-                    Ok(Some((verdict, grant))) => {
-                        self.leases.granted(charge, (request, *ticket), verdict, grant, asked_at);
-                    }
-                    // A client that is kept out: its counters were only looked at.
-                    Ok(None) => self.leases.withdrawn(charge, request, *ticket),
-                    Err(fault) if fault.did_nothing() => self.leases.withdrawn(charge, request, *ticket),
-                    Err(_) => self.leases.failed(charge, *ticket),
-                }
-            }
-        }
-    }
-
-    /// Gives back what was leased and not used. A bucket is told even if all was: until then it is not paid back.
-    pub(crate) async fn settle(&self, ended: Vec<(Owner, Settle)>) {
-        let matters = |(owner, settle): &&(Owner, Settle)| settle.unspent > 0 || owner.is_bucket();
-        let slices = stream::iter(ended.iter().filter(matters));
-        slices
-            .for_each_concurrent(GIVEN_BACK_AT_ONCE, async |(owner, settle)| {
-                self.give_back(owner, *settle).await;
-            })
-            .await;
-    }
-
-    /// Gives back the slice of a lease that nobody renewed.
-    async fn give_back(&self, owner: &Owner, settle: Settle) {
-        let charge = Charge {
-            subject: owner.subject,
-            counter: owner.counter,
-            rule: &owner.rule,
-            limit: &owner.limit,
-            cost: 0,
-            effect: Effect::Enforce,
-            leases: true,
-        };
-        let extra = Extra::Lease(LeaseRequest { want: 0, nodes: 1, settle: Some(settle) });
-        let (mut arguments, mut keys) = (Arguments::new(Mode::default(), None), SmallVec::new());
-        let now = Timestamp::from(SystemTime::now());
-        if self.add(&charge, false, extra, now, &mut keys, &mut arguments).is_err() {
-            return;
-        }
-        let command = self.script.call(&keys, &arguments);
-        let _ = self.shards.call(self.shard(charge.subject), command, Instant::now() + self.timeout).await;
     }
 }

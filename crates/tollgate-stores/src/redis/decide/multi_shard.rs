@@ -1,9 +1,10 @@
-//! Decisions whose counters are in several shards_seen: charged everywhere, or afterwards nowhere.
+//! Decisions whose counters are on several shards: charged on all of them, or refunded.
 //!
-//! If one shard refuses, or gives no answer, the others take back what they charged, each only what it certainly still
-//! counts: a window that ended has forgotten it, and a bucket that may have been empty since has been paid it by time.
+//! If a shard refuses or does not reply, the others refund what they charged. A refund takes back only what is certainly
+//! still counted: not from a window that has ended, nor from a bucket that may have been empty since.
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use smallvec::SmallVec;
@@ -14,22 +15,47 @@ use tollgate::counters::{Charge, Charges, Effect, PenaltyCharge, Verdicts};
 use tollgate::limit::Algorithm;
 use tollgate::{Span, Timestamp};
 
-use crate::redis::Store;
+use super::ShardCharges;
+use super::penalty_list;
+use super::schema::Schema;
 use crate::redis::connection::error::Fault;
-use crate::redis::decide::Group;
-use crate::redis::fleet::penalty_records::listing;
-use crate::redis::lease::Serving;
-use crate::redis::script::keys::{self, Tag};
-use crate::redis::script::{Answer, Arguments, Extra, Mode, Told};
+use crate::redis::lease::ServedBy;
+use crate::redis::script::call::{Extra, Mode, ScriptCall};
+use crate::redis::script::reply::{ChargeReply, Reply};
+use crate::redis::topology::ShardMap;
+use crate::redis::topology::background::BackgroundCalls;
 
-impl Store {
-    /// After calls in several shards_seen: if any refused, or gave no answer, the others take back what they charged. The
-    /// request must not fail by it: what is not given back is only counted too much.
-    pub(crate) fn refund_unless_admitted(
+/// Completes decisions that span shards.
+pub(crate) struct MultiShard {
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    background: BackgroundCalls,
+    refunds: AtomicU64,
+}
+
+/// Refunds in flight on one shard.
+pub(crate) struct Refund {
+    /// Positions of the charges, and the units leased along with each, which stay here.
+    refunded: SmallVec<[(usize, u32); 4]>,
+    replies: oneshot::Receiver<SmallVec<[ChargeReply; 4]>>,
+}
+
+impl MultiShard {
+    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>, background: BackgroundCalls) -> Self {
+        MultiShard { shards, schema, background, refunds: AtomicU64::new(0) }
+    }
+
+    /// Charges refunded.
+    pub(crate) fn refunds(&self) -> u64 {
+        self.refunds.load(Ordering::Relaxed)
+    }
+
+    /// Starts refunds unless the decision admits. A lost refund only counts too much.
+    pub(crate) fn refund(
         &self,
-        groups: &[Group],
+        groups: &[ShardCharges],
         charges: &Charges<'_>,
-        answers: &[Result<Answer, Fault>],
+        replies: &[Result<Reply, Fault>],
         verdicts: &Result<Verdicts, Fault>,
         now: Timestamp,
     ) -> SmallVec<[Refund; 4]> {
@@ -37,12 +63,66 @@ impl Store {
             return SmallVec::new();
         }
         let answered =
-            groups.iter().zip(answers).filter_map(|(group, answer)| Some((group, answer.as_ref().ok()?)));
-        answered.filter_map(|(group, answer)| self.refund(group, charges, answer, now)).collect()
+            groups.iter().zip(replies).filter_map(|(group, reply)| Some((group, reply.as_ref().ok()?)));
+        answered.filter_map(|(group, reply)| self.refund_shard(group, charges, reply, now)).collect()
     }
 
-    /// After calls in several shards_seen: a refusal is noted in the client's record, wherever that is.
-    pub(crate) async fn note_refusal_elsewhere(
+    /// Refunds what one shard charged, if anything.
+    fn refund_shard(
+        &self,
+        group: &ShardCharges,
+        charges: &Charges<'_>,
+        reply: &Reply,
+        now: Timestamp,
+    ) -> Option<Refund> {
+        let judged: SmallVec<[(usize, &Charge<'_>, &ChargeReply); 4]> = (group.positions.iter())
+            .zip(&reply.charges)
+            .map(|(position, reply)| (*position, &charges.charges[*position], reply))
+            .collect();
+        let refused = judged
+            .iter()
+            .any(|(_, charge, reply)| !reply.verdict.admits() && charge.effect == Effect::Enforce);
+        // A shard that refused, or has the client in cooldown, charged nothing.
+        if reply.in_cooldown || refused {
+            return None;
+        }
+        let mut call = ScriptCall::new(Mode::Forced, None);
+        let mut refunded: SmallVec<[(usize, u32); 4]> = SmallVec::new();
+        for (position, charge, charged) in judged {
+            let Some(grant) = charged.grant.filter(|_| charged.verdict.admits() && charge.cost > 0) else {
+                continue;
+            };
+            let mark = match charge.limit.algorithm() {
+                Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
+                    (reply.now + charged.verdict.reset_after).as_micros()
+                }
+                _ => grant.mark,
+            };
+            let free = Charge { cost: 0, ..*charge };
+            let keys = self.schema.counter_keys(&free, now).ok()?;
+            call.push(&free, keys, false, Extra::Refund { mark, cost: charge.cost }, now);
+            refunded.push((position, grant.granted));
+        }
+        if refunded.is_empty() {
+            return None;
+        }
+        let (send, replies) = oneshot::channel();
+        let (background, shard) = (self.background.clone(), group.shard);
+        let (command, count) = (call.command(), refunded.len());
+        let started = self.background.run(async move {
+            let extras = std::iter::repeat_n(Extra::None, count);
+            let reply = background.call(shard, command).await;
+            let reply = reply.and_then(|value| Ok(Reply::read(&value, extras)?));
+            let _ = send.send(reply.map(|reply| reply.charges).unwrap_or_default());
+        });
+        if started {
+            self.refunds.fetch_add(count as u64, Ordering::Relaxed);
+        }
+        Some(Refund { refunded, replies })
+    }
+
+    /// Records a refusal in the client's penalty record, which may be on another shard than the counter that refused.
+    pub(crate) async fn record_refusal(
         &self,
         charges: &Charges<'_>,
         verdicts: Result<Verdicts, Fault>,
@@ -54,154 +134,89 @@ impl Store {
             && verdicts.cooldown.is_none()
             && !charges.dry_run
             && !verdicts.admitted(charges)
+            && let Some(episode) = verdicts.episode(charges)
         {
-            verdicts.cooldown = match verdicts.episode(charges) {
-                Some(episode) => self.note_refusal(penalty, episode, decided_at, deadline).await,
-                None => None,
-            };
+            verdicts.cooldown = self.record_violation(penalty, episode, decided_at, deadline).await;
         }
         Ok(verdicts)
     }
 
-    /// Takes back what one shard charged, if it charged anything.
-    fn refund(
-        &self,
-        group: &Group,
-        charges: &Charges<'_>,
-        answer: &Answer,
-        now: Timestamp,
-    ) -> Option<Refund> {
-        let mut arguments = Arguments::new(Mode { forced: true, dry_run: false }, None);
-        let mut keys: SmallVec<[String; 4]> = SmallVec::new();
-        let mut taken: SmallVec<[(usize, u32); 4]> = SmallVec::new();
-        // A shard that refused itself has charged nothing, nor one that keeps the client out.
-        if answer.in_cooldown {
-            return None;
-        }
-        let told: SmallVec<[(usize, &Charge<'_>, &Told); 4]> = (group.positions.iter().zip(&answer.told))
-            .map(|(position, told)| (*position, &charges.charges[*position], told))
-            .collect();
-        if told.iter().any(|(_, charge, told)| !told.verdict.admits() && charge.effect == Effect::Enforce) {
-            return None;
-        }
-        for (position, charge, told) in told {
-            let Some(grant) = told.grant.filter(|_| told.verdict.admits() && charge.cost > 0) else {
-                continue;
-            };
-            let mark = match charge.limit.algorithm() {
-                Algorithm::TokenBucket | Algorithm::Gcra | Algorithm::LeakyBucket => {
-                    (answer.now + told.verdict.reset_after).as_micros()
-                }
-                _ => grant.mark,
-            };
-            let (back, refund) = (Charge { cost: 0, ..*charge }, Extra::Refund { mark, cost: charge.cost });
-            self.add(&back, false, refund, now, &mut keys, &mut arguments).ok()?;
-            taken.push((position, grant.granted));
-        }
-        if keys.is_empty() {
-            return None;
-        }
-        let (tell, told) = oneshot::channel();
-        let (background, shard) = (self.background.clone(), group.shard);
-        let (command, count) = (self.script.call(&keys, &arguments), keys.len());
-        let begun = self.background.run(async move {
-            let plain = std::iter::repeat_n(Extra::None, count);
-            let answer = background.call(shard, command).await.and_then(|value| Answer::read(&value, plain));
-            // Nobody may wait for it any more.
-            let _ = tell.send(answer.map(|answer| answer.told).unwrap_or_default());
-        });
-        if begun {
-            self.refunds.fetch_add(count as u64, Ordering::Relaxed);
-        }
-        Some(Refund { taken, told })
-    }
-
-    /// Notes a refusal in a record that is kept elsewhere than the counter that refused. For how long the client is kept
-    /// out is told if that is known in time; it is noted all the same.
-    async fn note_refusal(
+    /// Returns the cooldown if the reply comes in time; the violation is recorded in any case.
+    async fn record_violation(
         &self,
         penalty: &PenaltyCharge<'_>,
         episode: Span,
         decided_at: Timestamp,
         deadline: Instant,
     ) -> Option<Span> {
-        let tag = Tag::new(penalty.subject);
-        let command = self.script.call(&[keys::record(&tag)], &Arguments::note(penalty, episode));
-        let (shard, home, listing) = (self.shards.shard(&tag), self.home(), listing(penalty, decided_at));
-        let (tell, told) = oneshot::channel();
+        let command = ScriptCall::record_refusal(penalty, episode).command();
+        let (shard, home) = (self.shards.shard_of(penalty.subject), self.shards.home());
+        let listing = penalty_list::add_commands(penalty, decided_at);
+        let (send, cooldown) = oneshot::channel();
         let background = self.background.clone();
         self.background.run(async move {
             let Ok(value) = background.call(shard, command).await else { return };
-            let Ok(answer) = Answer::read(&value, std::iter::empty()) else { return };
-            if answer.noted {
+            let Ok(reply) = Reply::read(&value, std::iter::empty()) else { return };
+            if reply.violation_added {
                 for command in listing {
                     background.send(home, command);
                 }
             }
-            // Nobody may wait for it any more.
-            let _ = tell.send(answer.cooldown);
+            let _ = send.send(reply.cooldown);
         });
-        timeout_at(deadline.into(), told).await.ok()?.ok()?
+        timeout_at(deadline.into(), cooldown).await.ok()?.ok()?
     }
 }
 
-/// Charges that are being taken back in one shard.
-pub(crate) struct Refund {
-    /// Their positions, and what was granted along with each: a slice stays here.
-    taken: SmallVec<[(usize, u32); 4]>,
-    told: oneshot::Receiver<SmallVec<[Told; 4]>>,
-}
-
-/// The verdicts, with counters as they stand without what is taken back. Where that is not known in time, they are told
-/// as they stood with it.
-pub(crate) async fn without_refunded(
+/// The verdicts with counters as they stand after the refunds, where those are known in time.
+pub(crate) async fn subtract_refunds(
     refunds: SmallVec<[Refund; 4]>,
     verdicts: Result<Verdicts, Fault>,
     deadline: Instant,
 ) -> Result<Verdicts, Fault> {
     let mut verdicts = verdicts?;
-    for Refund { taken, told } in refunds {
-        let Ok(Ok(told)) = timeout_at(deadline.into(), told).await else { continue };
-        for ((position, granted), told) in taken.into_iter().zip(told) {
+    for Refund { refunded, replies } in refunds {
+        let Ok(Ok(replies)) = timeout_at(deadline.into(), replies).await else { continue };
+        for ((position, granted), reply) in refunded.into_iter().zip(replies) {
             if let Some(verdict) = verdicts.verdicts.get_mut(position) {
-                verdict.remaining = told.verdict.remaining.saturating_add(granted);
-                verdict.reset_after = told.verdict.reset_after;
+                verdict.remaining = reply.verdict.remaining.saturating_add(granted);
+                verdict.reset_after = reply.verdict.reset_after;
             }
         }
     }
     Ok(verdicts)
 }
 
-/// The verdicts of all shards_seen in the order of the charges. Who is refused by one is refused, whatever another says that
-/// gives no answer: those would have no limit at all whose others are counted where nobody can be asked.
+/// The verdicts of all shards in the order of the charges. A refusal by one shard stands even if another does not reply:
+/// otherwise clients with a counter on an unreachable shard would have no limit at all.
 pub(crate) fn merge(
-    groups: &[Group],
-    answers: &[Result<Answer, Fault>],
+    groups: &[ShardCharges],
+    replies: &[Result<Reply, Fault>],
     charges: &Charges<'_>,
-    servings: &[Serving],
+    served_by: &[ServedBy],
 ) -> Result<Verdicts, Fault> {
-    let leased = servings.iter().map(|serving| match serving {
-        Serving::Leased(verdict, _) => Some(*verdict),
+    let leased = served_by.iter().map(|served_by| match served_by {
+        ServedBy::Lease(verdict, _) => Some(*verdict),
         _ => None,
     });
     let mut verdicts: SmallVec<[Option<Verdict>; 4]> = leased.collect();
     let (mut cooldown, mut in_cooldown, mut fault) = (None, false, None);
-    for (group, answer) in groups.iter().zip(answers) {
-        match answer {
+    for (group, reply) in groups.iter().zip(replies) {
+        match reply {
             Err(error) => fault = fault.or(Some(error)),
-            Ok(answer) => {
-                cooldown = cooldown.or(answer.cooldown);
-                in_cooldown |= answer.in_cooldown;
-                for (position, told) in group.positions.iter().zip(&answer.told) {
-                    verdicts[*position] = Some(told.whole());
+            Ok(reply) => {
+                cooldown = cooldown.or(reply.cooldown);
+                in_cooldown |= reply.in_cooldown;
+                for (position, reply) in group.positions.iter().zip(&reply.charges) {
+                    verdicts[*position] = Some(reply.with_granted());
                 }
             }
         }
     }
     debug_assert_eq!(verdicts.len(), charges.charges.len());
-    let told = charges.charges.iter().zip(verdicts);
-    let told = told.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
-    let verdicts = Verdicts { verdicts: told.collect(), cooldown, in_cooldown };
+    let verdicts = charges.charges.iter().zip(verdicts);
+    let verdicts = verdicts.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
+    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),

@@ -1,5 +1,6 @@
-//! Batches that are sent twice to different nodes are decided once.
+//! Idempotency locks: a batch sent twice, to different nodes, is decided once.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use redis::{Cmd, Value};
@@ -9,159 +10,164 @@ use tollgate::identity::Subject;
 
 use crate::redis::connection::error::Fault;
 use crate::redis::script::keys::{self, Tag};
-use crate::redis::{RedisCounters, Store};
+use crate::redis::topology::ShardMap;
 
-/// What is known of a batch.
+/// The state of an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IdempotencyLock {
-    /// Nobody has decided it: it is ours to decide.
+    /// This node holds the lock and decides the batch.
     Acquired,
-    /// Somebody is at it.
+    /// Another node decides the batch.
     InProgress,
-    /// It was decided; this was the answer.
+    /// The batch was decided; this is the stored response.
     Completed(Vec<u8>),
-    /// Its key was used for another body.
+    /// The key was used with another body.
     BodyMismatch,
 }
 
-/// How often what could not be told of a claim is told again.
-const AGAIN_EVERY: Duration = Duration::from_millis(250);
-/// Length of the fingerprint of a body.
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
+/// Length of a body's fingerprint.
 const BODY_BYTES: usize = 32;
 
-impl RedisCounters {
-    /// Claims a batch by the fingerprints of its key and of its body, for as long as `kept`.
+/// Idempotency keys of all nodes. Keys and bodies are passed as fingerprints.
+#[derive(Clone)]
+pub struct IdempotencyLocks {
+    shards: Arc<ShardMap>,
+    timeout: Duration,
+}
+
+impl IdempotencyLocks {
+    pub(crate) fn new(shards: Arc<ShardMap>, timeout: Duration) -> Self {
+        IdempotencyLocks { shards, timeout }
+    }
+
+    /// Acquires the lock of a key for `ttl`, or returns who holds it.
     ///
     /// # Errors
-    /// When the store cannot be reached.
-    pub async fn lock_idempotency_key(
+    /// When the store is unreachable.
+    pub async fn acquire(
         &self,
         key: [u8; 32],
         body: [u8; 32],
-        kept: Duration,
+        ttl: Duration,
     ) -> Result<IdempotencyLock, StoreError> {
-        self.0
-            .lock_idempotency_key(key, body, kept)
-            .await
-            .map_err(|fault| fault.into_store_error(self.0.timeout))
+        self.try_acquire(key, body, ttl).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Keeps the answer to a batch that was ours. Without one (`None`) the claim is given up and the next may try.
+    /// Stores the response to a batch that this node decided. Without a response the lock is released.
     ///
     /// # Errors
-    /// When the store cannot be reached: the claim then ends by itself.
-    pub async fn store_response(
+    /// When the store is unreachable: the lock then expires.
+    pub async fn complete(
         &self,
         key: [u8; 32],
         body: [u8; 32],
-        answer: Option<&[u8]>,
-        kept: Duration,
+        response: Option<&[u8]>,
+        ttl: Duration,
     ) -> Result<(), StoreError> {
-        self.0
-            .store_response(key, body, answer, kept)
-            .await
-            .map_err(|fault| fault.into_store_error(self.0.timeout))
+        self.store(key, body, response, ttl).await.map_err(|fault| self.store_error(fault))
     }
 
-    /// Keeps the answer to a batch that was ours, or gives the claim up, where that failed: again and again, for as long as
-    /// the claim may live, which was made for `claimed`. Others would be told all the time that the batch is under way.
-    pub async fn retry_store_response(
+    /// Retries [`IdempotencyLocks::complete`] for as long as the lock may live, so that other nodes do not see the batch in
+    /// progress for all that time.
+    pub async fn complete_with_retries(
         &self,
         key: [u8; 32],
         body: [u8; 32],
-        answer: Option<Vec<u8>>,
-        kept: Duration,
-        claimed: Duration,
+        response: Option<Vec<u8>>,
+        ttl: Duration,
+        lock_ttl: Duration,
     ) {
-        let Some(answer) = answer else { return self.release_idempotency_key(key, claimed).await };
-        let begun = Instant::now();
-        while begun.elapsed() < claimed {
-            sleep(AGAIN_EVERY).await;
-            if self.store_response(key, body, Some(&answer), kept).await.is_ok() {
+        let Some(response) = response else { return self.release(key, lock_ttl).await };
+        let started = Instant::now();
+        while started.elapsed() < lock_ttl {
+            sleep(RETRY_INTERVAL).await;
+            if self.store(key, body, Some(&response), ttl).await.is_ok() {
                 return;
             }
         }
     }
 
-    /// Gives up a claim that was made for `claimed`, again and again until it is known to be given up.
-    pub async fn release_idempotency_key(&self, key: [u8; 32], claimed: Duration) {
-        let begun = Instant::now();
-        let mut given_up = self.0.give_up(key).await;
-        while given_up.is_err() && begun.elapsed() < claimed {
-            sleep(AGAIN_EVERY).await;
-            given_up = self.0.give_up_if_ours(key, begun, claimed).await;
+    /// Releases a lock that was acquired for `lock_ttl`, with retries.
+    pub async fn release(&self, key: [u8; 32], lock_ttl: Duration) {
+        let started = Instant::now();
+        let mut released = self.delete(key).await;
+        while released.is_err() && started.elapsed() < lock_ttl {
+            sleep(RETRY_INTERVAL).await;
+            released = self.delete_if_ours(key, started, lock_ttl).await;
         }
     }
-}
 
-impl Store {
-    async fn lock_idempotency_key(
+    async fn try_acquire(
         &self,
         key: [u8; 32],
         body: [u8; 32],
-        kept: Duration,
+        ttl: Duration,
     ) -> Result<IdempotencyLock, Fault> {
         let tag = tag(key);
         let name = keys::idempotency(&tag);
         let mut set = redis::cmd("SET");
-        set.arg(&name).arg(body.as_slice()).arg("NX").arg("PX").arg(millis(kept));
-        if self.in_time(&tag, set).await? == Value::Okay {
+        set.arg(&name).arg(body.as_slice()).arg("NX").arg("PX").arg(millis(ttl));
+        if self.call(&tag, set).await? == Value::Okay {
             return Ok(IdempotencyLock::Acquired);
         }
         let mut get = redis::cmd("GET");
         get.arg(&name);
-        Ok(match self.in_time(&tag, get).await? {
+        Ok(match self.call(&tag, get).await? {
             Value::BulkString(value) if !value.starts_with(&body) => IdempotencyLock::BodyMismatch,
-            Value::BulkString(value) if value.len() == BODY_BYTES => IdempotencyLock::InProgress,
-            Value::BulkString(value) => IdempotencyLock::Completed(value[BODY_BYTES..].to_vec()),
-            // It ended between the two: whoever comes next decides it.
+            Value::BulkString(value) if value.len() > BODY_BYTES => {
+                IdempotencyLock::Completed(value[BODY_BYTES..].to_vec())
+            }
+            // Held by another node, or expired between the two commands: the next attempt acquires it.
             _ => IdempotencyLock::InProgress,
         })
     }
 
-    async fn store_response(
+    async fn store(
         &self,
         key: [u8; 32],
         body: [u8; 32],
-        answer: Option<&[u8]>,
-        kept: Duration,
+        response: Option<&[u8]>,
+        ttl: Duration,
     ) -> Result<(), Fault> {
         let tag = tag(key);
-        let name = keys::idempotency(&tag);
-        let mut command = redis::cmd(if answer.is_some() { "SET" } else { "DEL" });
-        command.arg(&name);
-        if let Some(answer) = answer {
-            command.arg([&body, answer].concat()).arg("PX").arg(millis(kept));
+        let mut command = redis::cmd(if response.is_some() { "SET" } else { "DEL" });
+        command.arg(keys::idempotency(&tag));
+        if let Some(response) = response {
+            command.arg([&body, response].concat()).arg("PX").arg(millis(ttl));
         }
-        self.in_time(&tag, command).await.map(|_| ())
+        self.call(&tag, command).await.map(drop)
     }
 
-    async fn give_up(&self, key: [u8; 32]) -> Result<(), Fault> {
+    async fn delete(&self, key: [u8; 32]) -> Result<(), Fault> {
         let tag = tag(key);
         let mut delete = redis::cmd("DEL");
         delete.arg(keys::idempotency(&tag));
-        self.admin(self.shards.shard(&tag), delete).await.map(|_| ())
+        self.shards.admin(self.shards.shard_of(tag.subject()), delete).await.map(drop)
     }
 
-    /// Gives a claim up that may have been given up since `begun`. One that another node has made since lasts longer than ours
-    /// can, and is left alone.
-    async fn give_up_if_ours(&self, key: [u8; 32], begun: Instant, claimed: Duration) -> Result<(), Fault> {
+    /// Deletes a lock unless another node has acquired it since `started`: that lock lives longer than ours can.
+    async fn delete_if_ours(&self, key: [u8; 32], started: Instant, lock_ttl: Duration) -> Result<(), Fault> {
         let tag = tag(key);
-        let mut left = redis::cmd("PTTL");
-        left.arg(keys::idempotency(&tag));
-        let left = self.admin(self.shards.shard(&tag), left).await?;
-        let ours_at_most = millis(claimed.saturating_sub(begun.elapsed()));
+        let mut pttl = redis::cmd("PTTL");
+        pttl.arg(keys::idempotency(&tag));
+        let left = self.shards.admin(self.shards.shard_of(tag.subject()), pttl).await?;
+        let ours_at_most = millis(lock_ttl.saturating_sub(started.elapsed()));
         match left {
             Value::Int(left) if u64::try_from(left).is_ok_and(|left| left < ours_at_most) => {
-                self.give_up(key).await
+                self.delete(key).await
             }
             _ => Ok(()),
         }
     }
 
-    /// A call that a request waits for: no longer than for a decision.
-    async fn in_time(&self, tag: &Tag, command: Cmd) -> Result<Value, Fault> {
-        self.shards.call(self.shards.shard(tag), command, Instant::now() + self.timeout).await
+    /// A call that a request waits for.
+    async fn call(&self, tag: &Tag, command: Cmd) -> Result<Value, Fault> {
+        self.shards.call(self.shards.shard_of(tag.subject()), command, Instant::now() + self.timeout).await
+    }
+
+    fn store_error(&self, fault: Fault) -> StoreError {
+        fault.into_store_error(self.timeout)
     }
 }
 

@@ -1,9 +1,6 @@
-//! Hears what other nodes say.
-//!
-//! On this connection nothing is asked, so that nobody would notice if it led nowhere. When nothing was said for a while
-//! it is asked whether it is there.
+//! Subscribes to the messages of other nodes.
 
-use std::sync::Weak;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -12,90 +9,107 @@ use redis::{RedisResult, Value};
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use super::Fleet;
+use super::resets::Resets;
+use crate::redis::connection::random::jitter;
 use crate::redis::connection::server::Server;
-use crate::redis::fleet::CHANNEL;
-use crate::redis::random::jitter;
 use crate::redis::script::keys;
-use crate::redis::{ADMIN_TIMEOUT, Store};
+use crate::redis::topology::{ADMIN_TIMEOUT_MIN, CHANNEL, ShardMap};
 
-/// How often a silent channel is looked at: whether it is still there, and whether the store is still used.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long the answer to a question may take. What other nodes say is waited for all the same.
-const PING_PATIENCE: Duration = Duration::from_secs(2);
+/// A subscription without messages for this long is checked with a `PING`: nothing else would reveal a dead connection.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_MIN: Duration = Duration::from_millis(100);
+const RETRY_JITTER: Duration = Duration::from_millis(900);
 
-/// Hears what other nodes say; when the connection is lost, makes another.
-pub(crate) async fn listen(store: Weak<Store>) {
-    // What was told already, so that each reason is told once.
-    let mut told = None;
-    loop {
-        let Some(strong) = store.upgrade() else { return };
-        let (server, connect_timeout) = (strong.shards.server(strong.home()), strong.connect_timeout);
-        drop(strong);
-        if let Some(server) = server {
-            let (name, hints) = (server.name().to_owned(), subscribe(&server, connect_timeout).await);
-            // A server that is replaced is let go.
-            drop(server);
-            match hints {
-                Ok(hints) => {
-                    info!("listening for changes by other nodes");
-                    told = None;
-                    store.upgrade().inspect(|store| store.resets.note_hearing());
-                    let heeded = heed(hints, &name, &store).await;
-                    if heeded.is_none() {
+/// Receives the messages of other nodes.
+pub(crate) struct Subscriber {
+    shards: Arc<ShardMap>,
+    fleet: Arc<Fleet>,
+    resets: Arc<Resets>,
+    connect_timeout: Duration,
+    /// The last reason logged for a failed subscription.
+    logged: Option<String>,
+}
+
+impl Subscriber {
+    pub(crate) fn new(
+        shards: Arc<ShardMap>,
+        fleet: Arc<Fleet>,
+        resets: Arc<Resets>,
+        connect_timeout: Duration,
+    ) -> Self {
+        Subscriber { shards, fleet, resets, connect_timeout, logged: None }
+    }
+
+    /// Subscribes, and subscribes again when the connection is lost, until stopped.
+    pub(crate) async fn run(mut self) {
+        loop {
+            if let Some(server) = self.shards.server(self.shards.home()) {
+                let (name, subscription) = (server.name().to_owned(), self.subscribe(&server).await);
+                // A server that is replaced must be closed.
+                drop(server);
+                match subscription {
+                    Ok(messages) => self.receive_all(messages, &name).await,
+                    Err(reason) => self.log_failure(reason),
+                }
+            }
+            sleep(RETRY_MIN + jitter(RETRY_JITTER)).await;
+        }
+    }
+
+    async fn subscribe(&self, server: &Server) -> Result<PubSub, String> {
+        let dialing = server.dialing();
+        let _permit = dialing.acquire().await;
+        let mut messages = within(self.connect_timeout, server.client().get_async_pubsub()).await?;
+        within(ADMIN_TIMEOUT_MIN, messages.subscribe(keys::shared(CHANNEL))).await?;
+        Ok(messages)
+    }
+
+    async fn receive_all(&mut self, messages: PubSub, server: &str) {
+        info!("redis: subscribed to changes of other nodes");
+        self.logged = None;
+        self.resets.toggle_subscription();
+        self.receive_until_lost(messages, server).await;
+        self.resets.toggle_subscription();
+        warn!("redis: subscription lost; changes of other nodes take effect later until it is restored");
+    }
+
+    /// Handles messages until the connection is lost or another server has taken over.
+    async fn receive_until_lost(&self, messages: PubSub, server: &str) {
+        let (mut sink, mut messages) = messages.split();
+        loop {
+            match timeout(CHECK_INTERVAL, messages.next()).await {
+                Ok(Some(message)) => {
+                    self.fleet.receive(&message.get_payload::<String>().unwrap_or_default());
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    let current = self.shards.server(self.shards.home());
+                    if current.is_some_and(|current| current.name() != server) {
                         return;
                     }
-                    store.upgrade().inspect(|store| store.resets.note_hearing());
-                    warn!("no longer hear of changes by other nodes at once; connecting again");
-                }
-                Err(reason) if told.as_ref() != Some(&reason) => {
-                    warn!(
-                        reason,
-                        "changes by other nodes are heard of later: their channel cannot be listened to"
-                    );
-                    told = Some(reason);
-                }
-                Err(_) => {}
-            }
-        }
-        sleep(Duration::from_millis(100) + jitter(Duration::from_millis(900))).await;
-    }
-}
-
-async fn subscribe(server: &Server, connect_timeout: Duration) -> Result<PubSub, String> {
-    let dialling = server.dialling();
-    let _permit = dialling.acquire().await;
-    let mut hints = within(connect_timeout, server.client().get_async_pubsub()).await?;
-    within(ADMIN_TIMEOUT, hints.subscribe(keys::shared(CHANNEL))).await?;
-    Ok(hints)
-}
-
-async fn within<T>(patience: Duration, asked: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
-    match timeout(patience, asked).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err("no answer in time".to_owned()),
-    }
-}
-
-/// Heeds messages until the connection is lost, or another server has taken over. Nothing once the store is gone.
-async fn heed(hints: PubSub, server: &str, store: &Weak<Store>) -> Option<()> {
-    let (mut asks, mut messages) = hints.split();
-    loop {
-        match timeout(LOOK_EVERY, messages.next()).await {
-            Ok(Some(message)) => {
-                store.upgrade()?.heed(&message.get_payload::<String>().unwrap_or_default());
-            }
-            Ok(None) => return Some(()),
-            Err(_) => {
-                let strong = store.upgrade()?;
-                if strong.shards.server_changed(strong.home(), server) {
-                    return Some(());
-                }
-                drop(strong);
-                let answer = timeout(PING_PATIENCE, asks.ping::<Value>()).await;
-                if !matches!(answer, Ok(Ok(_))) {
-                    return Some(());
+                    let pong = timeout(PING_TIMEOUT, sink.ping::<Value>()).await;
+                    if !matches!(pong, Ok(Ok(_))) {
+                        return;
+                    }
                 }
             }
         }
+    }
+
+    /// Logs each reason once.
+    fn log_failure(&mut self, reason: String) {
+        if self.logged.as_ref() != Some(&reason) {
+            warn!(reason, "redis: cannot subscribe; changes of other nodes take effect later");
+            self.logged = Some(reason);
+        }
+    }
+}
+
+async fn within<T>(patience: Duration, call: impl Future<Output = RedisResult<T>>) -> Result<T, String> {
+    match timeout(patience, call).await {
+        Ok(reply) => reply.map_err(|error| error.to_string()),
+        Err(_) => Err("no reply in time".to_owned()),
     }
 }

@@ -1,110 +1,84 @@
-//! What a newcomer must know of the fleet, on every server of a ring. The one that holds the fleet's names may be away
-//! when a node starts: its share of the clients is all that should be lost with it.
+//! Replicas of what a starting node must know, on every server of a ring.
 //!
-//! The names themselves stay the truth. Only nodes that reach them write copies, and whoever went by a copy goes by them
-//! again as soon as it can.
+//! The server with the fleet's keys may be down when a node starts; only its share of the clients should be affected. Nodes
+//! that reach it write the replicas, and a node that joined by a replica reads the original as soon as it can.
 
-use std::sync::Weak;
-use std::time::Duration;
+use std::sync::Arc;
 
-use redis::FromRedisValue;
-use tokio::time::sleep;
+use redis::{Cmd, FromRedisValue, Value};
 use tollgate::Seed;
 
 use crate::redis::script::keys;
-use crate::redis::topology::ShardId;
-use crate::redis::{RedisCounters, Store};
+use crate::redis::topology::{ShardId, ShardMap};
 
-const COPY_EVERY: Duration = Duration::from_secs(2);
+const REPLICA: &str = "copy";
 
-/// One copy.
+/// What a starting node must know.
 #[derive(Copy, Clone, PartialEq, Eq)]
-struct Known {
-    seed: Seed,
-    nodes: u32,
-    /// The version of names and state that the fleet speaks, and since when, in microseconds.
-    version: u8,
-    since: u64,
+pub(super) struct JoinInfo {
+    pub(super) seed: Seed,
+    pub(super) nodes: u32,
+    /// The key schema in use, and since when in microseconds.
+    pub(super) version: u8,
+    pub(super) changed_at: u64,
 }
 
-impl Known {
+/// Reads and writes replicas.
+pub(super) struct ReplicaStore {
+    shards: Arc<ShardMap>,
+}
+
+impl JoinInfo {
     fn write(self) -> String {
-        let Known { seed, nodes, version, since } = self;
-        format!("{:032x} {nodes} {version} {since}", u128::from_be_bytes(seed.0))
+        let JoinInfo { seed, nodes, version, changed_at } = self;
+        format!("{:032x} {nodes} {version} {changed_at}", u128::from_be_bytes(seed.0))
     }
 
+    /// Ignores further fields, which a newer node may add.
     fn read(text: &str) -> Option<Self> {
-        let mut words = text.split(' ');
-        let seed = u128::from_str_radix(words.next()?, 16).ok()?;
-        let known = Known {
+        let mut fields = text.split(' ');
+        let seed = u128::from_str_radix(fields.next()?, 16).ok()?;
+        Some(JoinInfo {
             seed: Seed(seed.to_be_bytes()),
-            nodes: words.next()?.parse().ok()?,
-            version: words.next()?.parse().ok()?,
-            since: words.next()?.parse().ok()?,
-        };
-        // A newer node may say more.
-        Some(known)
+            nodes: fields.next()?.parse().ok()?,
+            version: fields.next()?.parse().ok()?,
+            changed_at: fields.next()?.parse().ok()?,
+        })
     }
 }
 
-impl RedisCounters {
-    /// The seed of the fleet as another server of a ring has it, for a node that starts while the one with the fleet's
-    /// names is away. What [`RedisCounters::fleet_seed`] says is the truth.
-    pub async fn replicated_seed(&self) -> Option<Seed> {
-        self.0.copy().await.map(|known| known.seed)
+impl ReplicaStore {
+    pub(super) fn new(shards: Arc<ShardMap>) -> Self {
+        ReplicaStore { shards }
     }
-}
 
-impl Store {
-    /// What another server says that a newcomer must know.
-    async fn copy(&self) -> Option<Known> {
-        for shard in self.shards.other_shards(self.home()) {
+    /// The first replica that can be read.
+    pub(super) async fn read(&self) -> Option<JoinInfo> {
+        for shard in self.shards.other_shards(self.shards.home()) {
             let mut get = redis::cmd("GET");
-            get.arg(keys::shared("copy"));
-            let Some(value) = self.admin_if_reached(shard, get).await else { continue };
-            let text = Option::<String>::from_redis_value(value).ok().flatten();
-            if let Some(known) = text.as_deref().and_then(Known::read) {
-                return Some(known);
+            get.arg(keys::shared(REPLICA));
+            let Some(reply) = self.call_if_reachable(shard, get).await else { continue };
+            let text = Option::<String>::from_redis_value(reply).ok().flatten();
+            if let Some(info) = text.as_deref().and_then(JoinInfo::read) {
+                return Some(info);
             }
         }
         None
     }
 
-    /// Takes a copy's word for what the fleet speaks, until it can be asked.
-    pub(crate) async fn go_by_a_copy(&self) {
-        let Some(known) = self.copy().await else { return };
-        self.leases.set_nodes(self.leases.nodes().max(known.nodes));
-        self.schema.hear(known.version, known.since);
-    }
-
-    async fn write_copies(&self) {
-        let Some(seed) = self.fleet.seed.load_full() else { return };
-        let Ok(version) = self.schema.speaks() else { return };
-        let known = Known { seed: *seed, nodes: self.leases.nodes(), version, since: self.schema.since() };
-        for shard in self.shards.other_shards(self.home()) {
+    pub(super) async fn write(&self, info: JoinInfo) {
+        for shard in self.shards.other_shards(self.shards.home()) {
             let mut set = redis::cmd("SET");
-            set.arg(keys::shared("copy")).arg(known.write());
-            self.admin_if_reached(shard, set).await;
+            set.arg(keys::shared(REPLICA)).arg(info.write());
+            self.call_if_reachable(shard, set).await;
         }
     }
 
-    async fn admin_if_reached(&self, shard: ShardId, command: redis::Cmd) -> Option<redis::Value> {
-        if !self.shards.reaches(shard) {
+    async fn call_if_reachable(&self, shard: ShardId, command: Cmd) -> Option<Value> {
+        if !self.shards.is_reachable(shard) {
             return None;
         }
-        self.admin(shard, command).await.ok()
-    }
-}
-
-/// Writes copies for as long as the store is used.
-pub(crate) async fn keep_copies(store: Weak<Store>) {
-    loop {
-        let Some(store) = store.upgrade() else { return };
-        if store.shards.reaches(store.home()) {
-            store.write_copies().await;
-        }
-        drop(store);
-        sleep(COPY_EVERY).await;
+        self.shards.admin(shard, command).await.ok()
     }
 }
 
@@ -113,13 +87,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_reads_as_it_was_written_and_nothing_else_does() {
-        let known = Known { seed: Seed([7; 16]), nodes: 3, version: 2, since: 1_700_000_000_000_000 };
-        let text = known.write();
-        assert!(Known::read(&text) == Some(known));
-        assert!(Known::read(&format!("{text} more")) == Some(known));
-        for strange in ["", "x", "07 3 2", "07 -3 2 1", &text.replace(" 2 ", " 256 ")] {
-            assert!(Known::read(strange).is_none(), "{strange}");
+    fn replica_reads_as_written() {
+        let info = JoinInfo { seed: Seed([7; 16]), nodes: 3, version: 2, changed_at: 1_700_000_000_000_000 };
+        let text = info.write();
+        assert!(JoinInfo::read(&text) == Some(info));
+        assert!(JoinInfo::read(&format!("{text} more")) == Some(info));
+        for invalid in ["", "x", "07 3 2", "07 -3 2 1", &text.replace(" 2 ", " 256 ")] {
+            assert!(JoinInfo::read(invalid).is_none(), "{invalid}");
         }
     }
 }

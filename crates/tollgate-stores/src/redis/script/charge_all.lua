@@ -1,20 +1,18 @@
--- Charges every limit of one decision, or none of them: tollgate's algorithms a second time, where the counters are.
+-- Charges all limits of one decision, or none: the algorithms of the tollgate crate, executed where the counters are.
 --
--- KEYS     the client's record first if it is watched, then one key per charge, and after a charge that says so the key
---          its counter was under in the version before.
--- ARGV[1]  a flags byte, then the charges one after another (see script.rs, which writes them).
--- ARGV[2]  the penalty policy and ARGV[3] the client as people know it, if the client is watched. Of a call that only puts
---          one value in the place of another, these two.
--- Answer   { now, cooldown or -1, record changed (1) or client kept out since before (2), then per charge: outcome,
---            remaining, wait, reset
---            [, granted, valid for, born, mark] }; times in microseconds.
+-- KEYS     the client's penalty record, if the call has a penalty; then one key per charge, each followed by its key in
+--          the previous schema if the RENAMED bit is set.
+-- ARGV[1]  a flags byte, then the packed charges (script/call.rs writes them).
+-- ARGV[2]  the penalty policy, and ARGV[3] the client's printed name, if the call has a penalty. For compare-and-set:
+--          the expected value and the new value.
+-- Reply    { now, cooldown or -1, violation added (1) or in cooldown before (2), then per charge: outcome, remaining,
+--            wait, reset [, granted, valid for, born, mark] }; times in microseconds.
 --
--- Every number is an integer of at most 2^53, so doubles are exact: limits are refused at load time if their products
--- are larger. For such a and b, floor(a / b) and ceil(a / b) are exact too. State is binary and short, because the
--- bytes of a counter times the number of clients is what a server needs: see docs/redis.md for the layout.
--- The clock is this server's: callers' clocks differ. Nothing is written for a refused request, and no charge after a
--- step that can fail on a server that is set up as documented, because Redis does not take back what a failing script
--- wrote: a full one refuses the first write or none.
+-- Numbers are integers up to 2^53, so doubles are exact: limits with larger products are rejected when they are loaded.
+-- For such a and b, floor(a / b) and ceil(a / b) are exact too. State is packed, because bytes per counter times clients
+-- is the memory that a server needs; docs/redis.md has the layout.
+-- The clock is the server's, because callers' clocks differ. A refused request writes nothing. Redis does not roll back a
+-- failing script, so everything that can fail comes before the first charge; a full server refuses the first write or none.
 
 local spread, unpack, pack, floor, ceil = unpack, struct.unpack, struct.pack, math.floor, math.ceil
 local time = redis.call('TIME')
@@ -22,13 +20,12 @@ local now = time[1] * 1000000 + time[2]
 local arg = ARGV[1]
 local flags = unpack('>B', arg)
 
--- Counters of one limit share hashes, a field each: a key and an end of its own would cost each of them more than its
--- state. A value begins with the second from which it is none; it lasts somewhat longer than it says anything, so that
--- not every write has to look at the end of the hash, which is not before.
+-- Counters of one limit share hashes, one field each: a key with its own expiry costs more memory than the state. A value
+-- begins with the second at which it expires. It expires somewhat later than it matters, so that not every write has to
+-- extend the expiry of the hash.
 
--- Plain buckets, nobody watched, nothing leased: the commonest decision by far. The same steps as `judge_bucket` below,
--- without what the other kinds of charges need. What is to last longer than before, and what is not written for want of
--- memory, is left for `keep`.
+-- Fast path: plain buckets without penalty and lease, the most common decision. The same steps as `judge_bucket` below.
+-- Writes that extend the expiry, or that failed for want of memory, are left to `keep`.
 local unwritten, answer, fields, lasts, debts, ticks
 if flags == 0 then
   local position, plain, admitted = 2, true, true
@@ -43,7 +40,7 @@ if flags == 0 then
       local unit, written
       last, unit, debt, written = unpack('>I5I3I7I7', value)
       if #value ~= 22 or unit ~= tick or written > at or last * 1000000 <= now then plain = false break end
-      -- Lowered numbers cap what is owed before time pays it back, here as everywhere.
+      -- A lowered limit caps the debt before it is paid back, as everywhere.
       if debt > most then debt = most end
       debt = debt - (at - written) * rate
       if debt < 0 then debt = 0 end
@@ -65,16 +62,16 @@ if flags == 0 then
       for index = 1, #KEYS do
         local debt, tick, last = debts[index], ticks[index], lasts[index]
         if debt then
-          local told = last * 1000000 > now + answer[4 * index + 3]
+          local written = last * 1000000 > now + answer[4 * index + 3]
             and redis.pcall('HSET', KEYS[index], fields[index], pack('>I5I3I7I7', last, tick, debt, floor(now / tick)))
-          if type(told) ~= 'number' then
+          if type(written) ~= 'number' then
             unwritten = unwritten or {}
             unwritten[#unwritten + 1] = index
           end
         end
       end
     elseif #KEYS > 1 then
-      -- Nothing is charged: those that admit are told of as they stand.
+      -- Nothing is charged: report the admitting limits as they stand.
       position = 2
       for index = 1, #KEYS do
         local _, tick, cost, rate, window, most, n
@@ -91,43 +88,43 @@ if flags == 0 then
   end
 end
 
--- No decision: one of the fleet's own values takes the place of another, if that is still there.
+-- Compare-and-set of a value that the fleet shares.
 if flags == 16 then
   if redis.call('GET', KEYS[1]) ~= ARGV[2] then return 0 end
   redis.call('SET', KEYS[1], ARGV[3])
   return 1
 end
 
--- Removes counters that are over, of as many as are looked at. That it cannot must not fail a decision.
-local function tidy(key, looks)
-  local some, second, over = redis.pcall('HRANDFIELD', key, looks, 'WITHVALUES'), floor(now / 1000000), {}
-  for index = 1, #some, 2 do
-    local value = some[index + 1]
-    if #value >= 5 and unpack('>I5', value) <= second then over[#over + 1] = some[index] end
+-- Removes expired counters among a sample of the hash. Failing to must not fail the decision.
+local function remove_expired(key, sample)
+  local fields, second, expired = redis.pcall('HRANDFIELD', key, sample, 'WITHVALUES'), floor(now / 1000000), {}
+  for index = 1, #fields, 2 do
+    local value = fields[index + 1]
+    if #value >= 5 and unpack('>I5', value) <= second then expired[#expired + 1] = fields[index] end
   end
-  if #over > 0 then redis.call('HDEL', key, spread(over)) end
+  if #expired > 0 then redis.call('HDEL', key, spread(expired)) end
 end
 
--- A server that is full refuses to write, and does not know which counters are over: those of this hash make room. If
--- none did, it is asked again, so that it says itself what is wrong.
+-- A full server refuses writes and does not know which fields have expired: those of this hash make room. The second
+-- attempt reports the server's own error.
 local function put(key, field, value)
-  local told = redis.pcall('HSET', key, field, value)
-  if type(told) == 'table' then
-    if told.err:find('OOM', 1, true) then tidy(key, 512) end
+  local reply = redis.pcall('HSET', key, field, value)
+  if type(reply) == 'table' then
+    if reply.err:find('OOM', 1, true) then remove_expired(key, 512) end
     redis.call('HSET', key, field, value)
   end
 end
 
--- The hash is to end after this one of its counters too. One in sixteen of those who say so looks at 32 others: where
--- half of them are over, as many go as come.
+-- Extends the expiry of the hash to that of this counter. One in sixteen such calls samples 32 fields: with half of them
+-- expired, as many are removed as added.
 local function outlast(key, field, lasts)
   local left = redis.call('PTTL', key)
   if left < 0 or left < (lasts - floor(now / 1000000)) * 1000 then redis.call('EXPIREAT', key, lasts) end
-  if (time[2] + field:byte(16)) % 16 == 0 then tidy(key, 32) end
+  if (time[2] + field:byte(16)) % 16 == 0 then remove_expired(key, 32) end
 end
 
--- From when on a counter is to be none that says something for so long: as long again, half a minute at least and five
--- at most, or a quarter where that is more.
+-- The second at which a counter expires that matters for `ttl`: as long again, between 30 and 300 seconds, or a quarter
+-- of `ttl` beyond 20 minutes.
 local function lasting(ttl)
   local longer = floor(ttl / (ttl > 1200000000 and 4000000 or 1000000))
   if longer > 300 and ttl <= 1200000000 then longer = 300 elseif longer < 30 then longer = 30 end
@@ -135,7 +132,7 @@ local function lasting(ttl)
 end
 
 local function keep(c, key, state, ttl)
-  -- A clock that was wrong has said wrongly how long it lasts, too.
+  -- A wrong clock also wrote a wrong expiry.
   local last = not c.healed and c.lasts * 1000000 > now + ttl and c.lasts or lasting(ttl)
   put(key, c.field, pack('>I5', last) .. state)
   if last ~= c.lasts then outlast(key, c.field, last) end
@@ -150,11 +147,11 @@ if unwritten then
 end
 
 local has = function(number, bit) return floor(number / bit) % 2 == 1 end
--- How long a lease is valid, unless its window ends before.
+-- How long a lease is valid unless its window ends earlier; script.rs has the same constant.
 local LEASE = 2000000
-local dry, watched, forced = has(flags, 1), has(flags, 2), has(flags, 4)
+local dry, has_penalty, forced = has(flags, 1), has(flags, 2), has(flags, 4)
 
--- How far ahead of the clock a state may lie before the clock that wrote it is called wrong.
+-- Whether a state is so far ahead of the clock that the clock that wrote it was wrong.
 local function too_far(at, length)
   local tolerance = 2 * length
   if tolerance < 60000000 then tolerance = 60000000 end
@@ -170,7 +167,7 @@ local function valid_until(stop)
   return left < LEASE and left or LEASE
 end
 
--- ceil(part * whole_window / whole) with part <= whole < 2^32, exact though the product may not be.
+-- ceil(part * length / whole) with part <= whole < 2^32, exact even if the product exceeds 2^53.
 local function share(part, whole, length)
   if part * length <= 9007199254740992 then return ceil(part * length / whole) end
   local quotient, rest = 0, 0
@@ -185,18 +182,17 @@ end
 local function find(c, key)
   local value, last = redis.call('HGET', key, c.field), 0
   if value then last = unpack('>I5', value) end
-  -- Whether one that is over was tidied away already must not matter.
+  -- An expired counter counts as absent whether or not it was removed.
   if last * 1000000 <= now then value = false end
   c.lasts = last
   return value
 end
 
--- Each judge_* fills `c` with outcome (0 refused, 1 admitted, 2 never), wait, remaining and reset as they stand, the
--- reset once it is charged, and what `write` needs. Each write_* stores it; `extra` is what a lease takes beyond the
--- charge itself.
+-- Each judge_* fills `c` with outcome (0 refuse, 1 admit, 2 never), wait, remaining and reset before the charge, the reset
+-- after it, and what write_* needs. Each write_* stores the state; `extra` is what a lease takes beyond the charge.
 
--- Takes back what a lease did not spend, or a charge of a decision that another call refused. Leases of before a reset
--- are told by their birth.
+-- Takes back the unspent units of a lease, or a charge of a decision that another shard refused. `born` identifies leases
+-- from before a reset.
 local function settle_bucket(c, debt)
   local back = c.unspent * c.window
   if c.granted > 0 then
@@ -208,8 +204,8 @@ local function settle_bucket(c, debt)
     if c.earlier < 0 then c.earlier = 0 end
     c.settled = true
   elseif c.unspent > 0 then
-    -- By its mark, a charge that is taken back is paid back by time together with what was owed before it. Of the charge
-    -- no more is owed than time pays until then: to take back more would free what others have taken since.
+    -- At its mark, the refunded charge would be paid back along with the debt before it. Only what time has not paid back
+    -- by now is refunded: more would free what other requests have taken since.
     if now >= c.mark then return debt end
     c.settled = true
     local owed = (ceil(c.mark / c.tick) - floor(now / c.tick)) * c.rate
@@ -219,8 +215,8 @@ local function settle_bucket(c, debt)
   return debt < 0 and 0 or debt
 end
 
--- What is owed at tick `ticks` of what was owed at tick `at`, and that tick. What is leased stays owed: it may be used at
--- the last moment, and must not have been paid back by then, or the capacity could be had twice.
+-- The debt at tick `ticks`, given the debt at tick `at`. Leased units stay owed: they may be used at the last moment, and
+-- if they were paid back before that the capacity could be used twice.
 local function pay_back(c, debt, at, ticks)
   if ticks > at then debt, at = debt - (ticks - at) * c.rate, ticks end
   local leased = (c.earlier + c.current) * c.window
@@ -247,8 +243,8 @@ local function judge_bucket(c, key)
     end
   end
   if debt > c.most then debt = c.most end
-  -- A slice is outstanding until the end of the epoch after its own, and valid for less: whoever was lost with one is
-  -- forgotten by then, and what it held is paid back from then on.
+  -- A lease is outstanding until the end of the epoch after its own, longer than it is valid. Leases of crashed nodes lapse
+  -- by then, and their units are paid back from then on.
   while c.epoch < epoch and c.earlier + c.current > 0 do
     local lapse = ceil((c.epoch + 1) * LEASE / c.tick)
     debt, at = pay_back(c, debt, at, lapse < ticks and lapse or ticks)
@@ -286,7 +282,7 @@ local function write_bucket(c, key, taken, extra)
   if c.born > 0 then
     local current = c.current + extra
     state = state .. pack('>I7I6I4I4', c.born, c.epoch, c.earlier, current)
-    -- Slices that nobody settles are paid back from when they lapse.
+    -- Leases that are never settled are paid back from when they lapse.
     local lapsed = 2 * LEASE + ceil((c.earlier + current) * c.window / (c.rate > 0 and c.rate or 1)) * c.tick
     if ttl < lapsed then ttl = lapsed end
   end
@@ -304,7 +300,7 @@ local function judge_fixed(c, key)
       at, c.healed = c.bounds(now), true
     end
   end
-  -- A count from a window ahead of the clock still stands: its window is the one we are in.
+  -- A count from a window ahead of the clock still stands: that window is the current one.
   c.start, c.stop = c.bounds(at and at > now and at or now)
   if not at or at < c.start then used, c.born = 0, 0 end
   if c.unspent > 0 and c.mark == c.start and (not c.leased or c.given_born == c.born) then
@@ -333,9 +329,9 @@ local function write_fixed(c, key, taken, extra)
   keep(c, key, state, wait_until(c.stop))
 end
 
--- What is used in this window and in the one before, without what a slice of either did not spend. What was granted in
--- the window before still counts, and the node that gives it back cannot use it any more. Slices of before a reset are
--- told by their birth. A charge that is taken back has none, so only the window of the moment takes it.
+-- The counts of this window and the previous one without the unspent units of a lease of either: units of the previous
+-- window still weigh, and the node that returns them cannot use them any more. `born` identifies leases from before a
+-- reset. A refund has no `born`, so only the current window accepts it.
 local function settle_sliding(c, start, current, previous)
   if c.unspent == 0 or (c.leased and c.given_born ~= c.born) then return current, previous end
   if c.mark == start then
@@ -356,7 +352,7 @@ local function judge_sliding(c, key)
     local at
     current, previous, at = unpack('>I4I4I7', value, 6)
     c.born = #value > 20 and (unpack('>I7', value, 21)) or 0
-    -- What a wrong clock counted is put into windows that it was not granted in: no slice is given back to them.
+    -- Counts of a wrong clock move to other windows, which accept no returned units.
     if too_far(at, c.length) then at, c.healed, c.born = start * c.tick, true, 0 end
     local stored = floor(at / c.tick)
     if stored > start then start, elapsed = stored, 0
@@ -392,8 +388,8 @@ local function write_sliding(c, key, taken, extra)
   keep(c, key, state, wait_until((c.start + 2 * c.window) * c.tick))
 end
 
--- A log is a list, oldest first. An entry says when, how much was taken before it in the life of the log, and how
--- much by it: what counts at an instant is a difference of two entries, and both are found by halving.
+-- A log is a list, oldest first. An entry has its time, the total taken before it, and its cost: the use at an instant is
+-- the difference of two entries, found by binary search.
 local function entry(key, index)
   return unpack('>I7I7I4', redis.call('LINDEX', key, index))
 end
@@ -476,7 +472,7 @@ local function write_log(c, key, taken, _)
   redis.call('PEXPIRE', key, floor(wait_until((c.last and c.last > c.moment and c.last or c.moment) + c.length) / 1000) + 1)
 end
 
--- Takes a charge back that was taken in another call of the same decision.
+-- Refunds a charge of a decision that another shard refused.
 local function refund_log(c, key)
   local found, length = nil, redis.call('LLEN', key)
   for back = 1, length < 1000 and length or 1000 do
@@ -484,16 +480,16 @@ local function refund_log(c, key)
     if at < c.mark then return end
     if at == c.mark then found = back break end
   end
-  -- Too many have come since: it stays counted. To take it from some of them only would free what nobody gave back.
+  -- Too many entries since: it stays counted. A partial refund would free units that were used.
   if not found then return end
   for back = 1, found do
     local at, before, taken = entry(key, -back)
-    -- What came later counts from what was taken before it.
+    -- Later entries have a smaller total before them.
     if back < found then before = before - c.unspent
     else taken = taken > c.unspent and taken - c.unspent or 0 end
     redis.call('LSET', key, -back, pack('>I7I7I4', at, before, taken))
   end
-  -- Nothing was taken by entries at the end any more: they would only make the log seem in use.
+  -- Empty entries at the end would make the log seem in use.
   for _ = 1, length do
     local _, _, taken = entry(key, -1)
     if taken > 0 then return end
@@ -511,13 +507,13 @@ local function aligned(length)
   end
 end
 
--- Windows of a calendar have no formula here: the caller sends the boundaries around its own clock.
+-- Calendar windows have no formula: the caller sends the boundaries around its own clock.
 local function between(first, second, third, fourth)
   return function(moment)
     if moment < second then return first, second end
     if moment < third then return second, third end
     if moment < fourth then return third, fourth end
-    -- Far ahead of the caller's clock: what is counted must not be forgotten at once.
+    -- Far ahead of the caller's clock: extrapolate, so that counts are not forgotten at once.
     local length = fourth - third
     local start = moment - (moment - fourth) % length
     return start, start + length
@@ -542,13 +538,13 @@ local function read_charge(position)
   end
   if has(c.bits, 8) then c.mark, c.unspent, position = unpack('>I7I4', arg, position) end
   if has(c.bits, 32) then c.renamed_at, position = unpack('>I7', arg, position) end
-  c.shadow, c.blamed, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
+  c.shadow, c.violation, c.refundable = has(c.bits, 1), has(c.bits, 2), has(c.bits, 16)
   return c, position
 end
 
--- Until the fleet changes over, by this clock, the counter is where the version before has it. It may still be there
--- then: it is moved, once, or only read there.
-local function take_over(c, old)
+-- Until the schema changes, by this clock, the counter is under its previous key. After that it is moved on first use, or
+-- only read there in a dry run.
+local function rename_counter(c, old)
   if now < c.renamed_at then
     c.key = old
   elseif c.kind == 7 then
@@ -567,10 +563,10 @@ local function take_over(c, old)
   end
 end
 
--- A client's record: how many violations, until when refusals belong to the last one, until when it is kept out,
--- then the violations, then its name.
-local record, policy, kept_out
-if watched then
+-- A client's penalty record: number of violations, until when refusals belong to the last one, end of the cooldown, the
+-- violations, the client's name.
+local record, policy, in_cooldown
+if has_penalty then
   policy = {}
   local next_at
   policy.detection, policy.threshold, policy.kept, policy.possible, policy.levels, next_at =
@@ -583,8 +579,8 @@ if watched then
     count, record.episode, record.cooldown, position = unpack('>BI7I7', value)
     for index = 1, count do record.violations[index], position = unpack('>I7', value, position) end
   end
-  -- What a clock noted that was ahead of this one is as of now, and its refusals belong to no violation: else none would be
-  -- noted until then.
+  -- Violations recorded by a clock that was ahead count as of now and end their episode: otherwise none would be recorded
+  -- until then.
   for index, at in ipairs(record.violations) do
     if too_far(at, 0) then record.violations[index], record.episode = now, 0 end
   end
@@ -592,14 +588,13 @@ if watched then
   local left = record.cooldown - now
   if left > 0 and left <= policy.possible and not forced then
     if has(flags, 8) then return { now, left, 0 } end
-    -- Kept out: nothing is charged. Its limits are looked at, because it has to wait for them too.
-    kept_out, dry = left, true
+    -- In cooldown: nothing is charged. The limits are judged, because the client must wait for them too.
+    in_cooldown, dry = left, true
   end
 end
 
--- Notes a refusal by a limit of that window. How long the client is kept out for it, or -1; and whether it was a new
--- violation.
-local function note_refusal(length)
+-- Records a refusal by a limit with this window. Returns the cooldown or -1, and 1 if it was a new violation.
+local function record_refusal(length)
   if now >= record.episode then
     local kept = {}
     for _, at in ipairs(record.violations) do
@@ -625,14 +620,14 @@ local function note_refusal(length)
   return left > 0 and left <= policy.possible and left or -1, 0
 end
 
--- The limit that refused is kept elsewhere: only the record is here.
+-- The limit that refused is on another shard; only the record is here.
 if has(flags, 8) then
-  local left, changed = note_refusal((unpack('>I7', arg, 2)))
+  local left, changed = record_refusal((unpack('>I7', arg, 2)))
   return { now, left, changed }
 end
 
 local charges, position, admitted = {}, 2, true
-local first_key = watched and 1 or 0
+local first_key = has_penalty and 1 or 0
 local at_key = first_key
 while at_key < #KEYS do
   local c
@@ -641,7 +636,7 @@ while at_key < #KEYS do
   c.key = KEYS[at_key]
   if has(c.bits, 32) then
     at_key = at_key + 1
-    take_over(c, KEYS[at_key])
+    rename_counter(c, KEYS[at_key])
   end
   judges[c.kind](c, c.key)
   if c.outcome ~= 1 and not c.shadow then admitted = false end
@@ -661,8 +656,7 @@ if not dry then
       local extra = 0
       if taken > 0 then c.remaining, c.reset = c.remaining - taken, c.charged_reset end
       if taken > 0 and c.want > 0 and c.kind ~= 7 then
-        -- What is wanted is for the whole life of a lease. Of a slice that ends with its window no more can be used
-        -- than in that part of it.
+        -- `want` is for the whole life of a lease. A lease that ends with its window gets the same part of it.
         c.valid = c.stop and valid_until(c.stop) or LEASE
         local usable = floor(c.want * c.valid / LEASE)
         extra = floor(c.remaining / (2 * c.nodes))
@@ -677,21 +671,21 @@ if not dry then
   end
 end
 
-local cooldown, noted = -1, 0
-if watched and not dry and not admitted and not forced then
+local cooldown, recorded = -1, 0
+if has_penalty and not dry and not admitted and not forced then
   local length = 0
   for _, c in ipairs(charges) do
-    if c.blamed and not c.shadow and c.cost > 0 and c.outcome == 0 then
-      -- A window of the calendar is over when it ends, however long such windows can be.
+    if c.violation and not c.shadow and c.cost > 0 and c.outcome == 0 then
+      -- A calendar window ends at its boundary, however long such windows can be.
       local episode = c.kind == 5 and c.wait or c.length
       if episode > length then length = episode end
     end
   end
-  if length > 0 then cooldown, noted = note_refusal(length) end
+  if length > 0 then cooldown, recorded = record_refusal(length) end
 end
 
-if kept_out then cooldown, noted = kept_out, 2 end
-local answer, n = { now, cooldown, noted }, 3
+if in_cooldown then cooldown, recorded = in_cooldown, 2 end
+local answer, n = { now, cooldown, recorded }, 3
 for _, c in ipairs(charges) do
   answer[n + 1], answer[n + 2], answer[n + 3], answer[n + 4] = c.outcome, c.remaining, c.wait, c.reset
   n = n + 4

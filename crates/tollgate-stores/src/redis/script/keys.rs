@@ -1,27 +1,28 @@
-//! The names of counters: `rl:<version><algorithm>{<group>}:<rule>:<window>`, and in it a field for each subject.
+//! Key names: `rl:<schema><algorithm>{<group>}:<rule>:<window>`, a hash with one field per subject.
 //!
-//! The group is the beginning of the subject, which is a hash in a fixed alphabet, so no byte of a client reaches a name;
-//! it stands in braces, so that all counters of one subject share a cluster slot. What follows is the operator's own words.
+//! The group is the first three letters of the encoded subject, a hash in a fixed alphabet, so no byte chosen by a client
+//! reaches a key name. It is the cluster hash tag: all counters of a subject share a slot. Rule and window come from the
+//! operator's configuration.
 
 use std::fmt::Write as _;
 
+use tollgate::Timestamp;
 use tollgate::counters::Charge;
 use tollgate::identity::Subject;
 use tollgate::limit::Algorithm;
 
-/// What every name begins with; access rules can be limited to it.
+/// Prefix of all keys, for Redis ACL rules.
 pub(crate) const PREFIX: &str = "rl:";
-/// The version of the names and of what is stored under them.
+/// Version of key names and of the packed state.
 pub const SCHEMA: u8 = 1;
 
-/// Letters and digits that nobody mistakes for each other.
+/// Lowercase base32.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const TAG_BYTES: usize = 26;
-/// Letters of a group: 32,768 groups. A hash of Redis is as small as can be with a few to a hundred counters in it, and
-/// still half of what keys of their own would take with more.
+/// Three letters make 32,768 groups. With a few to a hundred counters each, Redis stores the hash compactly.
 const GROUP_BYTES: usize = 3;
 
-/// A subject as it stands in names: its bits five by five, the highest first.
+/// A subject in base32, most significant bits first.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tag([u8; TAG_BYTES]);
 
@@ -29,23 +30,21 @@ impl Tag {
     pub(crate) fn new(subject: Subject) -> Self {
         let mut tag = [0; TAG_BYTES];
         let mut rest = subject.0;
-        for place in &mut tag {
-            *place = ALPHABET[(rest >> 123) as usize];
+        for letter in &mut tag {
+            *letter = ALPHABET[(rest >> 123) as usize];
             rest <<= 5;
         }
         Tag(tag)
     }
 
-    /// The tag that a text is, if it is one.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let tag = Tag(text.as_bytes().try_into().ok()?);
         (Tag::new(tag.subject()) == tag).then_some(tag)
     }
 
-    /// The subject that it stands for.
     pub(crate) fn subject(&self) -> Subject {
         let digit = |byte: u8| ALPHABET.iter().position(|letter| *letter == byte).unwrap_or(0) as u128;
-        // The last letter has three bits left to say.
+        // 26 letters hold 130 bits: the last one has only three of the subject's.
         let [first @ .., last] = self.0;
         let first = first.into_iter().fold(0, |subject, letter| subject << 5 | digit(letter));
         Subject(first << 3 | digit(last) >> 2)
@@ -55,77 +54,87 @@ impl Tag {
         std::str::from_utf8(&self.0).unwrap_or_default()
     }
 
-    /// What all counters of the subject have in braces.
+    /// The cluster hash tag.
     pub(crate) fn group(&self) -> &[u8] {
         &self.0[..GROUP_BYTES]
     }
 
-    /// Group and rest, as they stand in the name of something that is the subject's alone.
     fn parts(&self) -> (&str, &str) {
         self.as_str().split_at(GROUP_BYTES)
     }
 }
 
-/// Where the counter of a charge is.
+/// Where a counter is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Counter {
-    pub(crate) key: String,
-    /// Whether it shares the key with the counters of other subjects, in a hash.
-    pub(crate) shared: bool,
+pub(crate) struct CounterKey {
+    pub(crate) name: String,
+    /// Whether it is a field of a hash that other subjects share.
+    pub(crate) is_hash: bool,
 }
 
-/// The name of a counter.
-pub(crate) fn counter(schema: u8, charge: &Charge<'_>) -> Counter {
+/// The key of a counter, and during a schema change its previous key and the instant of the change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CounterKeys {
+    pub(crate) current: CounterKey,
+    pub(crate) previous: Option<(CounterKey, Timestamp)>,
+}
+
+/// The key of a charge's counter.
+pub(crate) fn counter(schema: u8, charge: &Charge<'_>) -> CounterKey {
     let tag = Tag::new(charge.subject);
     let (group, rest) = tag.parts();
     let algorithm = charge.limit.algorithm();
-    // A log is a list of its own.
-    let shared = algorithm != Algorithm::SlidingWindowLog;
-    let rest = if shared { "" } else { rest };
-    let mut key = String::with_capacity(48);
+    // A sliding log is a list, which needs a key per subject.
+    let is_hash = algorithm != Algorithm::SlidingWindowLog;
+    let rest = if is_hash { "" } else { rest };
+    let mut name = String::with_capacity(48);
     let (letter, rule, window) = (letter(algorithm), charge.rule, charge.limit.window());
     // Writing to a string does not fail.
-    let _ = write!(key, "{PREFIX}{schema}{letter}{{{group}}}{rest}:{rule}:{window}");
-    Counter { key, shared }
+    let _ = write!(name, "{PREFIX}{schema}{letter}{{{group}}}{rest}:{rule}:{window}");
+    CounterKey { name, is_hash }
 }
 
-/// The field of a subject in the hashes of its group.
+/// The hash field of a subject.
 pub(crate) fn field(subject: Subject) -> [u8; 16] {
     subject.0.to_be_bytes()
 }
 
-/// The name of a client's record.
+/// The key of a client's penalty record.
 pub(crate) fn record(tag: &Tag) -> String {
     let (group, rest) = tag.parts();
     format!("{PREFIX}{SCHEMA}p{{{group}}}{rest}")
 }
 
-/// The hash tag of what the nodes of a fleet share: no group has so long a one.
-pub(crate) const FLEET: &str = "fleet";
-
-/// The name of what is written to find out whether a server can write; in a cluster, to one that holds this slot.
-pub(crate) fn probe(slot: Option<u32>) -> String {
-    let group = |index: usize| [index >> 10, index >> 5, index].map(|place| ALPHABET[place % ALPHABET.len()]);
-    let mut groups = (0..ALPHABET.len().pow(3)).map(group);
-    let of_slot = |slot: u32| groups.find(|group| u32::from(self::slot(group)) == slot);
-    // Every counter has a group: what has none belongs to the fleet.
-    let group = slot.and_then(of_slot);
-    let tag = group.as_ref().and_then(|group| std::str::from_utf8(group).ok()).unwrap_or(FLEET);
-    format!("{PREFIX}{{{tag}}}:probe")
-}
-
-/// The name of something a fleet has one of.
-pub(crate) fn shared(name: &str) -> String {
-    format!("{PREFIX}{{{FLEET}}}:{name}")
-}
-
-/// The name of a claim on a batch.
+/// The key of an idempotency lock.
 pub(crate) fn idempotency(tag: &Tag) -> String {
     let (group, rest) = tag.parts();
     format!("{PREFIX}{SCHEMA}i{{{group}}}{rest}")
 }
 
-/// A change of the algorithm is a new counter: their states have nothing in common.
+/// The hash tag of keys that the whole fleet shares. Groups have three letters, so none collides.
+pub(crate) const FLEET: &str = "fleet";
+
+/// The seed of the fleet, by which subjects are hashed.
+pub(crate) const SEED: &str = "seed";
+
+/// A key that the whole fleet shares.
+pub(crate) fn shared(name: &str) -> String {
+    format!("{PREFIX}{{{FLEET}}}:{name}")
+}
+
+/// The key that a health probe writes; in a cluster, one in this slot.
+pub(crate) fn probe(slot: Option<u32>) -> String {
+    let group =
+        |index: usize| [index >> 10, index >> 5, index].map(|letter| ALPHABET[letter % ALPHABET.len()]);
+    let mut groups = (0..ALPHABET.len().pow(3)).map(group);
+    let of_slot = |slot: u32| groups.find(|group| u32::from(self::slot(group)) == slot);
+    // A slot that no group maps to holds no counters, so it is the fleet's.
+    let group = slot.and_then(of_slot);
+    let tag = group.as_ref().and_then(|group| std::str::from_utf8(group).ok()).unwrap_or(FLEET);
+    format!("{PREFIX}{{{tag}}}:probe")
+}
+
+/// Changing the algorithm of a limit starts a new counter: the states are incompatible.
 const fn letter(algorithm: Algorithm) -> char {
     match algorithm {
         Algorithm::TokenBucket => 't',
@@ -137,15 +146,15 @@ const fn letter(algorithm: Algorithm) -> char {
     }
 }
 
-/// The cluster slot of a name with this tag.
+/// Slots of a Redis cluster.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The cluster slot of a hash tag.
 pub(crate) fn slot(tag: &[u8]) -> u16 {
     crc16(tag) % SLOTS
 }
 
-/// Slots of a cluster.
-pub(crate) const SLOTS: u16 = 16_384;
-
-/// CRC-16/XMODEM, by which Redis spreads keys over slots.
+/// CRC-16/XMODEM, as Redis Cluster uses.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0_u16, |crc, byte| {
         (0..8).fold(
@@ -162,13 +171,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_slot_is_the_one_that_redis_computes() {
+    fn slot_is_the_one_redis_computes() {
         assert_eq!(slot(b"123456789"), 0x31c3 % SLOTS);
         assert_eq!((slot(b"foo"), slot(b"")), (12_182, 0));
     }
 
     #[test]
-    fn a_server_is_probed_in_a_slot_that_it_holds() {
+    fn probe_key_is_in_the_requested_slot() {
         assert_eq!(probe(None), "rl:{fleet}:probe");
         let tag = Tag::new(Subject(u128::MAX / 3));
         let name = probe(Some(slot(tag.group()).into()));
@@ -177,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn t09_a_tag_has_one_length_and_one_alphabet() {
+    fn tag_has_fixed_length_and_alphabet() {
         for subject in [0, 1, u128::MAX, 0x7b7d_3a0d_0a00] {
             let tag = Tag::new(Subject(subject));
             assert!(tag.as_str().bytes().all(|byte| ALPHABET.contains(&byte)), "{}", tag.as_str());
@@ -187,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_tag_is_not_taken_for_one() {
+    fn invalid_tag_is_not_parsed() {
         for text in [
             "",
             "abc",

@@ -1,7 +1,7 @@
-//! Independent servers, and a rule that all nodes share for which of them holds a counter.
+//! Independent servers: consistent hashing or modulo.
 //!
-//! A server that is lost takes its counters with it, and nothing else moves: its share of the clients is counted by each
-//! node for itself until it is back. Moving them would hand each a fresh allowance, twice.
+//! When a server fails, its share of the clients is counted by each node's fallback until it recovers. Moving them to other
+//! servers would give each client a fresh quota, twice.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -10,27 +10,27 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::redis::connection::server::Server;
 
-/// Servers and their places.
-pub(crate) struct Ring {
+/// Independent servers.
+pub(super) struct Ring {
     servers: Vec<Arc<Server>>,
-    /// Places on the ring in ascending order, with their server; none if servers are taken in turn.
+    /// Points on the ring in ascending order with their server; empty for modulo.
     points: Vec<(u64, u32)>,
 }
 
 impl Ring {
-    /// Each server at so many places of a ring, by its address: a new server takes over only what falls to it.
-    pub(crate) fn consistent(servers: Vec<Arc<Server>>, virtual_nodes: NonZeroUsize) -> Self {
+    /// Consistent hashing by address: an added server takes over only its own share.
+    pub(super) fn consistent(servers: Vec<Arc<Server>>, virtual_nodes: NonZeroUsize) -> Self {
         let names: Vec<&str> = servers.iter().map(|server| server.name()).collect();
         let points = points(&names, virtual_nodes);
         Ring { servers, points }
     }
 
-    /// Servers in turn, by their order.
-    pub(crate) fn modulo(servers: Vec<Arc<Server>>) -> Self {
+    /// Hash modulo the number of servers, in the configured order.
+    pub(super) fn modulo(servers: Vec<Arc<Server>>) -> Self {
         Ring { servers, points: Vec::new() }
     }
 
-    pub(crate) fn shard(&self, tag: &[u8]) -> u32 {
+    pub(super) fn shard(&self, tag: &[u8]) -> u32 {
         let hash = xxh3_64(tag);
         match owner(&self.points, hash) {
             Some(owner) => owner,
@@ -38,11 +38,11 @@ impl Ring {
         }
     }
 
-    pub(crate) fn server(&self, shard: u32) -> &Arc<Server> {
+    pub(super) fn server(&self, shard: u32) -> &Arc<Server> {
         &self.servers[shard as usize]
     }
 
-    pub(crate) fn servers(&self) -> &[Arc<Server>] {
+    pub(super) fn servers(&self) -> &[Arc<Server>] {
         &self.servers
     }
 }
@@ -58,7 +58,7 @@ fn points(names: &[&str], virtual_nodes: NonZeroUsize) -> Vec<(u64, u32)> {
     points
 }
 
-/// The server of the first place at or after `hash`, and of the first of all beyond the last.
+/// The server of the first point at or after `hash`, wrapping around.
 fn owner(points: &[(u64, u32)], hash: u64) -> Option<u32> {
     let position = points.partition_point(|(point, _)| *point < hash);
     points.get(position).or(points.first()).map(|(_, server)| *server)
@@ -68,15 +68,15 @@ fn owner(points: &[(u64, u32)], hash: u64) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const PLACES: NonZeroUsize = NonZeroUsize::new(100).unwrap();
+    const VIRTUAL_NODES: NonZeroUsize = NonZeroUsize::new(100).unwrap();
 
     fn owners(names: &[&str]) -> Vec<u32> {
-        let points = points(names, PLACES);
+        let points = points(names, VIRTUAL_NODES);
         (0..10_000_u32).filter_map(|key| owner(&points, xxh3_64(&key.to_le_bytes()))).collect()
     }
 
     #[test]
-    fn a_new_server_takes_over_its_share_and_moves_nothing_else() {
+    fn added_server_takes_only_its_share() {
         let before = owners(&["a:1", "b:1", "c:1"]);
         let after = owners(&["a:1", "b:1", "c:1", "d:1"]);
         let moved = before.iter().zip(&after).filter(|(before, after)| before != after);
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_share_the_counters_about_evenly() {
+    fn servers_get_about_equal_shares() {
         let owners = owners(&["a:1", "b:1", "c:1", "d:1"]);
         for server in 0..4 {
             let count = owners.iter().filter(|owner| **owner == server).count();
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_in_the_settings_does_not_matter() {
+    fn configured_order_does_not_matter() {
         let (one, other) = (owners(&["a:1", "b:1"]), owners(&["b:1", "a:1"]));
         assert!(one.iter().zip(&other).all(|(one, other)| one != other));
     }

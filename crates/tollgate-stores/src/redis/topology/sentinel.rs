@@ -1,8 +1,8 @@
-//! Sentinels say which server is the master; when they say another, the connection follows.
+//! Follows the master that Redis Sentinel names.
 //!
-//! Usually one of them is asked. If the server it names is doubted, or is not the one in use, all of them are, and the
-//! server that most of them name and that takes itself for a master is followed: a sentinel that was cut off from the
-//! others names the old one for ever.
+//! Normally one sentinel is asked. If its answer differs from the master in use, or the master is suspect, all sentinels
+//! are asked and the server with the most votes that has the role of a master is used: a sentinel cut off from the others
+//! keeps naming the old one.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,104 +13,98 @@ use redis::{AsyncConnectionConfig, Client, FromRedisValue, Value};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::{CurrentMaster, refusal_of_most};
-use crate::redis::connection::dial::explain;
+use super::{CurrentMaster, majority_rejection};
+use crate::redis::connection::dial::{CHECK_LOGIN, explain};
 use crate::redis::connection::error::Fault;
 use crate::redis::connection::server::Server;
 use crate::redis::settings::{Address, Login, RedisSettings};
 
-/// How often the sentinels are asked when nothing is amiss.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// How often at most when something is.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How long the answer to a question may take, once there is a connection.
-const PATIENCE: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+/// Minimum pause between polls when calls fail.
+const POLL_PAUSE: Duration = Duration::from_millis(100);
+/// Timeout of a query on an open connection.
+const QUERY_TIMEOUT: Duration = Duration::from_millis(500);
+const CHECK_SENTINEL_LOGIN: &str = "check counters.sentinel_user and counters.sentinel_password";
 
 /// Follows the master.
-pub(crate) struct Watch {
+pub(super) struct MasterWatcher {
     settings: RedisSettings,
     sentinels: Vec<Client>,
     master: String,
-    spot: Arc<CurrentMaster>,
-    /// What was last told of sentinels that do not know, so that it is told once.
-    told: Option<String>,
+    current: Arc<CurrentMaster>,
+    /// The last reason logged for an unknown master.
+    logged: Option<String>,
 }
 
-impl Watch {
-    /// Until the sentinels have spoken there is no server to ask, and that is what callers are told.
-    pub(crate) fn new(
+impl MasterWatcher {
+    pub(super) fn new(
         settings: &RedisSettings,
         sentinels: &[Address],
         master: &str,
         login: &Login,
     ) -> Result<Self, Fault> {
-        let misconfigured = |error: redis::RedisError| Fault::Misconfigured(error.to_string());
         let clients = sentinels.iter().map(|address| settings.client_with(address, login, 0));
-        let clients = clients.collect::<Result<Vec<_>, _>>().map_err(misconfigured)?;
-        Ok(Watch {
+        let clients = clients.collect::<Result<Vec<_>, _>>();
+        Ok(MasterWatcher {
             settings: settings.clone(),
-            sentinels: clients,
+            sentinels: clients.map_err(|error| Fault::misconfigured(error.to_string()))?,
             master: master.to_owned(),
-            spot: CurrentMaster::new(None),
-            told: None,
+            current: CurrentMaster::new(None),
+            logged: None,
         })
     }
 
-    pub(crate) fn spot(&self) -> Arc<CurrentMaster> {
-        Arc::clone(&self.spot)
+    pub(super) fn current(&self) -> Arc<CurrentMaster> {
+        Arc::clone(&self.current)
     }
 
-    /// Asks again and again; sooner when calls fail.
-    pub(crate) async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         let mut doubted = true;
         loop {
             if doubted || !self.is_confirmed().await {
-                self.look_for_master().await;
+                self.find_master().await;
             }
-            doubted = timeout(ASK_EVERY, self.spot.doubted.notified()).await.is_ok();
-            tokio::time::sleep(ASK_AGAIN).await;
+            doubted = timeout(POLL_INTERVAL, self.current.doubted.notified()).await.is_ok();
+            tokio::time::sleep(POLL_PAUSE).await;
         }
     }
 
-    /// Whether the first sentinel names the server in use, and nothing speaks against that.
+    /// Whether the first sentinel names the master in use and its calls succeed.
     async fn is_confirmed(&self) -> bool {
-        let Some(server) = self.spot.server.load_full().filter(|server| !server.is_doubted()) else {
-            return false;
-        };
-        let Some(first) = self.sentinels.first() else { return false };
+        let server = self.current.server.load_full().filter(|server| !server.is_suspect());
+        let (Some(server), Some(first)) = (server, self.sentinels.first()) else { return false };
         matches!(self.named_by(first).await, Ok(address) if address.to_string() == server.name())
     }
 
-    /// Asks all sentinels, and follows the server that most of them name if it takes itself for a master.
-    async fn look_for_master(&mut self) {
+    async fn find_master(&mut self) {
         let answers = join_all(self.sentinels.iter().map(|sentinel| self.named_by(sentinel))).await;
-        let mut named: Vec<(usize, &Address)> = Vec::new();
+        let mut candidates: Vec<(usize, &Address)> = Vec::new();
         for address in answers.iter().flatten() {
-            match named.iter_mut().find(|(_, known)| *known == address) {
+            match candidates.iter_mut().find(|(_, known)| *known == address) {
                 Some((votes, _)) => *votes += 1,
-                None => named.push((1, address)),
+                None => candidates.push((1, address)),
             }
         }
-        // Stable: of those with as many votes the first one named.
-        named.sort_by_key(|(votes, _)| std::cmp::Reverse(*votes));
+        // A stable sort: on a tie the first one named wins.
+        candidates.sort_by_key(|(votes, _)| std::cmp::Reverse(*votes));
         let mut found = None;
-        for (_, address) in &named {
+        for (_, address) in &candidates {
             if self.is_master(address).await {
                 found = Some(*address);
                 break;
             }
         }
-        // Better one that does not answer than none: it is dialled, and it is known which one is missing.
-        let known = self.spot.server.load().is_some();
-        let found = found.or_else(|| named.first().map(|(_, address)| *address).filter(|_| !known));
+        // Without a master so far, an unreachable candidate is better than none: it is dialed, and reported as missing.
+        let has_master = self.current.server.load().is_some();
+        let found = found.or_else(|| candidates.first().map(|(_, address)| *address).filter(|_| !has_master));
         if let Some(address) = found {
-            if !self.follows(address) {
-                self.follow(address);
+            if !self.is_current(address) {
+                self.switch_to(address);
             }
             let naming = answers.iter().position(|answer| answer.as_ref() == Ok(address));
             self.sentinels.swap(0, naming.unwrap_or(0));
         }
-        self.note_refusals(&answers);
+        self.note_errors(&answers);
     }
 
     /// The master that a sentinel names.
@@ -118,40 +112,38 @@ impl Watch {
         let master = &self.master;
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(master);
-        let answer = match ask(sentinel, &command, self.settings.connect_timeout).await {
-            Err(Fault::Misconfigured(reason)) if reason.contains("unknown command") => {
-                let words =
-                    "this server is no sentinel: nodes must name sentinels, or topology must be another";
-                return Err(Fault::Misconfigured(format!("{reason}: {words}")));
+        let reply = query(sentinel, &command, self.settings.connect_timeout, CHECK_SENTINEL_LOGIN).await;
+        let reply = match reply {
+            Err(fault @ Fault::Misconfigured(_)) if fault.to_string().contains("unknown command") => {
+                let hint = "the server is no sentinel; check counters.nodes and counters.topology";
+                return Err(Fault::misconfigured(format!("{fault}: {hint}")));
             }
-            answer => answer?,
+            reply => reply?,
         };
-        match Option::<(String, u16)>::from_redis_value(answer) {
+        match Option::<(String, u16)>::from_redis_value(reply) {
             Ok(Some((host, port))) => Ok(Address::Tcp { host, port }),
-            Ok(None) => Err(Fault::Misconfigured(format!(
-                "the sentinels know no master {master:?}: see sentinel_master"
+            Ok(None) => Err(Fault::misconfigured(format!(
+                "the sentinels know no master {master:?}; check counters.sentinel_master"
             ))),
-            Err(_) => {
-                Err(Fault::Misconfigured("a sentinel answered something else than an address".to_owned()))
-            }
+            Err(_) => Err(Fault::misconfigured("unexpected reply of a sentinel to get-master-addr-by-name")),
         }
     }
 
-    fn follows(&self, address: &Address) -> bool {
-        self.spot.server.load().as_ref().is_some_and(|server| server.name() == address.to_string())
+    fn is_current(&self, address: &Address) -> bool {
+        self.current.server.load().as_ref().is_some_and(|server| server.name() == address.to_string())
     }
 
-    /// Whether a server says that it is a master. One that we may not ask counts as one.
+    /// Whether a server has the role of a master. One that does not permit the query is assumed to.
     async fn is_master(&self, address: &Address) -> bool {
         let role = redis::cmd("ROLE");
-        let known = self.spot.server.load_full().filter(|server| server.name() == address.to_string());
-        let answer = if let Some(server) = known {
-            server.ask_aside(&role, PATIENCE).await
+        let known = self.current.server.load_full().filter(|server| server.name() == address.to_string());
+        let reply = if let Some(server) = known {
+            server.query(&role, QUERY_TIMEOUT).await
         } else {
             let Ok(client) = self.settings.client(address) else { return false };
-            ask(&client, &role, self.settings.connect_timeout).await
+            query(&client, &role, self.settings.connect_timeout, CHECK_LOGIN).await
         };
-        match answer {
+        match reply {
             Ok(Value::Array(items)) => {
                 matches!(items.first(), Some(Value::BulkString(name)) if name == b"master")
             }
@@ -160,57 +152,61 @@ impl Watch {
         }
     }
 
-    fn follow(&self, address: &Address) {
+    fn switch_to(&self, address: &Address) {
         match Server::open(address, &self.settings) {
             Ok(server) => {
-                info!(master = %self.master, server = %address, "counters are kept by this server now");
-                // The first master is no change.
-                if self.spot.server.swap(Some(Arc::new(server))).is_some() {
-                    self.spot.changed.store(true, Ordering::Relaxed);
+                info!(master = %self.master, server = %address, "redis: using this master");
+                if self.current.server.swap(Some(Arc::new(server))).is_some() {
+                    self.current.changed.store(true, Ordering::Relaxed);
                 }
             }
-            Err(fault) => warn!(server = %address, ?fault, "the master cannot be reached"),
+            Err(fault) => warn!(server = %address, reason = %fault, "redis: cannot connect to the master"),
         }
     }
 
-    /// Keeps in mind why no sentinel names a master, and tells each reason once.
-    fn note_refusals(&mut self, answers: &[Result<Address, Fault>]) {
+    /// Reports why no sentinel names a master; logs each reason once.
+    fn note_errors(&mut self, answers: &[Result<Address, Fault>]) {
         if answers.iter().any(Result::is_ok) {
-            self.spot.trouble.store(None);
-            self.told = None;
+            self.current.error.store(None);
+            self.logged = None;
             return;
         }
         let faults = answers.iter().filter_map(|answer| answer.as_ref().err());
-        let refusals: Vec<Fault> =
+        let rejections: Vec<Fault> =
             faults.clone().filter(|fault| matches!(fault, Fault::Misconfigured(_))).cloned().collect();
-        let reason = refusals.first().or(answers.first().and_then(|answer| answer.as_ref().err()));
-        let reason = reason.map(Fault::words).unwrap_or_default();
-        if self.told.as_ref() != Some(&reason) {
-            warn!(master = %self.master, reason, "no sentinel says where the master is");
-            self.told = Some(reason);
+        let reason = rejections.first().or(answers.first().and_then(|answer| answer.as_ref().err()));
+        let reason = reason.map(Fault::to_string).unwrap_or_default();
+        if self.logged.as_ref() != Some(&reason) {
+            warn!(master = %self.master, reason, "redis: no sentinel names the master");
+            self.logged = Some(reason);
         }
-        self.spot.trouble.store(refusal_of_most(&refusals, self.sentinels.len()));
+        self.current.error.store(majority_rejection(&rejections, self.sentinels.len()));
     }
 }
 
-/// One question on a connection of its own.
-async fn ask(client: &Client, command: &redis::Cmd, connect_timeout: Duration) -> Result<Value, Fault> {
+/// Runs one query on a connection of its own.
+async fn query(
+    client: &Client,
+    command: &redis::Cmd,
+    connect_timeout: Duration,
+    check: &str,
+) -> Result<Value, Fault> {
     let config =
         AsyncConnectionConfig::new().set_connection_timeout(Some(connect_timeout)).set_response_timeout(None);
     let mut connection = match client.get_multiplexed_async_connection_with_config(&config).await {
         Ok(connection) => connection,
-        Err(error) => return Err(fault_of(client, &error).await),
+        Err(error) => return Err(explained(client, &error, check).await),
     };
-    match timeout(PATIENCE, connection.send_packed_command(command)).await {
+    match timeout(QUERY_TIMEOUT, connection.send_packed_command(command)).await {
         Ok(Ok(Value::ServerError(error))) => Err(Fault::from_server(&error)),
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(fault_of(client, &error).await),
+        Ok(Err(error)) => Err(explained(client, &error, check).await),
         Err(_) => Err(Fault::NoReply),
     }
 }
 
-/// What is no refusal is told in the words of the connection.
-async fn fault_of(client: &Client, error: &redis::RedisError) -> Fault {
-    let none = explain(client, error).await;
-    if none.fault == Fault::NotSent { Fault::Unavailable(none.words) } else { none.fault }
+/// The fault of a failed connection, with its reason.
+async fn explained(client: &Client, error: &redis::RedisError, check: &str) -> Fault {
+    let error = explain(client, error, check).await;
+    if error.fault == Fault::NotSent { Fault::Unavailable(error.message) } else { error.fault }
 }

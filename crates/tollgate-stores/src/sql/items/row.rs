@@ -2,14 +2,12 @@
 
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
+use tollgate::rules::overrides::UserEndpointLimit;
 
 use super::row_reader::RowReader;
 use super::rule_columns;
 use super::table::{ColumnType, ColumnValue, Table};
-use super::{
-    BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
-    UserEndpointLimit,
-};
+use super::{BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem};
 use crate::sql::engine::{Row, from_i64, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
 

@@ -1,4 +1,4 @@
-//! Limits of invented clients, and chance that can be repeated.
+//! Limits of made-up clients, and reproducible random numbers.
 
 use tollgate::Span;
 use tollgate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
@@ -9,7 +9,7 @@ use tollgate::penalties::PenaltyPolicy;
 /// Longer than any test runs.
 const TEST_MAX: Span = Span::from_secs(20 * 60);
 
-/// So long that nothing comes back while a test runs: a day, or some hours more if it is nearly midnight.
+/// A window in which nothing is restored while a test runs: a day, or some hours more shortly before midnight.
 pub(crate) fn day() -> Span {
     let now = super::now().as_micros();
     let left = |window: &Span| window.as_micros() - now % window.as_micros();
@@ -28,7 +28,7 @@ pub(crate) struct Gauge {
 }
 
 impl Gauge {
-    /// Of a client nobody has seen before.
+    /// A limit of a new client.
     pub(crate) fn new(limit: Limit) -> Self {
         Gauge::of(Subject(unique()), limit)
     }
@@ -44,7 +44,7 @@ impl Gauge {
         }
     }
 
-    /// So many a day: nothing comes back.
+    /// This many per day: nothing is restored during the test.
     pub(crate) fn a_day(algorithm: Algorithm, requests: u32) -> Self {
         Gauge::new(limit(algorithm, requests, day()))
     }
@@ -65,7 +65,7 @@ pub(crate) fn charges<'a>(gauges: impl IntoIterator<Item = &'a Gauge>, cost: u32
     Charges { charges, ..Charges::default() }
 }
 
-/// A client whose conduct is watched.
+/// A client with a penalty policy.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) subject: Subject,
@@ -79,8 +79,8 @@ impl Watched {
         Watched { subject: Subject(subject), name: format!("{subject:032x}"), policy }
     }
 
-    /// One that a single refusal keeps out for so long.
-    pub(crate) fn kept_out_for(cooldown: Span) -> Self {
+    /// A policy under which one refusal starts a cooldown this long.
+    pub(crate) fn cooldown_for(cooldown: Span) -> Self {
         Watched::new(PenaltyPolicy {
             violation_threshold: 1,
             base_cooldown: cooldown,
@@ -99,7 +99,7 @@ pub(crate) fn unique() -> u128 {
     u128::from_le_bytes(Seed::random().0)
 }
 
-/// Chance that is the same each time.
+/// Reproducible random numbers.
 pub(crate) struct Dice(u64);
 
 impl Dice {

@@ -1,4 +1,4 @@
-//! Drives the conformance suite against counters with a clock of their own, and what the other tests share.
+//! Runs the conformance suite against stores with a real clock; helpers for the other tests.
 
 #![allow(
     dead_code,
@@ -19,7 +19,7 @@ use tollgate::{Span, Timestamp};
 use tollgate_stores::redis::{Address, RedisCounters, RedisSettings, Topology};
 use tollgate_testkit::RedisServer;
 
-/// A store, the runtime it lives in, and what keeps its servers running.
+/// A store, its runtime, and its servers.
 pub(crate) struct Shared {
     pub(crate) runtime: Runtime,
     pub(crate) store: RedisCounters,
@@ -33,14 +33,14 @@ impl Shared {
         Shared { runtime, store, servers: Box::new(servers) }
     }
 
-    /// On one server.
+    /// A store on one server.
     pub(crate) fn single() -> Self {
         let server = RedisServer::start();
         Self::new(&patient(Topology::Single(address(server.address()))), server)
     }
 }
 
-/// A runtime like that of a node.
+/// A runtime like that of the service.
 pub(crate) fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
@@ -52,22 +52,22 @@ pub(crate) async fn open(settings: &RedisSettings) -> RedisCounters {
     store
 }
 
-/// What time it is here.
+/// The local time.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from(SystemTime::now())
 }
 
-/// Settings under which every decision is asked of a server.
+/// Settings without leases and refusal cache: every decision is a call.
 pub(crate) fn exact(topology: Topology) -> RedisSettings {
     RedisSettings { leases: false, refusal_cache: false, ..patient(topology) }
 }
 
-/// One server, as a topology.
+/// One server as a topology.
 pub(crate) fn single(server: std::net::SocketAddr) -> Topology {
     Topology::Single(address(server))
 }
 
-/// Settings for tests: machines under test are slow, and nothing is proved by a time-out.
+/// Settings for tests, with timeouts long enough for a slow machine.
 pub(crate) fn patient(topology: Topology) -> RedisSettings {
     RedisSettings { timeout: Duration::from_secs(5), ..RedisSettings::new(topology) }
 }
@@ -76,7 +76,7 @@ pub(crate) fn address(address: std::net::SocketAddr) -> Address {
     Address::Tcp { host: address.ip().to_string(), port: address.port() }
 }
 
-/// Cases that let time pass, which on a real clock takes seconds.
+/// Cases that let time pass: seconds on a real clock.
 const WAITING: [&str; 4] = [
     "burst_returns_after_idle_window",
     "waiting_for_retry_after_is_enough",
@@ -89,11 +89,13 @@ type Case = (&'static str, fn(&Shared));
 
 fn cases(waiting: bool) -> Vec<Case> {
     let mut cases: Vec<Case> = tollgate::counters::conformance!(cases).into();
+    let is_case = |waiting: &&str| cases.iter().any(|(name, _)| name == waiting);
+    assert!(WAITING.iter().all(is_case), "a case was renamed");
     cases.retain(|(name, _)| WAITING.contains(name) == waiting);
     cases
 }
 
-/// The cases of the conformance suite that do not wait, on one store: servers that take long to start are started once.
+/// Runs the cases that do not wait on one store.
 pub(crate) fn conforms(harness: &Shared) {
     for (name, case) in cases(false) {
         eprintln!("{name}");
@@ -101,7 +103,7 @@ pub(crate) fn conforms(harness: &Shared) {
     }
 }
 
-/// The other cases, on several stores, all side by side.
+/// Runs the other cases concurrently on several stores.
 pub(crate) fn all_conform_in_time(harnesses: &[(&'static str, Shared)]) {
     thread::scope(|scope| {
         for (topology, harness) in harnesses {

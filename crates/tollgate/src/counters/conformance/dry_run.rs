@@ -53,9 +53,9 @@ pub fn uncharged_limit_reports_its_current_state<H: Harness>(harness: &H) {
         let (tested, closed) = (TestLimit::long(algorithm, 5), TestLimit::long(algorithm, 0));
         for used in 0..3 {
             let started = harness.now();
-            let looked = charge(harness, &tested, 0);
+            let peeked = charge(harness, &tested, 0);
             assert_eq!(
-                (looked.remaining, looked.reset_after.is_zero()),
+                (peeked.remaining, peeked.reset_after.is_zero()),
                 (5 - used, used == 0),
                 "{algorithm}"
             );
@@ -64,10 +64,13 @@ pub fn uncharged_limit_reports_its_current_state<H: Harness>(harness: &H) {
                     charge_all(harness, &Charges { dry_run: true, ..charges(&[&tested], cost) }).verdicts[0];
                 let refused = charge_all(harness, &charges(&[&tested, &closed], 1)).verdicts[0];
                 let slack = slack(harness, started);
-                for told in [dry, refused] {
-                    let same = told.remaining == looked.remaining
-                        && near(told.reset_after, looked.reset_after, slack);
-                    assert!(told.admits() && same, "{algorithm}, {used} used: {told:?}, looked: {looked:?}");
+                for verdict in [dry, refused] {
+                    let same = verdict.remaining == peeked.remaining
+                        && near(verdict.reset_after, peeked.reset_after, slack);
+                    assert!(
+                        verdict.admits() && same,
+                        "{algorithm}, {used} used: {verdict:?}, peeked: {peeked:?}"
+                    );
                 }
             }
             assert!(charge(harness, &tested, 1).admits(), "{algorithm}");

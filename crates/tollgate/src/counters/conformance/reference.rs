@@ -35,15 +35,15 @@ pub(super) fn near(a: Span, b: Span, slack: Span) -> bool {
 }
 
 /// Whether two verdicts are equal within the tolerance.
-fn alike(told: Verdict, expected: Verdict, slack: Span) -> bool {
+fn alike(actual: Verdict, expected: Verdict, slack: Span) -> bool {
     let near = |a, b| near(a, b, slack);
-    let outcome = match (told.outcome, expected.outcome) {
+    let outcome = match (actual.outcome, expected.outcome) {
         (Outcome::Admit { delay: a }, Outcome::Admit { delay: b })
         | (Outcome::Refuse { retry_after: a }, Outcome::Refuse { retry_after: b }) => near(a, b),
         (Outcome::Never, Outcome::Never) => true,
         _ => false,
     };
-    outcome && told.remaining == expected.remaining && near(told.reset_after, expected.reset_after)
+    outcome && actual.remaining == expected.remaining && near(actual.reset_after, expected.reset_after)
 }
 
 /// The store decides what the algorithms decide, for any mixture of costs, instants and algorithms.
@@ -67,11 +67,11 @@ pub fn random_traces_equal_the_pure_functions<H: Harness>(harness: &H) {
             }
             let cost = u32::try_from(next(4)).unwrap_or(0);
             let expected = reference.charge(&tested.limit, cost, harness.now());
-            let told = charge(harness, &tested, cost);
+            let actual = charge(harness, &tested, cost);
             // Every verdict of a trace depends on its first charge, which may have been late.
             assert!(
-                alike(told, expected, slack(harness, started)),
-                "step {step} of trace {trace}, {algorithm} {requests} per {window}, cost {cost}: {told:?} \
+                alike(actual, expected, slack(harness, started)),
+                "step {step} of trace {trace}, {algorithm} {requests} per {window}, cost {cost}: {actual:?} \
                  instead of {expected:?}"
             );
         }

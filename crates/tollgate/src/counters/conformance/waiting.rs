@@ -13,12 +13,12 @@ pub fn burst_returns_after_idle_window<H: Harness>(harness: &H) {
         let tested = TestLimit::new(algorithm, 3, window);
         settle(harness, window);
         let started = harness.now();
-        let told = [(); 4].map(|()| charge(harness, &tested, 1));
+        let verdicts = [(); 4].map(|()| charge(harness, &tested, 1));
         in_time(harness, started, window)?;
-        let Verdict { outcome: Outcome::Admit { .. }, remaining: 0, reset_after } = told[2] else {
-            panic!("{algorithm}: {told:?}");
+        let Verdict { outcome: Outcome::Admit { .. }, remaining: 0, reset_after } = verdicts[2] else {
+            panic!("{algorithm}: {verdicts:?}");
         };
-        assert!(!told[3].admits(), "{algorithm}");
+        assert!(!verdicts[3].admits(), "{algorithm}");
         harness.advance(reset_after);
         settle(harness, window);
         let started = harness.now();
@@ -42,9 +42,9 @@ pub fn waiting_for_retry_after_is_enough<H: Harness>(harness: &H) {
         settle(harness, window);
         let started = harness.now();
         assert!(charge(harness, &tested, 3).admits());
-        let told = charge(harness, &tested, 2).outcome;
+        let outcome = charge(harness, &tested, 2).outcome;
         in_time(harness, started, window)?;
-        let Outcome::Refuse { retry_after } = told else { panic!("{algorithm}: {told:?}") };
+        let Outcome::Refuse { retry_after } = outcome else { panic!("{algorithm}: {outcome:?}") };
         if harness.drift().is_zero() {
             harness.advance(Span::from_micros(retry_after.as_micros() - 1));
             assert!(!charge(harness, &tested, 2).admits(), "{algorithm}: too early");

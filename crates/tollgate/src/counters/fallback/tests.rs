@@ -24,7 +24,7 @@ fn admitted(fallback: &Fallback, limit: &Limit, number: u32) -> usize {
 }
 
 #[test]
-fn each_of_three_nodes_admits_a_third_rounded_up_by_every_algorithm() {
+fn each_node_admits_its_share_rounded_up() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
@@ -33,7 +33,7 @@ fn each_of_three_nodes_admits_a_third_rounded_up_by_every_algorithm() {
 }
 
 #[test]
-fn more_nodes_than_requests_admit_one_each_and_a_limit_of_none_admits_none() {
+fn small_limits_admit_one_request_per_node() {
     for (requests, expected) in [(2, 1), (1, 1), (0, 0)] {
         let limit = Limit::new(Algorithm::FixedWindow, requests, MINUTE).unwrap();
         assert_eq!(admitted(&Fallback::new(MemoryBounds::default()), &limit, 50), expected);
@@ -41,7 +41,7 @@ fn more_nodes_than_requests_admit_one_each_and_a_limit_of_none_admits_none() {
 }
 
 #[test]
-fn a_cost_beyond_the_share_passes_while_the_share_is_unused() {
+fn cost_above_the_share_passes_while_it_is_unused() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
@@ -53,36 +53,36 @@ fn a_cost_beyond_the_share_passes_while_the_share_is_unused() {
 }
 
 #[test]
-fn what_was_counted_is_taken_out_once_and_only_while_its_window_lasts() {
+fn counter_is_transferred_once_within_its_window() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
         assert!(!fallback.is_used());
         assert_eq!(admitted(&fallback, &limit, 4), 25);
         assert!(fallback.is_used());
-        let taken = fallback.transfer(&charges(&limit, 1), NOW);
-        let costs: Vec<u32> = taken.charges.charges.iter().map(|charge| charge.cost).collect();
+        let transfer = fallback.transfer(&charges(&limit, 1), NOW);
+        let costs: Vec<u32> = transfer.charges.charges.iter().map(|charge| charge.cost).collect();
         assert_eq!(costs, [25], "{algorithm}");
         assert!(fallback.transfer(&charges(&limit, 1), NOW).charges.charges.is_empty());
-        drop(taken);
+        drop(transfer);
         let later = NOW + Span::from_secs(121);
         assert!(fallback.transfer(&charges(&limit, 1), later).charges.charges.is_empty(), "{algorithm}");
     }
 }
 
 #[test]
-fn nodes_together_are_paid_back_what_one_limit_pays() {
+fn nodes_together_refill_one_limit() {
     for algorithm in [Algorithm::TokenBucket, Algorithm::Gcra, Algorithm::LeakyBucket] {
         for burst in [None, Some(40), Some(400)] {
             let limit = Limit::with_options(algorithm, 120, MINUTE, burst, None).unwrap();
             let (share, later) = (limit.capacity() / 4, NOW + Span::from_secs(8));
             let fallback = Fallback::new(MemoryBounds::default());
             assert_eq!(admitted(&fallback, &limit, 4), share as usize);
-            let taken = fallback.transfer(&charges(&limit, 1), later);
-            let cost = taken.charges.charges.first().map_or(0, |charge| charge.cost);
-            // Of the 16 that come back in eight seconds each of four nodes pays 4.
+            let transfer = fallback.transfer(&charges(&limit, 1), later);
+            let cost = transfer.charges.charges.first().map_or(0, |charge| charge.cost);
+            // Of the 16 that are refilled in eight seconds each of four nodes refills 4.
             assert_eq!(cost, share - 4, "{algorithm}, {burst:?}");
-            drop(taken);
+            drop(transfer);
             let again = fallback.transfer(&charges(&limit, 1), later + Span::from_secs(2));
             assert_eq!(again.charges.charges[0].cost, share - 5, "{algorithm}, put back");
         }
@@ -90,45 +90,45 @@ fn nodes_together_are_paid_back_what_one_limit_pays() {
 }
 
 #[test]
-fn what_cannot_be_brought_anywhere_is_not_lost_to_what_was_counted_meanwhile() {
+fn returned_transfer_adds_to_new_charges() {
     for algorithm in Algorithm::ALL {
         let limit = Limit::new(algorithm, 100, MINUTE).unwrap();
         let fallback = Fallback::new(MemoryBounds::default());
         assert_eq!(admitted(&fallback, &limit, 1), 100);
-        let taken = fallback.transfer(&charges(&limit, 1), NOW);
+        let transfer = fallback.transfer(&charges(&limit, 1), NOW);
         assert!(fallback.charge(&charges(&limit, 60), nodes(1), NOW).verdicts[0].admits());
-        drop(taken);
+        drop(transfer);
         assert_eq!(admitted(&fallback, &limit, 1), 0, "{algorithm}");
-        assert_eq!(fallback.status().pending, 1, "and is still to be brought in");
+        assert_eq!(fallback.status().pending, 1, "still pending");
     }
 }
 
 #[test]
-fn what_is_reset_on_its_way_does_not_come_back() {
+fn reset_in_flight_does_not_return() {
     let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
     let fallback = Fallback::new(MemoryBounds::default());
     assert_eq!(admitted(&fallback, &limit, 4), 25);
-    let taken = fallback.transfer(&charges(&limit, 1), NOW);
+    let transfer = fallback.transfer(&charges(&limit, 1), NOW);
     fallback.discard(&[7 ^ 9]);
-    drop(taken);
+    drop(transfer);
     assert!(fallback.counters().is_empty());
     assert_eq!(admitted(&fallback, &limit, 4), 25);
 }
 
 #[test]
-fn the_list_is_of_counters_and_not_of_requests_and_a_sweep_strikes_off_what_is_over() {
+fn sweep_drops_expired_pending_counters() {
     let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
     let fallback = Fallback::new(MemoryBounds::default());
     assert_eq!(admitted(&fallback, &limit, 1), 100);
     assert_eq!(fallback.status().pending, 1);
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW));
-    assert_eq!(fallback.status().pending, 1, "its window lasts");
+    assert_eq!(fallback.status().pending, 1, "its window has not ended");
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW + Span::from_secs(61)));
     assert_eq!(fallback.status(), ReconcileStatus::default());
 }
 
 #[test]
-fn a_list_that_is_full_says_so_and_the_rest_is_brought_in_when_its_client_comes() {
+fn full_pending_list_counts_untracked_charges() {
     let limit = Limit::new(Algorithm::FixedWindow, 100, MINUTE).unwrap();
     let keys_max = std::num::NonZeroUsize::MIN;
     let fallback = Fallback::new(MemoryBounds { keys_max, ..MemoryBounds::default() });
@@ -142,12 +142,12 @@ fn a_list_that_is_full_says_so_and_the_rest_is_brought_in_when_its_client_comes(
 }
 
 #[test]
-fn a_sweep_after_the_outage_forgets_that_there_was_one() {
+fn sweep_after_the_outage_clears_the_used_flag() {
     let limit = Limit::new(Algorithm::TokenBucket, 100, MINUTE).unwrap();
     let fallback = Fallback::new(MemoryBounds::default());
     admitted(&fallback, &limit, 1);
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW));
-    assert!(fallback.is_used(), "it still holds something");
+    assert!(fallback.is_used(), "a counter is still held");
     (0..SHARDS).for_each(|turn| fallback.sweep_shard(turn, NOW + Span::from_secs(61)));
     assert!(!fallback.is_used() && fallback.counters().is_empty());
 }

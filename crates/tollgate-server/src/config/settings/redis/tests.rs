@@ -22,7 +22,7 @@ fn tcp(host: &str, port: u16) -> Address {
 }
 
 #[test]
-fn a_url_alone_says_server_login_database_and_protection() {
+fn url_sets_server_credentials_database_and_tls() {
     let settings = read("url = \"rediss://gate:canary@redis.example:7000/3\"");
     let redis = &counters(&settings).redis;
     assert_eq!(redis.topology, Topology::Single(tcp("redis.example", 7000)));
@@ -37,7 +37,7 @@ fn a_url_alone_says_server_login_database_and_protection() {
 }
 
 #[test]
-fn everything_can_be_said_key_by_key() {
+fn every_key_is_read() {
     let settings = read(
         "topology = \"ring\"\nnodes = [\"10.0.0.1:1\", \"[::1]:2\"]\nvirtual_nodes = 7\nuser = \"gate\"\n\
          password = \"canary\"\ndatabase = 4\nconnections = 3\ntimeout = \"8ms\"\nconnect_timeout = \"2s\"\n\
@@ -58,11 +58,11 @@ fn everything_can_be_said_key_by_key() {
         ..RedisSettings::new(Topology::Ring { servers, virtual_nodes })
     };
     assert_eq!(*redis, expected);
-    assert_eq!(bounds.keys_max.get(), 99, "the bound of what is counted here in an outage");
+    assert_eq!(bounds.keys_max.get(), 99, "bounds of the fallback counters");
 }
 
 #[test]
-fn everything_can_be_said_in_the_url() {
+fn url_sets_everything() {
     let settings = read(
         "url = \"rediss+ring://gate:canary@10.0.0.1:1,[::1]:2/4?virtual_nodes=7&connections=3&timeout=8ms\
          &connect_timeout=2&leases=false&refusal_cache=false\"\ntls = { insecure = true }",
@@ -101,24 +101,24 @@ fn everything_can_be_said_in_the_url() {
 }
 
 #[test]
-fn a_mistake_in_the_url_is_told_without_the_url() {
+fn errors_in_the_url_do_not_quote_it() {
     for (keys, reason) in [
         (
             "url = \"redis://:canary@a?timout=5ms\"",
-            "url: has a parameter that is none of topology, connections",
+            "url: has an unknown parameter; known are topology, connections",
         ),
         ("url = \"redis://:canary@a?timeout=1h\"", "url: timeout: must be between"),
         ("url = \"redis://:canary@a?connections=many\"", "url: connections: "),
         (
             "url = \"redis://:canary@a?timeout=5ms\"\ntimeout = \"6ms\"",
-            "timeout: is in the url too: say it once",
+            "timeout: is also in the url; set it once",
         ),
-        ("url = \"redis+ring://:canary@a\"\ntopology = \"cluster\"", "topology: is in the url too"),
-        ("url = \"redis://:canary@a,b\"", "url: several servers need topology"),
-        ("url = \"redis+ring://:canary@a,a\"", "url: \"a:6379\" is in it twice"),
+        ("url = \"redis+ring://:canary@a\"\ntopology = \"cluster\"", "topology: is also in the url"),
+        ("url = \"redis://:canary@a,b\"", "url: several servers require topology"),
+        ("url = \"redis+ring://:canary@a,a\"", "url: \"a:6379\" is listed twice"),
         ("url = \"redis+sentinel://:canary@a\"", "sentinel_master: is missing"),
-        ("url = \"redis://:canary@a?virtual_nodes=3\"", "virtual_nodes: needs topology = \"ring\""),
-        ("url = \"redis+cluster://:canary@a/3\"", "url: a cluster has only database 0"),
+        ("url = \"redis://:canary@a?virtual_nodes=3\"", "virtual_nodes: requires topology = \"ring\""),
+        ("url = \"redis+cluster://:canary@a/3\"", "url: a cluster supports only database 0"),
         ("url = \"redis+raft://:canary@a\"", "url: topology: "),
     ] {
         let error =
@@ -129,7 +129,7 @@ fn a_mistake_in_the_url_is_told_without_the_url() {
 }
 
 #[test]
-fn sentinels_have_a_login_of_their_own() {
+fn sentinels_have_their_own_credentials() {
     let settings = read(
         "topology = \"sentinel\"\nnodes = [\"a:26379\"]\nsentinel_master = \"main\"\nsentinel_user = \"s\"\n\
          sentinel_password = \"t\"",
@@ -140,7 +140,7 @@ fn sentinels_have_a_login_of_their_own() {
 }
 
 #[test]
-fn certificates_are_read_with_the_settings() {
+fn certificates_are_loaded_with_the_settings() {
     let folder = tempfile::tempdir().unwrap();
     let certificates = Certificates::create_in(folder.path());
     let (authority, own, key) = (&certificates.authority, &certificates.client, &certificates.client_key);
@@ -153,13 +153,13 @@ fn certificates_are_read_with_the_settings() {
     ));
     let tls = counters(&settings).redis.tls.as_ref().unwrap();
     assert_eq!(tls.authorities, std::fs::read(authority).ok());
-    assert_eq!(tls.own, std::fs::read(own).ok().zip(std::fs::read(key).ok()));
-    let again = Settings::from_toml(&settings.show()).unwrap();
+    assert_eq!(tls.client_certificate, std::fs::read(own).ok().zip(std::fs::read(key).ok()));
+    let again = Settings::from_toml(&settings.to_toml()).unwrap();
     assert_eq!(again.counters, settings.counters);
 }
 
 #[test]
-fn the_environment_says_it_too_and_a_password_of_digits_is_a_text() {
+fn environment_sets_redis_and_numeric_passwords() {
     let variables = [
         ("TOLLGATE_COUNTERS__STORE", "redis"),
         ("TOLLGATE_COUNTERS__TOPOLOGY", "cluster"),
@@ -176,7 +176,7 @@ fn the_environment_says_it_too_and_a_password_of_digits_is_a_text() {
 }
 
 #[test]
-fn shown_settings_give_the_same_settings() {
+fn redis_settings_survive_a_round_trip() {
     for keys in [
         "url = \"redis://127.0.0.1:7000\"",
         "url = \"rediss://a:b@[::1]:7000/3\"",
@@ -185,26 +185,26 @@ fn shown_settings_give_the_same_settings() {
         "topology = \"modulo\"\nnodes = [\"a:1\"]\nuser = \"u\"\npassword = \"p\"",
         "topology = \"sentinel\"\nnodes = [\"a:1\"]\nsentinel_master = \"m\"\nsentinel_password = \"p\"",
     ] {
-        let shown = read(keys).show();
+        let shown = read(keys).to_toml();
         let again = Settings::from_toml(&shown).unwrap_or_else(|error| panic!("{error}\n{shown}"));
-        assert_eq!(again.show(), shown);
+        assert_eq!(again.to_toml(), shown);
         assert_eq!(counters(&again).redis.topology.servers(), counters(&read(keys)).redis.topology.servers());
     }
 }
 
 #[test]
-fn t56_passwords_are_neither_shown_nor_debugged_nor_repeated_in_complaints() {
-    let fine = [
+fn redis_passwords_never_appear_in_output() {
+    let valid = [
         "url = \"redis://u:canary@127.0.0.1\"",
         "url = \"redis://127.0.0.1\"\npassword = \"canary\"",
         "topology = \"sentinel\"\nnodes = [\"a:1\"]\nsentinel_master = \"m\"\nsentinel_password = \"canary\"",
     ];
-    for settings in fine.map(read) {
-        for text in [settings.show(), format!("{settings:?}"), format!("{settings:#?}")] {
+    for settings in valid.map(read) {
+        for text in [settings.to_toml(), format!("{settings:?}"), format!("{settings:#?}")] {
             assert!(!text.contains("canary"), "{text}");
         }
     }
-    for wrong in [
+    for invalid in [
         "url = \"redis//u:canary@127.0.0.1\"",
         "url = \"redis://u:canary@127.0.0.1:port\"",
         "url = \"redis://u:canary@127.0.0.1/zero\"",
@@ -213,14 +213,14 @@ fn t56_passwords_are_neither_shown_nor_debugged_nor_repeated_in_complaints() {
         "topology = \"ring\"\nnodes = [\"u:canary@127.0.0.1:1\"]",
         "url = \"redis://u:canary@127.0.0.1\"\npassword = \"canary\"",
     ] {
-        let text = format!("[counters]\nstore = \"redis\"\n{wrong}");
+        let text = format!("[counters]\nstore = \"redis\"\n{invalid}");
         let error = Settings::from_toml(&text).unwrap_err();
         assert!(!format!("{error} {error:?}").contains("canary"), "{error:?}");
     }
 }
 
 #[test]
-fn t71_servers_that_anybody_could_use_are_named() {
+fn unprotected_remote_servers_are_listed() {
     let unprotected = |keys: &str| {
         let settings = read(keys);
         counters(&settings).unprotected().iter().map(ToString::to_string).collect::<Vec<_>>()
@@ -230,8 +230,9 @@ fn t71_servers_that_anybody_could_use_are_named() {
         unprotected("topology = \"ring\"\nnodes = [\"redis.example:1\", \"localhost:2\", \"[::1]:3\"]"),
         ["redis.example:1"]
     );
-    for fine in ["redis://127.0.0.1", "redis://:p@10.0.0.1", "rediss://10.0.0.1", "redis+unix:///run/r.sock"]
+    for protected in
+        ["redis://127.0.0.1", "redis://:p@10.0.0.1", "rediss://10.0.0.1", "redis+unix:///run/r.sock"]
     {
-        assert!(unprotected(&format!("url = \"{fine}\"")).is_empty(), "{fine}");
+        assert!(unprotected(&format!("url = \"{protected}\"")).is_empty(), "{protected}");
     }
 }

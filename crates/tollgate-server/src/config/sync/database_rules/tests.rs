@@ -1,9 +1,10 @@
 use serde_json::json;
 
 use super::*;
+use crate::config::settings::Settings;
 
 fn file(text: &str) -> FileRules {
-    FileRules::of(&Settings::from_toml(text).unwrap())
+    FileRules::new(&Settings::from_toml(text).unwrap())
 }
 
 fn body(value: &Json) -> Map<String, Json> {
@@ -20,12 +21,12 @@ fn tier(name: &str) -> Item {
     Item::Tier(TierItem { name: name.to_owned(), description: String::new(), body })
 }
 
-fn book(items: &[Item]) -> DatabaseRules {
-    let mut book = DatabaseRules::default();
+fn stored(items: &[Item]) -> DatabaseRules {
+    let mut stored = DatabaseRules::default();
     for item in items {
-        assert!(book.put(item));
+        assert!(stored.put(item));
     }
-    book
+    stored
 }
 
 fn names(set: &RuleSet) -> Vec<&str> {
@@ -35,59 +36,64 @@ fn names(set: &RuleSet) -> Vec<&str> {
 }
 
 #[test]
-fn the_database_adds_to_the_file() {
+fn database_rules_add_to_file_rules() {
     let file = file("default_limit = 7\n[[tiers]]\nname = \"free\"\nlimit = 1\nwindow = \"1m\"");
-    let book = book(&[rule("burst", 3), tier("paid")]);
-    let set = book.compile(&file).unwrap();
+    let stored = stored(&[rule("burst", 3), tier("paid")]);
+    let set = stored.compile(&file).unwrap();
     assert_eq!(names(&set), ["burst", "default", "tier:free", "tier:paid"]);
-    assert!(book.has("burst") && book.has("tier:paid") && !book.has("default") && !book.has("tier:free"));
+    assert!(
+        stored.contains("burst")
+            && stored.contains("tier:paid")
+            && !stored.contains("default")
+            && !stored.contains("tier:free")
+    );
 }
 
 #[test]
-fn a_name_that_is_in_both_is_an_error_that_names_both() {
+fn rule_defined_twice_is_an_error_naming_both() {
     let file = file(
         "[[rules]]\nname = \"burst\"\nper = [\"ip\"]\nlimits = [{ requests = 1, window = \"1s\" }]\n\
                      [[tiers]]\nname = \"paid\"\nlimit = 1\nwindow = \"1m\"",
     );
-    let book = book(&[rule("burst", 3), rule("other", 3), tier("paid")]);
-    let told = book.compile(&file).unwrap_err().to_string();
+    let stored = stored(&[rule("burst", 3), rule("other", 3), tier("paid")]);
+    let error = stored.compile(&file).unwrap_err().to_string();
     for part in ["rule of the database", "\"burst\"", "tier of the database", "\"tier:paid\""] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(error.contains(part), "{part}: {error}");
     }
-    let fitting = book.what_fits(&file);
-    assert_eq!(names(&fitting.compile(&file).unwrap()), ["burst", "other", "tier:paid"]);
-    assert!(fitting.has("other") && !fitting.has("burst"));
+    let valid = stored.valid_part(&file);
+    assert_eq!(names(&valid.compile(&file).unwrap()), ["burst", "other", "tier:paid"]);
+    assert!(valid.contains("other") && !valid.contains("burst"));
 }
 
 #[test]
-fn the_built_in_default_makes_way_for_a_rule_of_its_name_and_a_written_one_does_not() {
-    let book = book(&[rule("default", 3)]);
-    let set = book.compile(&file("")).unwrap();
+fn database_rule_replaces_only_the_built_in_default() {
+    let stored = stored(&[rule("default", 3)]);
+    let set = stored.compile(&file("")).unwrap();
     assert_eq!(names(&set), ["default"]);
     assert_eq!(set.rules()[0].limits[0].limit.requests(), 3);
-    assert!(book.compile(&file("default_limit = 5")).is_err());
+    assert!(stored.compile(&file("default_limit = 5")).is_err());
     assert_eq!(names(&DatabaseRules::default().compile(&file("")).unwrap()), ["default"]);
 }
 
 #[test]
-fn what_is_no_rule_is_told_by_its_name_and_its_field() {
-    let wrong =
+fn invalid_rule_is_reported_with_name_and_field() {
+    let invalid =
         body(&json!({ "per": ["planet"], "limits": [{ "requests": 1, "window": "1m" }], "colour": 1 }));
-    let book = book(&[Item::Rule(RuleItem { name: "odd".to_owned(), body: wrong }), rule("good", 1)]);
-    let told = book.compile(&file("")).unwrap_err().to_string();
+    let stored = stored(&[Item::Rule(RuleItem { name: "odd".to_owned(), body: invalid }), rule("good", 1)]);
+    let error = stored.compile(&file("")).unwrap_err().to_string();
     for part in ["rule \"odd\" of the database", "per[0]", "colour: unknown key"] {
-        assert!(told.contains(part), "{part}: {told}");
+        assert!(error.contains(part), "{part}: {error}");
     }
-    assert_eq!(names(&book.what_fits(&file("")).compile(&file("")).unwrap()), ["default", "good"]);
+    assert_eq!(names(&stored.valid_part(&file("")).compile(&file("")).unwrap()), ["default", "good"]);
 }
 
 #[test]
 fn rules_and_tiers_can_be_replaced_and_removed() {
-    let mut book = book(&[rule("burst", 3), tier("paid")]);
-    book.write(&ItemWrite::Put(rule("burst", 9)));
-    book.write(&ItemWrite::Delete(ItemId::Tier("paid".to_owned())));
-    let set = book.compile(&file("[[rules]]\nname = \"a\"\naction = \"allow\"")).unwrap();
+    let mut stored = stored(&[rule("burst", 3), tier("paid")]);
+    stored.write(&ItemWrite::Put(rule("burst", 9)));
+    stored.write(&ItemWrite::Delete(ItemId::Tier("paid".to_owned())));
+    let set = stored.compile(&file("[[rules]]\nname = \"a\"\naction = \"allow\"")).unwrap();
     assert_eq!(names(&set), ["a", "burst"]);
-    assert_eq!(book.items().count(), 1);
-    assert!(!book.remove(&ItemId::Quota("burst".to_owned())) && book.has("burst"));
+    assert_eq!(stored.items().count(), 1);
+    assert!(!stored.remove(&ItemId::Quota("burst".to_owned())) && stored.contains("burst"));
 }

@@ -1,0 +1,136 @@
+//! A compiled rule as JSON with the keys of `[[rules]]`, without default values.
+
+use serde_json::{Map, Value as Json, json};
+use tollgate::calendar::CalendarUnit;
+use tollgate::rules::{Action, Matcher, OnStoreFailure, Response};
+use tollgate::{Algorithm, Limit, Rule, Span, Window};
+
+const PRIORITY_DEFAULT: u32 = 100;
+
+/// A rule with the keys of `[[rules]]`. Parsed again, it is the same rule.
+pub(crate) fn definition(rule: &Rule) -> Map<String, Json> {
+    let mut all = Map::new();
+    let per: Vec<String> = rule.per.iter().map(ToString::to_string).collect();
+    put(&mut all, "name", Some(&*rule.name));
+    put(&mut all, "priority", Some(rule.priority).filter(|priority| *priority != PRIORITY_DEFAULT));
+    put(&mut all, "when", Some(conditions(&rule.when)).filter(|when| !when.is_empty()));
+    put(&mut all, "layer", Some(&*rule.layer).filter(|layer| *layer != per.join("+")));
+    put(&mut all, "per", Some(json!(per)).filter(|_| rule.action.limits()));
+    put(&mut all, "action", Some(rule.action.as_str()).filter(|_| rule.action != Action::Reject));
+    put_limits(&mut all, rule);
+    put(&mut all, "leases", Some(false).filter(|_| !rule.leases));
+    let local = rule.on_store_failure == OnStoreFailure::Local;
+    put(&mut all, "on_store_failure", Some(rule.on_store_failure.as_str()).filter(|_| !local));
+    put(&mut all, "response", Some(response(&rule.response)).filter(|response| !response.is_empty()));
+    put(&mut all, "enabled", Some(false).filter(|_| !rule.enabled));
+    all
+}
+
+fn put_limits(all: &mut Map<String, Json>, rule: &Rule) {
+    let Some(first) = rule.limits.first().map(|each| &each.limit) else { return };
+    let algorithm = first.algorithm();
+    let named = Some(algorithm.as_str()).filter(|_| algorithm != Algorithm::TokenBucket);
+    put(all, "algorithm", named);
+    put(all, "max_delay", first.max_delay().map(|delay| delay.to_string()));
+    let limits = rule.limits.iter().map(|each| Json::Object(limit(&each.limit)));
+    put(all, "limits", Some(Json::Array(limits.collect())));
+}
+
+/// A limit with the keys of `limits`.
+pub(crate) fn limit(limit: &Limit) -> Map<String, Json> {
+    let mut all = Map::new();
+    put(&mut all, "requests", Some(limit.requests()));
+    match limit.window() {
+        Window::Length(span) => put(&mut all, "window", Some(span.to_string())),
+        Window::Calendar(calendar) => {
+            let (unit, anchor) = match calendar.unit() {
+                CalendarUnit::Day => ("day", None),
+                CalendarUnit::Week(start) => ("week", Some(json!(weekday(start)))),
+                CalendarUnit::Month(day) => ("month", Some(json!(day))),
+            };
+            put(&mut all, "window", Some(unit));
+            put(&mut all, "anchor", anchor);
+            // Calendar windows print as `month@Europe/Berlin`.
+            let printed = calendar.to_string();
+            put(&mut all, "time_zone", printed.split_once('@').map(|(_, zone)| zone));
+        }
+    }
+    put(&mut all, "burst", limit.burst());
+    all
+}
+
+fn weekday(day: jiff::civil::Weekday) -> &'static str {
+    use jiff::civil::Weekday;
+    match day {
+        Weekday::Monday => "monday",
+        Weekday::Tuesday => "tuesday",
+        Weekday::Wednesday => "wednesday",
+        Weekday::Thursday => "thursday",
+        Weekday::Friday => "friday",
+        Weekday::Saturday => "saturday",
+        Weekday::Sunday => "sunday",
+    }
+}
+
+pub(crate) fn conditions(when: &Matcher) -> Map<String, Json> {
+    let mut all = Map::new();
+    let mut some = |key: &str, values: Vec<String>| {
+        put(&mut all, key, Some(json!(values)).filter(|_| !values.is_empty()));
+    };
+    let texts = |values: &[Box<str>]| values.iter().map(ToString::to_string).collect::<Vec<String>>();
+    some("tiers", texts(&when.tiers));
+    some("endpoints", when.endpoints.iter().map(ToString::to_string).collect());
+    some("methods", when.methods.iter().map(ToString::to_string).collect());
+    some("ips", when.ips.iter().map(ToString::to_string).collect());
+    some("users", texts(&when.users));
+    some("tenants", texts(&when.tenants));
+    let descriptors = when.descriptors.iter().map(|(name, values)| (name.to_string(), json!(texts(values))));
+    let descriptors: Map<String, Json> = descriptors.collect();
+    put(&mut all, "descriptors", Some(descriptors).filter(|descriptors| !descriptors.is_empty()));
+    all
+}
+
+fn response(response: &Response) -> Map<String, Json> {
+    let mut all = Map::new();
+    put(&mut all, "status", Some(response.status).filter(|status| *status != 429));
+    put(&mut all, "message", response.message.as_deref());
+    let floor = response.retry_after_floor;
+    put(&mut all, "retry_after_floor", Some(floor.to_string()).filter(|_| floor != Span::ZERO));
+    all
+}
+
+fn put(all: &mut Map<String, Json>, key: &str, value: Option<impl Into<Json>>) {
+    if let Some(value) = value {
+        all.insert(key.to_owned(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate::RuleSet;
+    use tollgate::config::{Document, Origin, Problems, Value, read_rule};
+
+    use super::*;
+
+    #[test]
+    fn definition_parses_as_the_same_rule() {
+        let text = include_str!("../../../tollgate/tests/good_rules/everything.toml");
+        let set = RuleSet::from_toml(text).unwrap();
+        assert!(set.rules().len() > 5);
+        for rule in set.rules() {
+            let definition = definition(rule);
+            let value: Value = serde_json::from_value(Json::Object(definition.clone())).unwrap();
+            let document = Document::from_value(value, Origin::Named("test".to_owned())).unwrap();
+            let mut problems = Problems::default();
+            let mut fields = document.fields(&mut problems);
+            let again = read_rule(&mut fields);
+            fields.finish();
+            let again = problems.into_result(again).unwrap_or_else(|error| panic!("{definition:?}: {error}"));
+            // Rules without limits have no `per`.
+            let (per, layer) =
+                if rule.action.limits() { (&rule.per, &rule.layer) } else { (&again.per, &again.layer) };
+            let rule = Rule { per: per.clone(), layer: layer.clone(), ..rule.clone() };
+            assert_eq!(format!("{again:?}"), format!("{rule:?}"), "{definition:?}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Settings as JSON with the keys of the settings file: defaults included, short forms expanded to rules, secrets masked.
+
+use std::fmt::Display;
+use std::path::Path;
+use std::time::Duration;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Map, Value as Json, json};
+use tollgate::counters::memory::MemoryBounds;
+use tollgate::identity::{DescriptorNormalization, Normalization};
+use tollgate::penalties::PenaltyPolicy;
+use tollgate::{RuleSet, Span};
+use tollgate_stores::redis::{Address, Login, RedisSettings, Topology};
+
+use super::redis::topology_name;
+use super::{CounterSettings, KeySecretSettings, Settings, TlsFiles, database};
+use crate::config::rule_json;
+
+const MASK: &str = "***";
+
+impl Settings {
+    /// The settings with the keys of the settings file, and secrets masked.
+    pub fn to_json(&self) -> Json {
+        let server = &self.server;
+        without_nulls(json!({
+            "server": {
+                "listen": text(self.listen),
+                "data_dir": path(&self.data_dir),
+                "connections_max": server.connections_max,
+                "connections_per_ip_max": server.connections_per_ip_max,
+                "header_timeout": duration(server.header_timeout),
+                "body_timeout": duration(server.body_timeout),
+                "idle_timeout": duration(server.idle_timeout),
+                "drain_timeout": duration(server.drain_timeout),
+                "headers": list(server.headers.iter().map(|profile| profile.as_str())),
+            },
+            "counters": self.counters_json(),
+            "database": {
+                "url": self.database.url.as_ref().map(|url| database::masked(&url.0)),
+                "poll_every": duration(self.database.poll_every),
+                "connect_timeout": duration(self.database.connect_timeout),
+                "statement_timeout": duration(self.database.statement_timeout),
+                "connections": self.database.connections,
+            },
+            "auth": self.auth_json(),
+            "callers": self.callers_json(),
+            "log": { "format": self.log.format.as_str(), "level": self.log.filter },
+            "identity": identity_json(self),
+            "progressive_penalties": self.rules.penalties().map(penalties_json),
+            "rules": rules_json(&self.rules),
+        }))
+    }
+
+    /// The settings as TOML.
+    #[cfg(test)]
+    pub(crate) fn to_toml(&self) -> String {
+        toml::to_string(&self.to_json()).unwrap_or_default()
+    }
+
+    fn counters_json(&self) -> Json {
+        match &self.counters {
+            CounterSettings::Memory { bounds, save_every } => {
+                let mut json = bounds_json(bounds);
+                json.insert("store".to_owned(), "memory".into());
+                json.insert("save_every".to_owned(), duration(*save_every));
+                json.into()
+            }
+            CounterSettings::Redis(settings) => {
+                let mut json = bounds_json(&settings.bounds);
+                json.extend(redis_json(&settings.redis, &settings.tls_files));
+                json.into()
+            }
+        }
+    }
+
+    fn auth_json(&self) -> Json {
+        let auth = &self.auth;
+        let file = auth.key_secret.as_ref().and_then(|secret| secret.file.as_deref());
+        let is_inline = matches!(auth.key_secret, Some(KeySecretSettings { file: None, .. }));
+        let callers = auth.callers.iter().map(
+            |caller| json!({ "name": caller.name, "key_sha256": MASK, "scopes": list(caller.scopes.iter()) }),
+        );
+        json!({
+            "open_checks": auth.open_checks,
+            "override_max": auth.override_max,
+            "key_secret_file": file.map(path),
+            "key_secret": is_inline.then_some(MASK),
+            "callers": callers.collect::<Vec<_>>(),
+        })
+    }
+
+    fn callers_json(&self) -> Option<Json> {
+        let limits = &self.callers.as_ref()?.0;
+        let algorithm = limits.first()?.limit.algorithm().as_str();
+        let limits: Vec<_> = limits.iter().map(|limit| rule_json::limit(&limit.limit)).collect();
+        Some(json!({ "algorithm": algorithm, "limits": limits }))
+    }
+}
+
+fn identity_json(settings: &Settings) -> Json {
+    let normalization: &Normalization = settings.rules.normalization();
+    let ids = normalization.ids;
+    let descriptors = match &normalization.descriptors {
+        DescriptorNormalization::All(form) => form.as_str().into(),
+        DescriptorNormalization::Named(forms) => {
+            let named = forms.iter().map(|(name, form)| (name.to_string(), form.as_str().into()));
+            Json::Object(named.collect())
+        }
+    };
+    json!({
+        "ipv6_prefix": settings.ipv6_prefix,
+        "nat64": settings.nat64,
+        "normalize": {
+            "user_id": ids.user.as_str(),
+            "tenant": ids.tenant.as_str(),
+            "login": ids.login.as_str(),
+            "descriptors": descriptors,
+        },
+        "ignore_path_case": normalization.ignore_path_case,
+        "head": normalization.head.as_str(),
+    })
+}
+
+fn bounds_json(bounds: &MemoryBounds) -> Map<String, Json> {
+    let keys = [
+        ("keys_max", bounds.keys_max.get()),
+        ("log_bytes_max", bounds.log_bytes_max),
+        ("penalties_max", bounds.penalties_max),
+    ];
+    keys.into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect()
+}
+
+fn redis_json(redis: &RedisSettings, files: &TlsFiles) -> Map<String, Json> {
+    let none = Login::default();
+    let (url, nodes) = match &redis.topology {
+        Topology::Single(server) => (Some(redis_url(server, redis.tls.is_some())), None),
+        other => (None, Some(list(other.servers()))),
+    };
+    let (master, sentinel_login) = match &redis.topology {
+        Topology::Sentinel { master, login, .. } => (Some(master), login),
+        _ => (None, &none),
+    };
+    let virtual_nodes = match &redis.topology {
+        Topology::Ring { virtual_nodes, .. } => Some(virtual_nodes.get()),
+        _ => None,
+    };
+    let file = |file: &Option<std::path::PathBuf>| file.as_deref().map(path);
+    let tls = redis.tls.as_ref().map(|tls| {
+        json!({
+            "enabled": true,
+            "insecure": tls.insecure,
+            "ca_file": file(&files.ca_file),
+            "cert_file": file(&files.cert_file),
+            "key_file": file(&files.key_file),
+        })
+    });
+    let json = json!({
+        "store": "redis",
+        "topology": topology_name(&redis.topology),
+        "url": url,
+        "nodes": nodes,
+        "user": redis.login.user,
+        "password": masked(&redis.login),
+        "database": redis.database,
+        "sentinel_master": master,
+        "sentinel_user": sentinel_login.user,
+        "sentinel_password": masked(sentinel_login),
+        "virtual_nodes": virtual_nodes,
+        "tls": tls,
+        "connections": redis.connections.get(),
+        "timeout": duration(redis.timeout),
+        "connect_timeout": duration(redis.connect_timeout),
+        "leases": redis.leases,
+        "refusal_cache": redis.refusal_cache,
+    });
+    if let Json::Object(map) = json { map } else { Map::new() }
+}
+
+fn masked(login: &Login) -> Option<&'static str> {
+    login.password.as_ref().map(|_| MASK)
+}
+
+fn redis_url(server: &Address, encrypted: bool) -> String {
+    const IN_PATHS: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'.').remove(b'-').remove(b'_');
+    match server {
+        Address::Unix(path) => {
+            let path = path.to_string_lossy();
+            format!("redis+unix://{}", utf8_percent_encode(&path, IN_PATHS))
+        }
+        Address::Tcp { .. } => format!("{}://{server}", if encrypted { "rediss" } else { "redis" }),
+    }
+}
+
+fn penalties_json(policy: &PenaltyPolicy) -> Json {
+    json!({
+        "enabled": true,
+        "detection_window": text(policy.detection_window),
+        "violation_threshold": policy.violation_threshold,
+        "base_cooldown": text(policy.base_cooldown),
+        "penalty_multipliers": policy.multipliers,
+        "max_cooldown": text(policy.cooldown_max),
+    })
+}
+
+fn rules_json(rules: &RuleSet) -> Vec<Json> {
+    rules.rules().iter().map(|rule| Json::Object(rule_json::definition(rule))).collect()
+}
+
+/// Removes absent keys.
+fn without_nulls(value: Json) -> Json {
+    match value {
+        Json::Object(map) => {
+            let present = map.into_iter().filter(|(_, value)| !value.is_null());
+            Json::Object(present.map(|(key, value)| (key, without_nulls(value))).collect())
+        }
+        Json::Array(items) => items.into_iter().map(without_nulls).collect(),
+        other => other,
+    }
+}
+
+fn text(value: impl Display) -> Json {
+    value.to_string().into()
+}
+
+fn path(path: &Path) -> Json {
+    text(path.display())
+}
+
+fn duration(duration: Duration) -> Json {
+    text(Span::from(duration))
+}
+
+fn list(items: impl IntoIterator<Item = impl Display>) -> Json {
+    items.into_iter().map(text).collect()
+}

@@ -1,0 +1,99 @@
+//! The two sources of the rule set: the settings file and the database.
+
+use tollgate::config::Problems;
+use tollgate::{Rule, RuleSet};
+use tollgate_stores::sql::ItemWrite;
+
+use super::database_rules::DatabaseRules;
+use super::file_rules::FileRules;
+
+/// The rules of the file and of the database.
+pub(crate) struct RuleSources {
+    file: FileRules,
+    /// The current rules of the database, valid or not.
+    pub(super) database: DatabaseRules,
+    /// The last rules of the database that were valid together with the file. These are in force.
+    pub(super) last_valid: DatabaseRules,
+}
+
+impl RuleSources {
+    pub(super) fn new(file: FileRules) -> Self {
+        RuleSources { file, database: DatabaseRules::default(), last_valid: DatabaseRules::default() }
+    }
+
+    /// Compiles the rule set of both sources.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it. The last valid rules stay.
+    pub(super) fn compile(&mut self) -> Result<RuleSet, Problems> {
+        let set = self.database.compile(&self.file)?;
+        self.last_valid = self.database.clone();
+        Ok(set)
+    }
+
+    /// Compiles those database rules that are valid beside the file, for a start without a last valid set.
+    pub(super) fn compile_valid_part(&mut self) -> Option<RuleSet> {
+        self.last_valid = self.database.valid_part(&self.file);
+        self.last_valid.compile(&self.file).ok()
+    }
+
+    /// The rule set after these changes. If the rules conflict already, deletions are allowed: the result is then the set that
+    /// stays in force.
+    ///
+    /// # Errors
+    /// Everything that is wrong: invalid fields of rules and tiers, and names that the file defines too.
+    pub(super) fn compile_with<'w>(
+        &self,
+        changes: impl IntoIterator<Item = &'w ItemWrite>,
+    ) -> Result<RuleSet, Problems> {
+        let (mut database, mut only_deletes) = (self.database.clone(), true);
+        for change in changes {
+            only_deletes &= matches!(change, ItemWrite::Delete(_));
+            database.write(change);
+        }
+        match database.compile(&self.file) {
+            Err(_) if only_deletes && self.database.compile(&self.file).is_err() => {
+                self.last_valid.compile(&self.file)
+            }
+            compiled => compiled,
+        }
+    }
+
+    /// Replaces the file. Returns the new rule set, and whether the current rules of the database are in it. `had_error` says
+    /// that they were rejected before; then the last valid ones are used.
+    ///
+    /// # Errors
+    /// When the file conflicts with the database. Nothing changes then.
+    pub(super) fn replace_file(
+        &mut self,
+        file: FileRules,
+        had_error: bool,
+    ) -> Result<(RuleSet, bool), Problems> {
+        let (set, is_valid) = match self.database.compile(&file) {
+            Ok(set) => (set, true),
+            Err(problems) if !had_error => return Err(problems),
+            Err(_) => (self.last_valid.compile(&file)?, false),
+        };
+        if is_valid {
+            self.last_valid = self.database.clone();
+        }
+        self.file = file;
+        Ok((set, is_valid))
+    }
+
+    /// The rules of the file that apply beside those of the database.
+    pub(crate) fn file_rules(&self) -> Vec<Rule> {
+        self.file.beside(|name| self.database.contains(name)).cloned().collect()
+    }
+
+    /// The source of [`file_rules`](Self::file_rules): `file`, or `built-in` if nothing is configured.
+    pub(crate) fn file_source(&self) -> &'static str {
+        if self.file.is_built_in() { "built-in" } else { "file" }
+    }
+
+    /// The file that defines a rule of this name, if the database does not define it as well. A rule that both define can be
+    /// deleted from the database.
+    pub(crate) fn file_of(&self, rule: &str) -> Option<String> {
+        (self.file.defines(rule) && !self.database.contains(rule)).then(|| self.file.describe())
+    }
+}

@@ -1,0 +1,135 @@
+//! Polls `INFO`: eviction policy and memory of the servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use hashbrown::HashSet;
+use parking_lot::Mutex;
+use redis::{Cmd, Value};
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::redis::connection::server::Server;
+use crate::redis::decide::schema::Schema;
+use crate::redis::topology::{ADMIN_TIMEOUT_MIN, ShardMap};
+
+/// Figures of one server, from `INFO`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The address.
+    pub server: String,
+    /// The eviction policy; any other than `noeviction` loses counters when memory is full.
+    pub maxmemory_policy: String,
+    /// Memory limit in bytes; zero for none.
+    pub maxmemory: u64,
+    /// Memory used in bytes.
+    pub used_memory: u64,
+    /// Keys evicted since the server started. Each is a hash of many counters.
+    pub evicted_keys: u64,
+}
+
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Before the fleet is joined.
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(20);
+const NEARLY_FULL_PERCENT: u64 = 70;
+
+/// Polls the servers and keeps their last figures.
+pub(crate) struct ServerInfoPoller {
+    shards: Arc<ShardMap>,
+    schema: Arc<Schema>,
+    last: Mutex<Vec<ServerInfo>>,
+}
+
+impl ServerInfoPoller {
+    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>) -> Self {
+        ServerInfoPoller { shards, schema, last: Mutex::default() }
+    }
+
+    pub(crate) fn last(&self) -> Vec<ServerInfo> {
+        self.last.lock().clone()
+    }
+
+    /// Polls until stopped.
+    pub(crate) async fn run(self: Arc<Self>) {
+        let mut warnings = Warnings::default();
+        loop {
+            let has_joined = self.schema.is_known();
+            if has_joined {
+                self.poll(&mut warnings).await;
+            }
+            sleep(if has_joined { POLL_INTERVAL } else { FIRST_POLL_INTERVAL }).await;
+        }
+    }
+
+    /// Polls past the circuit breaker, which is open on a full server. Keeps the last figures of one that does not reply.
+    async fn poll(&self, warnings: &mut Warnings) {
+        let mut command = redis::cmd("INFO");
+        command.arg("everything");
+        let servers = self.shards.servers();
+        let replies = join_all(servers.iter().map(|server| fetch(server, &command))).await;
+        let mut last = self.last.lock();
+        let before = |server: &Server| last.iter().find(|info| info.server == server.name()).cloned();
+        let infos =
+            servers.iter().zip(replies).filter_map(|(server, reply)| reply.or_else(|| before(server)));
+        let infos: Vec<ServerInfo> = infos.collect();
+        for info in &infos {
+            warnings.check(info);
+        }
+        *last = infos;
+    }
+}
+
+async fn fetch(server: &Server, command: &Cmd) -> Option<ServerInfo> {
+    let text = match server.query(command, ADMIN_TIMEOUT_MIN).await {
+        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
+        Ok(Value::VerbatimString { text, .. }) => text,
+        _ => return None,
+    };
+    Some(ServerInfo::parse(server.name(), &text))
+}
+
+impl ServerInfo {
+    fn parse(server: &str, text: &str) -> Self {
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .unwrap_or_default()
+                .trim()
+        };
+        let number = |name: &str| field(name).parse().unwrap_or(0);
+        ServerInfo {
+            server: server.to_owned(),
+            maxmemory_policy: field("maxmemory_policy").to_owned(),
+            maxmemory: number("maxmemory"),
+            used_memory: number("used_memory"),
+            evicted_keys: number("evicted_keys"),
+        }
+    }
+}
+
+/// Warnings already logged, each once per server.
+#[derive(Default)]
+struct Warnings(HashSet<String>);
+
+impl Warnings {
+    fn check(&mut self, info: &ServerInfo) {
+        let ServerInfo { server, maxmemory_policy: policy, maxmemory, used_memory, evicted_keys } = info;
+        if *maxmemory > 0 && policy != "noeviction" && self.is_first(server, "policy") {
+            warn!(%server, policy, "redis: server evicts counters when memory is full, which resets quotas; set \
+                   maxmemory-policy to noeviction");
+        }
+        if *evicted_keys > 0 && self.is_first(server, "evicted") {
+            warn!(%server, evicted_keys, "redis: server has evicted keys; counters are lost");
+        }
+        let is_nearly_full =
+            *maxmemory > 0 && used_memory.saturating_mul(100) > maxmemory.saturating_mul(NEARLY_FULL_PERCENT);
+        if is_nearly_full && self.is_first(server, "full") {
+            warn!(%server, used_memory, maxmemory, "redis: server memory is nearly full");
+        }
+    }
+
+    fn is_first(&mut self, server: &str, what: &str) -> bool {
+        self.0.insert(format!("{server} {what}"))
+    }
+}

@@ -1,0 +1,155 @@
+use tollgate::counters::Effect;
+use tollgate::limit::Window;
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limit() -> Limit {
+    Limit::new(Algorithm::FixedWindow, 1_000, Window::Length(Span::from_secs(60))).unwrap()
+}
+
+fn charge(limit: &Limit) -> Charge<'_> {
+    let (subject, counter, effect) = (Subject(1), CounterId(2), Effect::Enforce);
+    Charge { subject, counter, rule: "r", limit, cost: 1, effect, leases: true }
+}
+
+fn admitted(remaining: u32) -> Verdict {
+    Verdict { outcome: Outcome::Admit { delay: Span::ZERO }, remaining, reset_after: Span::ZERO }
+}
+
+/// Takes units until a lease is requested.
+fn request(leases: &LeaseTable, charge: &Charge<'_>, now: Instant) -> (LeaseRequest, Ticket) {
+    let request = (0..200).find_map(|_| match leases.take(charge, now) {
+        ServedBy::NewLease(request, ticket) => Some((request, ticket)),
+        _ => None,
+    });
+    request.unwrap()
+}
+
+fn grant(
+    leases: &LeaseTable,
+    charge: &Charge<'_>,
+    request: &(LeaseRequest, Ticket),
+    mark: u64,
+    now: Instant,
+) {
+    let grant = Grant { granted: 10, valid: Span::from_secs(2), born: 1, mark };
+    leases.grant(charge, (&request.0, request.1), admitted(500), grant, now);
+}
+
+fn units(leases: &LeaseTable, now: Instant) -> u64 {
+    leases.outstanding(now).1
+}
+
+fn take(leases: &LeaseTable, charge: &Charge<'_>, now: Instant) -> Ticket {
+    match leases.take(charge, now) {
+        ServedBy::Lease(_, ticket) => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn first_lease_of_a_bucket_is_small() {
+    let now = Instant::now();
+    let ask = |algorithm| {
+        let limit = Limit::new(algorithm, 10_000, Window::Length(Span::from_secs(60))).unwrap();
+        let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+        let (first, ticket) = request(&leases, &charge, now);
+        let grant = Grant { granted: first.want, valid: Span::from_secs(2), born: 1, mark: 1 };
+        leases.grant(&charge, (&first, ticket), admitted(500), grant, now);
+        let later = now + SECOND / 4;
+        (0..first.want).for_each(|_| _ = take(&leases, &charge, later));
+        let (next, _) = request(&leases, &charge, later);
+        (first.want, next.want)
+    };
+    // Twenty within RATE_PERIOD_MIN: 400 a second.
+    assert_eq!(ask(Algorithm::TokenBucket), (200, 1_600));
+    assert_eq!(ask(Algorithm::Gcra).0, 200);
+    assert_eq!(ask(Algorithm::FixedWindow).0, 800);
+}
+
+#[test]
+fn short_leases_at_window_end_keep_the_rate() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let (mut asked, millisecond) = (request(&leases, &charge, now), SECOND / 1_000);
+    let at_first = asked.0.want;
+    // Two are granted for the last ten milliseconds; one is used, or both are.
+    for used in [1, 2, 1] {
+        let grant = Grant { granted: 2, valid: Span::from_millis(10), born: 1, mark: 1 };
+        leases.grant(&charge, (&asked.0, asked.1), admitted(500), grant, now);
+        (0..used).for_each(|_| _ = take(&leases, &charge, now + millisecond));
+        asked = request(&leases, &charge, now + 10 * millisecond);
+        assert_eq!(asked.0.want, at_first);
+    }
+}
+
+#[test]
+fn units_are_not_put_back_into_the_next_lease() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    let taken: Vec<Ticket> = (0..5).map(|_| take(&leases, &charge, now)).collect();
+    // The window ends, and the next lease is of the next window.
+    let second = request(&leases, &charge, now + 3 * SECOND);
+    assert_eq!(second.0.settle.map(|settle| settle.unspent), Some(5));
+    grant(&leases, &charge, &second, 2, now + 3 * SECOND);
+    take(&leases, &charge, now + 3 * SECOND);
+    leases.put_back(&charge, taken[0]);
+    assert_eq!(units(&leases, now + 3 * SECOND), 9, "of ten, one is used");
+}
+
+#[test]
+fn lease_granted_before_a_reset_is_ignored() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let before = request(&leases, &charge, now);
+    leases.revoke(counter_key(&charge));
+    let after = request(&leases, &charge, now);
+    grant(&leases, &charge, &before, 1, now);
+    assert_eq!(units(&leases, now), 0);
+    leases.abandon(&charge, before.1);
+    grant(&leases, &charge, &after, 1, now);
+    assert_eq!(units(&leases, now), 10);
+    leases.abandon(&charge, before.1);
+    assert_eq!(units(&leases, now), 10, "the first failure does not affect the second lease");
+}
+
+#[test]
+fn unsent_call_leaves_the_lease_unsettled() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    let first = request(&leases, &charge, now);
+    grant(&leases, &charge, &first, 1, now);
+    let (request, ticket) = request(&leases, &charge, now + 3 * SECOND);
+    leases.withdraw(&charge, &request, ticket);
+    let ended = leases.take_expired(now + 3 * SECOND);
+    assert_eq!(ended.len(), 1);
+    assert_eq!(Some(ended[0].1), request.settle);
+}
+
+#[test]
+fn first_refusal_comes_from_the_server() {
+    let (limit, now) = (limit(), Instant::now());
+    let (leases, charge) = (LeaseTable::new(1, now), charge(&limit));
+    leases.set_nodes(3);
+    let (request, ticket) = request(&leases, &charge, now);
+    leases.grant(&charge, (&request, ticket), admitted(0), Grant::default(), now);
+    assert!(matches!(leases.take(&charge, now), ServedBy::NewLease(..)));
+    let refused = Verdict { outcome: Outcome::Refuse { retry_after: Span::from_secs(9) }, ..admitted(0) };
+    let (request, ticket) = match leases.take(&charge, now) {
+        ServedBy::Server => (request, Ticket(ticket.0 + 1)),
+        other => panic!("{other:?}"),
+    };
+    leases.grant(&charge, (&request, ticket), refused, Grant::default(), now);
+    let ServedBy::Exhausted(Verdict { outcome: Outcome::Refuse { retry_after }, .. }) =
+        leases.take(&charge, now)
+    else {
+        panic!("the server was asked again")
+    };
+    assert!(retry_after > Span::from_secs(8));
+    let dearer = Charge { cost: 2, ..charge };
+    assert!(matches!(leases.take(&dearer, now), ServedBy::NewLease(..)), "another cost has another wait");
+}
