@@ -206,7 +206,8 @@ async fn oversized_request_head_is_431() {
 
 #[tokio::test]
 async fn request_may_outlast_the_idle_timeout() {
-    let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..with_long_timeouts() }).await;
+    let server =
+        start(ServerSettings { idle_timeout: Duration::from_millis(100), ..with_long_timeouts() }).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));

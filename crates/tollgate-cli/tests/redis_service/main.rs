@@ -5,14 +5,14 @@
 #[allow(dead_code, reason = "each test binary uses a part of it")]
 mod harness;
 
-mod metrics;
 mod fleet;
+mod inspection;
+mod metrics;
 mod outages;
+mod problems;
 mod propagation;
 mod refusals;
 mod topologies;
-mod problems;
-mod inspection;
 
 use crate::harness::{Service, wait_for};
 
