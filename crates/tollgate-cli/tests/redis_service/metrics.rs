@@ -80,25 +80,28 @@ fn exported() -> BTreeMap<String, Family> {
     wait_for("what the server says of itself, and what the rule would refuse", || {
         check(&service, "alice");
         let text = service.get("/metrics").text;
-        let is_told = |start: &&str| text.contains(*start);
-        ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"].iter().all(is_told).then_some(())
+        let is_exported = |start: &&str| text.contains(*start);
+        ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"]
+            .iter()
+            .all(is_exported)
+            .then_some(())
     });
-    let mut output = families(&service.get("/metrics").text);
+    let mut all = families(&service.get("/metrics").text);
     redis.kill9();
     wait_for("the outage to be noticed", || check(&service, "bob").1.then_some(()));
-    told.extend(families(&service.get("/metrics").text));
-    told
+    all.extend(families(&service.get("/metrics").text));
+    all
 }
 
 /// The names of the samples.
-fn names(told: &BTreeMap<String, Family>) -> BTreeSet<&str> {
-    told.values().flat_map(|family| &family.samples).map(String::as_str).collect()
+fn names(families: &BTreeMap<String, Family>) -> BTreeSet<&str> {
+    families.values().flat_map(|family| &family.samples).map(String::as_str).collect()
 }
 
 #[test]
 fn counters_and_gauges_have_the_right_type() {
-    let output = exported();
-    for (name, family) in &told {
+    let families = exported();
+    for (name, family) in &families {
         assert!(family.help.len() > 1, "{name} has no help");
         // OpenMetrics omits the suffix of counters in metadata lines.
         let sample = match &*family.kind {
@@ -109,7 +112,7 @@ fn counters_and_gauges_have_the_right_type() {
         assert!(!name.ends_with("_total"), "{name}");
         assert_eq!(family.samples, BTreeSet::from([sample]), "{name} is a {}", family.kind);
     }
-    let gauges = told.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
+    let gauges = families.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
     assert_eq!(gauges.collect::<BTreeSet<_>>(), BTreeSet::from(GAUGES));
 }
 
@@ -124,17 +127,17 @@ fn scraping_twice_counts_nothing_twice() {
 
 #[test]
 fn docs_list_every_metric() {
-    let output = exported();
-    let output = names(&told);
+    let families = exported();
+    let exported = names(&families);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let operations = read("docs/operations.md");
-    let undocumented: Vec<_> = told.iter().filter(|name| !named(&operations).contains(**name)).collect();
+    let undocumented: Vec<_> = exported.iter().filter(|name| !named(&operations).contains(**name)).collect();
     assert!(undocumented.is_empty(), "not in docs/operations.md: {undocumented:?}");
     for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "ARCHITECTURE.md"] {
         let text = read(file);
         // Exported only after a check with an invalid client key.
-        let known = |name: &&str| output.contains(name) || *name == "tollgate_keys_refused_total";
+        let known = |name: &&str| exported.contains(name) || *name == "tollgate_keys_refused_total";
         let unknown = named(&text).into_iter().filter(|name| !known(name) && !NO_METRICS.contains(name));
         assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{file}");
     }

@@ -153,7 +153,7 @@ fn damaged_seed_is_reported_and_restored_after_deletion() {
     let seed = redis.command(&[b"GET", b"rl:{fleet}:seed"]);
     redis.cli(&["SET", "rl:{fleet}:seed", "short"]);
     for node in &nodes {
-        wait_for("the damage to be told", || {
+        wait_for("the damage to be reported", || {
             assert_eq!(check(node, "alice"), (200, false));
             let (code, status, reason) = status(node);
             assert_eq!(code, 200, "{reason}");

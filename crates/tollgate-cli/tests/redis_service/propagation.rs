@@ -69,7 +69,7 @@ fn user_limits_reach_all_nodes_without_pubsub() {
     assert!(nodes.iter().all(|node| limit_of(node) == Some(1_000)));
     let set = |limit: u32| assert_eq!(set(&nodes[0], "bob", limit).status, 200);
     set(70);
-    let took = until(&nodes, "the numbers", |node| limit_of(node) == Some(70));
+    let took = until(&nodes, "the limits", |node| limit_of(node) == Some(70));
     println!("numbers in force on three nodes after {took:?}");
     assert!(took < WORST);
 
@@ -132,11 +132,11 @@ fn user_limits_survive_a_flush() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
 
     redis.flush_all();
     let known = || !redis.cli(&["HGETALL", "rl:{fleet}:config"]).is_empty();
-    wait_for("the numbers to be told again", || known().then_some(()));
+    wait_for("the limits to be restored", || known().then_some(()));
     assert!(nodes.iter().all(|node| limit_of(node, "bob") == Some(70)));
 
     // Another limit is set before a node has noticed.
@@ -157,7 +157,7 @@ fn user_limits_survive_repeated_flushes() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
 
     let mut forgetful = TcpStream::connect(redis.address()).unwrap();
     for pause in (0..1_500).map(|n| Duration::from_micros(n * 7 % 2_000)) {
@@ -179,13 +179,13 @@ fn user_limits_survive_a_restore_of_older_data() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 50).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(50));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(50));
     assert_eq!(redis.cli(&["SAVE"]), "OK");
     assert_eq!(set(&nodes[0], "bob", 5).status, 200);
-    until(&nodes, "the lower numbers", |node| limit_of(node, "bob") == Some(5));
+    until(&nodes, "the lower limits", |node| limit_of(node, "bob") == Some(5));
     redis.restart();
-    let output = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
-    wait_for("the numbers to be told again", || log_lines("\"requests\":5,").then_some(()));
+    let stores = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
+    wait_for("the limits to be restored", || stores("\"requests\":5,").then_some(()));
     until(&nodes, "the lower numbers again", |node| limit_of(node, "bob") == Some(5));
 
     // Other limits are set before a node notices, until the version is what it was.
@@ -199,8 +199,8 @@ fn user_limits_survive_a_restore_of_older_data() {
     let all = |node: &Service| {
         ["alice", "bob", "carol"].map(|user| limit_of(node, user)) == [Some(7), Some(5), Some(3)]
     };
-    wait_for("all numbers to be told", || log_lines("alice").then_some(()));
-    until(&nodes, "all numbers", all);
+    wait_for("all limits to be restored", || stores("alice").then_some(()));
+    until(&nodes, "all limits", all);
     until(&fleet(&redis, 1_000), "all on nodes that came later", all);
 }
 
@@ -243,7 +243,7 @@ fn user_limit_that_cannot_be_shared_is_not_set() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
     redis.kill9();
     let refused = set(&nodes[0], "bob", 90);
     assert_eq!(

@@ -86,15 +86,15 @@ fn login_without_permissions_admits_nobody() {
     wait_until_it_is(&service, "ready");
 
     // Revoked at run time: logged once, and once when restored.
-    let output = |words: &str| service.log().matches(words).count();
+    let log_lines = |words: &str| service.log().matches(words).count();
     wait_for("the recovery to be logged", || (log_lines("accepts this node again") == 1).then_some(()));
     let before = log_lines("no request is admitted");
     redis.cli(&["ACL", "SETUSER", "gate", "-evalsha"]);
-    wait_for("the refusal to be told", || {
+    wait_for("the rejection to be logged", || {
         (check(&service, "alice").0 == 503 && log_lines("no request is admitted") == before + 1).then_some(())
     });
     redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
-    wait_for("the end to be told again", || {
+    wait_for("the recovery to be logged again", || {
         check(&service, "alice");
         (log_lines("accepts this node again") == 2).then_some(())
     });

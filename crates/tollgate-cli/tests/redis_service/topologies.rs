@@ -86,18 +86,18 @@ fn node_joins_while_the_home_server_is_down() {
     home[0].kill9();
     let newcomer = service(10, &counters, "");
     assert!(!newcomer.log().contains("TLS"), "nobody listens there: {}", newcomer.log());
-    let output = |user: &String| {
-        let output = newcomer.check(user, "/x").json();
-        (told["degraded"] != true).then(|| told["remaining"].as_u64())
+    let remaining = |user: &String| {
+        let answer = newcomer.check(user, "/x").json();
+        (answer["degraded"] != true).then(|| answer["remaining"].as_u64())
     };
-    wait_for("shared counters of the newcomer", || users.iter().find_map(told));
-    let shared: Vec<_> = users.iter().skip(1).filter_map(told).collect();
+    wait_for("shared counters on the new node", || users.iter().find_map(remaining));
+    let shared: Vec<_> = users.iter().skip(1).filter_map(remaining).collect();
     assert!((5..30).contains(&shared.len()), "{shared:?}");
     assert!(shared.iter().all(|left| left.is_some_and(|left| left < 9)), "{shared:?}");
 
     // The home server has kept its data.
     home[0].restart();
-    wait_for("all servers", || users.iter().all(|user| log_lines(user).is_some()).then_some(()));
+    wait_for("all servers", || users.iter().all(|user| remaining(user).is_some()).then_some(()));
     let log = newcomer.log();
     assert!(log.contains("goes by a copy") && log.matches("another seed").count() <= 1, "{log}");
 }
