@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::Deserialize;
 use serde_json::Value as Json;
 use tollgate::Timestamp;
-use tollgate::identity::Normalization;
+use tollgate::identity::{NormalForm, Normalization};
 use tollgate_stores::sql::{
     AccountLimits, Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, KeyItem, KeyUsage, Precondition,
     StoredItem,
@@ -245,6 +245,14 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     change::delete(&call, id).await
 }
 
+/// The id as given, which keys stored under other `[identity]` settings may have, and normalized.
+fn id_forms(id: Option<&str>, form: NormalForm) -> Vec<String> {
+    let Some(id) = id else { return Vec::new() };
+    let mut forms = vec![id.to_owned(), form.normalize(id).into_owned()];
+    forms.dedup();
+    forms
+}
+
 impl KeysQuery {
     fn filter(&self, now: Timestamp, normalization: &Normalization) -> Result<ItemFilter, ApiError> {
         let texts = [
@@ -259,12 +267,8 @@ impl KeysQuery {
         let active = change::flag("active", self.active.as_deref())?;
         Ok(ItemFilter {
             prefix: self.prefix.clone(),
-            users: self.user_id.iter().map(|id| normalization.ids.user.normalize(id).into_owned()).collect(),
-            tenants: self
-                .tenant
-                .iter()
-                .map(|id| normalization.ids.tenant.normalize(id).into_owned())
-                .collect(),
+            users: id_forms(self.user_id.as_deref(), normalization.ids.user),
+            tenants: id_forms(self.tenant.as_deref(), normalization.ids.tenant),
             tier: self.tier.clone(),
             active_at_micros: active.then(|| now.as_micros()),
             ..ItemFilter::default()
