@@ -94,7 +94,7 @@ fn import_file_errors_have_lines() {
     let lines: Vec<&str> = ran.stdout.lines().collect();
     for (line, shown) in [
         (13, "quotas[0].teir: unknown key (did you mean tier?)"),
-        (16, "blocks[0].for: begins anew with each import"),
+        (16, "blocks[0].for: would start over with each import"),
         (22, "limits[0].strategy: "),
         (24, "quotas[1].user_id: \"a\" is given twice"),
         (25, "server: unknown key"),

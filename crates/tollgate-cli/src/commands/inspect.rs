@@ -61,7 +61,7 @@ fn render(body: &Value, output: &Output) -> String {
         let text = format!("blocked{}{}", reason.unwrap_or_default(), until.unwrap_or_default());
         lines.push(format!("  {}", output.paint(Style::Bad, &text)));
     }
-    if let Some(until) = format_reset(&body["kept_out_until"]) {
+    if let Some(until) = format_reset(&body["cooldown_until"]) {
         let text = format!("in cooldown after too many refusals, ends {until}");
         lines.push(format!("  {}", output.paint(Style::Bad, &text)));
     }
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn every_counter_is_one_line() {
-        let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "kept_out_until": 1,
+        let body = json!({"client": "user:alice", "store": "redis", "degraded": false, "cooldown_until": 1,
             "blocked": true, "block_reason": "unpaid", "blocked_until": 1, "counters": [
                 {"rule": "free", "limit": 10, "window": "1m", "strategy": "token_bucket", "capacity": 20, "used": 20,
                  "remaining": 0, "restored_at": 1, "retry_after": 6},

@@ -65,7 +65,7 @@ fn blocks_in_files_need_an_absolute_expiry() {
     ]);
     let ran = cli.run(&["rules", "apply", &files.path("for.toml")]);
     assert!(
-        ran.code == 2 && ran.stderr.contains("for: begins anew") && ran.stderr.contains("until = "),
+        ran.code == 2 && ran.stderr.contains("for: would start over") && ran.stderr.contains("until = "),
         "{}",
         ran.stderr
     );

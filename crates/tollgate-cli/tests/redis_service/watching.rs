@@ -16,7 +16,7 @@ fn servers_calls_and_refusals_from_memory_are_measured() {
     assert_eq!(figure("breaker_openings_total"), Some(0.0));
     assert_eq!(figure("dials_total"), Some(1.0));
     let calls = figure("calls_total").unwrap();
-    let from_memory = service.metric("tollgate_store_refusals_from_memory_total").unwrap();
+    let from_memory = service.metric("tollgate_store_cached_refusals_total").unwrap();
     assert!(calls >= 4.0 && calls + from_memory >= 50.0, "{calls} {from_memory}");
     assert!(service.metric("tollgate_store_clock_offset_seconds").is_some_and(|offset| offset.abs() < 5.0));
     assert_eq!(service.metric("tollgate_store_nodes"), Some(1.0));
@@ -48,10 +48,10 @@ fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_a
     let told = look();
     assert_eq!((&told["store"], &told["degraded"]), (&"redis".into(), &false.into()));
     assert_eq!((&told["counters"][0]["used"], &told["counters"][0]["remaining"]), (&2.into(), &1.into()));
-    assert!(told["kept_out_until"].is_null(), "{told}");
+    assert!(told["cooldown_until"].is_null(), "{told}");
     assert_eq!(admitted(&nodes[0], "alice", 2), 1);
     let told = look();
-    assert!(told["kept_out_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
+    assert!(told["cooldown_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
     redis.kill9();
     let told = look();
     assert_eq!((&told["degraded"], &told["counters"][0]["used"]), (&true.into(), &0.into()));

@@ -149,7 +149,7 @@ fn inspect_prints_live_counters() {
         .map(|counter| (counter["rule"].as_str().unwrap(), counter["used"].as_u64().unwrap()))
         .collect();
     assert_eq!(counters, [("per-path", 1), ("per-user", 1)]);
-    assert_eq!(inspected["kept_out_until"], Value::Null);
+    assert_eq!(inspected["cooldown_until"], Value::Null);
     let refused = (0..2).filter(|_| service.check("alice", "/a").status == 429).count();
     assert_eq!(refused, 1);
     let (_, text) = code_and_text(&run(&service, &["inspect", "alice"]));

@@ -317,7 +317,7 @@ fn with_names_quoted(script: &str) -> String {
 
 #[test]
 fn example_requests_match_the_description() {
-    let script = text_of("crates/tollgate-server/src/docs/docs.js");
+    let script = text_of("crates/tollgate-server/src/http/docs/docs.js");
     let examples = script.split_once("const EXAMPLES = ").unwrap().1.split_once("};").unwrap().0;
     // As JSON: quoted names, no trailing comma.
     let parts = examples.split('"').enumerate();

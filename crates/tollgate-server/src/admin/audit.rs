@@ -1,91 +1,92 @@
-//! `/v1/admin/audit`, also found as `/v1/admin/actions`: who changed what, and when.
+//! `/v1/admin/audit` (alias `/v1/admin/actions`): the audit trail.
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
-use tollgate_stores::sql::{AuditEntry, AuditFilter};
+use tollgate_stores::sql::{AuditEntry, AuditEvent, AuditFilter};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{change, page, render, require_text};
+use super::dry_run::parse_flag;
+use super::list_query::check_text;
+use super::{change, page, view};
 use crate::config::sync;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
-use crate::http::response;
-use crate::http::{Call, Response};
+use crate::http::{Call, Response, response};
 
-/// Which entries.
+/// Selects audit entries.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct AuditQuery {
-    /// How many, 1 to 1000; 100 if absent.
+    /// Entries per page, 1 to 1000; default 100.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 1000)]
     limit: Option<String>,
-    /// Behind the entry with this id, in the order asked for: `next` of an earlier answer.
+    /// Continues after this entry: `next` of an earlier response.
     after: Option<String>,
-    /// About this kind of thing: `rule`, `tier`, `quota`, `key`, `block`, `user_endpoint_limit`, `counters`, `penalty`, `settings`,
-    /// `key_attempts`.
+    /// Only entries about this kind: `rule`, `tier`, `quota`, `key`, `block`, `user_endpoint_limit`, `counters`, `penalty`,
+    /// `settings`, `key_attempts`.
     kind: Option<String>,
-    /// Made by this caller.
+    /// Only entries by this caller.
     by: Option<String>,
-    /// About this one: a name as it is, `user:alice` for a block.
+    /// Only entries about this item: its name or id, `user:alice` for a block.
     subject: Option<String>,
-    /// `true` for the newest first.
+    /// `true` lists the newest entries first.
     #[param(value_type = Option<bool>)]
     newest: Option<String>,
 }
 
 /// A page of the audit trail.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct AuditAnswer {
-    entries: Vec<AuditBody>,
-    /// To go on behind these; null if there are no more for now.
+pub(crate) struct AuditPage {
+    entries: Vec<AuditEntryView>,
+    /// Cursor of the next page; null if there are no more entries.
     next: Option<String>,
 }
 
-/// One change.
+/// One entry of the audit trail.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct AuditBody {
-    /// Its place in the trail: later entries have greater ones.
+pub(crate) struct AuditEntryView {
+    /// Position in the trail; later entries have greater ids.
     id: u64,
-    /// The version of the configuration that it made. What was changed at once has one version.
+    /// Configuration version that the change made. Items changed by one request have the same version.
     version: u64,
-    /// When.
+    /// Time of the change, RFC 3339.
     at: String,
-    /// Who: the name of a caller, `key:<id>` for an API key, `tollgate` for what nobody asked for.
+    /// The caller: its name, `key:<id>` for an API key, `tollgate` for the server itself.
     by: String,
     /// `create`, `update`, `delete`, `reset`, `pardon`, `reload` or `alarm`.
     action: String,
-    /// What kind of thing.
+    /// Kind of the item.
     kind: String,
-    /// Which of them.
+    /// Name or id of the item.
     subject: String,
-    /// What it was; null if it was not there.
+    /// The item before the change; null if it did not exist.
     #[schema(value_type = Option<Object>)]
     before: Option<Json>,
-    /// What it became; null if it was removed.
+    /// The item after the change; null if it was deleted.
     #[schema(value_type = Option<Object>)]
     after: Option<Json>,
 }
 
-/// Who changed what, oldest first or newest first.
+/// Lists the audit trail.
 #[utoipa::path(
     get, path = "/v1/admin/audit", params(AuditQuery),
     responses(
-        (status = 200, description = "A page of the audit trail", body = AuditAnswer),
-        (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "A page of the audit trail.", body = AuditPage),
+        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
     let query: AuditQuery = call.query()?;
-    let limit = page::read_limit(query.limit.as_deref())?;
-    let after = query.after.as_deref().map(entry_id).transpose()?;
+    let limit = page::parse_limit(query.limit.as_deref())?;
+    let after = query.after.as_deref().map(parse_entry_id).transpose()?;
     for (field, text) in [("kind", &query.kind), ("by", &query.by), ("subject", &query.subject)] {
-        require_text(field, text.as_deref())?;
+        check_text(field, text.as_deref())?;
     }
-    let newest = change::flag("newest", query.newest.as_deref())?;
+    let newest = parse_flag("newest", query.newest.as_deref())?;
     let filter = AuditFilter { kind: query.kind, by: query.by, subject: query.subject };
-    let database = call.database()?;
+    let database = change::database(&call)?;
     let entries = if newest {
         database.audit_newest(&filter, after, limit + 1).await
     } else {
@@ -93,40 +94,56 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
     };
     let mut entries = entries.map_err(|error| sync::failed(&error))?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
-    let more = entries.len() > limit;
+    let has_more = entries.len() > limit;
     entries.truncate(limit);
-    let next = entries.last().filter(|_| more).map(|last| last.id.to_string());
-    let entries = entries.into_iter().map(AuditBody::of).collect();
-    Ok(response::json(StatusCode::OK, &AuditAnswer { entries, next }))
+    let next = entries.last().filter(|_| has_more).map(|last| last.id.to_string());
+    let entries = entries.into_iter().map(AuditEntryView::of).collect();
+    Ok(response::json(StatusCode::OK, &AuditPage { entries, next }))
 }
 
-/// The same as the audit trail, by the name that earlier tools have for it.
+/// Lists the audit trail; the same as `/v1/admin/audit`.
 #[utoipa::path(
     get, path = "/v1/admin/actions", params(AuditQuery),
     responses(
-        (status = 200, description = "A page of the audit trail", body = AuditAnswer),
-        (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "A page of the audit trail.", body = AuditPage),
+        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn actions(call: Call) -> Result<Response, ApiError> {
     audit(call).await
 }
 
-/// The place of an entry. No database counts further than 63 bits.
-fn entry_id(text: &str) -> Result<u64, ApiError> {
-    let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let id = if digits { text.parse::<i64>().ok() } else { None };
+/// Records an action that changes no item. The action is done already, so a failure to record it is only logged.
+pub(crate) async fn record(call: &Call, event: AuditEvent) {
+    let error = match call.app.config_sync().database() {
+        Ok(database) => {
+            let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
+            recorded.err().map(|error| error.to_string())
+        }
+        Err(error) => Some(error.message().to_owned()),
+    };
+    if let Some(error) = error {
+        let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
+        let AuditEvent { action, subject, .. } = event;
+        tracing::warn!(request_id, by, action, ?subject, error, "action missing from the audit trail");
+    }
+}
+
+/// The id of an entry: 63 bits, as databases count.
+fn parse_entry_id(text: &str) -> Result<u64, ApiError> {
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let id = if is_number { text.parse::<i64>().ok() } else { None };
     id.and_then(|id| u64::try_from(id).ok())
         .ok_or_else(|| ApiError::field(Code::InvalidInput, "after", "must be the id of an entry"))
 }
 
-impl AuditBody {
+impl AuditEntryView {
     fn of(entry: AuditEntry) -> Self {
-        AuditBody {
+        AuditEntryView {
             id: entry.id,
             version: entry.version,
-            at: render::instant(entry.at_micros),
+            at: view::timestamp(entry.at_micros),
             by: entry.by,
             action: entry.action,
             kind: entry.kind,

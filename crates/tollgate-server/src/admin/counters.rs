@@ -1,4 +1,4 @@
-//! `GET /v1/admin/counters`: what the counters of one client hold.
+//! `GET /v1/admin/counters`: the counters of one client.
 
 use std::collections::BTreeMap;
 
@@ -16,86 +16,86 @@ use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::response;
 use crate::http::{Call, Response};
 
-/// OverrideKey counters: one of `user`, `api_key`, `ip`, `login`, `tenant`.
+/// Selects the client by exactly one of `user`, `api_key`, `ip`, `login`, `tenant`.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct CountersQuery {
-    /// A user.
+    /// A user id.
     user: Option<String>,
-    /// The holder of an API key: the key, or its id.
+    /// An API key or its id.
     api_key: Option<String>,
-    /// An address.
+    /// An IP address.
     ip: Option<String>,
-    /// The name of a login attempt.
+    /// A login name.
     login: Option<String>,
-    /// An organisation.
+    /// A tenant.
     tenant: Option<String>,
-    /// Only rules that apply on this endpoint; without it, rules of every endpoint.
+    /// Only rules that match this endpoint; default all endpoints.
     endpoint: Option<String>,
-    /// Only rules for this plan.
+    /// Only rules that match this tier.
     tier: Option<String>,
-    /// The HTTP method, for rules that count by it.
+    /// HTTP method, for rules that count by method.
     method: Option<String>,
 }
 
-/// What the counters of one client hold.
+/// The counters of one client.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct CountersBody {
-    /// The client, `user:alice`.
+pub(crate) struct CountersResponse {
+    /// The client: `user:alice`.
     client: Option<String>,
-    /// As asked, in its normal form; null for every endpoint.
+    /// The endpoint of the query, normalized; null for all endpoints.
     endpoint: Option<String>,
-    /// Where the counters are: `memory` or `redis`.
+    /// `memory` or `redis`.
     store: &'static str,
-    /// Whether the shared counters could not be asked: then these are this node's own.
+    /// Whether Redis is unreachable. The counters are then those of this node's fallback.
     degraded: bool,
-    /// The client is kept out until then for running into its limits again and again, in Unix seconds.
-    kept_out_until: Option<u64>,
-    /// Whether the client is blocked: refused outright, whatever its counters hold.
+    /// End of the client's cooldown after repeated violations, in Unix seconds; null if it has none.
+    cooldown_until: Option<u64>,
+    /// Whether the client is blocked.
     blocked: bool,
-    /// Why it is blocked.
+    /// Reason of the block.
     block_reason: Option<String>,
-    /// When that ends by itself, in Unix seconds; null if it does not, or if there is no block.
+    /// End of the block in Unix seconds; null if permanent or not blocked.
     blocked_until: Option<u64>,
-    /// One for each limit that counts the client, in the order of the rules.
-    counters: Vec<CounterBody>,
-    /// Rules that count the client by something beside that the query does not say.
+    /// One counter for each limit of the client, in rule order.
+    counters: Vec<CounterView>,
+    /// Rules that also count by a dimension that the query does not contain.
     skipped: Vec<String>,
-    /// What that is, by rule: `endpoint`, `method`, and what cannot be said here.
+    /// The missing dimensions of each skipped rule, such as `endpoint` or `method`.
     skipped_for: BTreeMap<String, Vec<String>>,
 }
 
 /// One counter.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct CounterBody {
-    /// The rule.
+pub(crate) struct CounterView {
+    /// Name of the rule.
     rule: String,
     /// Requests per window.
     limit: u32,
-    /// The window, as written.
+    /// The window.
     window: String,
     /// The algorithm.
     strategy: &'static str,
-    /// What can be admitted at once: the burst of a bucket, else the limit.
+    /// Largest burst: the capacity of a bucket, else the limit.
     capacity: u32,
-    /// How much of the capacity is used and not yet given back.
+    /// Used part of the capacity.
     used: u32,
-    /// What would pass now.
+    /// Requests that would be admitted now.
     remaining: u32,
-    /// When everything is given back, in Unix seconds; null if nothing is used.
+    /// Time at which the capacity is fully restored, in Unix seconds; null if nothing is used.
     restored_at: Option<u64>,
-    /// Seconds until a request passes; null if one would pass now, or none ever will.
+    /// Seconds until a request is admitted; null if one would be admitted now, or never.
     retry_after: Option<u64>,
 }
 
-/// What the counters of one client hold. Nothing is charged.
+/// Returns the counters of one client, without charging them.
 #[utoipa::path(
     get, path = "/v1/admin/counters", params(CountersQuery),
     responses(
-        (status = 200, description = "The counters", body = CountersBody),
-        (status = 400, description = "A parameter is wrong", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counter store refuses this service", body = ErrorEnvelope<'_>),
+        (status = 200, description = "The counters.", body = CountersResponse),
+        (status = 400, description = "A parameter is invalid.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counter store rejects this node.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
@@ -106,12 +106,12 @@ pub(crate) async fn counters(call: Call) -> Result<Response, ApiError> {
     let resolved = resolved.map_err(|error| ApiError::from(error).naming("user_id", "user"))?;
     let request = resolved.request();
     let endpoints = if query.endpoint.is_some() { EndpointScope::Requested } else { EndpointScope::All };
-    let looked = checker.inspect(&request, endpoints).await?;
+    let inspection = checker.inspect(&request, endpoints).await?;
     let store = if call.app.counters().redis().is_some() { "redis" } else { "memory" };
     let mut scratch = Scratch::default();
     let counted = checker.rules().resolve(&request, &mut scratch).request;
-    let mut body = CountersBody::new(&counted, endpoints, store, looked);
-    body.tell_block(checker.explain(&request).await.decision.block());
+    let mut body = CountersResponse::new(&counted, endpoints, store, inspection);
+    body.set_block(checker.explain(&request).await.decision.block());
     Ok(response::json(StatusCode::OK, &body))
 }
 
@@ -130,7 +130,7 @@ impl CountersQuery {
         }
     }
 
-    /// Of two clients it would be a rule's matter whose counter is told.
+    /// With two clients, each rule would choose between them.
     fn require_one_client(&self) -> Result<(), ApiError> {
         let clients = [
             ("user", &self.user),
@@ -142,35 +142,45 @@ impl CountersQuery {
         let mut given = clients.iter().filter(|(_, name)| name.is_some()).map(|(kind, _)| *kind);
         match (given.next(), given.next()) {
             (Some(_), None) => Ok(()),
-            (None, _) => Err(ApiError::invalid("user", "one of user, api_key, ip, login, tenant is needed")),
+            (None, _) => {
+                Err(ApiError::invalid("user", "one of user, api_key, ip, login, tenant is required"))
+            }
             (Some(first), Some(second)) => {
-                let reason =
-                    format!("only one of user, api_key, ip, login, tenant is taken, and there is {first}");
+                let reason = format!("cannot be combined with {first}: name one client");
                 Err(ApiError::invalid(second, reason))
             }
         }
     }
 }
 
-impl CountersBody {
-    fn new(request: &Request<'_>, endpoints: EndpointScope, store: &'static str, looked: Inspection) -> Self {
+impl CountersResponse {
+    fn new(
+        request: &Request<'_>,
+        endpoints: EndpointScope,
+        store: &'static str,
+        inspection: Inspection,
+    ) -> Self {
         let endpoint = (endpoints == EndpointScope::Requested).then(|| request.endpoint.as_str().to_owned());
-        CountersBody {
+        CountersResponse {
             client: request.client().map(|client| client.to_string()),
             endpoint,
             store,
-            degraded: looked.degraded,
-            kept_out_until: looked.cooldown.map(|left| (looked.now + left).as_secs_ceil()),
+            degraded: inspection.degraded,
+            cooldown_until: inspection.cooldown.map(|left| (inspection.now + left).as_secs_ceil()),
             blocked: false,
             block_reason: None,
             blocked_until: None,
-            counters: looked.counters.iter().map(|each| CounterBody::new(each, looked.now)).collect(),
-            skipped: looked.skipped.iter().map(|each| each.rule.clone()).collect(),
-            skipped_for: looked.skipped.into_iter().map(|each| (each.rule, words(&each.missing))).collect(),
+            counters: inspection.counters.iter().map(|each| CounterView::new(each, inspection.now)).collect(),
+            skipped: inspection.skipped.iter().map(|each| each.rule.clone()).collect(),
+            skipped_for: inspection
+                .skipped
+                .into_iter()
+                .map(|each| (each.rule, words(&each.missing)))
+                .collect(),
         }
     }
 
-    fn tell_block(&mut self, block: Option<Block<'_>>) {
+    fn set_block(&mut self, block: Option<Block<'_>>) {
         self.blocked = block.is_some();
         self.block_reason = block.map(|block| block.reason.to_owned());
         self.blocked_until = block.and_then(|block| block.until).map(Timestamp::as_secs_ceil);
@@ -181,10 +191,10 @@ fn words(dimensions: &[Dimension]) -> Vec<String> {
     dimensions.iter().map(Dimension::to_string).collect()
 }
 
-impl CounterBody {
+impl CounterView {
     fn new(counter: &InspectedCounter, now: Timestamp) -> Self {
         let (limit, verdict) = (&counter.limit, &counter.verdict);
-        CounterBody {
+        CounterView {
             rule: counter.rule.clone(),
             limit: limit.requests(),
             window: limit.window().to_string(),

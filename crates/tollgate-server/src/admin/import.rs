@@ -1,4 +1,4 @@
-//! `POST /v1/admin/import`: many items at once, all or none.
+//! `POST /v1/admin/import`: changes many items at once, all or none.
 
 use std::collections::HashSet;
 
@@ -13,256 +13,259 @@ use tollgate_stores::sql::{
 };
 use utoipa::{IntoParams, ToSchema};
 
-use super::body::Sent;
-use super::change::{self, ChangeBody, Made};
-use super::export::{ITEMS_MAX, KINDS, kinds};
-use super::{parse, preconditions, render};
+use super::body::RequestBody;
+use super::change::{self, Applied};
+use super::dry_run::{self, ChangeView, parse_flag};
+use super::export::{ITEMS_MAX, KINDS, parse_kinds};
+use super::schema::{BlockImport, QuotaInput, RuleInput, TierInput};
+use super::{parse, preconditions, view};
 use crate::api::config::ConfigBody;
 use crate::config::{normalize, sync};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
-use crate::http::response;
-use crate::http::{Call, Response};
+use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
 
-/// The largest body.
 const IMPORT_BYTES_MAX: usize = 8 << 20;
-/// How often it is planned again if somebody else changes the same items.
-const ATTEMPTS: usize = 5;
+/// Attempts to import while the configuration changes.
+const ATTEMPTS_MAX: usize = 5;
 
-/// What an import does.
+/// Options of an import.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct ImportQuery {
-    /// `true` changes nothing, and answers with what would change.
+    /// `true` changes nothing; the response shows what would change.
     #[param(value_type = Option<bool>)]
     dry_run: Option<String>,
-    /// `true` removes what is not in the body, of the kinds that are imported.
+    /// `true` deletes items of the imported kinds that the body does not contain.
     #[param(value_type = Option<bool>)]
     prune: Option<String>,
-    /// Some of `rules,tiers,quotas,blocks,limits`; if absent, those that the body has.
+    /// Comma-separated list of `rules`, `tiers`, `quotas`, `blocks`, `limits`; default those in the body.
     kinds: Option<String>,
 }
 
-/// What is to be in force: an export, or as much of it as is meant.
+/// Items to create or replace: an export, or a part of one.
 #[derive(ToSchema)]
-#[expect(dead_code, reason = "it describes what the readers of each kind take")]
+#[expect(dead_code, reason = "describes what the parser accepts")]
 pub(crate) struct ImportBody {
-    /// As an export tells it; what it says is not looked at.
+    /// Version of an export; ignored.
     version: Option<u64>,
     /// Rules, with the keys of `[[rules]]`.
-    rules: Option<Vec<super::rules::RuleWritten>>,
+    rules: Option<Vec<RuleInput>>,
     /// Tiers, with the keys of `[[tiers]]`.
-    tiers: Option<Vec<super::tiers::TierWritten>>,
-    /// What is known of users.
-    quotas: Option<Vec<super::quotas::QuotaWritten>>,
-    /// Who is refused.
-    blocks: Option<Vec<super::blocks::BlockImported>>,
-    /// Numbers of single users on single endpoints, as `PUT /v1/rate-limit/config` takes them.
+    tiers: Option<Vec<TierInput>>,
+    /// Quotas of users.
+    quotas: Option<Vec<QuotaInput>>,
+    /// Blocked clients.
+    blocks: Option<Vec<BlockImport>>,
+    /// Limits of single users on single endpoints, as in `PUT /v1/rate-limit/config`.
     limits: Option<Vec<ConfigBody<'static>>>,
-    /// As an export tells it; a page of one cannot prune.
+    /// Cursor of an export; a page of an export cannot be imported with `prune`.
     next: Option<String>,
 }
 
-/// What an import has done, or would do.
+/// What an import changed, or would change.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct ImportAnswer {
-    /// Whether nothing was changed because nothing was to be.
+pub(crate) struct ImportResponse {
+    /// Whether this was a dry run.
     dry_run: bool,
-    /// The version of the configuration: after the import, or the one that it was tried on.
+    /// Configuration version after the import; of a dry run, the version that it was checked against.
     version: u64,
-    /// Items that were not there.
+    /// Number of created items.
     created: usize,
-    /// Items that were otherwise.
+    /// Number of replaced items.
     updated: usize,
-    /// Items that are gone.
+    /// Number of deleted items.
     deleted: usize,
-    /// Items that are in the body as they were.
+    /// Number of items in the body that were the same already.
     unchanged: usize,
-    /// Every item that differs.
-    changes: Vec<ChangeBody>,
-    /// With `dry_run`: what it would do to the requests of the last minutes.
+    /// Every changed item.
+    changes: Vec<ChangeView>,
+    /// Effect on the requests of the last minutes; only of a dry run.
     effect: Option<Effect>,
 }
 
-/// Puts many items in force at once, all or none. JSON, or TOML with `Content-Type: application/toml`.
+/// Creates and replaces many items at once, all or none. Accepts JSON, or TOML with `Content-Type: application/toml`.
 #[utoipa::path(
     post, path = "/v1/admin/import", params(ImportQuery),
     request_body(content((ImportBody = "application/json"), (String = "application/toml"))),
     responses(
-        (status = 200, description = "In force, or with dry_run what would change", body = ImportAnswer),
-        (status = 400, description = "Something is wrong; nothing was changed", body = ErrorEnvelope<'_>),
-        (status = 409, description = "A name is in the file, too", body = ErrorEnvelope<'_>),
-        (status = 412, description = "The configuration is not at the version that If-Match says", body = ErrorEnvelope<'_>),
-        (status = 413, description = "More than 8 MB, 10,000 items or 10,000 removals", body = ErrorEnvelope<'_>),
-        (status = 415, description = "Neither JSON nor TOML", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The database cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "What was changed, or with `dry_run` would be.", body = ImportResponse),
+        (status = 400, description = "An item is invalid; nothing was changed.", body = ErrorEnvelope<'_>),
+        (status = 409, description = "An item is defined in the settings file.", body = ErrorEnvelope<'_>),
+        (status = 412, description = "The configuration is not at the version in `If-Match`.", body = ErrorEnvelope<'_>),
+        (status = 413, description = "More than 8 MB, 10,000 items or 10,000 deletions.", body = ErrorEnvelope<'_>),
+        (status = 415, description = "The body is neither JSON nor TOML.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The database is unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiError> {
     let query: ImportQuery = call.query()?;
-    let is_dry_run = change::flag("dry_run", query.dry_run.as_deref())?;
-    let prune = change::flag("prune", query.prune.as_deref())?;
-    let named = query.kinds.as_deref().map(|text| kinds(Some(text))).transpose()?;
-    let expected = preconditions::expected_version(&call.parts.headers)?;
-    let sent = read_body(&call, body).await?;
-    let parsed = parse(&sent, named, prune, &call)?;
-    parsed.refuse_limits_kept_elsewhere(&call)?;
+    let is_dry_run = parse_flag("dry_run", query.dry_run.as_deref())?;
+    let prune = parse_flag("prune", query.prune.as_deref())?;
+    let kinds = query.kinds.as_deref().map(|text| parse_kinds(Some(text))).transpose()?;
+    let expected = preconditions::parse_version(&call.parts.headers)?;
+    let body = read_body(&call, body).await?;
+    let import = Import::parse(&body, kinds, prune, &call)?;
+    import.reject_limits_in_redis(&call)?;
     let mut attempt = 1;
     loop {
-        let planned = plan(&call, &parsed, prune, expected).await?;
+        let plan = plan(&call, &import, prune, expected).await?;
         if is_dry_run {
-            let effect = change::effect(&call, &planned.differences).await?;
-            return Ok(respond(&parsed, &planned.differences, planned.version, true, effect));
+            let effect = dry_run::effect(&call, &plan.changes).await?;
+            return Ok(respond(&import, &plan.changes, plan.version, true, effect));
         }
-        match change::write(&call, &call.database()?, &planned.edits(), Some(planned.version)).await {
-            Ok(Made { changed, .. }) => {
-                return Ok(respond(&parsed, &changed.items, changed.version, false, None));
+        match change::write(&call, &change::database(&call)?, &plan.edits(), Some(plan.version)).await {
+            Ok(Applied { change, .. }) => {
+                return Ok(respond(&import, &change.items, change.version, false, None));
             }
             Err(DatabaseError::VersionConflict { found }) if expected.is_some() => {
-                return Err(overtaken(found, expected));
+                return Err(version_differs(found, expected));
             }
-            Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS => attempt += 1,
+            Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
             Err(error) => return Err(sync::failed(&error)),
         }
     }
 }
 
-fn overtaken(found: u64, expected: Option<u64>) -> ApiError {
+fn version_differs(found: u64, expected: Option<u64>) -> ApiError {
     let expected = expected.unwrap_or_default();
     preconditions::failed(format!(
-        "the configuration is at version {found}, not at {expected}: look at it again"
+        "the configuration is at version {found}, not {expected}; read it again and retry"
     ))
 }
 
-async fn read_body(call: &Call, body: Incoming) -> Result<Sent, ApiError> {
-    let is_toml = call.has_content_type("application/toml");
-    if is_toml {
-        return Sent::toml(&call.body(body, IMPORT_BYTES_MAX).await?);
+async fn read_body(call: &Call, body: Incoming) -> Result<RequestBody, ApiError> {
+    if call.has_content_type("application/toml") {
+        return RequestBody::from_toml(&call.body(body, IMPORT_BYTES_MAX).await?);
     }
     if !call.has_content_type("application/json") {
         let message =
             "the body must be JSON or TOML: send Content-Type: application/json or application/toml";
         return Err(ApiError::new(Code::UnsupportedMediaType, message));
     }
-    Sent::json(&call.body(body, IMPORT_BYTES_MAX).await?)
+    RequestBody::from_json(&call.body(body, IMPORT_BYTES_MAX).await?)
 }
 
-/// An import as it was sent, checked.
-struct Parsed {
-    /// What is imported, and where anything may be removed.
+/// A parsed import.
+struct Import {
+    /// Kinds that are imported and, with `prune`, deleted from.
     kinds: Vec<ItemKind>,
     items: Vec<Item>,
 }
 
-fn parse(sent: &Sent, named: Option<Vec<ItemKind>>, prune: bool, call: &Call) -> Result<Parsed, ApiError> {
-    let has = |kind: &ItemKind| sent.values().contains_key(render::plural(*kind));
-    let kinds = named.unwrap_or_else(|| KINDS.into_iter().filter(has).collect());
-    if prune && sent.values().contains_key("next") {
-        let reason = "this is a page of an export: prune would remove what is on the others";
-        return Err(ApiError::field(Code::InvalidInput, "next", reason));
-    }
-    let mut items = sent.read(|fields, values| {
-        beside_items(fields);
-        Some(KINDS.iter().flat_map(|kind| section(fields, values, *kind, call)).collect::<Vec<Item>>())
-    })?;
-    if items.len() > ITEMS_MAX {
-        let message = format!("an import has at most {ITEMS_MAX} items: send it in parts");
-        return Err(ApiError::new(Code::PayloadTooLarge, message));
-    }
-    items.retain(|item| kinds.contains(&item.id().kind()));
-    Ok(Parsed { kinds, items })
-}
-
-/// The items of one kind, each named once.
-fn section(
+/// The items of one kind. Each id may occur once.
+fn parse_section(
     fields: &mut TableReader<'_, '_>,
     values: &Map<String, Json>,
     kind: ItemKind,
     call: &Call,
 ) -> Vec<Item> {
-    let (nothing, rules) = (Map::new(), call.app.limiter().rules());
-    let mut sent = values.get(render::plural(kind)).and_then(Json::as_array).into_iter().flatten();
+    let (empty, rules) = (Map::new(), call.app.limiter().rules());
+    let mut written = values.get(view::plural(kind)).and_then(Json::as_array).into_iter().flatten();
     let mut known = HashSet::new();
-    fields.list_of_tables(render::plural(kind), |one| {
-        let values = sent.next().and_then(Json::as_object).unwrap_or(&nothing);
-        let item = read_one(one, values, kind)?;
+    fields.list_of_tables(view::plural(kind), |fields| {
+        let values = written.next().and_then(Json::as_object).unwrap_or(&empty);
+        let item = parse_item(fields, values, kind)?;
         let item = normalize::item(item, rules.normalization());
-        let item = item.map_err(|error| one.report(error.field, error.to_string())).ok()?;
-        note(one, &item, &mut known);
+        let item = item.map_err(|error| fields.report(error.field, error.to_string())).ok()?;
+        reject_duplicate(fields, &item, &mut known);
         Some(item)
     })
 }
 
-/// What is wrong with a file for an import, as far as the file itself can tell: what else is configured is not known.
-///
-/// What answers tell of items beside themselves is not taken amiss: the command line leaves it out.
+/// Checks an import file without the configuration it is imported into. Read-only fields are ignored: the command line
+/// removes them.
 ///
 /// # Errors
-/// All of its mistakes.
+/// All invalid fields.
 pub fn check_import(document: &Document) -> Result<(), Problems> {
-    let (mut problems, nothing) = (Problems::default(), Map::new());
+    let (mut problems, empty) = (Problems::default(), Map::new());
     let mut fields = document.fields(&mut problems);
-    beside_items(&mut fields);
+    skip_metadata(&mut fields);
     for kind in KINDS {
         let mut known = HashSet::new();
-        let _: Vec<()> = fields.list_of_tables(render::plural(kind), |one| {
-            let item = read_one(one, &nothing, kind)?;
-            note(one, &item, &mut known);
+        let _: Vec<()> = fields.list_of_tables(view::plural(kind), |fields| {
+            let item = parse_item(fields, &empty, kind)?;
+            reject_duplicate(fields, &item, &mut known);
             Some(())
         });
     }
     fields.finish();
-    problems.0.retain(|problem| problem.reason != parse::ANSWERED);
+    problems.0.retain(|problem| problem.reason != parse::READ_ONLY);
     problems.into_result(Some(()))
 }
 
-/// What an export says of itself, and what is never in one.
-fn beside_items(fields: &mut TableReader<'_, '_>) {
+/// Skips what an export contains beside items, and rejects keys.
+fn skip_metadata(fields: &mut TableReader<'_, '_>) {
     fields.skip("version");
     fields.skip("next");
     let _ = fields.read("keys", |_| {
-        Err::<(), String>("keys cannot be imported: their secrets are not kept anywhere".to_owned())
+        Err::<(), String>("keys cannot be imported: their secrets are not stored".to_owned())
     });
 }
 
-fn read_one(one: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
+fn parse_item(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, kind: ItemKind) -> Option<Item> {
     match kind {
-        ItemKind::Rule => parse::rule(one, values),
-        ItemKind::Tier => parse::tier(one, values),
-        ItemKind::Quota => parse::quota(one),
-        ItemKind::Block => parse::block_of_many(one),
-        ItemKind::Limit => parse::limit(one),
+        ItemKind::Rule => parse::rule(fields, values),
+        ItemKind::Tier => parse::tier(fields, values),
+        ItemKind::Quota => parse::quota(fields),
+        ItemKind::Block => parse::imported_block(fields),
+        ItemKind::Limit => parse::limit(fields),
         ItemKind::Key => None,
     }
 }
 
-/// Notes which item it is, and complains of one that was there before.
-fn note(one: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
+fn reject_duplicate(fields: &mut TableReader<'_, '_>, item: &Item, known: &mut HashSet<ItemId>) {
     let id = item.id();
-    let told = id.to_string();
-    let key = name_key(id.kind());
-    if !known.insert(id) {
-        one.report(key, format!("{told:?} is given twice"));
-    }
-}
-
-/// The field that names an item of a kind.
-const fn name_key(kind: ItemKind) -> &'static str {
-    match kind {
+    let field = match id.kind() {
         ItemKind::Rule | ItemKind::Tier => "name",
         ItemKind::Quota | ItemKind::Limit => "user_id",
         ItemKind::Block => "client",
         ItemKind::Key => "id",
+    };
+    let reason = format!("{:?} is given twice", id.to_string());
+    if !known.insert(id) {
+        fields.report(field, reason);
     }
 }
 
-impl Parsed {
-    /// Where numbers of single users are kept on Redis, the database is not where they are read from.
-    fn refuse_limits_kept_elsewhere(&self, call: &Call) -> Result<(), ApiError> {
+impl Import {
+    fn parse(
+        body: &RequestBody,
+        kinds: Option<Vec<ItemKind>>,
+        prune: bool,
+        call: &Call,
+    ) -> Result<Self, ApiError> {
+        let has = |kind: &ItemKind| body.values().contains_key(view::plural(*kind));
+        let kinds = kinds.unwrap_or_else(|| KINDS.into_iter().filter(has).collect());
+        if prune && body.values().contains_key("next") {
+            let reason =
+                "a page of an export cannot be imported with prune: items of other pages would be deleted";
+            return Err(ApiError::field(Code::InvalidInput, "next", reason));
+        }
+        let mut items = body.parse(|fields, values| {
+            skip_metadata(fields);
+            Some(
+                KINDS
+                    .iter()
+                    .flat_map(|kind| parse_section(fields, values, *kind, call))
+                    .collect::<Vec<Item>>(),
+            )
+        })?;
+        if items.len() > ITEMS_MAX {
+            let message = format!("an import can have at most {ITEMS_MAX} items; split it");
+            return Err(ApiError::new(Code::PayloadTooLarge, message));
+        }
+        items.retain(|item| kinds.contains(&item.id().kind()));
+        Ok(Import { kinds, items })
+    }
+
+    /// Limits of single users that are stored in Redis are not read from the database.
+    fn reject_limits_in_redis(&self, call: &Call) -> Result<(), ApiError> {
         let has_limits = self.items.iter().any(|item| item.id().kind() == ItemKind::Limit);
         if has_limits && !call.app.config_sync().stores_overrides() {
-            let message = "numbers of single users are kept on Redis here, not in this node's own database: \
+            let message = "limits of single users are stored in Redis here, not in the database: \
                            set them with PUT /v1/rate-limit/config";
             return Err(ApiError::new(Code::Conflict, message));
         }
@@ -270,43 +273,39 @@ impl Parsed {
     }
 
     async fn edits(&self, database: &Database, prune: bool) -> Result<Vec<ItemEdit>, ApiError> {
-        let put =
-            |item: &Item| ItemEdit { write: ItemWrite::Put(item.clone()), precondition: Precondition::None };
-        let mut edits: Vec<ItemEdit> = self.items.iter().map(put).collect();
-        if !prune {
-            return Ok(edits);
-        }
-        let kept: HashSet<ItemId> = self.items.iter().map(Item::id).collect();
-        for kind in &self.kinds {
-            for id in superfluous(database, *kind, &kept, edits.len()).await? {
-                edits.push(ItemEdit { write: ItemWrite::Delete(id), precondition: Precondition::None });
+        let edit = |write| ItemEdit { write, precondition: Precondition::None };
+        let mut edits: Vec<ItemEdit> =
+            self.items.iter().map(|item| edit(ItemWrite::Put(item.clone()))).collect();
+        if prune {
+            let kept: HashSet<ItemId> = self.items.iter().map(Item::id).collect();
+            for kind in &self.kinds {
+                let surplus = find_surplus(database, *kind, &kept, edits.len()).await?;
+                edits.extend(surplus.into_iter().map(|id| edit(ItemWrite::Delete(id))));
             }
         }
         Ok(edits)
     }
 }
 
-/// What is there of a kind and not in the import.
-async fn superfluous(
+/// Items of a kind in the database that the import does not contain.
+async fn find_surplus(
     database: &Database,
     kind: ItemKind,
     kept: &HashSet<ItemId>,
-    already: usize,
+    edit_count: usize,
 ) -> Result<Vec<ItemId>, ApiError> {
-    const AT_ONCE: u32 = 500;
+    const ITEMS_PER_QUERY: u32 = 500;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = database.list(kind, &ItemFilter::default(), after.as_ref(), AT_ONCE).await;
+        let page = database.list(kind, &ItemFilter::default(), after.as_ref(), ITEMS_PER_QUERY).await;
         let page: Vec<ItemId> =
             page.map_err(|error| sync::failed(&error))?.iter().map(|stored| stored.item.id()).collect();
-        let is_last = page.len() < usize::try_from(AT_ONCE).unwrap_or(usize::MAX);
+        let is_last = page.len() < usize::try_from(ITEMS_PER_QUERY).unwrap_or(usize::MAX);
         after = page.last().cloned();
         found.extend(page.into_iter().filter(|id| !kept.contains(id)));
-        if found.len() + already > 2 * ITEMS_MAX {
-            let message = format!(
-                "prune would remove more than {ITEMS_MAX} {}: nothing was changed",
-                render::plural(kind)
-            );
+        if found.len() + edit_count > 2 * ITEMS_MAX {
+            let kind = view::plural(kind);
+            let message = format!("prune would delete more than {ITEMS_MAX} {kind}; nothing was changed");
             return Err(ApiError::new(Code::PayloadTooLarge, message));
         }
         if is_last {
@@ -315,53 +314,53 @@ async fn superfluous(
     }
 }
 
-/// What an import would do to one version of the configuration.
-struct Planned {
+/// What an import changes in one version of the configuration.
+struct Plan {
     version: u64,
-    differences: Vec<ItemChange>,
+    changes: Vec<ItemChange>,
 }
 
-async fn plan(call: &Call, parsed: &Parsed, prune: bool, expected: Option<u64>) -> Result<Planned, ApiError> {
-    let database = call.database()?;
+async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) -> Result<Plan, ApiError> {
+    let database = change::database(call)?;
     let version = database.version().await.map_err(|error| sync::failed(&error))?;
     if expected.is_some_and(|expected| expected != version) {
-        return Err(overtaken(version, expected));
+        return Err(version_differs(version, expected));
     }
-    let edits = parsed.edits(&database, prune).await?;
-    let differences = change::plan(call, &edits, change::differs).await?;
-    Ok(Planned { version, differences })
+    let edits = import.edits(&database, prune).await?;
+    let changes = change::plan(call, &edits, change::version_differs).await?;
+    Ok(Plan { version, changes })
 }
 
-impl Planned {
-    /// Exactly what was planned, on exactly what it was planned on.
+impl Plan {
+    /// Edits that succeed only if every item is as planned.
     fn edits(&self) -> Vec<ItemEdit> {
-        let edit = |difference: &ItemChange| ItemEdit {
-            write: match &difference.after {
+        let edit = |change: &ItemChange| ItemEdit {
+            write: match &change.after {
                 Some(item) => ItemWrite::Put(item.clone()),
-                None => ItemWrite::Delete(difference.id.clone()),
+                None => ItemWrite::Delete(change.id.clone()),
             },
-            precondition: difference
+            precondition: change
                 .before
                 .as_ref()
                 .map_or(Precondition::Absent, |before| Precondition::Version(before.version)),
         };
-        self.differences.iter().map(edit).collect()
+        self.changes.iter().map(edit).collect()
     }
 }
 
 fn respond(
-    parsed: &Parsed,
-    differences: &[ItemChange],
+    import: &Import,
+    changes: &[ItemChange],
     version: u64,
     dry_run: bool,
     effect: Option<Effect>,
 ) -> Response {
-    let changes: Vec<ChangeBody> = differences.iter().map(ChangeBody::of).collect();
+    let changes: Vec<ChangeView> = changes.iter().map(ChangeView::of).collect();
     let count = |action: &str| changes.iter().filter(|change| change.action == action).count();
     let (created, updated, deleted) = (count("create"), count("update"), count("delete"));
-    let unchanged = parsed.items.len().saturating_sub(created + updated);
-    let answer = ImportAnswer { dry_run, version, created, updated, deleted, unchanged, changes, effect };
-    let mut response = response::json(StatusCode::OK, &answer);
-    response.headers_mut().insert(header::ETAG, preconditions::tag(version));
+    let unchanged = import.items.len().saturating_sub(created + updated);
+    let body = ImportResponse { dry_run, version, created, updated, deleted, unchanged, changes, effect };
+    let mut response = response::json(StatusCode::OK, &body);
+    response.headers_mut().insert(header::ETAG, preconditions::etag(version));
     response
 }

@@ -12,14 +12,10 @@ impl From<NormalizedTooLong> for ApiError {
     }
 }
 
-impl Call {
-    /// The normalized id of an item.
-    pub(crate) fn normalize_id(&self, id: &ItemId) -> ItemId {
-        normalize::item_id(id, self.app.limiter().rules().normalization())
-    }
+pub(crate) fn id(call: &Call, id: &ItemId) -> ItemId {
+    normalize::item_id(id, call.app.limiter().rules().normalization())
+}
 
-    /// An item with its ids normalized.
-    pub(crate) fn normalize_item(&self, item: Item) -> Result<Item, ApiError> {
-        Ok(normalize::item(item, self.app.limiter().rules().normalization())?)
-    }
+pub(crate) fn item(call: &Call, item: Item) -> Result<Item, ApiError> {
+    Ok(normalize::item(item, call.app.limiter().rules().normalization())?)
 }

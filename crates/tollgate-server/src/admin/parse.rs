@@ -1,4 +1,4 @@
-//! Items from what was sent: the readers of the configuration file for rules and tiers, and the like for the rest.
+//! Parsers of items. Rules and tiers are parsed as in the settings file.
 
 use std::net::IpAddr;
 
@@ -12,58 +12,56 @@ use tollgate_stores::sql::{BlockItem, BlockKind, Item, QuotaItem, RuleItem, Tier
 
 use crate::auth::scope::Scope;
 
-/// The longest text for people: a reason, a description.
+/// The longest reason or description.
 const TEXT_BYTES_MAX: usize = 1_024;
 
-/// How the name of the rule begins that a tier stands for.
-pub(crate) const TIER: &str = "tier:";
+/// Names of rules that are made from tiers start with this.
+pub(crate) const TIER_RULE_PREFIX: &str = "tier:";
 
-/// Said of what answers tell.
-pub(crate) const ANSWERED: &str = "is told in answers and cannot be written";
+/// The problem with a field that only responses have.
+pub(crate) const READ_ONLY: &str = "is read-only";
 
-/// What every answer tells of an item beside what was written.
-const STORED: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
+/// Fields of [`super::view::Revision`] and `source`.
+const REVISION_FIELDS: [&str; 5] = ["source", "version", "created_by", "created_at", "updated_at"];
 
-/// One rule.
-pub(crate) fn rule(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
-    answered(fields, &STORED);
-    answered(fields, &["definition", "problem"]);
+pub(crate) fn rule(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+    reject_read_only(fields, &REVISION_FIELDS);
+    reject_read_only(fields, &["definition", "problem"]);
     let rule = read_rule(fields)?;
-    if rule.name.starts_with(TIER) {
-        fields.report("name", format!("must not begin with {TIER:?}: so the rules of tiers are named"));
+    if rule.name.starts_with(TIER_RULE_PREFIX) {
+        fields
+            .report("name", format!("must not start with {TIER_RULE_PREFIX:?}, which is reserved for tiers"));
     }
     no_nul(fields, "name", &rule.name);
-    let mut body = sent.clone();
+    let mut body = values.clone();
     body.remove("name");
     Some(Item::Rule(RuleItem { name: rule.name.into(), body }))
 }
 
-/// One tier.
-pub(crate) fn tier(fields: &mut TableReader<'_, '_>, sent: &Map<String, Json>) -> Option<Item> {
-    answered(fields, &STORED);
+pub(crate) fn tier(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>) -> Option<Item> {
+    reject_read_only(fields, &REVISION_FIELDS);
     let description = fields.read("description", prose).unwrap_or_default();
     let name = fields.read("name", id);
     read_tier(fields)?;
-    let mut body = sent.clone();
+    let mut body = values.clone();
     body.remove("name");
     body.remove("description");
     Some(Item::Tier(TierItem { name: name?, description, body }))
 }
 
-/// What is known of one user.
 pub(crate) fn quota(fields: &mut TableReader<'_, '_>) -> Option<Item> {
-    answered(fields, &STORED);
-    answered(fields, &["blocked", "block_reason", "blocked_until"]);
-    answered(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
+    reject_read_only(fields, &REVISION_FIELDS);
+    reject_read_only(fields, &["blocked", "block_reason", "blocked_until"]);
+    reject_read_only(fields, &["requests_today", "requests_month", "last_request_at", "exceeded_count"]);
     let user = fields.require("user_id", id);
     let tier = fields.read("tier", id);
-    let limits = read_limits(fields, false);
+    let limits = account_limits(fields, false);
     Some(Item::Quota(QuotaItem { user: user?, tier, limits }))
 }
 
-/// What is to be said of a key; the rest of it is ours to make.
-#[derive(Debug)]
-pub(crate) struct KeyFacts {
+/// The fields of a key that a request sets.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyFields {
     pub(crate) name: String,
     pub(crate) user: Option<String>,
     pub(crate) tenant: Option<String>,
@@ -73,21 +71,21 @@ pub(crate) struct KeyFacts {
     pub(crate) expires_at_micros: Option<u64>,
 }
 
-/// One key. A key that is new must not be over already.
-pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFacts> {
-    answered(fields, &STORED);
-    answered(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
-    answered(fields, &["last_used_at", "requests_total"]);
+/// A new key must not have expired already.
+pub(crate) fn key(fields: &mut TableReader<'_, '_>, now: Timestamp, is_new: bool) -> Option<KeyFields> {
+    reject_read_only(fields, &REVISION_FIELDS);
+    reject_read_only(fields, &["id", "key", "status", "revoked_at", "revoked_by", "previous_until"]);
+    reject_read_only(fields, &["last_used_at", "requests_total"]);
     let name = fields.require("name", id);
     let (user, tenant) = (fields.read("user_id", id), fields.read("tenant", id));
     let tier = fields.read("tier", id);
     let scopes = fields.items("scopes", scope).unwrap_or_default();
-    let limits = read_limits(fields, true);
-    let expires_at_micros = end(fields, "expires_at", "expires_in", now, is_new);
+    let limits = account_limits(fields, true);
+    let expires_at_micros = parse_end(fields, "expires_at", "expires_in", now, is_new);
     let mut names: Vec<&str> = Scope::ALL.map(Scope::as_str).into();
     names.retain(|name| scopes.iter().any(|scope| scope.as_str() == *name));
     let scopes = names.into_iter().map(str::to_owned).collect();
-    Some(KeyFacts { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
+    Some(KeyFields { name: name?, user, tenant, tier, scopes, limits, expires_at_micros })
 }
 
 fn scope(value: &Value) -> Result<Scope, String> {
@@ -98,18 +96,17 @@ fn scope(value: &Value) -> Result<Scope, String> {
     })
 }
 
-/// One block. It is new, and must not be over already.
+/// A new block must not have ended already.
 pub(crate) fn block(fields: &mut TableReader<'_, '_>, now: Timestamp) -> Option<Item> {
-    let until_micros = end(fields, "until", "for", now, true);
+    let until_micros = parse_end(fields, "until", "for", now, true);
     block_until(fields, until_micros)
 }
 
-/// One block of many. It may be over by now: what was exported must be possible to import.
-pub(crate) fn block_of_many(fields: &mut TableReader<'_, '_>) -> Option<Item> {
-    // The same text would mean another instant each time it is imported.
+/// A block of an import. It may have ended: every export can be imported.
+pub(crate) fn imported_block(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     let _ = fields.read("for", |_| {
         Err::<(), String>(
-            "begins anew with each import: say until when, `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
+            "would start over with each import; use `until = \"2027-01-31T12:00:00Z\"`".to_owned(),
         )
     });
     let until_micros = fields.read("until", instant);
@@ -117,23 +114,24 @@ pub(crate) fn block_of_many(fields: &mut TableReader<'_, '_>) -> Option<Item> {
 }
 
 fn block_until(fields: &mut TableReader<'_, '_>, until_micros: Option<u64>) -> Option<Item> {
-    answered(fields, &STORED);
-    answered(fields, &["active"]);
+    reject_read_only(fields, &REVISION_FIELDS);
+    reject_read_only(fields, &["active"]);
     let client = fields.require("client", client);
     let reason = fields.read("reason", prose).unwrap_or_default();
     let (kind, subject) = client?;
-    // Only keys that tollgate made are blocked by it: a block of anything else would keep nobody out, and nobody told.
+    // Only API keys of tollgate can be blocked. A block of any other text would never match.
     if kind == BlockKind::ApiKey && !crate::auth::api_keys::is_id(&subject) {
-        let reason = "must be api_key:<id>: the 16 characters between tg_ and the second _ of a key";
+        let reason =
+            "must be api_key:<id>, with the 16 characters between `tg_` and the second `_` of the key";
         fields.report("client", reason.to_owned());
         return None;
     }
     Some(Item::Block(BlockItem { kind, subject, reason, until_micros }))
 }
 
-/// Numbers of one user on one endpoint, with the names that `PUT /v1/rate-limit/config` has for them.
+/// The override of one user on one endpoint, with the fields of `PUT /v1/rate-limit/config`.
 pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
-    answered(fields, &["updated_at"]);
+    reject_read_only(fields, &["updated_at"]);
     let user = fields.require("user_id", id);
     let endpoint = fields.require("endpoint", endpoint);
     let requests = fields.require("limit", integer(0..=u32::MAX));
@@ -143,7 +141,7 @@ pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     let (requests, window) = (requests?, Span::from_secs(u64::from(secs?)));
     let algorithm = algorithm?;
     if let Err(error) = Limit::with_options(algorithm, requests, Window::Length(window), burst, None) {
-        fields.report(blamed(error), error.to_string());
+        fields.report(invalid_field(error), error.to_string());
         return None;
     }
     Some(Item::Limit(UserEndpointLimit {
@@ -156,8 +154,8 @@ pub(crate) fn limit(fields: &mut TableReader<'_, '_>) -> Option<Item> {
     }))
 }
 
-/// Which field an error of the limit is about.
-fn blamed(error: LimitError) -> &'static str {
+/// The field that an error of a limit concerns.
+fn invalid_field(error: LimitError) -> &'static str {
     match error {
         LimitError::WindowTooShort | LimitError::WindowTooLong => "window_seconds",
         LimitError::BurstZero | LimitError::BurstWithoutBucket => "burst_capacity",
@@ -180,23 +178,22 @@ fn endpoint(value: &Value) -> Result<String, String> {
     }
     let endpoint = Endpoint::parse(&written).map_err(|error| error.to_string())?;
     if endpoint.as_str().split('/').any(|segment| segment == "*" || segment.starts_with("%7B")) {
-        return Err("must be one endpoint; patterns are for rules".to_owned());
+        return Err("must be one endpoint; only rules can have patterns".to_owned());
     }
     Ok(endpoint.as_str().to_owned())
 }
 
-/// Refuses what an answer tells and nobody can write: left out in silence, it would look as if it had been done.
-fn answered(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
+/// Rejects fields that only responses have: ignored, they would look as if they had been set.
+fn reject_read_only(fields: &mut TableReader<'_, '_>, keys: &[&'static str]) {
     for key in keys {
-        let refuse = |_: &Value| Err::<(), String>(ANSWERED.to_owned());
-        let _ = fields.read(key, refuse);
+        let _ = fields.read(key, |_: &Value| Err::<(), String>(READ_ONLY.to_owned()));
     }
 }
 
-/// Somebody's own numbers; nobody has one per second but a key.
-fn read_limits(fields: &mut TableReader<'_, '_>, with_second: bool) -> AccountLimits {
+/// Limits of a user or key. Only keys have a limit per second.
+fn account_limits(fields: &mut TableReader<'_, '_>, has_per_second: bool) -> AccountLimits {
     let number = integer(0..=u32::MAX);
-    let per_second = if with_second { fields.read("requests_per_second", number.clone()) } else { None };
+    let per_second = if has_per_second { fields.read("requests_per_second", number.clone()) } else { None };
     let limits = AccountLimits {
         requests_per_second: per_second,
         requests_per_hour: fields.read("requests_per_hour", number.clone()),
@@ -206,18 +203,18 @@ fn read_limits(fields: &mut TableReader<'_, '_>, with_second: bool) -> AccountLi
     match limits.check() {
         Ok(()) => {}
         Err(AccountError::Limit { field, reason }) => fields.report(field, reason.to_string()),
-        // Numbers that were refused each for itself leave the burst alone, too.
+        // Invalid limits were reported already; a burst without them would be reported once more.
         Err(_) if fields.has_problems() => {}
         Err(error) => fields.report("burst", error.to_string().replacen("burst ", "", 1)),
     }
     limits
 }
 
-/// An identifier: 1 to 256 bytes, none of them NUL, which not every database can keep.
+/// An identifier: 1 to 256 bytes without NUL, which some databases cannot store.
 pub(crate) fn id(value: &Value) -> Result<String, String> {
     let text = text(value)?;
     match text.len() {
-        1..=ID_BYTES_MAX if text.contains('\0') => Err("must not hold a NUL character".to_owned()),
+        1..=ID_BYTES_MAX if text.contains('\0') => Err("must not contain a NUL character".to_owned()),
         1..=ID_BYTES_MAX => Ok(text),
         _ => Err(format!("must be 1 to {ID_BYTES_MAX} bytes")),
     }
@@ -228,12 +225,12 @@ fn prose(value: &Value) -> Result<String, String> {
     if text.len() > TEXT_BYTES_MAX {
         return Err(format!("must be at most {TEXT_BYTES_MAX} bytes"));
     }
-    if text.contains('\0') { Err("must not hold a NUL character".to_owned()) } else { Ok(text) }
+    if text.contains('\0') { Err("must not contain a NUL character".to_owned()) } else { Ok(text) }
 }
 
 fn no_nul(fields: &mut TableReader<'_, '_>, key: &'static str, text: &str) {
     if text.contains('\0') {
-        fields.report(key, "must not hold a NUL character".to_owned());
+        fields.report(key, "must not contain a NUL character".to_owned());
     }
 }
 
@@ -241,7 +238,7 @@ fn client(value: &Value) -> Result<(BlockKind, String), String> {
     parse_client(&text(value)?)
 }
 
-/// Whom a block is about, `user:alice`. Of an address there is one spelling.
+/// The client of a block, `user:alice`. Addresses are normalized.
 pub(crate) fn parse_client(written: &str) -> Result<(BlockKind, String), String> {
     let forms = "must be user:…, api_key:<id>, tenant:…, login:… or ip:<address or network>";
     let (kind, subject) = written.split_once(':').ok_or(forms)?;
@@ -252,10 +249,9 @@ pub(crate) fn parse_client(written: &str) -> Result<(BlockKind, String), String>
     id(&Value::Text(subject.to_owned())).map(|subject| (kind, subject))
 }
 
-/// An address or a network: without host bits, without the clothes of IPv6 if it is IPv4.
+/// Normalizes an address or network: no host bits, no IPv4-mapped IPv6.
 fn network(written: &str) -> Result<String, String> {
-    let wrong =
-        || format!("{written:?} is not an address or a network such as 192.0.2.0/24 or 2001:db8::/32");
+    let wrong = || format!("{written:?} is not an address or network such as 192.0.2.0/24 or 2001:db8::/32");
     let (address, length) = written.split_once('/').map_or((written, None), |(a, l)| (a, Some(l)));
     let address: IpAddr = address.parse().map_err(|_| wrong())?;
     let most: u8 = if address.is_ipv4() { 32 } else { 128 };
@@ -267,7 +263,7 @@ fn network(written: &str) -> Result<String, String> {
             parsed.filter(|length| *length <= most).ok_or_else(wrong)?
         }
     };
-    let (address, length) = match (IpAddr::to_canonical(&address), length) {
+    let (address, length) = match (address.to_canonical(), length) {
         (v4 @ IpAddr::V4(_), length) if address.is_ipv6() && length >= 96 => (v4, length - 96),
         _ => (address, length),
     };
@@ -289,8 +285,8 @@ fn masked(address: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// When something ends: at an instant, or after a while.
-fn end(
+/// The end of a key or block, given as a time or as a duration.
+fn parse_end(
     fields: &mut TableReader<'_, '_>,
     at: &'static str,
     after: &'static str,
@@ -299,31 +295,31 @@ fn end(
 ) -> Option<u64> {
     let both = fields.has(at) && fields.has(after);
     let instant = fields.read(at, |value| match instant(value)? {
-        over if is_new && over <= now.as_micros() => Err("is in the past".to_owned()),
+        past if is_new && past <= now.as_micros() => Err("is in the past".to_owned()),
         instant => Ok(instant),
     });
     let span = fields.read(after, duration);
     if both {
-        fields.report(after, format!("cannot be together with {at}"));
+        fields.report(after, format!("cannot be combined with {at}"));
     }
     instant.or_else(|| span.map(|span| (now + span).as_micros()))
 }
 
-/// A length of time that is not nothing, and ends before time does.
-pub(crate) fn duration(value: &Value) -> Result<Span, String> {
+/// A duration of more than zero and at most 100 years.
+fn duration(value: &Value) -> Result<Span, String> {
     const YEARS_100: Span = Span::from_secs(100 * 366 * 86_400);
     let span = parse_span(&text(value)?)?;
     match span {
-        Span::ZERO => Err("must be longer than nothing".to_owned()),
-        span if span > YEARS_100 => Err("must be at most a hundred years".to_owned()),
+        Span::ZERO => Err("must be longer than zero".to_owned()),
+        span if span > YEARS_100 => Err("must be at most 100 years".to_owned()),
         span => Ok(span),
     }
 }
 
-/// An instant in RFC 3339, in microseconds since 1970.
+/// A time in RFC 3339, as microseconds since 1970.
 fn instant(value: &Value) -> Result<u64, String> {
     let written = text(value)?;
-    let wrong = || format!("{written:?} is not an instant such as \"2027-01-31T12:00:00Z\"");
+    let wrong = || format!("{written:?} is not a time such as \"2027-01-31T12:00:00Z\"");
     let instant: jiff::Timestamp = written.parse().map_err(|_| wrong())?;
     u64::try_from(instant.as_microsecond()).map_err(|_| "is before 1970".to_owned())
 }
@@ -333,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_a_network_there_is_one_spelling() {
+    fn networks_are_normalized() {
         for (written, canonical) in [
             ("192.0.2.7/24", "192.0.2.0/24"),
             ("192.0.2.7/32", "192.0.2.7"),
@@ -362,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_every_kind_are_read() {
+    fn clients_of_every_kind_are_parsed() {
         assert_eq!(parse_client("user:a:b").unwrap(), (BlockKind::User, "a:b".to_owned()));
         assert_eq!(parse_client("ip:10.0.0.1/8").unwrap(), (BlockKind::Ip, "10.0.0.0/8".to_owned()));
         for wrong in ["", "user", "user:", "planet:earth", "User:a", "ip:x", "user:a\0"] {

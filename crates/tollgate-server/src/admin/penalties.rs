@@ -1,4 +1,4 @@
-//! `/v1/admin/penalties`: clients that ran into their limits again and again.
+//! `/v1/admin/penalties`: clients with recorded violations, and their cooldowns.
 
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
@@ -6,87 +6,81 @@ use tollgate::counters::CounterAdmin;
 use tollgate_stores::sql::AuditEvent;
 use utoipa::ToSchema;
 
-use crate::admin::ChangeQuery;
+use super::audit;
+use super::dry_run::{self, ChangeQuery};
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
-use crate::http::response;
-use crate::http::{Call, Response};
+use crate::http::{Call, Response, response};
 
-/// As many clients as one answer lists.
+/// The most clients that one response lists.
 const LISTED_MAX: usize = 1_000;
 
-/// It takes no parameters: one that is ignored would be taken for one that is heeded.
+/// No parameters: an ignored filter would look as if it had been applied.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NoQuery {}
 
-/// Clients on record.
+/// Clients with penalties.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct PenaltiesAnswer {
-    penalties: Vec<PenaltyBody>,
+pub(crate) struct PenaltiesResponse {
+    penalties: Vec<PenaltyView>,
 }
 
-/// One client on record.
+/// A client with penalties.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct PenaltyBody {
-    /// The client, `user:alice`.
+pub(crate) struct PenaltyView {
+    /// The client: `user:alice`.
     client: String,
-    /// Violations on record.
+    /// Recorded violations.
     violations: usize,
-    /// Kept out until then, in Unix seconds; null if it is not kept out.
+    /// End of the cooldown in Unix seconds; null if the client is not in one.
     cooldown_until: Option<u64>,
 }
 
-/// Clients that are kept out or on record, the longest kept out first, at most a thousand.
+/// Lists up to 1000 clients with penalties, the longest cooldown first.
 #[utoipa::path(
     get, path = "/v1/admin/penalties",
     responses(
-        (status = 200, description = "Clients on record", body = PenaltiesAnswer),
-        (status = 400, description = "It takes no parameters", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached", body = ErrorEnvelope<'_>),
+        (status = 200, description = "Clients with penalties.", body = PenaltiesResponse),
+        (status = 400, description = "A parameter was given; there are none.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn penalties(call: Call) -> Result<Response, ApiError> {
     let NoQuery {} = call.query()?;
     let found = call.app.counters().penalized_clients(LISTED_MAX, call.app.now()).await?;
-    let penalties = found.into_iter().map(|each| PenaltyBody {
+    let penalties = found.into_iter().map(|each| PenaltyView {
         client: each.client,
         violations: each.violations,
         cooldown_until: each.cooldown_until.map(tollgate::Timestamp::as_secs_ceil),
     });
-    Ok(response::json(StatusCode::OK, &PenaltiesAnswer { penalties: penalties.collect() }))
+    Ok(response::json(StatusCode::OK, &PenaltiesResponse { penalties: penalties.collect() }))
 }
 
-/// Pardons a client: its record is cleared.
+/// Clears the violations and the cooldown of a client.
 #[utoipa::path(
     delete, path = "/v1/admin/penalties/{client}",
-    params(("client" = String, Path, description = "The client, user:alice or ip:192.0.2.1")),
+    params(("client" = String, Path, description = "The client: `user:alice` or `ip:192.0.2.1`.")),
     responses(
-        (status = 204, description = "Nothing is held against the client any more"),
-        (status = 404, description = "No such client is on record", body = ErrorEnvelope<'_>),
-        (status = 503, description = "The counters cannot be reached; send it again", body = ErrorEnvelope<'_>),
+        (status = 204, description = "The penalties were cleared."),
+        (status = 404, description = "The client has no penalties.", body = ErrorEnvelope<'_>),
+        (status = 503, description = "The counters are unreachable; retry.", body = ErrorEnvelope<'_>),
     )
 )]
 pub(crate) async fn pardon(call: Call) -> Result<Response, ApiError> {
     let _: ChangeQuery = call.query()?;
-    call.refuse_dry_run()?;
+    dry_run::reject(&call)?;
     let text = call.path_param("client")?;
     let text = call.app.limiter().rules().normalization().normalize_client(&text).into_owned();
     if !call.app.counters().pardon(&text).await? {
-        let message = "no such client is on record; name it as GET /v1/admin/penalties does, user:alice";
+        let message =
+            "the client has no penalties; use a name from GET /v1/admin/penalties, such as user:alice";
         return Err(ApiError::new(Code::NotFound, message));
     }
     let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);
     tracing::info!(request_id, by, client = ?text, "client pardoned");
     let after = Some(serde_json::json!({ "violations": 0 }));
-    call.record_event(AuditEvent {
-        action: "pardon".into(),
-        kind: "penalty".into(),
-        subject: text,
-        before: None,
-        after,
-    })
-    .await;
-    let mut response = Response::default();
-    *response.status_mut() = StatusCode::NO_CONTENT;
-    Ok(response)
+    let event =
+        AuditEvent { action: "pardon".into(), kind: "penalty".into(), subject: text, before: None, after };
+    audit::record(&call, event).await;
+    Ok(response::empty(StatusCode::NO_CONTENT))
 }

@@ -12,7 +12,7 @@ use tollgate::{Limit, Request, RuleSet, Span, Timestamp, Window};
 use tollgate_stores::sql::{Item, ItemEdit, ItemId, ItemWrite, Precondition};
 use utoipa::{IntoParams, ToSchema};
 
-use crate::admin::{ChangeQuery, DryRunAnswer};
+use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
 use crate::config::sync;
 use crate::fleet::membership;
@@ -117,8 +117,8 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
     }
     let before = rules.overrides().get(&new.user, &new.endpoint).map(|old| old.limit.limit.to_string());
     drop(rules);
-    if call.wants_dry_run()? {
-        return call.try_limit(ItemWrite::Put(Item::Limit((&new).into()))).await;
+    if dry_run::is_requested(&call)? {
+        return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
     let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
@@ -160,7 +160,7 @@ pub(crate) async fn read(call: Call) -> Result<Response, ApiError> {
 #[utoipa::path(
     delete, path = "/v1/rate-limit/config", params(ConfigQuery, ChangeQuery),
     responses(
-        (status = 200, description = "With dry_run: what would change", body = DryRunAnswer),
+        (status = 200, description = "With dry_run: what would change", body = DryRunResponse),
         (status = 204, description = "Deleted"),
         (status = 404, description = "No override for this user and endpoint", body = ErrorEnvelope<'_>),
         (status = 409, description = "A dry run is not supported: overrides are stored on Redis", body = ErrorEnvelope<'_>),
@@ -172,9 +172,9 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
     let query: ConfigQuery = call.query()?;
     let found = Arc::clone(query.find(&call.app.limiter().rules())?);
     let (user, endpoint) = (&*found.user, &*found.endpoint);
-    if call.wants_dry_run()? {
+    if dry_run::is_requested(&call)? {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        return call.try_limit(ItemWrite::Delete(id)).await;
+        return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
     let version = store_override(&call, user, endpoint, None).await?;
     call.app

@@ -7,6 +7,7 @@ use tollgate::Request;
 use tollgate::identity::Scratch;
 use utoipa::ToSchema;
 
+use crate::admin::dry_run;
 use crate::check::request::CheckRequest;
 use crate::config::sync::{self, resets};
 use crate::http::error::{ApiError, ErrorEnvelope};
@@ -114,7 +115,7 @@ pub(crate) struct ResetAnswer<'a> {
 )]
 pub(crate) async fn reset(call: Call, body: Incoming) -> Result<Response, ApiError> {
     call.caller.require_unbound()?;
-    call.refuse_dry_run()?;
+    dry_run::reject(&call)?;
     let body = call.json_body(body, CHECK_BYTES_MAX).await?;
     let body: ResetBody<'_> = json::parse(&body)?;
     let (checker, target) = (call.checker(), body.request());

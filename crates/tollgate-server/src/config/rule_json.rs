@@ -72,7 +72,7 @@ fn weekday(day: jiff::civil::Weekday) -> &'static str {
     }
 }
 
-fn conditions(when: &Matcher) -> Map<String, Json> {
+pub(crate) fn conditions(when: &Matcher) -> Map<String, Json> {
     let mut all = Map::new();
     let mut some = |key: &str, values: Vec<String>| {
         put(&mut all, key, Some(json!(values)).filter(|_| !values.is_empty()));

@@ -1,6 +1,7 @@
-//! The description of the API, made from the handlers themselves and from the table of routes.
+//! The OpenAPI document, built from the handlers and the route table.
 
 mod components;
+mod resources;
 
 use std::sync::LazyLock;
 
@@ -10,6 +11,11 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 
 use super::health;
 use super::routes::{ROUTES, Route};
+use crate::admin::blocks::Blocks;
+use crate::admin::keys::Keys;
+use crate::admin::quotas::Quotas;
+use crate::admin::rules::Rules;
+use crate::admin::tiers::Tiers;
 use crate::admin::{self, counters, penalties, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
@@ -17,7 +23,10 @@ use crate::auth::scope::Scope;
 
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "tollgate", description = "Decides, for every request to an API, whether it may pass now."),
+    info(
+        title = "tollgate",
+        description = "Rate limiting: decides for each API request whether it is admitted."
+    ),
     paths(
         check::check,
         batch_check::batch_check,
@@ -28,33 +37,8 @@ use crate::auth::scope::Scope;
         config::write,
         config::delete,
         reset::reset,
-        admin::rules::list,
-        admin::rules::create,
-        admin::rules::read,
-        admin::rules::put,
-        admin::rules::delete,
-        admin::tiers::list,
-        admin::tiers::create,
-        admin::tiers::read,
-        admin::tiers::put,
-        admin::tiers::delete,
-        admin::quotas::list,
-        admin::quotas::create,
-        admin::quotas::read,
-        admin::quotas::put,
-        admin::quotas::delete,
-        admin::keys::list,
-        admin::keys::create,
-        admin::keys::read,
-        admin::keys::put,
-        admin::keys::delete,
         admin::key_rotation::rotate,
         admin::key_rotation::revoke,
-        admin::blocks::list,
-        admin::blocks::create,
-        admin::blocks::read,
-        admin::blocks::put,
-        admin::blocks::delete,
         admin::audit::audit,
         admin::audit::actions,
         admin::export::export,
@@ -76,6 +60,11 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
     description.components.get_or_insert_default().add_security_scheme("key", bearer);
     let mut description = serde_json::to_value(&description).unwrap_or_default();
+    resources::describe::<Rules>(&mut description);
+    resources::describe::<Tiers>(&mut description);
+    resources::describe::<Quotas>(&mut description);
+    resources::describe::<Keys>(&mut description);
+    resources::describe::<Blocks>(&mut description);
     let schemas = description["components"]["schemas"].clone();
     for route in ROUTES {
         let path = format!("/paths/{}/{}", described_path(route).replace('/', "~1"), verb(route));
@@ -89,18 +78,18 @@ static JSON: LazyLock<String> = LazyLock::new(|| {
     description.to_string()
 });
 
-/// What a route asks of its caller: the router knows, so nobody writes it down twice.
+/// The scopes of a route, from the route table.
 fn security(route: &Route) -> Value {
     let key = |scope: Scope| json!({ "key": [scope.as_str()] });
     match route.access {
         Access::Anyone => json!([]),
-        // While checks are open, no key is as good as one.
+        // With `auth.open_checks` no key is needed.
         Access::OpenScope(scope) => json!([{}, key(scope)]),
         Access::Keyed(scope) => json!([key(scope)]),
     }
 }
 
-/// The path as it is described: `{*rest}` is `{rest}`.
+/// The path in OpenAPI: `{*rest}` becomes `{rest}`.
 fn described_path(route: &Route) -> String {
     route.path.replace("{*", "{")
 }
@@ -109,7 +98,7 @@ fn verb(route: &Route) -> String {
     route.method.as_str().to_lowercase()
 }
 
-/// OpenAPI 3.1, made once.
+/// OpenAPI 3.1, built once.
 pub(crate) fn json() -> &'static str {
     &JSON
 }
@@ -120,14 +109,14 @@ mod tests {
 
     use super::*;
 
-    /// What version 1 has promised. Lines are added, never removed: see docs/api.md.
+    /// The contract of version 1. Lines are added, never removed: see docs/api.md.
     const CONTRACT: &str = include_str!("../../contract/v1.txt");
 
     fn description() -> Value {
         serde_json::from_str(json()).unwrap()
     }
 
-    /// Every route, parameter and field, one a line.
+    /// Every route, parameter and field, one per line.
     fn described(api: &Value) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();
         for (path, operations) in api["paths"].as_object().unwrap() {
@@ -156,7 +145,7 @@ mod tests {
         lines
     }
 
-    /// The type of a field, or the name of what it is.
+    /// The type of a field, or the name of its schema.
     fn kind_of(schema: &Value) -> String {
         if let Some(parts) = schema["oneOf"].as_array() {
             return parts.iter().map(kind_of).collect::<Vec<String>>().join(" or ");
@@ -166,17 +155,17 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_version_1_documents_has_disappeared() {
+    fn contract_of_version_1_is_complete() {
         let described = described(&description());
         let lost: Vec<&str> = CONTRACT.lines().filter(|line| !described.contains(*line)).collect();
-        assert!(lost.is_empty(), "a change of version 1 may only add; these are gone: {lost:#?}");
+        assert!(lost.is_empty(), "removed from version 1: {lost:#?}");
         let new: Vec<&String> =
             described.iter().filter(|line| !CONTRACT.lines().any(|old| old == *line)).collect();
-        assert!(new.is_empty(), "new, so promise them in contract/v1.txt: {new:#?}");
+        assert!(new.is_empty(), "add to contract/v1.txt: {new:#?}");
     }
 
     #[test]
-    fn every_route_of_version_1_is_described() {
+    fn every_v1_route_is_described() {
         let api = description();
         for route in ROUTES.iter().filter(|route| route.path.starts_with("/v1/")) {
             let (path, verb) = (described_path(route), verb(route));
@@ -184,8 +173,9 @@ mod tests {
             assert!(api["paths"][&path][&verb].is_object(), "{verb} {path}");
         }
     }
+
     #[test]
-    fn every_operation_has_a_name_of_its_own() {
+    fn operation_ids_are_unique() {
         let api = description();
         let operations =
             api["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap());

@@ -25,6 +25,13 @@ pub(crate) fn json(status: StatusCode, body: &impl Serialize) -> Response {
     response
 }
 
+/// A response without a body.
+pub(crate) fn empty(status: StatusCode) -> Response {
+    let mut response = Response::default();
+    *response.status_mut() = status;
+    response
+}
+
 /// Formats an instant as RFC 3339 with whole seconds, `2026-11-15T12:00:00Z`.
 pub(crate) fn rfc3339(at: Timestamp) -> String {
     let secs = i64::try_from(at.as_micros() / 1_000_000).unwrap_or(0);

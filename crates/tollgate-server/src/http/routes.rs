@@ -9,7 +9,12 @@ use http::Method;
 use hyper::body::Incoming;
 
 use super::{Call, Response, health};
-use crate::admin::{self, counters, penalties, reload};
+use crate::admin::blocks::Blocks;
+use crate::admin::keys::Keys;
+use crate::admin::quotas::Quotas;
+use crate::admin::rules::Rules;
+use crate::admin::tiers::Tiers;
+use crate::admin::{self, counters, crud, penalties, reload};
 use crate::api::{batch_check, check, config, explain, reset, status};
 use crate::auth::Access;
 use crate::auth::scope::Scope;
@@ -104,33 +109,33 @@ pub(crate) static ROUTES: &[Route] = &[
     route!(PUT "/v1/rate-limit/config", CONFIG, config::write, body),
     route!(DELETE "/v1/rate-limit/config", CONFIG, config::delete),
     route!(POST "/v1/rate-limit/reset", Access::Keyed(Scope::Reset), reset::reset, body),
-    route!(GET "/v1/admin/rules", READ, admin::rules::list),
-    route!(POST "/v1/admin/rules", ADMIN, admin::rules::create, body),
-    route!(GET "/v1/admin/rules/{name}", READ, admin::rules::read),
-    route!(PUT "/v1/admin/rules/{name}", ADMIN, admin::rules::put, body),
-    route!(DELETE "/v1/admin/rules/{name}", ADMIN, admin::rules::delete),
-    route!(GET "/v1/admin/tiers", READ, admin::tiers::list),
-    route!(POST "/v1/admin/tiers", ADMIN, admin::tiers::create, body),
-    route!(GET "/v1/admin/tiers/{name}", READ, admin::tiers::read),
-    route!(PUT "/v1/admin/tiers/{name}", ADMIN, admin::tiers::put, body),
-    route!(DELETE "/v1/admin/tiers/{name}", ADMIN, admin::tiers::delete),
-    route!(GET "/v1/admin/quotas", READ, admin::quotas::list),
-    route!(POST "/v1/admin/quotas", CONFIG, admin::quotas::create, body),
-    route!(GET "/v1/admin/quotas/{user_id}", READ, admin::quotas::read),
-    route!(PUT "/v1/admin/quotas/{user_id}", CONFIG, admin::quotas::put, body),
-    route!(DELETE "/v1/admin/quotas/{user_id}", CONFIG, admin::quotas::delete),
-    route!(GET "/v1/admin/keys", ADMIN, admin::keys::list),
+    route!(GET "/v1/admin/rules", READ, crud::list::<Rules>),
+    route!(POST "/v1/admin/rules", ADMIN, crud::create::<Rules>, body),
+    route!(GET "/v1/admin/rules/{name}", READ, crud::read::<Rules>),
+    route!(PUT "/v1/admin/rules/{name}", ADMIN, crud::put::<Rules>, body),
+    route!(DELETE "/v1/admin/rules/{name}", ADMIN, crud::delete::<Rules>),
+    route!(GET "/v1/admin/tiers", READ, crud::list::<Tiers>),
+    route!(POST "/v1/admin/tiers", ADMIN, crud::create::<Tiers>, body),
+    route!(GET "/v1/admin/tiers/{name}", READ, crud::read::<Tiers>),
+    route!(PUT "/v1/admin/tiers/{name}", ADMIN, crud::put::<Tiers>, body),
+    route!(DELETE "/v1/admin/tiers/{name}", ADMIN, crud::delete::<Tiers>),
+    route!(GET "/v1/admin/quotas", READ, crud::list::<Quotas>),
+    route!(POST "/v1/admin/quotas", CONFIG, crud::create::<Quotas>, body),
+    route!(GET "/v1/admin/quotas/{user_id}", READ, crud::read::<Quotas>),
+    route!(PUT "/v1/admin/quotas/{user_id}", CONFIG, crud::put::<Quotas>, body),
+    route!(DELETE "/v1/admin/quotas/{user_id}", CONFIG, crud::delete::<Quotas>),
+    route!(GET "/v1/admin/keys", ADMIN, crud::list::<Keys>),
     route!(POST "/v1/admin/keys", ADMIN, admin::keys::create, body),
-    route!(GET "/v1/admin/keys/{id}", ADMIN, admin::keys::read),
+    route!(GET "/v1/admin/keys/{id}", ADMIN, crud::read::<Keys>),
     route!(PUT "/v1/admin/keys/{id}", ADMIN, admin::keys::put, body),
-    route!(DELETE "/v1/admin/keys/{id}", ADMIN, admin::keys::delete),
+    route!(DELETE "/v1/admin/keys/{id}", ADMIN, crud::delete::<Keys>),
     route!(POST "/v1/admin/keys/{id}/rotate", ADMIN, admin::key_rotation::rotate, body),
     route!(POST "/v1/admin/keys/{id}/revoke", ADMIN, admin::key_rotation::revoke),
-    route!(GET "/v1/admin/blocks", READ, admin::blocks::list),
-    route!(POST "/v1/admin/blocks", CONFIG, admin::blocks::create, body),
-    route!(GET "/v1/admin/blocks/{*client}", READ, admin::blocks::read),
-    route!(PUT "/v1/admin/blocks/{*client}", CONFIG, admin::blocks::put, body),
-    route!(DELETE "/v1/admin/blocks/{*client}", CONFIG, admin::blocks::delete),
+    route!(GET "/v1/admin/blocks", READ, crud::list::<Blocks>),
+    route!(POST "/v1/admin/blocks", CONFIG, crud::create::<Blocks>, body),
+    route!(GET "/v1/admin/blocks/{*client}", READ, crud::read::<Blocks>),
+    route!(PUT "/v1/admin/blocks/{*client}", CONFIG, crud::put::<Blocks>, body),
+    route!(DELETE "/v1/admin/blocks/{*client}", CONFIG, crud::delete::<Blocks>),
     route!(GET "/v1/admin/audit", ADMIN, admin::audit::audit),
     route!(GET "/v1/admin/actions", ADMIN, admin::audit::actions),
     route!(GET "/v1/admin/export", ADMIN, admin::export::export),

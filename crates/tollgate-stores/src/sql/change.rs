@@ -92,7 +92,8 @@ impl ItemEdit {
 }
 
 impl Precondition {
-    fn holds(self, found: Option<u64>) -> bool {
+    /// Whether an item with this version, or an absent one, meets it.
+    pub fn holds(self, found: Option<u64>) -> bool {
         match self {
             Precondition::None => true,
             Precondition::Absent => found.is_none(),

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the routes of /openapi.json. Text is only ever set as text, so nothing in it can become markup.
+// Renders /openapi.json. All text is set with textContent, so it cannot become markup.
 
 const EXAMPLES = {
   "/v1/rate-limit/check": { user_id: "user_123", endpoint: "/api/v1/users" },
@@ -16,7 +16,7 @@ function make(tag, className, text) {
   return element;
 }
 
-// Descriptions come with `names` in backticks.
+// Renders `code` in backticks.
 function prose(element, text) {
   text.split("`").forEach((part, index) => element.append(index % 2 ? make("code", "", part) : part));
   return element;
@@ -24,7 +24,7 @@ function prose(element, text) {
 
 function resolve(schema, api) {
   if (schema && schema.$ref) return resolve(api.components.schemas[schema.$ref.split("/").pop()], api);
-  // Of several the first is the usual one.
+  // The first alternative is the usual one.
   if (schema && schema.oneOf) return resolve(schema.oneOf.find((part) => part.type !== "null"), api);
   return schema || {};
 }
@@ -38,7 +38,7 @@ function kind(schema) {
 }
 
 function about(field) {
-  // What may be null is described inside.
+  // The description of a nullable field is in its alternative.
   return [field, ...(field.oneOf || [])].map((part) => part.description).find(Boolean) || "";
 }
 
@@ -70,7 +70,7 @@ function tryIt(verb, path, hasBody) {
   const key = make("input");
   key.type = "password";
   key.autocomplete = "off";
-  key.placeholder = "key, for routes that need one";
+  key.placeholder = "API key, if the route needs one";
   key.setAttribute("aria-label", "key");
   const address = make("input");
   address.value = path;
@@ -87,10 +87,10 @@ function tryIt(verb, path, hasBody) {
     if (key.value) headers.authorization = "Bearer " + key.value;
     output.hidden = false;
     try {
-      const answer = await fetch(address.value, { method: verb, headers, body: hasBody ? body.value : undefined });
-      const shown = [...answer.headers].filter(([name]) => /ratelimit|retry|request-id/.test(name));
+      const response = await fetch(address.value, { method: verb, headers, body: hasBody ? body.value : undefined });
+      const shown = [...response.headers].filter(([name]) => /ratelimit|retry|request-id/.test(name));
       const lines = shown.map(([name, value]) => name + ": " + value).join("\n");
-      output.textContent = answer.status + " " + answer.statusText + "\n" + lines + "\n\n" + await answer.text();
+      output.textContent = response.status + " " + response.statusText + "\n" + lines + "\n\n" + await response.text();
     } catch (error) {
       output.textContent = String(error);
     }
@@ -108,16 +108,16 @@ function route(verb, path, operation, api) {
   if (operation.description) inside.append(prose(make("p"), operation.description));
   const body = operation.requestBody && operation.requestBody.content["application/json"];
   if (operation.parameters && operation.parameters.length) {
-    inside.append(make("h3", "", "Parameters"), table(["name", "in", "about"],
+    inside.append(make("h3", "", "Parameters"), table(["name", "in", "description"],
       operation.parameters.map((p) => [p.name + (p.required ? "" : "?"), p.in, p.description || ""])));
   }
-  if (body) inside.append(make("h3", "", "Body"), table(["field", "type", "about"], fieldsOf(body.schema, api)));
-  const answers = Object.entries(operation.responses || {});
-  inside.append(make("h3", "", "Answers"), table(["status", "about"], answers.map(([s, a]) => [s, a.description || ""])));
-  for (const [status, answer] of answers.slice(0, 1)) {
-    const schema = answer.content && answer.content["application/json"] && answer.content["application/json"].schema;
+  if (body) inside.append(make("h3", "", "Body"), table(["field", "type", "description"], fieldsOf(body.schema, api)));
+  const responses = Object.entries(operation.responses || {});
+  inside.append(make("h3", "", "Responses"), table(["status", "description"], responses.map(([status, response]) => [status, response.description || ""])));
+  for (const [status, response] of responses.slice(0, 1)) {
+    const schema = response.content && response.content["application/json"] && response.content["application/json"].schema;
     const fields = schema ? fieldsOf(schema, api) : [];
-    if (fields.length) inside.append(make("h3", "", "Answer " + status), table(["field", "type", "about"], fields));
+    if (fields.length) inside.append(make("h3", "", "Response " + status), table(["field", "type", "description"], fields));
   }
   inside.append(make("h3", "", "Try it"), tryIt(verb.toUpperCase(), path, Boolean(body)));
   box.append(summary, inside);
@@ -130,14 +130,14 @@ async function draw() {
     const api = await (await fetch("/openapi.json")).json();
     document.getElementById("about").textContent = api.info.description + " Version " + api.info.version + ".";
     main.textContent = "";
-    // What most people come for stands first.
+    // Most readers look for the check routes.
     const rank = (path) => (path.startsWith("/v1/rate-limit") ? 0 : path.startsWith("/v1/") ? 1 : 2);
     const routes = Object.entries(api.paths).sort(([a], [b]) => rank(a) - rank(b) || a.localeCompare(b));
     for (const [path, operations] of routes) {
       for (const [verb, operation] of Object.entries(operations)) main.append(route(verb, path, operation, api));
     }
   } catch (error) {
-    main.textContent = "The description could not be loaded: " + error;
+    main.textContent = "Cannot load /openapi.json: " + error;
   }
 }
 

@@ -1,7 +1,6 @@
-//! What all routes have in common, added to the description in one pass over their table.
+//! What all routes share: errors, headers and preconditions, added in one pass over the route table.
 //!
-//! The way in (`rest.rs`) asks for keys, bounds bodies and puts headers on answers for every route alike. So none of it is
-//! written down where a handler is: what a route needs is in the table and in what its handler says of itself.
+//! `http.rs` checks keys, limits bodies and sets headers for every route, so handlers do not describe any of this.
 
 use serde_json::{Map, Value, json};
 
@@ -9,37 +8,41 @@ use crate::auth::Access;
 use crate::http::routes::Route;
 
 const ENVELOPE: &str = "#/components/schemas/ErrorEnvelope";
-const DRY_RUN: &str = "#/components/schemas/DryRunAnswer";
-/// Bodies that say who a limited client is.
+const DRY_RUN: &str = "#/components/schemas/DryRunResponse";
+/// Request bodies that name a client.
 const CLIENTS: [&str; 2] = ["#/components/schemas/CheckBody", "#/components/schemas/ResetBody"];
-/// The bodies of answers that carry what a limit says in their headers.
+/// Response bodies that come with rate limit headers.
 const DECISIONS: [&str; 2] = ["#/components/schemas/DecisionBody", "#/components/schemas/StatusBody"];
 
-/// Headers of answers, each with what it says. Only the first is there always.
+/// Response headers: name, type, description. Only the first is always present.
 const HEADERS: [(&str, &str, &str); 16] = [
-    ("X-Request-Id", "string", "To find the request in the logs: the caller's, or one that was made for it."),
-    ("X-RateLimit-Limit", "string", "Requests per window of the limit that decided."),
-    ("X-RateLimit-Remaining", "integer", "What would pass now."),
-    ("X-RateLimit-Reset", "integer", "When the limit is as good as new, in Unix seconds."),
-    ("X-RateLimit-Strategy", "string", "The algorithm of the limit that decided."),
-    ("RateLimit-Limit", "string", "Requests per window, if `server.headers` asks for this family."),
-    ("RateLimit-Remaining", "integer", "What would pass now, if `server.headers` asks for this family."),
+    ("X-Request-Id", "string", "Id of the request in the logs: from the request, or generated."),
+    ("X-RateLimit-Limit", "string", "Requests per window of the deciding limit."),
+    ("X-RateLimit-Remaining", "integer", "Requests that would be admitted now."),
+    ("X-RateLimit-Reset", "integer", "Time at which the limit is fully restored, in Unix seconds."),
+    ("X-RateLimit-Strategy", "string", "Algorithm of the deciding limit."),
+    ("RateLimit-Limit", "string", "Requests per window; only if configured in `server.headers`."),
+    (
+        "RateLimit-Remaining",
+        "integer",
+        "Requests that would be admitted now; only if configured in `server.headers`.",
+    ),
     (
         "RateLimit-Reset",
         "integer",
-        "Seconds until the limit is as good as new, if `server.headers` asks for it.",
+        "Seconds until the limit is fully restored; only if configured in `server.headers`.",
     ),
-    ("RateLimit-Policy", "string", "Every limit that applies, if `server.headers` asks for it."),
-    ("RateLimit", "string", "What is left of each limit, if `server.headers` asks for it."),
-    ("Retry-After", "integer", "Seconds until it is worth asking again; absent if it never is."),
-    ("ETag", "string", "The version, for `If-Match` and `If-None-Match`."),
-    ("Location", "string", "Where the new item is found."),
+    ("RateLimit-Policy", "string", "Every applicable limit; only if configured in `server.headers`."),
+    ("RateLimit", "string", "Remaining requests of each limit; only if configured in `server.headers`."),
+    ("Retry-After", "integer", "Seconds until a retry can succeed; absent if it never can."),
+    ("ETag", "string", "Version, for `If-Match` and `If-None-Match`."),
+    ("Location", "string", "Path of the new item."),
     ("WWW-Authenticate", "string", "`Bearer`."),
-    ("Deprecation", "string", "Since when the route is on its way out."),
-    ("Sunset", "string", "When it goes."),
+    ("Deprecation", "string", "Date since which the route is deprecated."),
+    ("Sunset", "string", "Date of removal."),
 ];
 
-/// The headers, for answers to refer to.
+/// The header components that responses refer to.
 pub(crate) fn headers() -> Value {
     let one = |(name, kind, about): &(&str, &str, &str)| {
         let mut header = json!({ "description": about, "schema": { "type": kind } });
@@ -51,13 +54,13 @@ pub(crate) fn headers() -> Value {
     Value::Object(HEADERS.iter().map(one).collect())
 }
 
-/// Adds what a route has in common with others to what is said of it.
+/// Adds what the route table says to the description of one operation.
 pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schemas: &Value) {
     name(operation, route);
-    drop_what_the_path_says(operation);
+    remove_duplicate_parameters(operation);
     add_dry_run(operation, schemas);
     add_errors(operation, route);
-    add_conditions(operation, route);
+    add_preconditions(operation, route);
     if route.deprecated.is_some() {
         operation.insert("deprecated".to_owned(), json!(true));
     }
@@ -68,7 +71,7 @@ pub(crate) fn complete(operation: &mut Map<String, Value>, route: &Route, schema
     }
 }
 
-/// Names the operation, for those who make clients of the description: handlers of several kinds share theirs.
+/// Sets the tag and a unique operation id, which client generators need.
 fn name(operation: &mut Map<String, Value>, route: &Route) {
     let (group, rest) = match route.path.strip_prefix("/v1/").and_then(|path| path.split_once('/')) {
         Some(("admin", rest)) => (rest.split('/').next().unwrap_or(rest), rest),
@@ -88,15 +91,15 @@ fn name(operation: &mut Map<String, Value>, route: &Route) {
     operation.insert("operationId".to_owned(), json!(id));
 }
 
-/// A parameter of the path is none of the query: given there, too, it is refused.
-fn drop_what_the_path_says(operation: &mut Map<String, Value>) {
+/// Removes query parameters that the path already contains; sent twice, they are rejected.
+fn remove_duplicate_parameters(operation: &mut Map<String, Value>) {
     let Some(Value::Array(parameters)) = operation.get_mut("parameters") else { return };
     let in_path = parameters.iter().filter(|parameter| parameter["in"] == "path");
     let in_path: Vec<Value> = in_path.map(|parameter| parameter["name"].clone()).collect();
     parameters.retain(|parameter| parameter["in"] != "query" || !in_path.contains(&parameter["name"]));
 }
 
-/// A change that is only tried answers with what it would do.
+/// Adds the response to a dry run.
 fn add_dry_run(operation: &mut Map<String, Value>, schemas: &Value) {
     if !has_parameter(operation, "dry_run") {
         return;
@@ -104,49 +107,49 @@ fn add_dry_run(operation: &mut Map<String, Value>, schemas: &Value) {
     for (status, response) in responses(operation) {
         if let ("200", Some(schema)) = (&**status, schema_of(response)) {
             let name = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
-            // Some answers say themselves whether anything was done.
-            let says_so = name.is_some_and(|name| schemas[name]["properties"]["dry_run"].is_object());
-            if !says_so {
-                or(schema, DRY_RUN);
+            // Some responses have a `dry_run` field themselves.
+            let has_field = name.is_some_and(|name| schemas[name]["properties"]["dry_run"].is_object());
+            if !has_field {
+                allow_also(schema, DRY_RUN);
             }
         }
     }
 }
 
-/// The refusals of the way in, where a handler does not say more of them.
+/// Adds the errors that `http.rs` returns before a handler runs.
 fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
     let takes_any = operation.get("parameters").and_then(Value::as_array).is_some_and(|all| !all.is_empty());
     let has_body = operation.contains_key("requestBody");
-    let mut errors = vec![("500", "A defect of the server; the request id is in its log".to_owned())];
+    let mut errors = vec![("500", "Internal error; the log has the request id.".to_owned())];
     if takes_any || has_body {
-        errors.push(("400", "A parameter or a field is wrong; nothing was changed".to_owned()));
+        errors.push(("400", "A parameter or field is invalid; nothing was changed.".to_owned()));
     }
     if has_status(operation, "412") {
-        errors.push(("409", "It does not fit what is there".to_owned()));
+        errors.push(("409", "The change conflicts with the configuration.".to_owned()));
     }
     if has_body {
-        errors.push(("408", "The body did not arrive in time".to_owned()));
-        errors.push(("413", "The body is too large".to_owned()));
-        errors.push(("415", "The body is not of a type that is taken here".to_owned()));
+        errors.push(("408", "The body did not arrive in time.".to_owned()));
+        errors.push(("413", "The body is too large.".to_owned()));
+        errors.push(("415", "The content type is not supported.".to_owned()));
     }
     let scope = match route.access {
         Access::Anyone => None,
         Access::OpenScope(scope) => {
-            errors.push(("401", "The key is not good, or there is none and checks are not open".to_owned()));
+            errors
+                .push(("401", "The key is invalid, or missing while `auth.open_checks` is off.".to_owned()));
             Some(scope)
         }
         Access::Keyed(scope) => {
-            errors.push(("401", "There is no key, or one that is not good".to_owned()));
+            errors.push(("401", "The key is missing or invalid.".to_owned()));
             Some(scope)
         }
     };
     if let Some(scope) = scope {
-        let others = "or is bound to a tenant that this is not about";
-        errors.push(("403", format!("The key lacks the scope {}, {others}", scope.as_str())));
-        let too_much =
-            "Too many wrong keys came from this address, or the caller asks too much; see Retry-After";
-        errors.push(("429", too_much.to_owned()));
-        errors.push(("503", "What is needed to answer cannot be reached; see Retry-After".to_owned()));
+        let scope = scope.as_str();
+        errors.push(("403", format!("The key lacks the scope `{scope}`, or belongs to another tenant.")));
+        let throttled = "Too many invalid keys from this address, or too many requests of this caller.";
+        errors.push(("429", throttled.to_owned()));
+        errors.push(("503", "A required store is unreachable.".to_owned()));
     }
     let names_a_client = names_a_client(operation);
     let Some(Value::Object(responses)) = operation.get_mut("responses") else { return };
@@ -154,11 +157,11 @@ fn add_errors(operation: &mut Map<String, Value>, route: &Route) {
         add_answer(responses, status, &about, ENVELOPE);
     }
     if names_a_client {
-        add_answer(responses, "403", "The client's key is not good (decision)", DECISIONS[0]);
+        add_answer(responses, "403", "The client's key is invalid (decision).", DECISIONS[0]);
     }
 }
 
-/// Whether the request may name a client by its key. One that is not good is answered with a decision.
+/// Whether the request can name a client by its API key. An invalid key is a decision, not an error.
 fn names_a_client(operation: &Map<String, Value>) -> bool {
     let body =
         operation.get("requestBody").and_then(|body| body.pointer("/content/application~1json/schema/$ref"));
@@ -172,22 +175,22 @@ fn add_answer(responses: &mut Map<String, Value>, status: &str, about: &str, ref
         responses.insert(status.to_owned(), json!({ "description": about, "content": content }));
         return;
     };
-    if schema_of(response).is_some_and(|schema| or(schema, reference)) {
-        let said = response["description"].as_str().unwrap_or_default();
-        response["description"] = json!(format!("{said}. Or: {about}"));
+    if schema_of(response).is_some_and(|schema| allow_also(schema, reference)) {
+        let existing = response["description"].as_str().unwrap_or_default();
+        response["description"] = json!(format!("{}. Or: {about}", existing.trim_end_matches('.')));
     }
 }
 
-/// What must be so for the request to be served; the statuses tell whether a route looks at it.
-fn add_conditions(operation: &mut Map<String, Value>, route: &Route) {
+/// Adds `If-Match` and `If-None-Match` to routes that answer 412 or 304.
+fn add_preconditions(operation: &mut Map<String, Value>, route: &Route) {
     let mut conditions = Vec::new();
     if has_status(operation, "412") {
-        conditions.push(("If-Match", "The version that it must still be, as `ETag` tells it; `*` for any."));
+        conditions.push(("If-Match", "Required version, from `ETag`; `*` for any."));
     }
     if has_status(operation, "304") {
-        conditions.push(("If-None-Match", "The version that is known: 304 if it is still that."));
+        conditions.push(("If-None-Match", "Known version; 304 if it is current."));
     } else if route.method == http::Method::PUT && has_status(operation, "201") {
-        conditions.push(("If-None-Match", "`*`: it must not be there yet."));
+        conditions.push(("If-None-Match", "`*`: the item must not exist."));
     }
     let parameters = operation.entry("parameters").or_insert_with(|| json!([]));
     for (name, about) in conditions {
@@ -202,22 +205,22 @@ fn add_headers(status: &str, response: &mut Value, route: &Route, has_version: b
         let parts = schema["oneOf"].as_array().map_or(std::slice::from_ref(&*schema), Vec::as_slice);
         parts.iter().any(|part| part["$ref"].as_str().is_some_and(|name| DECISIONS.contains(&name)))
     });
-    let asks_back = matches!(status, "429" | "503") && route.access != Access::Anyone;
-    let is_there = |name: &str| match name {
+    let has_retry_after = matches!(status, "429" | "503") && route.access != Access::Anyone;
+    let is_present = |name: &str| match name {
         "X-Request-Id" => true,
-        "Retry-After" => asks_back,
+        "Retry-After" => has_retry_after,
         "ETag" => has_version && matches!(status, "200" | "201" | "304"),
         "Location" => status == "201",
         "WWW-Authenticate" => status == "401",
         "Deprecation" | "Sunset" => route.deprecated.is_some(),
         _ => is_decision,
     };
-    for (name, _, _) in HEADERS.iter().filter(|(name, _, _)| is_there(name)) {
+    for (name, _, _) in HEADERS.iter().filter(|(name, _, _)| is_present(name)) {
         response["headers"][name] = json!({ "$ref": format!("#/components/headers/{name}") });
     }
 }
 
-/// Numbers of 32 bits without a sign do not fit into `int32`, which is how they come.
+/// Describes `u32`, which utoipa calls `int32`, as `int64` with a maximum.
 pub(crate) fn widen_numbers(value: &mut Value) {
     match value {
         Value::Array(items) => items.iter_mut().for_each(widen_numbers),
@@ -234,8 +237,8 @@ pub(crate) fn widen_numbers(value: &mut Value) {
     }
 }
 
-/// Has a schema allow another one, too; whether it did not before.
-fn or(schema: &mut Value, reference: &str) -> bool {
+/// Makes a schema allow another one, too. Returns whether it changed.
+fn allow_also(schema: &mut Value, reference: &str) -> bool {
     let other = json!({ "$ref": reference });
     if *schema == other {
         return false;
@@ -277,23 +280,23 @@ mod tests {
     }
 
     #[test]
-    fn a_deprecated_route_is_described_as_one() {
+    fn deprecated_routes_are_marked() {
         let old = route!(GET "/old", Access::Anyone, health::healthz)
             .deprecated(Deprecated { since: "@1795000000", sunset: "Tue, 16 Nov 2027 00:00:00 GMT" });
-        let said = json!({ "responses": { "200": { "description": "It serves" } } });
-        let described = completed(&old, said.clone());
+        let operation = json!({ "responses": { "200": { "description": "ok" } } });
+        let described = completed(&old, operation.clone());
         assert_eq!(described["deprecated"], true);
         for header in ["Deprecation", "Sunset"] {
             assert!(described["responses"]["200"]["headers"][header].is_object(), "{header}");
         }
         let current = route!(GET "/current", Access::Anyone, health::healthz);
-        let described = completed(&current, said);
+        let described = completed(&current, operation);
         assert_eq!(described["deprecated"], Value::Null);
         assert_eq!(described["responses"]["200"]["headers"]["Sunset"], Value::Null);
     }
 
     #[test]
-    fn numbers_without_a_sign_have_room_and_a_bound() {
+    fn unsigned_numbers_have_a_maximum() {
         let mut schema = json!({ "a": { "type": "integer", "format": "int32", "minimum": 0 },
                                  "b": { "type": "integer", "format": "int32", "minimum": 400, "maximum": 599 } });
         widen_numbers(&mut schema);

@@ -1,0 +1,247 @@
+//! The CRUD handlers: one per verb, shared by every kind of configuration item.
+//!
+//! A kind implements [`AdminResource`]. The handlers add what all kinds share: paging, dry runs, `If-Match`, and the
+//! `ETag` and `Location` headers.
+
+use std::future::Future;
+
+use http::{HeaderValue, StatusCode, header};
+use hyper::body::Incoming;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
+use tollgate::Timestamp;
+use tollgate::config::TableReader;
+use tollgate_stores::sql::{
+    Item, ItemEdit, ItemFilter, ItemId, ItemKind, ItemWrite, Precondition, StoredItem,
+};
+use utoipa::ToSchema;
+
+use super::body::RequestBody;
+use super::change::{self, Applied, ConflictError};
+use super::list_query::{ListFilter, ListQuery};
+use super::page::Page;
+use super::{dry_run, normalize, preconditions, view};
+use crate::config::sync;
+use crate::http::error::{ApiError, Code};
+use crate::http::{Call, Response, response};
+
+/// A kind of configuration item that `/v1/admin` serves.
+pub(crate) trait AdminResource {
+    /// The kind in the database.
+    const KIND: ItemKind;
+    /// The path parameter with the id; for kinds that are written whole, also the field of the body.
+    const ID_FIELD: &'static str;
+    /// Query parameters of the list beside `limit` and `after`.
+    const FILTERS: &'static [ListFilter];
+    /// What OpenAPI says about the operations.
+    const OPERATIONS: Operations;
+
+    /// The item as stored.
+    type Item;
+    /// The schema of a request body.
+    type Input: ToSchema;
+    /// The item as responses show it.
+    type View: Serialize + ToSchema + Send;
+    /// Usage recorded for several items.
+    type Usage: Default + Send + Sync;
+
+    fn parse_id(text: String) -> Result<ItemId, ApiError>;
+
+    fn item(item: &Item) -> Option<&Self::Item>;
+
+    fn view(call: &Call, stored: &StoredItem, item: &Self::Item, usage: &Self::Usage) -> Self::View;
+
+    /// Looks up the recorded usage of several items at once.
+    fn usage(
+        _call: &Call,
+        _stored: &[StoredItem],
+    ) -> impl Future<Output = Result<Self::Usage, ApiError>> + Send {
+        async { Ok(Self::Usage::default()) }
+    }
+
+    /// Items that the settings file defines. They can be read, not changed.
+    fn file_items(_call: &Call, _filter: &ItemFilter) -> Vec<(ItemId, Self::View)> {
+        Vec::new()
+    }
+}
+
+/// A kind that a request body defines completely. API keys are not one: the server generates their ids and secrets.
+pub(crate) trait Writable: AdminResource {
+    fn parse(fields: &mut TableReader<'_, '_>, values: &Map<String, Json>, now: Timestamp) -> Option<Item>;
+}
+
+/// Summaries and status texts of the operations of one kind.
+pub(crate) struct Operations {
+    /// The item in a sentence: `rule`.
+    pub(crate) noun: &'static str,
+    /// The path parameter.
+    pub(crate) id: &'static str,
+    pub(crate) list: &'static str,
+    pub(crate) create: &'static str,
+    pub(crate) read: &'static str,
+    pub(crate) put: &'static str,
+    pub(crate) delete: &'static str,
+    /// When creating fails with 409.
+    pub(crate) create_conflict: &'static str,
+    /// Whether `PUT` creates an item that does not exist.
+    pub(crate) put_creates: bool,
+}
+
+/// `GET /v1/admin/{kind}`
+pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
+    let query = ListQuery::parse(&call, R::FILTERS)?;
+    let page = Page::parse(R::KIND, query.get("limit"), query.get("after"))?;
+    let filter = query.item_filter(&call)?;
+    let mut items = Vec::new();
+    if query.includes_source(call.app.config_sync().rules().file_source()) {
+        items = R::file_items(&call, &filter);
+        items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
+    }
+    let has_file_items = !items.is_empty();
+    if query.includes_source("database") {
+        let database = change::database(&call)?;
+        let stored = database.list(R::KIND, &filter, page.after.as_ref(), page.limit + 1).await;
+        let stored = stored.map_err(|error| sync::failed(&error))?;
+        let usage = R::usage(&call, &stored).await?;
+        items.extend(
+            stored.iter().filter_map(|stored| Some((stored.item.id(), view_of::<R>(&call, stored, &usage)?))),
+        );
+    }
+    if has_file_items {
+        items.sort_by(|(a, _), (b, _)| a.cmp(b));
+    }
+    let (items, next) = page.cut(items);
+    Ok(response::json(StatusCode::OK, &json!({ view::plural(R::KIND): items, "next": next })))
+}
+
+/// `POST /v1/admin/{kind}`
+pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    let body = RequestBody::read(&call, body).await?;
+    let item = body.parse(|fields, values| R::parse(fields, values, call.app.now()))?;
+    write::<R>(&call, item, Precondition::Absent, change::already_exists).await
+}
+
+/// `GET /v1/admin/{kind}/{id}`
+pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
+    let id = path_id::<R>(&call)?;
+    let named = ItemFilter { prefix: Some(id.to_string()), ..ItemFilter::default() };
+    if let Some((_, item)) = R::file_items(&call, &named).into_iter().find(|(known, _)| *known == id) {
+        return Ok(response::json(StatusCode::OK, &item));
+    }
+    let id = normalize::id(&call, &id);
+    let stored = change::database(&call)?.get(&id).await.map_err(|error| sync::failed(&error))?;
+    let stored = stored.ok_or_else(|| change::not_found(&id, None))?;
+    let etag = preconditions::etag(stored.version);
+    let mut response = if preconditions::is_unchanged(&call.parts.headers, stored.version) {
+        response::empty(StatusCode::NOT_MODIFIED)
+    } else {
+        let usage = R::usage(&call, std::slice::from_ref(&stored)).await?;
+        response::json(StatusCode::OK, &view_of::<R>(&call, &stored, &usage))
+    };
+    response.headers_mut().insert(header::ETAG, etag);
+    Ok(response)
+}
+
+/// `PUT /v1/admin/{kind}/{id}`
+pub(crate) async fn put<R: Writable>(call: Call, body: Incoming) -> Result<Response, ApiError> {
+    let id = path_id::<R>(&call)?;
+    let body = RequestBody::read(&call, body).await?.with_default(R::ID_FIELD, &id.to_string());
+    let item = body.parse(|fields, values| R::parse(fields, values, call.app.now()))?;
+    if normalize::id(&call, &item.id()) != normalize::id(&call, &id) {
+        return Err(ApiError::field(Code::InvalidInput, R::ID_FIELD, "differs from the path"));
+    }
+    let precondition = preconditions::parse(&call.parts.headers)?;
+    let conflict: ConflictError = match precondition {
+        Precondition::Absent => change::exists_despite_condition,
+        _ => change::version_differs,
+    };
+    write::<R>(&call, item, precondition, conflict).await
+}
+
+/// `DELETE /v1/admin/{kind}/{id}`
+pub(crate) async fn delete<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
+    let id = path_id::<R>(&call)?;
+    let (precondition, conflict): (Precondition, ConflictError) =
+        match preconditions::parse(&call.parts.headers)? {
+            Precondition::None => (Precondition::Present, change::not_found),
+            Precondition::Absent => {
+                return Err(ApiError::field(
+                    Code::InvalidInput,
+                    "if-none-match",
+                    "is not supported for DELETE",
+                ));
+            }
+            precondition => (precondition, change::version_differs),
+        };
+    let edit = ItemEdit { write: ItemWrite::Delete(normalize::id(&call, &id)), precondition };
+    if dry_run::parse(&call)? {
+        return dry_run::respond(&call, &[edit], conflict).await;
+    }
+    change::apply(&call, &[edit], conflict).await?;
+    Ok(response::empty(StatusCode::NO_CONTENT))
+}
+
+/// The id in the path.
+pub(crate) fn path_id<R: AdminResource>(call: &Call) -> Result<ItemId, ApiError> {
+    R::parse_id(call.path_param(R::ID_FIELD)?)
+}
+
+/// Stores an item, or shows what would change.
+async fn write<R: AdminResource>(
+    call: &Call,
+    item: Item,
+    precondition: Precondition,
+    conflict: ConflictError,
+) -> Result<Response, ApiError> {
+    let item = normalize::item(call, item)?;
+    let id = item.id();
+    let edit = ItemEdit { write: ItemWrite::Put(item), precondition };
+    if dry_run::parse(call)? {
+        return dry_run::respond(call, &[edit], conflict).await;
+    }
+    let applied = change::apply(call, &[edit], conflict).await?;
+    let is_new = applied.change.items.iter().any(|change| change.before.is_none());
+    written::<R>(call, &applied, &id, if is_new { StatusCode::CREATED } else { StatusCode::OK }).await
+}
+
+/// The response to a write that was made: the item as it is now.
+pub(crate) async fn written<R: AdminResource>(
+    call: &Call,
+    applied: &Applied,
+    id: &ItemId,
+    status: StatusCode,
+) -> Result<Response, ApiError> {
+    let stored = applied.stored(call, id).await?;
+    Ok(item_response(&stored, &written_view::<R>(call, &stored).await, status))
+}
+
+/// An item that was just written. The write succeeded, so a failed lookup of its usage is not reported.
+pub(crate) async fn written_view<R: AdminResource>(call: &Call, stored: &StoredItem) -> Option<R::View> {
+    let usage = R::usage(call, std::slice::from_ref(stored)).await.unwrap_or_default();
+    view_of::<R>(call, stored, &usage)
+}
+
+/// A response with an item, its `ETag` and, if it is new, its `Location`.
+pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: StatusCode) -> Response {
+    let mut response = response::json(status, view);
+    let headers = response.headers_mut();
+    headers.insert(header::ETAG, preconditions::etag(stored.version));
+    if status == StatusCode::CREATED
+        && let Ok(location) = HeaderValue::try_from(location(&stored.item.id()))
+    {
+        headers.insert(header::LOCATION, location);
+    }
+    response
+}
+
+fn view_of<R: AdminResource>(call: &Call, stored: &StoredItem, usage: &R::Usage) -> Option<R::View> {
+    R::item(&stored.item).map(|item| R::view(call, stored, item, usage))
+}
+
+/// The path of an item. Characters with a meaning in a path are escaped.
+fn location(id: &ItemId) -> String {
+    const KEPT: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':');
+    format!("/v1/admin/{}/{}", view::plural(id.kind()), utf8_percent_encode(&id.to_string(), KEPT))
+}

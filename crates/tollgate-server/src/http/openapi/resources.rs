@@ -1,0 +1,128 @@
+//! The operations of the CRUD handlers, described once for every kind of configuration item.
+
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+use utoipa::openapi::{RefOr, Schema};
+
+use crate::admin::crud::{AdminResource, Operations};
+use crate::admin::view;
+
+/// Adds the five operations of one kind, and their schemas.
+pub(super) fn describe<R: AdminResource>(api: &mut Value) {
+    let Operations { noun, id, list, create, read, put, delete, create_conflict, put_creates } =
+        R::OPERATIONS;
+    let plural = view::plural(R::KIND);
+    let (input, item) = (add_schema::<R::Input>(api), add_schema::<R::View>(api));
+    let page = add_page_schema(api, plural, noun, &item);
+    let item_id = json!({
+        "name": R::ID_FIELD, "in": "path", "required": true, "description": id, "schema": { "type": "string" },
+    });
+    let dry_run =
+        query("dry_run", "boolean", "`true` changes nothing; the response shows what would change.");
+    let body = json!({ "required": true, "content": content(&input) });
+    let ok = |text: &str| response(text, &item);
+    let failed = |text: &str| response(text, "ErrorEnvelope");
+    let missing = format!("The {noun} does not exist.");
+    let not_met =
+        format!("The {noun} is not at the version in `If-Match`, or exists despite `If-None-Match: *`.");
+    let would_change = response("With `dry_run`: what would change.", "DryRunResponse");
+    let invalid = failed("A field is invalid; nothing was changed.");
+    let unreachable = failed("The database is unreachable.");
+
+    let mut replace = json!({
+        "operationId": "put", "summary": put, "parameters": [item_id, dry_run], "requestBody": body,
+        "responses": {
+            "200": ok(&format!("The {noun} was replaced; with `dry_run`, what would change.")),
+            "400": invalid, "412": failed(&not_met), "503": unreachable,
+        },
+    });
+    if put_creates {
+        replace["responses"]["201"] = ok(&format!("The {noun} was created."));
+    } else {
+        replace["responses"]["404"] = failed(&missing);
+    }
+    api["paths"][format!("/v1/admin/{plural}")] = json!({
+        "get": {
+            "operationId": "list", "summary": list, "parameters": list_parameters::<R>(),
+            "responses": {
+                "200": response(&format!("A page of {plural}."), &page),
+                "400": failed("A parameter is invalid."), "503": unreachable,
+            },
+        },
+        "post": {
+            "operationId": "create", "summary": create, "parameters": [dry_run], "requestBody": body,
+            "responses": {
+                "201": ok(&format!("The {noun} was created; `Location` is its path.")),
+                "200": would_change, "400": invalid, "409": failed(create_conflict), "503": unreachable,
+            },
+        },
+    });
+    api["paths"][format!("/v1/admin/{plural}/{{{}}}", R::ID_FIELD)] = json!({
+        "get": {
+            "operationId": "read", "summary": read, "parameters": [item_id],
+            "responses": {
+                "200": ok(&format!("The {noun}; `ETag` is its version.")),
+                "304": { "description": "The version in `If-None-Match` is current." },
+                "404": failed(&missing), "503": unreachable,
+            },
+        },
+        "put": replace,
+        "delete": {
+            "operationId": "delete", "summary": delete, "parameters": [item_id, dry_run],
+            "responses": {
+                "204": { "description": format!("The {noun} was deleted.") },
+                "200": would_change, "404": failed(&missing), "412": failed(&not_met), "503": unreachable,
+            },
+        },
+    });
+}
+
+fn list_parameters<R: AdminResource>() -> Vec<Value> {
+    let mut limit = query("limit", "integer", "Items per page; default 100.");
+    limit["schema"] = json!({ "type": "integer", "format": "int32", "minimum": 1, "maximum": 1000 });
+    let after = query("after", "string", "Continues after an earlier page: its `next`.");
+    let filters = R::FILTERS.iter().map(|filter| query(filter.name, filter.schema_type, filter.description));
+    [limit, after].into_iter().chain(filters).collect()
+}
+
+fn query(name: &str, schema_type: &str, description: &str) -> Value {
+    json!({
+        "name": name, "in": "query", "required": false, "description": description, "schema": { "type": schema_type },
+    })
+}
+
+fn response(description: &str, schema: &str) -> Value {
+    json!({ "description": description, "content": content(schema) })
+}
+
+fn content(schema: &str) -> Value {
+    json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{schema}") } } })
+}
+
+/// Adds the schema of a type, and those it refers to. Returns its name.
+fn add_schema<T: ToSchema>(api: &mut Value) -> String {
+    let name = T::name().into_owned();
+    let mut schemas: Vec<(String, RefOr<Schema>)> = vec![(name.clone(), T::schema())];
+    T::schemas(&mut schemas);
+    for (name, schema) in schemas {
+        api["components"]["schemas"][name] = serde_json::to_value(schema).unwrap_or_default();
+    }
+    name
+}
+
+/// Adds the schema of a page. Returns its name.
+fn add_page_schema(api: &mut Value, plural: &str, noun: &str, item: &str) -> String {
+    let (first, rest) = noun.split_at(1);
+    let name = format!("{}{rest}Page", first.to_uppercase());
+    let cursor = "Cursor of the next page; null if this is the last.";
+    api["components"]["schemas"][&name] = json!({
+        "type": "object",
+        "description": format!("A page of {plural}."),
+        "required": [plural, "next"],
+        "properties": {
+            plural: { "type": "array", "items": { "$ref": format!("#/components/schemas/{item}") } },
+            "next": { "type": ["string", "null"], "description": cursor },
+        },
+    });
+    name
+}
