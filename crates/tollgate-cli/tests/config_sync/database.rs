@@ -161,7 +161,7 @@ pub(crate) fn wait_for_version(node: &Service, version: u64) {
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "versions under test are small")]
 pub(crate) fn version_of(node: &Service) -> u64 {
-    node.metric("tollgate_catalog_version").unwrap_or(0.0) as u64
+    node.metric("tollgate_config_version").unwrap_or(0.0) as u64
 }
 
 /// A check with a limited client's key.

@@ -36,7 +36,7 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
         (service.get("/readyz").json()["status"] == "degraded").then_some(())
     });
     assert_eq!(service.get("/readyz").status, 200, "it serves");
-    assert_eq!(service.metric("tollgate_catalog_database_reached"), Some(0.0));
+    assert_eq!(service.metric("tollgate_config_database_up"), Some(0.0));
     assert_eq!(decide(), before);
     let numbers = r#"{"user_id":"a","endpoint":"/x","limit":1,"window_seconds":1,"strategy":"gcra"}"#;
     let refused = service.admin("PUT", "/v1/rate-limit/config", numbers);
@@ -83,7 +83,7 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
     assert!(ready.text.contains("last valid configuration on disk"), "{}", ready.text);
-    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(1.0));
+    assert_eq!(service.metric("tollgate_config_from_snapshot"), Some(1.0));
     assert!(service.log().contains("the last valid configuration on disk is in force"));
     assert!(service.banner.contains("serving on"));
 
@@ -91,7 +91,7 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
     wait_for("the database to be found again", || {
         (service.get("/readyz").json()["status"] == "ready").then_some(())
     });
-    assert_eq!(service.metric("tollgate_catalog_from_snapshot"), Some(0.0));
+    assert_eq!(service.metric("tollgate_config_from_snapshot"), Some(0.0));
 }
 
 #[test]

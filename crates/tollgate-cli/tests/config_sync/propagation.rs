@@ -106,6 +106,6 @@ fn a_redis_that_lost_everything_is_told_of_where_the_database_keeps_the_numbers_
             redis.flush_all();
             lost = Instant::now();
         }
-        node.log().contains("has lost everything").then_some(())
+        node.log().contains("lost its data or was restored").then_some(())
     });
 }

@@ -42,7 +42,7 @@ fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
         "{told}"
     );
     assert!(service.log().contains("tollgate.toml define the rule"), "{}", service.log());
-    assert_eq!(service.metric("tollgate_catalog_rules_refused"), Some(1.0));
+    assert_eq!(service.metric("tollgate_config_rules_rejected"), Some(1.0));
 
     let version = store.put(block("mallory"));
     wait_for_version(&service, version);

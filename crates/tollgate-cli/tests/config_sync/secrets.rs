@@ -123,7 +123,7 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     let first = node(&url, "");
     assert_eq!(first.get("/readyz").json()["status"], "ready");
     wait_for("the first to leave its mark", || {
-        (first.metric("tollgate_catalog_secret_differs") == Some(0.0)).then_some(())
+        (first.metric("tollgate_config_key_secret_differs") == Some(0.0)).then_some(())
     });
     let other = config(&url, "").replace(KEY_SECRET, "quite-another-secret-0123456789abcdef");
     let second = Service::with_config(&other);
@@ -133,8 +133,8 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     // Its clients with API keys would all be refused: they are better sent to the others.
     let ready = second.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (503, &"misconfigured".into()));
-    assert_eq!(second.metric("tollgate_catalog_secret_differs"), Some(1.0));
-    assert_eq!(first.metric("tollgate_catalog_secret_differs"), Some(0.0));
+    assert_eq!(second.metric("tollgate_config_key_secret_differs"), Some(1.0));
+    assert_eq!(first.metric("tollgate_config_key_secret_differs"), Some(0.0));
 }
 
 #[test]

@@ -11,15 +11,15 @@ use crate::{admitted, check, service, sharing};
 
 /// All that can fall. What is not here only grows, and has to be a counter.
 const GAUGES: [&str; 23] = [
-    "tollgate_catalog_blocks",
-    "tollgate_catalog_database_reached",
-    "tollgate_catalog_from_snapshot",
-    "tollgate_catalog_keys",
-    "tollgate_catalog_rules_refused",
-    "tollgate_catalog_secret_differs",
-    "tollgate_catalog_users",
+    "tollgate_config_blocks",
+    "tollgate_config_database_up",
+    "tollgate_config_from_snapshot",
+    "tollgate_config_api_keys",
+    "tollgate_config_rules_rejected",
+    "tollgate_config_key_secret_differs",
+    "tollgate_config_users",
     // Falls when a backup of the database is restored.
-    "tollgate_catalog_version",
+    "tollgate_config_version",
     "tollgate_clock_offset_seconds",
     "tollgate_config_last_reload_success",
     "tollgate_connections",
@@ -33,7 +33,7 @@ const GAUGES: [&str; 23] = [
     "tollgate_store_memory_bytes_max",
     "tollgate_store_nodes",
     "tollgate_store_over_admission_bound",
-    "tollgate_store_recovery_waiting",
+    "tollgate_store_reconcile_pending",
     "tollgate_usage_waiting",
 ];
 

@@ -42,7 +42,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()), "{}", ready.text);
     let reason = ready.json()["store_error"].as_str().unwrap().to_owned();
     assert!(reason.contains(&redis.address().to_string()), "{reason}");
-    assert!(service.log().contains("serving without the counter store"), "{}", service.log());
+    assert!(service.log().contains("using the local fallback until it recovers"), "{}", service.log());
     redis.restart();
     wait_until_shared(&service, "alice");
     wait_until_it_is(&service, "ready");
@@ -144,10 +144,10 @@ fn what_one_node_admitted_alone_is_no_second_allowance_on_the_other() {
     // She comes to neither node: the others of the fleet hear of her all the same.
     for node in &nodes {
         wait_for("what was counted of her and of the witness to be brought in", || {
-            let brought_in = node.metric("tollgate_store_recovery_counters_total");
+            let brought_in = node.metric("tollgate_store_reconciled_counters_total");
             brought_in.is_some_and(|count| count >= 2.0).then_some(())
         });
-        assert_eq!(node.metric("tollgate_store_recovery_waiting"), Some(0.0));
+        assert_eq!(node.metric("tollgate_store_reconcile_pending"), Some(0.0));
     }
     assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 5)), [0, 0]);
 }

@@ -227,7 +227,7 @@ fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
         status.json()["remaining"].as_u64()
     };
     wait_for("what is not reset", || (left("dave") == Some(80)).then_some(()));
-    let done = || nodes[0].metric("tollgate_store_recovery_waiting") == Some(0.0);
+    let done = || nodes[0].metric("tollgate_store_reconcile_pending") == Some(0.0);
     wait_for("all to be brought", || done().then_some(()));
     assert_eq!(left("alice"), Some(100));
     // What is counted in an outage after the reset is brought.

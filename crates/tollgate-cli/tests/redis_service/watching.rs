@@ -16,7 +16,7 @@ fn servers_calls_and_refusals_from_memory_are_measured() {
     assert_eq!(figure("breaker_openings_total"), Some(0.0));
     assert_eq!(figure("dials_total"), Some(1.0));
     let calls = figure("calls_total").unwrap();
-    let from_memory = service.metric("tollgate_store_refusals_from_memory_total").unwrap();
+    let from_memory = service.metric("tollgate_store_cached_refusals_total").unwrap();
     assert!(calls >= 4.0 && calls + from_memory >= 50.0, "{calls} {from_memory}");
     assert!(service.metric("tollgate_store_clock_offset_seconds").is_some_and(|offset| offset.abs() < 5.0));
     assert_eq!(service.metric("tollgate_store_nodes"), Some(1.0));
