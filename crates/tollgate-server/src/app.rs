@@ -267,7 +267,7 @@ impl App {
 
     /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().follow(&rules, self.now());
+        self.metrics().apply_rules(&rules, self.now());
         self.limiter.replace_rules(rules);
     }
 
@@ -288,12 +288,12 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Records the result of saving the counters.
-    pub(crate) fn note_counters_saved(&self, saved: &io::Result<()>) {
+    /// Notes how it went to save the counters.
+    pub(crate) fn record_counters_saved(&self, saved: &io::Result<()>) {
         if saved.is_err() {
             self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        self.persistence_status.note_counters(saved);
+        self.persistence_status.record_counters(saved);
     }
 
     pub(crate) fn persistence_status(&self) -> &PersistenceStatus {

@@ -65,6 +65,7 @@ impl Process {
     }
 
     /// Lets the process run until the process `owner` ends; `paths` are removed then.
+    #[expect(clippy::zombie_processes, reason = "the guard outlives this process")]
     pub(crate) fn hand_over(mut self, owner: u32, paths: [&Path; 2]) {
         let mut guard = guard_command(self.pid(), self.stop);
         guard.args(paths).arg(owner.to_string()).stdin(Stdio::null());
@@ -202,7 +203,9 @@ mod tests {
         let pid = process.pid();
         let folder = tempfile::tempdir().unwrap();
         let paths = [folder.path().join("data"), folder.path().join("address")];
-        paths.iter().for_each(|path| fs::write(path, "").unwrap());
+        for path in &paths {
+            fs::write(path, "").unwrap();
+        }
         process.hand_over(owner.pid(), [&paths[0], &paths[1]]);
         assert!(exists(pid));
         drop(owner);

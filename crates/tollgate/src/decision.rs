@@ -159,12 +159,11 @@ impl Draft {
     ///
     /// Of the two the later one binds: the limit with the longest wait, else the first limit that counts the client. Limits
     /// that the store did not read are reported as unused.
-    fn cooling_down(plan: &ChargePlan<'_>, reports: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
+    fn cooling_down(plan: &ChargePlan<'_>, mut reports: SmallVec<[LimitReport; 2]>, left: Span) -> Self {
         let counts_client = |position: &usize| {
             plan.charges.charges[*position].effect == Effect::Enforce
                 && plan.charges.penalty.is_some_and(|penalty| penalty.is_violation(*position))
         };
-        let mut reports = reports;
         let all = plan.charges.charges.iter().zip(&plan.sources);
         let rest = all
             .skip(reports.len())
@@ -186,30 +185,22 @@ impl Draft {
             let verdict = &mut reports[position].verdict;
             *verdict = Verdict { outcome, remaining: 0, reset_after: verdict.reset_after.max(left) };
         }
-        Draft {
-            answer,
-            reports,
-            binding,
-            decided_by: Decider::Limits,
-            cooldown: Some(left),
-            degraded: false,
-            misconfigured: false,
-        }
+        Draft { reports, binding, cooldown: Some(left), ..Draft::new(answer, Decider::Limits) }
     }
 
     /// The decision of a rule with `action = "block"`.
     pub(crate) fn blocked_by_rule(rule: u32) -> Self {
-        Draft::refused_by(Decider::Rule(rule))
+        Draft::new(Answer::Block, Decider::Rule(rule))
     }
 
     /// The decision about a blocked user or API key.
     pub(crate) fn blocked(block: BlockPosition) -> Self {
-        Draft::refused_by(Decider::Block(block))
+        Draft::new(Answer::Block, Decider::Block(block))
     }
 
-    fn refused_by(decided_by: Decider) -> Self {
+    fn new(answer: Answer, decided_by: Decider) -> Self {
         Draft {
-            answer: Answer::Block,
+            answer,
             reports: SmallVec::new(),
             binding: None,
             decided_by,
@@ -220,16 +211,9 @@ impl Draft {
     }
 
     /// The decision of a rule that refuses while the counters are unreachable.
-    pub(crate) fn unavailable(rule: Option<u32>, error: &StoreError) -> Self {
-        Draft {
-            answer: Answer::Unavailable,
-            reports: SmallVec::new(),
-            binding: None,
-            decided_by: rule.map_or(Decider::Limits, Decider::Rule),
-            cooldown: None,
-            degraded: true,
-            misconfigured: *error == StoreError::Misconfigured,
-        }
+    pub(crate) fn unavailable(rule: u32, error: &StoreError) -> Self {
+        let misconfigured = *error == StoreError::Misconfigured;
+        Draft { degraded: true, misconfigured, ..Draft::new(Answer::Unavailable, Decider::Rule(rule)) }
     }
 
     /// Whether the client was in cooldown before this request. Then the binding report describes the cooldown, not its

@@ -76,7 +76,7 @@ fn unwritable_disk_is_reported_and_checks_continue() {
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &serde_json::json!("degraded")));
     let message = ready.json()["data_dir_error"].as_str().unwrap().to_owned();
-    assert!(message.contains("the counters cannot be saved"), "{message}");
+    assert!(message.contains("cannot save the counters"), "{message}");
     fs::remove_dir_all(service.data_dir().join("counters.snap.tmp")).unwrap();
     wait_for("a save that succeeds", || service.data_dir().join("counters.snap").exists().then_some(()));
     wait_for("readiness to recover", || (service.get("/readyz").json()["status"] == "ready").then_some(()));

@@ -1,8 +1,8 @@
-//! API keys: how they are written, made and told from others.
+//! API keys: their format, generation and verification.
 //!
-//! `tg_<id>_<secret>`: the id says which key it is and is shown everywhere; the secret is 32 random bytes, shown once. What is
-//! kept is HMAC-SHA-256 of the whole text under a secret of the service, so that whoever reads the database can neither
-//! use a key nor test a guess. A random secret of that length needs no slow hash.
+//! A key is `tg_<id>_<secret>`. The id is public; the secret is 32 random bytes, shown once. Stored is the HMAC-SHA-256 of the
+//! whole key under `auth.key_secret`, so a copy of the database allows neither using a key nor testing a guess. A random secret of
+//! that length needs no slow hash.
 
 #[cfg(test)]
 mod timing;
@@ -10,6 +10,8 @@ mod timing;
 use std::fmt;
 use std::io;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use subtle::{Choice, ConstantTimeEq};
@@ -20,28 +22,27 @@ const PREFIX: &str = "tg_";
 const ID_CHARACTERS: usize = 16;
 const SECRET_CHARACTERS: usize = 43;
 const ID_ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
-const SECRET_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// What is kept of a key in place of its text.
+/// What is stored of a key.
 pub(crate) type Verifier = [u8; 32];
 
-/// The secret that verifiers are keyed with. The state of the hash after it is kept, not the secret.
+/// The HMAC key of verifiers, as the state of the hash after it.
 #[derive(Clone)]
 pub(crate) struct KeySecret(Hmac<Sha256>);
 
 impl KeySecret {
     pub(crate) fn new(secret: &str) -> Self {
-        // HMAC takes keys of any length, so that there is no error to tell.
+        // HMAC accepts keys of any length.
         let keyed = Hmac::new_from_slice(secret.as_bytes());
         KeySecret(keyed.unwrap_or_else(|_| Hmac::new(&hmac::digest::Key::<Hmac<Sha256>>::default())))
     }
 
-    /// What is kept of the key with this text.
+    /// What is stored of this key.
     pub(crate) fn verifier(&self, text: &str) -> Verifier {
         self.digest(b"key", text)
     }
 
-    /// By what nodes tell whether their secrets are the same, without telling the secret.
+    /// Identifies the secret without revealing it, so that nodes can compare theirs.
     pub(crate) fn fingerprint(&self) -> Verifier {
         self.digest(b"fingerprint", "")
     }
@@ -49,7 +50,7 @@ impl KeySecret {
     fn digest(&self, purpose: &[u8], text: &str) -> Verifier {
         let mut mac = self.0.clone();
         if purpose != b"key" {
-            // No key begins like that.
+            // No API key starts with NUL.
             mac.update(b"\0");
             mac.update(purpose);
         }
@@ -64,7 +65,7 @@ impl fmt::Debug for KeySecret {
     }
 }
 
-/// The id of a text that has the form of a key, whether or not there is such a key.
+/// The id in a text of the form of an API key, whether or not the key exists.
 pub(crate) fn id_of(text: &str) -> Option<&str> {
     let (id, secret) = text.strip_prefix(PREFIX)?.split_at_checked(ID_CHARACTERS)?;
     let secret = secret.strip_prefix('_')?;
@@ -74,23 +75,22 @@ pub(crate) fn id_of(text: &str) -> Option<&str> {
     fits.then_some(id)
 }
 
-/// Whether a text has the form of a key's id.
+/// Whether a text has the form of a key id.
 pub(crate) fn is_id(text: &str) -> bool {
     text.len() == ID_CHARACTERS && text.bytes().all(|byte| ID_ALPHABET.contains(&byte))
 }
 
-/// A key that was made just now. It prints itself only when asked to.
+/// A newly generated key; `Debug` does not show its secret.
 pub(crate) struct NewKey {
     id: String,
     text: String,
 }
 
-#[allow(dead_code, reason = "the admin routes use all of it")]
 impl NewKey {
-    /// A key nobody has seen.
+    /// Generates a key.
     ///
     /// # Errors
-    /// When the system has no randomness to give.
+    /// When the system provides no randomness.
     pub(crate) fn random() -> io::Result<Self> {
         let mut bits = [0; ID_CHARACTERS];
         getrandom::fill(&mut bits).map_err(io::Error::other)?;
@@ -98,20 +98,20 @@ impl NewKey {
         NewKey::with_id(&id)
     }
 
-    /// Another secret for a key there is.
+    /// Generates another secret for an existing key.
     ///
     /// # Errors
-    /// When the system has no randomness to give.
+    /// When the system provides no randomness.
     pub(crate) fn with_id(id: &str) -> io::Result<Self> {
-        Ok(NewKey { id: id.to_owned(), text: format!("{PREFIX}{id}_{}", random_text()?) })
+        Ok(NewKey { id: id.to_owned(), text: format!("{PREFIX}{id}_{}", random_secret()?) })
     }
 
-    /// Which key it is.
+    /// The id.
     pub(crate) fn id(&self) -> &str {
         &self.id
     }
 
-    /// The whole key, to be shown to whoever asked for it, once.
+    /// The whole key.
     pub(crate) fn reveal(&self) -> &str {
         &self.text
     }
@@ -123,37 +123,29 @@ impl fmt::Debug for NewKey {
     }
 }
 
-/// 32 random bytes in 43 characters that need no escaping anywhere.
+/// 32 random bytes in URL-safe base64: 43 characters.
 ///
 /// # Errors
-/// When the system has no randomness to give.
-pub(crate) fn random_text() -> io::Result<String> {
+/// When the system provides no randomness.
+pub(crate) fn random_secret() -> io::Result<String> {
     let mut random = [0; 32];
     getrandom::fill(&mut random).map_err(io::Error::other)?;
-    let mut text = String::with_capacity(SECRET_CHARACTERS);
-    for group in random.chunks(3) {
-        let bits = group
-            .iter()
-            .enumerate()
-            .fold(0_usize, |bits, (n, byte)| bits | usize::from(*byte) << (16 - 8 * n));
-        text.extend((0..=group.len()).map(|n| char::from(SECRET_ALPHABET[bits >> (18 - 6 * n) & 63])));
-    }
-    Ok(text)
+    Ok(URL_SAFE_NO_PAD.encode(random))
 }
 
-/// Why a key is no key.
+/// Why a key is refused.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(crate) enum KeyRefusal {
-    /// There is none like it: neither the id nor the secret tells more.
+    /// The id is unknown or the secret is wrong; both look the same.
     Unknown,
-    /// Its time is over.
+    /// It has expired.
     Expired,
-    /// It was taken back.
+    /// It was revoked.
     Revoked,
 }
 
 impl KeyRefusal {
-    /// The word for it.
+    /// The reason as shown in responses and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             KeyRefusal::Unknown => "api_key_unknown",
@@ -163,10 +155,10 @@ impl KeyRefusal {
     }
 }
 
-/// The key with this text and id.
+/// The key with this text and id, if its secret matches.
 ///
-/// For an id that is not known the verifier of another key is looked up and compared in its place, to no avail: how long it takes
-/// tells nothing about which ids there are (`timing.rs` measures it). Only who has the secret learns that a key has expired or was revoked.
+/// For an unknown id the verifier of another key is looked up and compared, so that the duration does not reveal which ids exist
+/// (`timing.rs` measures it). Only a caller with the right secret learns that a key has expired or was revoked.
 pub(crate) fn verify<'a>(
     accounts: &'a Accounts,
     secret: &KeySecret,
@@ -174,15 +166,19 @@ pub(crate) fn verify<'a>(
     id: &str,
     now: Timestamp,
 ) -> Result<Key<'a>, KeyRefusal> {
-    const NOBODY: Verifier = [0; 32];
+    const NO_PREVIOUS: Verifier = [0; 32];
     let presented = secret.verifier(text);
-    let (key, is_it) = accounts.key_or_decoy(id);
-    let previous = key.previous(now).unwrap_or(&NOBODY);
+    let (key, is_known) = accounts.key_or_decoy(id);
+    let previous = key.previous(now).unwrap_or(&NO_PREVIOUS);
     let fits = presented.ct_eq(key.verifier()) | presented.ct_eq(previous);
-    if bool::from(fits & Choice::from(u8::from(is_it))) { judge(key, now) } else { Err(KeyRefusal::Unknown) }
+    if bool::from(fits & Choice::from(u8::from(is_known))) {
+        require_valid(key, now)
+    } else {
+        Err(KeyRefusal::Unknown)
+    }
 }
 
-fn judge(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {
+fn require_valid(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {
     if key.is_revoked() {
         Err(KeyRefusal::Revoked)
     } else if key.expires_at().is_some_and(|end| end <= now) {
@@ -204,7 +200,7 @@ mod tests {
         KeySecret::new("0123456789abcdef0123456789abcdef")
     }
 
-    /// A key that is known, changed by `change` before it is.
+    /// Accounts with one key, modified by `change`.
     fn known(change: impl Fn(&mut Record<'_>)) -> (Accounts, String) {
         let key = NewKey::random().unwrap();
         let mut record = Record::new(key.id(), secret().verifier(key.reveal()));
@@ -225,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_key_has_the_form_of_a_key_and_is_like_no_other() {
+    fn new_keys_are_well_formed_and_unique() {
         let (first, second) = (NewKey::random().unwrap(), NewKey::random().unwrap());
         assert_eq!(id_of(first.reveal()), Some(first.id()));
         assert_eq!(first.reveal().len(), 3 + 16 + 1 + 43);
@@ -236,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_exactly_the_form_is_opaque() {
+    fn text_of_another_form_is_opaque() {
         let (id, secret) = ("abcdefghijklmn27", "A".repeat(43));
         assert_eq!(id_of(&format!("tg_{id}_{secret}")), Some(id));
         for text in [
@@ -256,24 +252,24 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_its_secret_is_known() {
+    fn key_with_its_secret_is_verified() {
         let (accounts, text) = known(|_| {});
         assert_eq!(outcome(&accounts, &text).as_deref(), Ok(id_of(&text).unwrap()));
     }
 
     #[test]
-    fn t28_a_wrong_secret_and_an_unknown_id_are_refused_alike_after_the_same_comparisons() {
+    fn wrong_secret_and_unknown_id_are_refused_alike() {
         let (accounts, text) = known(|key| key.is_revoked = true);
         let unknown = NewKey::random().unwrap();
         assert_eq!(outcome(&accounts, &with_wrong_secret(&text)), Err(KeyRefusal::Unknown));
         assert_eq!(outcome(&accounts, unknown.reveal()), Err(KeyRefusal::Unknown));
-        // Nobody has the verifier that stands in for a key that is not there.
+        // The verifier compared in place of an unknown key matches nothing.
         assert_eq!(accounts.key(unknown.id()).map(|_| ()), None);
         assert_ne!(secret().verifier(unknown.reveal()), [0; 32]);
     }
 
     #[test]
-    fn only_who_has_the_secret_learns_that_a_key_has_expired_or_was_revoked() {
+    fn expiry_is_revealed_only_with_the_right_secret() {
         let (expired, text) = known(|key| key.expires_at = Some(NOW));
         assert_eq!(outcome(&expired, &text), Err(KeyRefusal::Expired));
         assert_eq!(outcome(&expired, &with_wrong_secret(&text)), Err(KeyRefusal::Unknown));
@@ -284,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_rotation_both_secrets_are_good_until_the_overlap_ends() {
+    fn rotation_accepts_both_secrets_until_the_overlap_ends() {
         let old = NewKey::random().unwrap();
         let new = NewKey::with_id(old.id()).unwrap();
         let with_overlap = |until| {
@@ -302,18 +298,18 @@ mod tests {
     }
 
     #[test]
-    fn t27_verifiers_are_of_no_use_without_the_secret_of_the_service() {
+    fn verifiers_depend_on_the_key_secret() {
         let key = NewKey::random().unwrap();
         let other = KeySecret::new("fedcba9876543210fedcba9876543210");
         assert_ne!(secret().verifier(key.reveal()), other.verifier(key.reveal()));
         assert_ne!(secret().fingerprint(), other.fingerprint());
-        // HMAC-SHA-256 as RFC 4231 tests it, case 2.
+        // RFC 4231, test case 2.
         let known = KeySecret::new("Jefe").verifier("what do ya want for nothing?");
         assert_eq!(known[..8], [0x5b, 0xdc, 0xc1, 0x46, 0xbf, 0x60, 0x75, 0x4e]);
     }
 
     #[test]
-    fn t56_neither_a_new_key_nor_the_secret_prints_itself() {
+    fn debug_shows_neither_key_nor_secret() {
         let key = NewKey::random().unwrap();
         let shown = format!("{key:?} {:?}", secret());
         assert!(!shown.contains(&key.reveal()[20..]) && !shown.contains("0123456789"), "{shown}");

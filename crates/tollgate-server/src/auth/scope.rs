@@ -1,19 +1,19 @@
-//! What a caller of the API may do.
+//! Scopes of API keys: what a caller may do.
 
 use std::fmt;
 
-/// One thing a caller may do.
+/// A permission of a caller.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Ask for decisions.
+    /// Send checks.
     Check,
-    /// Read statuses, explanations and the numbers of single users.
+    /// Read status, explanations, configuration and counters.
     Read,
-    /// Change the numbers of single users.
+    /// Change quotas, blocks and per-user limits.
     Config,
-    /// Clear counters and records of clients.
+    /// Reset counters.
     Reset,
-    /// Bring own numbers along with a check.
+    /// Send a limit override with a check.
     Override,
     /// Everything.
     Admin,
@@ -24,7 +24,7 @@ impl Scope {
     pub const ALL: [Scope; 6] =
         [Scope::Check, Scope::Read, Scope::Config, Scope::Reset, Scope::Override, Scope::Admin];
 
-    /// The name users write and read.
+    /// Its name.
     pub const fn as_str(self) -> &'static str {
         match self {
             Scope::Check => "check",
@@ -36,7 +36,7 @@ impl Scope {
         }
     }
 
-    /// The scope of that name.
+    /// The scope with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|scope| scope.as_str() == name)
     }
@@ -53,49 +53,42 @@ impl fmt::Display for Scope {
 }
 
 /// A set of scopes.
-///
-/// ```
-/// use tollgate_server::scope::{Scope, Scopes};
-/// let scopes: Scopes = [Scope::Check, Scope::Read].into_iter().collect();
-/// assert!(scopes.has(Scope::Read));
-/// assert!(!scopes.has(Scope::Config));
-/// ```
 #[derive(Copy, Clone, Default, PartialEq, Eq)]
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// Nothing is allowed.
+    /// No scope.
     pub const NONE: Scopes = Scopes(0);
-    /// Everything is allowed.
+    /// The scope `admin`, which includes all others.
     pub const ADMIN: Scopes = Scopes(Scope::Admin.bit());
 
-    /// Whether a caller with these scopes may do this. `admin` may do everything.
+    /// Whether this scope is included; `admin` includes all.
     pub const fn has(self, scope: Scope) -> bool {
         self.0 & (scope.bit() | Scope::Admin.bit()) != 0
     }
 
-    /// These scopes and one more.
+    /// These scopes plus one.
     #[must_use]
     pub const fn with(self, scope: Scope) -> Self {
         Scopes(self.0 | scope.bit())
     }
 
-    /// The scopes as a number that stays the same from version to version: it is stored.
+    /// The scopes as stored bits; stable across versions.
     pub const fn bits(self) -> u16 {
         self.0 as u16
     }
 
-    /// The scopes of a number; bits that mean nothing here are none.
+    /// The scopes from stored bits; unknown bits are ignored.
     pub fn from_bits(bits: u16) -> Self {
         Scope::ALL.into_iter().filter(|scope| bits & u16::from(scope.bit()) != 0).collect()
     }
 
-    /// Whether nothing is allowed.
+    /// Whether there is no scope.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The scopes that were given, without what `admin` implies.
+    /// The scopes as granted, without those that `admin` implies.
     pub fn iter(self) -> impl Iterator<Item = Scope> {
         Scope::ALL.into_iter().filter(move |scope| self.0 & scope.bit() != 0)
     }
@@ -124,13 +117,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_scope_is_read_back_by_its_name() {
+    fn scope_names_round_trip() {
         assert!(Scope::ALL.into_iter().all(|scope| Scope::parse(scope.as_str()) == Some(scope)));
         assert_eq!(Scope::parse("Admin"), None);
     }
 
     #[test]
-    fn admin_may_do_everything_and_nothing_else_may() {
+    fn only_admin_includes_all_scopes() {
         assert!(Scope::ALL.into_iter().all(|scope| Scopes::ADMIN.has(scope)));
         let all_but_admin: Scopes = Scope::ALL.into_iter().filter(|scope| *scope != Scope::Admin).collect();
         assert!(!all_but_admin.has(Scope::Admin));
@@ -138,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scope_allows_itself_alone() {
+    fn scope_includes_only_itself() {
         for given in [Scope::Check, Scope::Read, Scope::Config, Scope::Reset, Scope::Override] {
             let allowed: Vec<Scope> =
                 Scope::ALL.into_iter().filter(|asked| Scopes::NONE.with(given).has(*asked)).collect();

@@ -1,5 +1,4 @@
-//! This node among others that share its counters: the seed of their hashes, and numbers set for single users on any of
-//! them.
+//! Membership in the fleet: the shared hash seed, the number of nodes, and per-user limits that any node has set.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,19 +14,18 @@ use tracing::{info, warn};
 use crate::app::App;
 use crate::runtime::data_dir::DataDir;
 
-/// What is told of a store whose version is of another life.
-const LOST: &str = "the counter store has lost everything, or went back to an older state";
-/// How often a node that could not join tries again.
-const JOIN_EVERY: Duration = Duration::from_millis(50);
-/// How often a node looks whether what it was told, and cannot be, was mended.
-const MENDED_EVERY: Duration = Duration::from_secs(1);
-/// How long the server with the fleet's names may take before a copy of them is asked for.
-const NAMES_FIRST: Duration = Duration::from_secs(1);
-/// How often a node that has joined looks whether it still agrees with the others, if it hears nothing.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";
+/// Between attempts to join.
+const JOIN_RETRY_EVERY: Duration = Duration::from_millis(50);
+/// Between attempts while Redis is misconfigured.
+const MISCONFIGURED_RETRY_EVERY: Duration = Duration::from_secs(1);
+/// How long the server that holds the fleet's keys may be unreachable before the seed is read from a replica of them.
+const REPLICATED_SEED_AFTER: Duration = Duration::from_secs(1);
+/// How often a member verifies the shared state without a notification.
+const POLL_EVERY: Duration = Duration::from_secs(5);
 
-/// The fleet's seed if it can be had, and else the one it had when this node last met it. Until it can be had nothing is
-/// decided by the shared counters.
+/// The fleet's hash seed, or the one stored by this node's last run. The shared counters are not used until the fleet's seed is
+/// known.
 pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     let own = data_dir.fleet_seed().unwrap_or_else(Seed::random);
     match redis.fleet().seed(own).await {
@@ -39,34 +37,41 @@ pub(crate) async fn join(redis: &RedisCounters, data_dir: &DataDir) -> Seed {
     }
 }
 
-/// Hashes by the fleet's seed from now on.
+/// Stores the fleet's seed and starts to use the shared counters.
 fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
     if data_dir.fleet_seed() != Some(seed) {
-        data_dir.keep_fleet_seed(seed);
+        data_dir.store_fleet_seed(seed);
     }
     redis.fleet().set_awaiting_seed(false);
 }
 
-/// Joins the fleet as soon as it can be reached, and then follows what is set on other nodes.
-pub(crate) async fn follow(app: Arc<App>, data_dir: Arc<DataDir>) {
+/// Joins the fleet as soon as it is reachable, then applies per-user limits that other nodes set.
+pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
     let Some(redis) = app.limiter().counters().redis().cloned() else { return };
     let mut versions = redis.fleet().config_version();
-    let mut member =
-        Member { app, redis, data_dir, started: Instant::now(), adopted: None, nodes: None, followed: 0 };
+    let mut member = Member {
+        app,
+        redis,
+        data_dir,
+        started: Instant::now(),
+        adopted: None,
+        nodes: None,
+        applied_version: 0,
+    };
     loop {
         let version = *versions.borrow_and_update();
-        match member.keep_up(version).await {
-            // The sender is in the store that we hold.
-            Ok(()) => drop(tokio::time::timeout(LOOK_EVERY, versions.changed()).await),
-            // Only an operator can mend it, and is told by the store.
-            Err(StoreError::Misconfigured) => tokio::time::sleep(MENDED_EVERY).await,
-            Err(_) => tokio::time::sleep(JOIN_EVERY).await,
+        match member.apply_version(version).await {
+            // The sender lives in the store, which `member` holds.
+            Ok(()) => drop(tokio::time::timeout(POLL_EVERY, versions.changed()).await),
+            // The store has logged the cause; an operator must fix it.
+            Err(StoreError::Misconfigured) => tokio::time::sleep(MISCONFIGURED_RETRY_EVERY).await,
+            Err(_) => tokio::time::sleep(JOIN_RETRY_EVERY).await,
         }
     }
 }
 
-/// Drops what this node counted in an outage of counters that another one resets.
-pub(crate) async fn heed_resets(app: Arc<App>) {
+/// Discards fallback charges of counters that another node resets.
+pub(crate) async fn apply_resets(app: Arc<App>) {
     let Some(mut resets) = app.limiter().counters().redis().map(|redis| redis.fleet().resets()) else {
         return;
     };
@@ -79,59 +84,59 @@ pub(crate) async fn heed_resets(app: Arc<App>) {
     }
 }
 
-/// This node, and how far it follows the others.
+/// This node as a member of the fleet.
 struct Member {
     app: Arc<App>,
     redis: RedisCounters,
     data_dir: Arc<DataDir>,
     started: Instant,
     adopted: Option<Seed>,
-    /// How many nodes there are, as far as it is on the disk.
+    /// The node count stored in the data directory.
     nodes: Option<NonZeroU32>,
-    /// The version of the numbers in force here; none before the first.
-    followed: u64,
+    /// The version of the per-user limits in force; 0 before the first.
+    applied_version: u64,
 }
 
 impl Member {
-    async fn keep_up(&mut self, version: u64) -> Result<(), StoreError> {
+    async fn apply_version(&mut self, version: u64) -> Result<(), StoreError> {
         self.agree_on_seed().await?;
-        self.keep_nodes().await;
-        if version == self.followed {
+        self.store_node_count().await;
+        if version == self.applied_version {
             return Ok(());
         }
-        let lost = Fleet::data_lost_between(self.followed, version);
-        // Where the database is their home, the catalog follows the numbers.
+        let lost = Fleet::data_lost_between(self.applied_version, version);
+        // Where the database stores per-user limits, config sync applies them.
         if self.app.config_sync().stores_overrides() {
             if lost {
-                warn!("{LOST}: counters start afresh");
+                warn!("{DATA_LOST}: counters start from zero");
             }
-            self.followed = version;
+            self.applied_version = version;
             return Ok(());
         }
         if lost {
-            self.tell_again().await?;
+            self.restore_shared_config().await?;
         }
-        // None if it is lost again meanwhile: what this node knows stays in force, and is told with the next version.
+        // None if the data was lost again: the limits in force stay, and are restored with the next version.
         if let Some(config) = self.redis.fleet().shared_config(version).await? {
-            take_over(&self.app, &config);
-            self.followed = version;
+            apply(&self.app, &config);
+            self.applied_version = version;
         }
         Ok(())
     }
 
-    /// Looked at again and again: a newcomer that meets a server which lost everything may set another one.
+    /// Repeated on every poll: a new node may have set another seed on a server that lost its data.
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
         let limiter = self.app.limiter();
         let own = limiter.seed();
         let seed = match self.redis.fleet().seed(own).await {
             Ok(seed) => seed,
-            // It is damaged, which says nothing of what else the nodes share: this one knows it, and goes on.
+            // The stored seed is damaged. This node knows it and continues.
             Err(StoreError::Misconfigured) if self.adopted.is_some() => return Ok(()),
-            Err(error) => self.copied_seed().await.ok_or(error)?,
+            Err(error) => self.read_replicated_seed().await.ok_or(error)?,
         };
         if seed != own {
             warn!(
-                "the fleet knows clients by another seed: what this node counted by its own is not found any more"
+                "the fleet uses another hash seed: charges counted under this node's own seed no longer apply"
             );
             limiter.set_seed(seed);
         }
@@ -142,82 +147,84 @@ impl Member {
         Ok(())
     }
 
-    /// For a node that has yet to join.
-    async fn copied_seed(&self) -> Option<Seed> {
-        if self.adopted.is_some() || self.started.elapsed() < NAMES_FIRST {
+    /// Lets a node join while the server with the fleet's keys is unreachable.
+    async fn read_replicated_seed(&self) -> Option<Seed> {
+        if self.adopted.is_some() || self.started.elapsed() < REPLICATED_SEED_AFTER {
             return None;
         }
         let seed = self.redis.fleet().replicated_seed().await?;
-        info!("the server with the fleet's names is away: this node goes by a copy on another one");
+        info!("the server with the fleet's keys is unreachable: using the seed replicated on another server");
         Some(seed)
     }
 
-    /// Kept for a start without the others.
-    async fn keep_nodes(&mut self) {
+    /// A node that starts without Redis takes its share of limits by this count.
+    async fn store_node_count(&mut self) {
         let nodes = self.redis.nodes();
         if self.nodes.replace(nodes) != Some(nodes) {
             let data_dir = Arc::clone(&self.data_dir);
-            // On a thread that may wait for the disk. A failure is logged there.
-            let _ = tokio::task::spawn_blocking(move || data_dir.keep_fleet_nodes(nodes)).await;
+            // Disk I/O; the data directory logs a failure.
+            let _ = tokio::task::spawn_blocking(move || data_dir.store_fleet_nodes(nodes)).await;
         }
     }
 
-    /// What was set for single users outlives a server without a disk, or with an old one, as long as one node remembers it.
-    /// What the server has is as it was some time ago: of two numbers for one user those hold that were set later.
-    async fn tell_again(&self) -> Result<(), StoreError> {
+    /// Writes the per-user limits that this node knows back to a store that lost its data. Where the store has another limit for
+    /// a user, the one set later wins.
+    async fn restore_shared_config(&self) -> Result<(), StoreError> {
         let rules = self.app.limiter().rules();
-        let known: Vec<_> =
-            rules.overrides().iter().map(|numbers| (name_of(numbers), text_of(numbers))).collect();
+        let known: Vec<_> = rules.overrides().iter().map(|limit| (field_of(limit), json_of(limit))).collect();
         drop(rules);
-        let told = self.redis.fleet().restore_config(&known, is_newer).await?;
-        warn!(told, "{LOST}: counters start afresh, and it is told the numbers for single users again");
+        let restored = self.redis.fleet().restore_config(&known, is_newer).await?;
+        warn!(
+            restored,
+            "{DATA_LOST}: counters start from zero; per-user limits were restored from this node"
+        );
         Ok(())
     }
 }
 
-/// Whether numbers were set later than others, both as nodes tell each other. What cannot be read was set by a newer node.
+/// Whether our limit was set later than theirs, both as stored on Redis. One that cannot be read was set by a newer version.
 fn is_newer(ours: &str, theirs: &str) -> bool {
     let set_at = |text| serde_json::from_str::<Override>(text).ok().map(|set| set.updated_at);
     set_at(theirs).is_some_and(|theirs| set_at(ours) > Some(theirs))
 }
 
-/// Puts the numbers that any node has set in force here.
-fn take_over(app: &App, config: &[(String, String)]) {
-    let read = |(name, text): &(String, String)| {
-        let numbers = serde_json::from_str::<Override>(text).ok();
-        if numbers.is_none() {
-            warn!(name, "numbers set by another node cannot be read; is it newer?");
+/// Applies the per-user limits that the nodes share.
+fn apply(app: &App, config: &[(String, String)]) {
+    let parse = |(field, json): &(String, String)| {
+        let limit = serde_json::from_str::<Override>(json).ok();
+        if limit.is_none() {
+            warn!(field, "cannot read a per-user limit set by another node; it may run a newer version");
         }
-        numbers
+        limit
     };
-    let next: Overrides = config.iter().filter_map(read).collect();
+    let next: Overrides = config.iter().filter_map(parse).collect();
     if *app.limiter().rules().overrides().as_ref() != next {
-        info!(count = next.len(), "numbers set for single users follow those of the fleet");
+        info!(count = next.len(), "applied per-user limits of the fleet");
         app.limiter().update_overrides(|_| next.clone());
     }
 }
 
-/// Sets, or removes, numbers on all nodes. On a node that is alone there is nothing to do.
+/// Sets or removes a per-user limit on all nodes. Does nothing without Redis.
 pub(crate) async fn share(
     app: &App,
     user: &str,
     endpoint: &str,
-    numbers: Option<&Override>,
+    limit: Option<&Override>,
 ) -> Result<(), StoreError> {
     let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
-    redis.fleet().set_shared_config(&name(user, endpoint), numbers.map(text_of).as_deref()).await
+    redis.fleet().set_shared_config(&field(user, endpoint), limit.map(json_of).as_deref()).await
 }
 
-// Texts and numbers always can be written.
+// Serializing strings and integers does not fail.
 
-fn name(user: &str, endpoint: &str) -> String {
+fn field(user: &str, endpoint: &str) -> String {
     serde_json::to_string(&(user, endpoint)).unwrap_or_default()
 }
 
-fn name_of(numbers: &Override) -> String {
-    name(&numbers.user, &numbers.endpoint)
+fn field_of(limit: &Override) -> String {
+    field(&limit.user, &limit.endpoint)
 }
 
-fn text_of(numbers: &Override) -> String {
-    serde_json::to_string(numbers).unwrap_or_default()
+fn json_of(limit: &Override) -> String {
+    serde_json::to_string(limit).unwrap_or_default()
 }

@@ -1,10 +1,9 @@
-//! One connection: served by hyper, watched for clients that hold it for nothing.
+//! One connection: served by hyper, with timeouts for slow and idle clients.
 //!
-//! hyper's own header timeout also ends connections that merely lie idle, sets up a timer for every request, and does
-//! not run before the first bytes came. Here a connection has one timer for its whole life. Reading and serving only
-//! leave marks in [`Activity`]; after hyper has done what it can, the task looks at the marks and, if the connection
-//! passed into another [`Phase`], notes the time. The timer is moved forward only when it went off too early, so a
-//! request costs one reading of the clock.
+//! hyper's own header timeout also ends idle connections, sets a timer for every request, and does not run before the first
+//! byte. Here a connection has one timer. Reading and serving record [`Activity`]; after hyper has made progress, the task compares it
+//! and notes the time when the connection enters another [`Phase`]. The timer is moved only when it fires too early, so a request
+//! costs one clock read.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -24,36 +23,36 @@ use tracing::debug;
 
 use super::ConnectionStats;
 use super::service::{ConnectionService, HttpService};
-use super::socket::Watched;
+use super::socket::LingeringSocket;
 use crate::config::settings::ServerSettings;
 
 const HTTP1_BUFFER_BYTES_MAX: usize = 64 * 1024;
 const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 256;
-/// Streams that a client may open and reset before they were looked at ("rapid reset").
+/// Streams that a client may open and reset before they are accepted (rapid reset, CVE-2023-44487).
 const HTTP2_RESETS_MAX: usize = 20;
-/// Streams that a client may make us reset by what it sends on them ("made you reset").
+/// Streams that a client may make the server reset (MadeYouReset, CVE-2025-8671).
 const HTTP2_FAULTS_MAX: usize = 256;
-/// What a client may send while it asks nothing: pings, settings, the rest of a body that was refused. More than the window of
-/// a connection (1 MiB), less than would keep a core busy.
-const HTTP2_UNASKED_BYTES_MAX: u32 = 2 * 1024 * 1024;
+/// Bytes that a client may send without a request in flight: pings, settings, the rest of a refused body. More than the
+/// connection window (1 MiB).
+const HTTP2_IDLE_BYTES_MAX: u32 = 2 * 1024 * 1024;
 const HTTP2_PING_EVERY: Duration = Duration::from_secs(20);
 const HTTP2_PING_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an idle HTTP/1 connection is kept when the service drains. A request that is on its way already is still
-/// answered (and told that the connection closes); closing at once would lose it. HTTP/2 has GOAWAY for this.
+/// How long an idle HTTP/1 connection stays open while draining, so that a request already on its way is answered. HTTP/2 has
+/// GOAWAY for this.
 const DRAIN_LINGER: Duration = Duration::from_millis(300);
-/// How long a client gets to take the last answer while it still sends.
+/// How long a client that is still sending may take to read the last response.
 const CLOSE_LINGER: Duration = Duration::from_secs(2);
 
-/// What serves all connections.
+/// Serves all connections.
 pub(super) struct Connections<S> {
     builder: Builder<TokioExecutor>,
-    surface: Arc<S>,
-    pub(super) terms: ConnectionPolicy,
+    service: Arc<S>,
+    pub(super) policy: ConnectionPolicy,
 }
 
-/// On which terms a connection lives.
+/// Timeouts and the lifecycle stage, shared by all connections.
 pub(super) struct ConnectionPolicy {
     header_timeout: Duration,
     idle_timeout: Duration,
@@ -62,18 +61,18 @@ pub(super) struct ConnectionPolicy {
     pub(super) stats: Arc<ConnectionStats>,
 }
 
-/// Where the service is in its life.
+/// The lifecycle stage of the service.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     /// Serving.
     Running,
-    /// Finishing what is in flight.
+    /// Finishing requests in flight.
     Draining,
-    /// Ending at once.
+    /// Closing connections at once.
     Aborting,
 }
 
-/// The stage now, for every connection to see.
+/// The current stage, shared by all connections.
 #[derive(Debug, Default)]
 struct CurrentStage(AtomicU8);
 
@@ -92,27 +91,27 @@ impl CurrentStage {
 }
 
 impl<S: HttpService> Connections<S> {
-    pub(super) fn new(surface: S, settings: &ServerSettings, stats: Arc<ConnectionStats>) -> Self {
-        let terms = ConnectionPolicy {
+    pub(super) fn new(service: S, settings: &ServerSettings, stats: Arc<ConnectionStats>) -> Self {
+        let policy = ConnectionPolicy {
             header_timeout: settings.header_timeout,
             idle_timeout: settings.idle_timeout,
             stage: Arc::default(),
             stage_changed: Notify::new(),
             stats,
         };
-        Connections { builder: builder(), surface: Arc::new(surface), terms }
+        Connections { builder: builder(), service: Arc::new(service), policy }
     }
 
     /// Serves one connection to its end.
     pub(super) async fn serve(&self, stream: TcpStream, peer: SocketAddr) {
-        let pulse = Arc::new(Activity { stage: Arc::clone(&self.terms.stage), ..Activity::default() });
-        let io = TokioIo::new(Watched::new(stream, Arc::clone(&pulse)));
+        let activity = Arc::new(Activity { stage: Arc::clone(&self.policy.stage), ..Activity::default() });
+        let io = TokioIo::new(LingeringSocket::new(stream, Arc::clone(&activity)));
         let service =
-            ConnectionService { surface: Arc::clone(&self.surface), peer, pulse: Arc::clone(&pulse) };
+            ConnectionService { service: Arc::clone(&self.service), peer, activity: Arc::clone(&activity) };
         let mut connection = pin!(self.builder.serve_connection(io, service));
-        let mut watch = Watch::new(&self.terms, &pulse);
+        let mut watch = Watch::new(&self.policy, &activity);
         let mut timer = pin!(tokio::time::sleep_until(watch.deadline()));
-        let mut changed = pin!(self.terms.stage_changed.notified());
+        let mut changed = pin!(self.policy.stage_changed.notified());
         let end = std::future::poll_fn(|cx| {
             loop {
                 if let Poll::Ready(result) = connection.as_mut().poll(cx) {
@@ -125,12 +124,12 @@ impl<S: HttpService> Connections<S> {
                 }
             }
         });
-        self.terms.note(&end.await, peer);
+        self.policy.note(&end.await, peer);
     }
 }
 
 impl ConnectionPolicy {
-    /// Tells every connection.
+    /// Enters a stage and wakes every connection.
     pub(super) fn enter(&self, stage: Stage) {
         self.stage.enter(stage);
         self.stage_changed.notify_waiters();
@@ -140,13 +139,13 @@ impl ConnectionPolicy {
         match end {
             End::TimedOut(phase) => {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
-                debug!(%peer, ?phase, "closed a connection that took too long");
+                debug!(%peer, ?phase, "connection timed out");
             }
             End::Flooded => {
                 self.stats.timed_out.fetch_add(1, Ordering::Relaxed);
-                debug!(%peer, "closed a connection that sent much and asked nothing");
+                debug!(%peer, "connection closed: too many bytes without a request");
             }
-            End::Closed(Some(error)) => debug!(%peer, ?error, "a connection ended badly"),
+            End::Closed(Some(error)) => debug!(%peer, ?error, "connection failed"),
             End::Closed(None) | End::Aborted => {}
         }
     }
@@ -154,14 +153,14 @@ impl ConnectionPolicy {
 
 fn builder() -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    // At most 100 header fields is hyper's default, and setting it would allocate for them at each request.
+    // hyper's default of 100 header fields stays: setting it would allocate them at each request.
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(None) // see above
+        .header_read_timeout(None) // see the module documentation
         .max_buf_size(HTTP1_BUFFER_BYTES_MAX)
-        // Head and body in one piece. Not by `pipeline_flush`, which also keeps back every answer as long as something that
-        // was read is no whole request: that of a head that is no request, or too large, is then never sent.
+        // Head and body in one write. `pipeline_flush` would also hold back a response while an incomplete request is
+        // buffered, so that responses to malformed or oversized heads are never sent.
         .writev(false);
     builder
         .http2()
@@ -182,33 +181,32 @@ enum End {
     Aborted,
 }
 
-/// The marks that reading and serving leave. Each is written by one side and read by the watch; none depends on
-/// another, and a mark seen late is seen at the next look.
+/// What reading and serving record. Each field is written by one side and read by [`Watch`]; they are independent, so a
+/// value seen late is seen at the next step.
 #[derive(Debug, Default)]
 pub(super) struct Activity {
     in_flight: AtomicU32,
-    /// Requests so far, so that two idle times are not taken for one.
+    /// Requests so far; distinguishes two idle periods.
     requests: AtomicU32,
-    /// Whether bytes came since the last request began.
+    /// Whether bytes arrived since the last request began.
     reading: AtomicBool,
     http2: AtomicBool,
-    /// Bytes that came on HTTP/2 while no request was in flight, since the last one.
-    unasked: AtomicU32,
-    /// Whether the last answer is sent, and only the client is yet to stop.
+    /// Bytes received on HTTP/2 with no request in flight, since the last one.
+    idle_bytes: AtomicU32,
+    /// Whether the last response is sent and the client may still be sending.
     closing: AtomicBool,
     stage: Arc<CurrentStage>,
 }
 
 impl Activity {
-    /// A request began; it lasts until there is an answer. To take that is up to the client: it has no longer for it than to
-    /// ask again.
+    /// A request began. It ends with its response; the time to read that counts towards the idle timeout.
     pub(super) fn begin(self: &Arc<Self>, http2: bool) -> InFlight {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
         self.reading.store(false, Ordering::Relaxed);
         if http2 {
             self.http2.store(true, Ordering::Relaxed);
-            self.unasked.store(0, Ordering::Relaxed);
+            self.idle_bytes.store(0, Ordering::Relaxed);
         }
         InFlight(Arc::clone(self))
     }
@@ -223,23 +221,23 @@ impl Activity {
         }
         if self.http2.load(Ordering::Relaxed) && self.in_flight.load(Ordering::Relaxed) == 0 {
             let count = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            self.unasked.fetch_add(count, Ordering::Relaxed);
+            self.idle_bytes.fetch_add(count, Ordering::Relaxed);
         }
     }
 
-    /// Whether the client may still be sending what is not going to be read: to close then would take the answer from it.
-    pub(super) fn closes_early(&self) -> bool {
-        let early = self.reading.load(Ordering::Relaxed)
+    /// Whether the client may still be sending bytes that will not be read, so that closing would lose the response.
+    pub(super) fn needs_linger(&self) -> bool {
+        let lingers = self.reading.load(Ordering::Relaxed)
             && !self.http2.load(Ordering::Relaxed)
             && self.stage.get() == Stage::Running;
-        if early {
+        if lingers {
             self.closing.store(true, Ordering::Relaxed);
         }
-        early
+        lingers
     }
 
     fn is_flooded(&self) -> bool {
-        self.unasked.load(Ordering::Relaxed) > HTTP2_UNASKED_BYTES_MAX
+        self.idle_bytes.load(Ordering::Relaxed) > HTTP2_IDLE_BYTES_MAX
     }
 
     fn phase(&self) -> Phase {
@@ -257,12 +255,12 @@ impl Activity {
     }
 }
 
-/// A request that waits for its answer, until dropped.
+/// A request in flight, until dropped.
 pub(super) struct InFlight(Arc<Activity>);
 
 impl InFlight {
-    /// Whether no other request is to follow on this connection.
-    pub(super) fn is_the_last(&self) -> bool {
+    /// Whether this is the last request on its connection.
+    pub(super) fn is_last(&self) -> bool {
         self.0.stage.get() != Stage::Running && !self.0.http2.load(Ordering::Relaxed)
     }
 }
@@ -276,43 +274,42 @@ impl Drop for InFlight {
 /// What a connection is waiting for.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    /// For the head of a request: the first, or one that has begun.
+    /// For the head of the first request, or of one that has begun.
     Reading,
-    /// For us.
+    /// For a response.
     Serving,
-    /// For another request. On HTTP/2, where pings come all the time, whatever is read.
+    /// For another request. On HTTP/2 regardless of what is read, because of pings.
     Idle,
-    /// For the client to have taken the last answer.
+    /// For the client to read the last response.
     Closing,
 }
 
-/// What is to be done with a connection that hyper can do nothing more about now.
+/// What to do with a connection on which hyper cannot make progress.
 enum Step {
     Wait,
     Finish,
     End(End),
 }
 
-/// Ends a connection that waits too long, or that the service no longer wants.
+/// Ends a connection on timeout, flood or shutdown.
 struct Watch<'c> {
-    terms: &'c ConnectionPolicy,
-    pulse: &'c Activity,
+    policy: &'c ConnectionPolicy,
+    activity: &'c Activity,
     phase: Phase,
     requests: u32,
     since: Instant,
     stage: Stage,
-    /// When to finish it, once the service drains.
+    /// When to finish the connection, once draining.
     finish_at: Option<Instant>,
-    /// Whether a change of stage wakes this task. A task has one waker, so it is left there once per stage and not at
-    /// each request.
+    /// Whether a change of stage wakes this task. Registered once per stage, not at each request.
     listening: bool,
 }
 
 impl<'c> Watch<'c> {
-    fn new(terms: &'c ConnectionPolicy, pulse: &'c Activity) -> Self {
+    fn new(policy: &'c ConnectionPolicy, activity: &'c Activity) -> Self {
         Watch {
-            terms,
-            pulse,
+            policy,
+            activity,
             phase: Phase::Reading,
             requests: 0,
             since: Instant::now(),
@@ -322,11 +319,11 @@ impl<'c> Watch<'c> {
         }
     }
 
-    /// When the connection is next to be looked at.
+    /// When the connection times out.
     fn deadline(&self) -> Instant {
         let patience = match self.phase {
-            Phase::Reading => self.since + self.terms.header_timeout,
-            Phase::Serving | Phase::Idle => self.since + self.terms.idle_timeout,
+            Phase::Reading => self.since + self.policy.header_timeout,
+            Phase::Serving | Phase::Idle => self.since + self.policy.idle_timeout,
             Phase::Closing => self.since + CLOSE_LINGER,
         };
         self.finish_at.map_or(patience, |finish_at| finish_at.min(patience))
@@ -342,7 +339,7 @@ impl<'c> Watch<'c> {
         if self.stage == Stage::Aborting {
             return Step::End(End::Aborted);
         }
-        if self.pulse.is_flooded() {
+        if self.activity.is_flooded() {
             return Step::End(End::Flooded);
         }
         self.follow_phase();
@@ -356,7 +353,7 @@ impl<'c> Watch<'c> {
                 return Step::Finish;
             }
             if self.phase == Phase::Serving {
-                self.since = now; // a request may take its time: that is not the client's doing
+                self.since = now; // a slow response is not the client's fault
             } else if self.deadline() <= now {
                 let closing = self.phase == Phase::Closing;
                 return Step::End(if closing { End::Closed(None) } else { End::TimedOut(self.phase) });
@@ -366,29 +363,29 @@ impl<'c> Watch<'c> {
         Step::Wait
     }
 
-    /// Listens before it looks: a change in between is heard.
+    /// Registers before it reads the stage, so that no change is missed.
     fn follow_stage(&mut self, mut changed: Pin<&mut Notified<'c>>, cx: &mut Context<'_>) {
         loop {
             if !self.listening {
                 self.listening = changed.as_mut().poll(cx).is_pending();
             }
-            let stage = self.terms.stage.get();
+            let stage = self.policy.stage.get();
             if self.listening && stage == self.stage {
                 return;
             }
             if stage != self.stage && stage == Stage::Draining {
-                let http2 = self.pulse.http2.load(Ordering::Relaxed);
+                let http2 = self.activity.http2.load(Ordering::Relaxed);
                 let linger = if http2 { Duration::ZERO } else { DRAIN_LINGER };
                 self.finish_at = Some(Instant::now() + linger);
             }
             self.stage = stage;
             self.listening = false;
-            changed.set(self.terms.stage_changed.notified());
+            changed.set(self.policy.stage_changed.notified());
         }
     }
 
     fn follow_phase(&mut self) {
-        let (phase, requests) = (self.pulse.phase(), self.pulse.requests.load(Ordering::Relaxed));
+        let (phase, requests) = (self.activity.phase(), self.activity.requests.load(Ordering::Relaxed));
         if (phase, requests) != (self.phase, self.requests) {
             (self.phase, self.requests, self.since) = (phase, requests, Instant::now());
         }

@@ -1,7 +1,6 @@
-//! Between hyper and the surface: marks of a request's begin and end.
+//! The hyper service of one connection: records when a request begins and ends.
 //!
-//! The surface stands on hyper itself. A router with layers costs boxes for the request's body, for the answer's body
-//! and for each route; the routes here are a table of our own.
+//! There is no router with layers, because it would box the request body, the response body and each route.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,13 +17,13 @@ use hyper::body::Incoming;
 
 use super::connection::{Activity, InFlight};
 
-/// What answers requests.
+/// Responds to requests.
 pub trait HttpService: Send + Sync + 'static {
-    /// An answer in the making.
+    /// A response in progress.
     type ResponseFuture: Future<Output = Response<Full<Bytes>>> + Send + Unpin;
 
-    /// Answers a request that came from this address.
-    fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::ResponseFuture;
+    /// Responds to a request from this address.
+    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> Self::ResponseFuture;
 }
 
 impl<S, F> HttpService for S
@@ -34,16 +33,16 @@ where
 {
     type ResponseFuture = F;
 
-    fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> F {
+    fn respond(&self, request: Request<Incoming>, peer: SocketAddr) -> F {
         self(request, peer)
     }
 }
 
-/// The surface, for one connection.
+/// The service for one connection.
 pub(super) struct ConnectionService<S> {
-    pub(super) surface: Arc<S>,
+    pub(super) service: Arc<S>,
     pub(super) peer: SocketAddr,
-    pub(super) pulse: Arc<Activity>,
+    pub(super) activity: Arc<Activity>,
 }
 
 impl<S: HttpService> hyper::service::Service<Request<Incoming>> for ConnectionService<S> {
@@ -52,14 +51,14 @@ impl<S: HttpService> hyper::service::Service<Request<Incoming>> for ConnectionSe
     type Future = ResponseFuture<S::ResponseFuture>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        let in_flight = self.pulse.begin(request.version() == Version::HTTP_2);
-        ResponseFuture { answer: self.surface.answer(request, self.peer), in_flight: Some(in_flight) }
+        let in_flight = self.activity.begin(request.version() == Version::HTTP_2);
+        ResponseFuture { response: self.service.respond(request, self.peer), in_flight: Some(in_flight) }
     }
 }
 
-/// An answer in the making.
+/// A response in progress.
 pub(super) struct ResponseFuture<F> {
-    answer: F,
+    response: F,
     in_flight: Option<InFlight>,
 }
 
@@ -67,9 +66,9 @@ impl<F: Future<Output = Response<Full<Bytes>>> + Unpin> Future for ResponseFutur
     type Output = Result<Response<Full<Bytes>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut response = ready!(Pin::new(&mut self.answer).poll(cx));
-        // HTTP/1 clients learn from an answer that the connection ends; HTTP/2 has a frame for it.
-        if self.in_flight.as_ref().is_some_and(InFlight::is_the_last) {
+        let mut response = ready!(Pin::new(&mut self.response).poll(cx));
+        // HTTP/1 announces the end of the connection in the last response; HTTP/2 has GOAWAY.
+        if self.in_flight.as_ref().is_some_and(InFlight::is_last) {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         self.in_flight = None;

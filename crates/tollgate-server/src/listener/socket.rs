@@ -1,8 +1,7 @@
-//! The socket under hyper: leaves a mark when something is read, and closes so that the last answer is heard.
+//! The socket under hyper: records when bytes are read, and lingers on close so that the client receives the last response.
 //!
-//! Whoever closes a socket on which bytes wait unread resets the connection, and the client may lose an answer that it has not
-//! read yet: the one that says that its head (431) or its body (413) is too large. So, if the client may still be sending, only
-//! our half is closed at first, and what comes is thrown away until it stops: within bounds.
+//! Closing a socket with unread bytes resets the connection, and the client may lose a response that it has not read yet, such as
+//! 413 or 431. If the client may still be sending, the write half is closed first and incoming bytes are discarded, up to a bound.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,23 +14,23 @@ use tokio::net::TcpStream;
 
 use super::connection::Activity;
 
-/// So much is thrown away at most.
+/// Discarded at most.
 const DISCARD_BYTES_MAX: usize = 1024 * 1024;
 
 /// The socket of one connection.
-pub(super) struct Watched {
+pub(super) struct LingeringSocket {
     stream: TcpStream,
-    pulse: Arc<Activity>,
-    /// How much may still be thrown away, once our half is closed.
+    activity: Arc<Activity>,
+    /// Bytes that may still be discarded, once the write half is closed.
     discarding: Option<usize>,
 }
 
-impl Watched {
-    pub(super) fn new(stream: TcpStream, pulse: Arc<Activity>) -> Self {
-        Watched { stream, pulse, discarding: None }
+impl LingeringSocket {
+    pub(super) fn new(stream: TcpStream, activity: Arc<Activity>) -> Self {
+        LingeringSocket { stream, activity, discarding: None }
     }
 
-    /// Ready when the client has stopped, or should have.
+    /// Ready when the client has stopped sending, or the bound is reached.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut bytes = [MaybeUninit::uninit(); 8 * 1024];
         while let Some(left) = self.discarding.filter(|left| *left > 0) {
@@ -47,7 +46,7 @@ impl Watched {
     }
 }
 
-impl AsyncRead for Watched {
+impl AsyncRead for LingeringSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -55,12 +54,12 @@ impl AsyncRead for Watched {
     ) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         let result = Pin::new(&mut self.stream).poll_read(cx, buf);
-        self.pulse.read(&buf.filled()[before..]);
+        self.activity.read(&buf.filled()[before..]);
         result
     }
 }
 
-impl AsyncWrite for Watched {
+impl AsyncWrite for LingeringSocket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
@@ -84,7 +83,7 @@ impl AsyncWrite for Watched {
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.discarding.is_none() {
             ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
-            self.discarding = Some(if self.pulse.closes_early() { DISCARD_BYTES_MAX } else { 0 });
+            self.discarding = Some(if self.activity.needs_linger() { DISCARD_BYTES_MAX } else { 0 });
         }
         self.poll_discard(cx).map(Ok)
     }

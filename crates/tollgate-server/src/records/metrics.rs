@@ -25,37 +25,37 @@ use tollgate::record::{Record, RecordSink};
 use tollgate::rules::OnStoreFailure;
 use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
-use self::collector::Figures;
-use self::retired_series::Former;
+use self::collector::Collector;
+use self::retired_series::RetiredRules;
 use crate::app::App;
 use crate::auth::api_keys::KeyRefusal;
 
-/// What every name begins with.
+/// The prefix of all names.
 const PREFIX: &str = "tollgate";
 
-/// What is measured.
+/// Counters of this process, and the registry that exports them.
 pub(crate) struct Metrics {
     registry: Registry,
     decisions: Family<DecisionLabels, Counter>,
     degraded: Family<DegradedLabels, Counter>,
     degraded_seconds: Counter<f64, AtomicU64>,
-    /// What rules that only log would have refused: how a rule is tried before it is enforced.
+    /// Refusals that `log_only` rules would have made.
     shadow_refusals: Family<RuleLabel, Counter>,
     responses: Family<ResponseLabels, Counter>,
-    /// Checks of clients whose key is none.
+    /// Checks with an invalid client API key.
     keys_refused: Family<ReasonLabel, Counter>,
-    /// Requests of callers that ask too much themselves.
+    /// Requests refused by `[callers]`.
     callers_refused: Counter,
     in_force: ArcSwap<InForce>,
-    /// Locked when rules are replaced and when somebody asks for metrics; by a decision only if its rule has just gone.
-    former: Mutex<Former>,
-    unruled: RuleCounters,
+    /// Locked when rules are replaced and on a scrape; by a decision only if its rule was just removed.
+    retired: Mutex<RetiredRules>,
+    without_rule: RuleCounters,
 }
 
 /// The rules in force.
 #[derive(Default)]
 struct InForce {
-    /// Their counters by position, so that a decision looks up no label.
+    /// Counters by rule position, so that a decision looks up no label.
     by_position: Vec<RuleCounters>,
     names: HashSet<Box<str>>,
 }
@@ -63,7 +63,7 @@ struct InForce {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct DecisionLabels {
     rule: String,
-    decision: Kind,
+    decision: DecisionOutcome,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -73,8 +73,8 @@ struct DegradedLabels {
 }
 
 impl DegradedLabels {
-    /// By the rule that decided; where none did, by the first that would have.
-    fn of(decision: &Decision) -> Self {
+    /// By the rule that decided, else by the first that was evaluated.
+    fn new(decision: &Decision) -> Self {
         let first = || decision.reports.first().map(|report| decision.rule_name_of(report));
         let name = decision.rule_name().or_else(first).unwrap_or_default();
         let rule = decision.rules().rules().iter().find(|rule| *rule.name == *name);
@@ -102,9 +102,9 @@ struct ReasonLabel {
     reason: &'static str,
 }
 
-/// How a decision ended.
+/// The outcome of a decision.
 #[derive(Copy, Clone, Debug, Hash, PartialEq, Eq)]
-enum Kind {
+enum DecisionOutcome {
     Admitted,
     OverLimit,
     CostExceedsLimit,
@@ -113,60 +113,60 @@ enum Kind {
     Unavailable,
 }
 
-impl Kind {
-    const ALL: [Kind; 6] = [
-        Kind::Admitted,
-        Kind::OverLimit,
-        Kind::CostExceedsLimit,
-        Kind::Cooldown,
-        Kind::Blocked,
-        Kind::Unavailable,
+impl DecisionOutcome {
+    const ALL: [DecisionOutcome; 6] = [
+        DecisionOutcome::Admitted,
+        DecisionOutcome::OverLimit,
+        DecisionOutcome::CostExceedsLimit,
+        DecisionOutcome::Cooldown,
+        DecisionOutcome::Blocked,
+        DecisionOutcome::Unavailable,
     ];
 
     fn of(decision: &Decision) -> Self {
         match decision.answer {
-            Answer::Admit { .. } => Kind::Admitted,
-            Answer::Refuse { reason: Refusal::OverLimit, .. } => Kind::OverLimit,
-            Answer::Refuse { reason: Refusal::CostExceedsLimit, .. } => Kind::CostExceedsLimit,
-            Answer::Refuse { reason: Refusal::Cooldown, .. } => Kind::Cooldown,
-            Answer::Block => Kind::Blocked,
-            Answer::Unavailable => Kind::Unavailable,
+            Answer::Admit { .. } => DecisionOutcome::Admitted,
+            Answer::Refuse { reason: Refusal::OverLimit, .. } => DecisionOutcome::OverLimit,
+            Answer::Refuse { reason: Refusal::CostExceedsLimit, .. } => DecisionOutcome::CostExceedsLimit,
+            Answer::Refuse { reason: Refusal::Cooldown, .. } => DecisionOutcome::Cooldown,
+            Answer::Block => DecisionOutcome::Blocked,
+            Answer::Unavailable => DecisionOutcome::Unavailable,
         }
     }
 
     const fn as_str(self) -> &'static str {
         match self {
-            Kind::Admitted => "admitted",
-            Kind::OverLimit => "over_limit",
-            Kind::CostExceedsLimit => "cost_exceeds_limit",
-            Kind::Cooldown => "cooldown",
-            Kind::Blocked => "blocked",
-            Kind::Unavailable => "unavailable",
+            DecisionOutcome::Admitted => "admitted",
+            DecisionOutcome::OverLimit => "over_limit",
+            DecisionOutcome::CostExceedsLimit => "cost_exceeds_limit",
+            DecisionOutcome::Cooldown => "cooldown",
+            DecisionOutcome::Blocked => "blocked",
+            DecisionOutcome::Unavailable => "unavailable",
         }
     }
 }
 
-impl EncodeLabelValue for Kind {
+impl EncodeLabelValue for DecisionOutcome {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), fmt::Error> {
         EncodeLabelValue::encode(&self.as_str(), encoder)
     }
 }
 
-/// The counters of one rule, one for each way a decision can end.
+/// The counters of one rule, one per outcome.
 struct RuleCounters {
     rule: Box<str>,
-    by_kind: [Counter; 6],
+    by_outcome: [Counter; 6],
 }
 
 impl RuleCounters {
     fn new(rule: &str, family: &Family<DecisionLabels, Counter>) -> Self {
         let counter =
             |decision| family.get_or_create(&DecisionLabels { rule: rule.to_owned(), decision }).clone();
-        RuleCounters { rule: rule.into(), by_kind: Kind::ALL.map(counter) }
+        RuleCounters { rule: rule.into(), by_outcome: DecisionOutcome::ALL.map(counter) }
     }
 
-    fn count(&self, kind: Kind) {
-        self.by_kind[kind as usize].inc();
+    fn count(&self, outcome: DecisionOutcome) {
+        self.by_outcome[outcome as usize].inc();
     }
 }
 
@@ -179,23 +179,23 @@ impl Metrics {
         let keys_refused = Family::<ReasonLabel, Counter>::default();
         let degraded = Family::<DegradedLabels, Counter>::default();
         let degraded_seconds = Counter::<f64, AtomicU64>::default();
-        registry.register("decisions", "Decisions by the rule that decided", decisions.clone());
+        registry.register("decisions", "Decisions by deciding rule and outcome", decisions.clone());
         registry.register(
             "degraded_decisions",
-            "Decisions made without the shared counters",
+            "Decisions made while Redis was unreachable",
             degraded.clone(),
         );
-        let help = "Time in which some shared counters could not be reached";
+        let help = "Time during which Redis was unreachable, in whole or in part";
         registry.register("degraded_seconds", help, degraded_seconds.clone());
-        let help = "What rules that only log would have refused";
+        let help = "Refusals that log_only rules would have made";
         registry.register("shadow_refusals", help, shadow_refusals.clone());
-        registry.register("http_responses", "Answers by route and status", responses.clone());
-        let help = "Checks of clients whose key is none";
+        registry.register("http_responses", "HTTP responses by route and status", responses.clone());
+        let help = "Checks refused because of an invalid client API key";
         registry.register("keys_refused", help, keys_refused.clone());
         let callers_refused = Counter::default();
-        let help = "Requests of callers that asked more than callers may";
+        let help = "Requests refused by the limits of [callers]";
         registry.register("callers_refused", help, callers_refused.clone());
-        let unruled = RuleCounters::new("", &decisions);
+        let without_rule = RuleCounters::new("", &decisions);
         let metrics = Metrics {
             registry,
             decisions,
@@ -206,29 +206,29 @@ impl Metrics {
             keys_refused,
             callers_refused,
             in_force: ArcSwap::default(),
-            former: Mutex::default(),
-            unruled,
+            retired: Mutex::default(),
+            without_rule,
         };
-        metrics.follow(rules, Timestamp::default());
+        metrics.apply_rules(rules, Timestamp::default());
         metrics
     }
 
-    /// Makes counters for the rules of a new set. Those of rules that are gone stay for a while.
-    pub(crate) fn follow(&self, rules: &RuleSet, now: Timestamp) {
-        let mut former = self.former.lock();
+    /// Creates counters for the rules of a new set. Those of removed rules stay for a while.
+    pub(crate) fn apply_rules(&self, rules: &RuleSet, now: Timestamp) {
+        let mut retired = self.retired.lock();
         let counters = rules.rules().iter().map(|rule| RuleCounters::new(&rule.name, &self.decisions));
         let names: HashSet<Box<str>> = rules.rules().iter().map(|rule| Box::from(&*rule.name)).collect();
         let next = Arc::new(InForce { by_position: counters.collect(), names });
         let before = self.in_force.swap(Arc::clone(&next));
-        before.names.difference(&next.names).for_each(|rule| former.note(rule, now));
-        former.retain(|rule| !next.names.contains(rule));
-        self.drop_series(&mut former, now);
+        before.names.difference(&next.names).for_each(|rule| retired.add(rule, now));
+        retired.retain(|rule| !next.names.contains(rule));
+        self.drop_series(&mut retired, now);
     }
 
-    fn drop_series(&self, former: &mut Former, now: Timestamp) {
-        while let Some(rule) = former.take_due(now) {
+    fn drop_series(&self, retired: &mut RetiredRules, now: Timestamp) {
+        while let Some(rule) = retired.pop_due(now) {
             let rule = String::from(rule);
-            for decision in Kind::ALL {
+            for decision in DecisionOutcome::ALL {
                 self.decisions.remove(&DecisionLabels { rule: rule.clone(), decision });
             }
             for mode in OnStoreFailure::ALL.map(OnStoreFailure::as_str) {
@@ -238,11 +238,11 @@ impl Metrics {
         }
     }
 
-    /// A decision that began before its rule went may bring a series back: that is to go again.
-    fn heed_former(&self, decision: &Decision, rule: &str, in_force: &InForce) {
+    /// A decision that began before its rule was removed recreates its series: they must be dropped again.
+    fn retire_if_removed(&self, decision: &Decision, rule: &str, in_force: &InForce) {
         let is_rule = || decision.rules().rules().iter().any(|known| *known.name == *rule);
         if !in_force.names.contains(rule) && is_rule() {
-            self.former.lock().note(rule, decision.now);
+            self.retired.lock().add(rule, decision.now);
         }
     }
 
@@ -262,19 +262,19 @@ impl Metrics {
         self.keys_refused.get_or_create(&ReasonLabel { reason: refusal.as_str() }).inc();
     }
 
-    /// Everything, as OpenMetrics text: what is counted here, and the figures that the service keeps elsewhere.
+    /// All metrics as OpenMetrics text.
     pub(crate) fn text(&self, app: &App) -> String {
-        self.drop_series(&mut self.former.lock(), app.now());
-        let mut figures = Figures::new();
-        service::read(app, &mut figures);
-        config::read(app, &mut figures);
+        self.drop_series(&mut self.retired.lock(), app.now());
+        let mut collector = Collector::new();
+        service::collect(app, &mut collector);
+        config::collect(app, &mut collector);
         if let Some(redis) = app.counters().redis() {
-            store::read(redis, &app.limiter().reconcile_status(), &mut figures);
+            store::collect(redis, &app.limiter().reconcile_status(), &mut collector);
         }
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = encode_registry(&mut text, &self.registry);
-        let _ = encode_registry(&mut text, figures.registry());
+        let _ = encode_registry(&mut text, collector.registry());
         let _ = encode_eof(&mut text);
         text
     }
@@ -283,34 +283,35 @@ impl Metrics {
 impl RecordSink for Metrics {
     fn offer(&self, record: &Record<'_>) {
         let decision = record.decision;
-        let kind = Kind::of(decision);
+        let outcome = DecisionOutcome::of(decision);
         let in_force = self.in_force.load();
         let counters = decision.rule_position().and_then(|position| in_force.by_position.get(position));
         match (counters, decision.rule()) {
-            // A decision may have seen the rules of a moment ago: the name decides, the position only helps.
-            (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(kind),
+            // The decision may have used the previous rule set: the name is compared, the position is a shortcut.
+            (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(outcome),
             (_, Some(rule)) => {
-                RuleCounters::new(&rule.name, &self.decisions).count(kind);
-                self.heed_former(decision, &rule.name, &in_force);
+                RuleCounters::new(&rule.name, &self.decisions).count(outcome);
+                self.retire_if_removed(decision, &rule.name, &in_force);
             }
-            (_, None) => self.unruled.count(kind),
+            (_, None) => self.without_rule.count(outcome),
         }
         if decision.degraded {
-            let labels = DegradedLabels::of(decision);
+            let labels = DegradedLabels::new(decision);
             self.degraded.get_or_create(&labels).inc();
-            self.heed_former(decision, &labels.rule, &in_force);
-            // Here limits of rules that fail open are judged like those that only log, and are none.
+            self.retire_if_removed(decision, &labels.rule, &in_force);
+            // Rules that fail open are evaluated like log_only ones here; they must not count as such.
             return;
         }
         if decision.cooldown_until().is_some() {
-            // Whoever is kept out is refused whatever its limits say: they were looked at, or not even that.
+            // A client in cooldown is refused whatever its limits say.
             return;
         }
-        let shadowed = |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
-        for report in decision.reports.iter().filter(shadowed) {
+        let is_shadow_refusal =
+            |report: &&LimitReport| report.effect == Effect::Shadow && !report.verdict.admits();
+        for report in decision.reports.iter().filter(is_shadow_refusal) {
             let label = RuleLabel { rule: decision.rule_name_of(report).to_owned() };
             self.shadow_refusals.get_or_create(&label).inc();
-            self.heed_former(decision, &label.rule, &in_force);
+            self.retire_if_removed(decision, &label.rule, &in_force);
         }
     }
 }

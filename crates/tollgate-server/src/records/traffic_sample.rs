@@ -1,11 +1,10 @@
-//! The traffic of the last minutes, as far as it is remembered: what a change is tried on before it is made.
+//! A sample of the traffic of the last minutes, on which dry runs replay a change.
 //!
-//! Limits count, so single requests drawn at random would say nothing about them. Whole clients are drawn instead: of a
-//! client that is in the sample every request is kept, of any other none. While all requests of [`WINDOW`] fit, every
-//! client is in it; whenever they do not, half of the clients leave, and when there is room again they come back.
+//! Limits count, so the sample consists of whole clients: every request of a sampled client is kept. While all requests of
+//! [`WINDOW`] fit, every client is sampled. When they do not, half of the clients leave; when there is room again, they return.
 //!
-//! `offer` is on the way of the request: for a client outside the sample it is one hash, for one inside a copy of a few
-//! short texts, and it never waits. Keys of clients are not kept, only what the log may say of them.
+//! `offer` is on the request path: one hash for a client outside the sample, a copy of a few short strings for one inside, and it
+//! never waits. API keys are kept only in the form in which they may be logged.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -22,42 +21,42 @@ use tollgate::{
 };
 use utoipa::ToSchema;
 
-/// Older requests are forgotten.
+/// Older requests are dropped.
 const WINDOW: Span = Span::from_secs(300);
-/// As many requests are kept at most,
+/// Requests kept at most.
 const REQUESTS_MAX: usize = 8_192;
-/// and as many bytes of texts in them.
+/// Bytes of their strings kept at most.
 const BYTES_MAX: usize = 4 << 20;
-/// The sample grows again when this part of the room is used.
+/// The sample grows when it holds fewer requests than this.
 const GROW_THRESHOLD: usize = REQUESTS_MAX / 4;
-/// It is looked whether it can grow this often.
+/// The sample grows at most this often.
 const GROW_EVERY: Span = Span::from_secs(30);
 const HALVINGS_MAX: u32 = 32;
 const EXAMPLES_MAX: usize = 10;
 
-/// Requests of the last minutes.
+/// The sample.
 #[derive(Default)]
 pub(crate) struct TrafficSample {
-    /// Decides which clients are in the sample; keyed anew in each process, so that nobody can choose to be.
+    /// Selects clients. Randomly keyed, so that clients cannot choose to be sampled.
     hasher: RandomState,
-    /// How often the sample was halved. Written under the lock alone; read without it, because most requests need no more.
+    /// How often the sample was halved. Written under the lock, read without it by most requests.
     halvings: AtomicU32,
-    kept: Mutex<Kept>,
+    kept: Mutex<SampledRequests>,
 }
 
 #[derive(Default)]
-struct Kept {
-    requests: VecDeque<Arc<Seen>>,
+struct SampledRequests {
+    requests: VecDeque<Arc<SampledRequest>>,
     bytes: usize,
     halvings: u32,
     /// When the sample last changed its size.
     resized_at: Timestamp,
 }
 
-/// The facts of one request.
-struct Seen {
+/// One request.
+struct SampledRequest {
     at: Timestamp,
-    /// Of the client.
+    /// The hash of the client.
     hash: u64,
     endpoint: Endpoint<'static>,
     method: Option<Method>,
@@ -70,47 +69,47 @@ struct Seen {
     ip: Option<IpAddr>,
     cost: u32,
     descriptors: Vec<(Box<str>, Box<str>)>,
-    own: Option<Limit>,
+    limit_override: Option<Limit>,
 }
 
-/// What a change would have done to the requests of the last minutes.
+/// The effect that a change would have had on recent traffic.
 #[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
 pub(crate) struct Effect {
-    /// Requests that were tried.
+    /// Requests replayed.
     requests: usize,
-    /// Clients that made them.
+    /// Clients that sent them.
     clients: usize,
-    /// From the first of them until now.
+    /// Seconds since the first of them.
     window_seconds: u64,
-    /// The part of all clients that was tried; 1 is everyone.
+    /// The fraction of clients in the sample; 1 is all.
     sample: f64,
-    /// Requests that pass today and would be refused.
+    /// Requests admitted by the current rules and refused by the changed ones.
     newly_refused: usize,
-    /// Requests that are refused today and would pass.
+    /// Requests refused by the current rules and admitted by the changed ones.
     newly_admitted: usize,
-    /// Some of them, those with the most requests first.
+    /// Examples, most requests first.
     examples: Vec<EffectExample>,
 }
 
-/// One client on one endpoint for which something changes.
+/// A client and endpoint for which the outcome changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, ToSchema)]
 pub(crate) struct EffectExample {
     /// The client, `user:alice`.
     client: String,
     /// The endpoint.
     endpoint: String,
-    /// `admitted`, `refused` or `blocked`.
+    /// Outcome under the current rules: `admitted`, `refused` or `blocked`.
     before: &'static str,
-    /// The same, after the change.
+    /// Outcome after the change.
     after: &'static str,
     /// The rule that decides after the change.
     rule: Option<String>,
-    /// How many requests it would be so for.
+    /// Requests affected.
     requests: usize,
 }
 
 impl TrafficSample {
-    /// Remembers a request, if its client is in the sample and nobody else is at it right now.
+    /// Keeps a request if its client is sampled and the lock is free.
     pub(crate) fn offer(&self, record: &Record<'_>) {
         let request = record.request;
         let Some(client) = request.client().filter(|_| request.cost > 0) else { return };
@@ -119,25 +118,25 @@ impl TrafficSample {
             return;
         }
         let Some(mut kept) = self.kept.try_lock() else { return };
-        kept.push(Seen::new(request, hash, record.decision.now));
+        kept.push(SampledRequest::new(request, hash, record.decision.now));
         self.halvings.store(kept.halvings, Ordering::Relaxed);
     }
 
-    /// Tries the same requests on two rule sets, each with counters that nobody has used.
+    /// Replays the sample on two rule sets, each with empty counters.
     ///
-    /// It takes some milliseconds: asynchronous callers use `spawn_blocking`.
-    pub(crate) fn compare(&self, today: &RuleSet, changed: &RuleSet, now: Timestamp) -> Effect {
+    /// Takes milliseconds: asynchronous callers use `spawn_blocking`.
+    pub(crate) fn compare(&self, current: &RuleSet, changed: &RuleSet, now: Timestamp) -> Effect {
         let (requests, halvings) = {
             let mut kept = self.kept.lock();
-            kept.forget_before(now - WINDOW);
+            kept.drop_before(now - WINDOW);
             (kept.requests.clone(), kept.halvings)
         };
-        let (today, changed) = (fresh(today), fresh(changed));
+        let (current, changed) = (limiter_with(current), limiter_with(changed));
         let mut clients = HashSet::new();
         let mut differing: BTreeMap<Difference, usize> = BTreeMap::new();
         for seen in &requests {
             clients.insert(seen.hash);
-            let (before, _) = seen.replay(&today);
+            let (before, _) = seen.replay(&current);
             let (after, rule) = seen.replay(&changed);
             if before != after {
                 let (client, endpoint) = (seen.client(), seen.endpoint.as_str().to_owned());
@@ -186,7 +185,7 @@ fn examples(differing: BTreeMap<Difference, usize>) -> Vec<EffectExample> {
     most.into_iter().take(EXAMPLES_MAX).map(example).collect()
 }
 
-fn fresh(rules: &RuleSet) -> Limiter<MemoryCounters> {
+fn limiter_with(rules: &RuleSet) -> Limiter<MemoryCounters> {
     Limiter::new(rules.with_overrides(Arc::clone(rules.overrides())), MemoryCounters::default())
 }
 
@@ -194,17 +193,17 @@ fn is_sampled(hash: u64, halvings: u32) -> bool {
     hash.trailing_zeros() >= halvings
 }
 
-impl Kept {
-    fn push(&mut self, seen: Seen) {
+impl SampledRequests {
+    fn push(&mut self, seen: SampledRequest) {
         let now = seen.at;
-        self.forget_before(now - WINDOW);
+        self.drop_before(now - WINDOW);
         if self.halvings > 0
             && self.requests.len() < GROW_THRESHOLD
             && now.since(self.resized_at) >= GROW_EVERY
         {
             self.resize(self.halvings - 1, now);
         }
-        // The sample may have shrunk since the request was looked at.
+        // The sample may have shrunk since `offer` checked.
         if !is_sampled(seen.hash, self.halvings) {
             return;
         }
@@ -214,7 +213,7 @@ impl Kept {
             self.resize(self.halvings + 1, now);
         }
         while self.requests.len() > REQUESTS_MAX || self.bytes > BYTES_MAX {
-            self.forget_first();
+            self.drop_first();
         }
     }
 
@@ -224,24 +223,24 @@ impl Kept {
         self.bytes = self.requests.iter().map(|seen| seen.bytes()).sum();
     }
 
-    fn forget_before(&mut self, oldest: Timestamp) {
+    fn drop_before(&mut self, oldest: Timestamp) {
         while self.requests.front().is_some_and(|seen| seen.at < oldest) {
-            self.forget_first();
+            self.drop_first();
         }
     }
 
-    fn forget_first(&mut self) {
+    fn drop_first(&mut self) {
         if let Some(seen) = self.requests.pop_front() {
             self.bytes -= seen.bytes();
         }
     }
 }
 
-impl Seen {
+impl SampledRequest {
     fn new(request: &Request<'_>, hash: u64, at: Timestamp) -> Self {
         let text = |id: Option<Id<'_>>| id.map(|id| id.as_str().into());
         let pair = |(name, value): &(Id<'_>, Id<'_>)| (name.as_str().into(), value.as_str().into());
-        Seen {
+        SampledRequest {
             at,
             hash,
             endpoint: request.endpoint.clone().into_owned(),
@@ -254,7 +253,7 @@ impl Seen {
             ip: request.ip,
             cost: request.cost,
             descriptors: request.descriptors.iter().map(pair).collect(),
-            own: request.limit_override.cloned(),
+            limit_override: request.limit_override.cloned(),
         }
     }
 
@@ -265,7 +264,7 @@ impl Seen {
         self.endpoint.as_str().len() + facts + pairs
     }
 
-    /// How a limiter decides about it, and by which rule.
+    /// The outcome under a limiter, and the deciding rule.
     fn replay(&self, limiter: &Limiter<MemoryCounters>) -> (&'static str, Option<String>) {
         let pairs = self.descriptors.iter();
         let pairs: Vec<(Id<'_>, Id<'_>)> =
@@ -274,21 +273,21 @@ impl Seen {
             method: self.method,
             user: id(self.user.as_deref()),
             tenant: id(self.tenant.as_deref()),
-            // What is shown of a key stands for it: as unlike any other's as the key itself.
-            api_key: self.api_key.as_deref().and_then(stand_in),
+            // The logged form of a key is as unique as the key.
+            api_key: self.api_key.as_deref().and_then(key_from_logged_form),
             login: id(self.login.as_deref()),
             ip: self.ip,
             tier: id(self.tier.as_deref()),
             cost: self.cost,
             descriptors: &pairs,
-            limit_override: self.own.as_ref(),
+            limit_override: self.limit_override.as_ref(),
             ..Request::new(self.endpoint.clone())
         };
         let decision = limiter.check_now(&request, self.at);
         (outcome(&decision), decision.rule_name().map(str::to_owned))
     }
 
-    /// Who it was, as it may be shown.
+    /// The client, as it may be shown.
     fn client(&self) -> String {
         let named = |kind: &str, id: &Option<Box<str>>| id.as_ref().map(|id| format!("{kind}:{id}"));
         (named("user", &self.user))
@@ -300,8 +299,8 @@ impl Seen {
     }
 }
 
-/// A known key by its id, any other by what is shown of it.
-fn stand_in(shown: &str) -> Option<ApiKey<'_>> {
+/// A known key by its id, any other by its logged form.
+fn key_from_logged_form(shown: &str) -> Option<ApiKey<'_>> {
     match Client::parse(shown) {
         Some(Client::ApiKey(known)) => Some(known),
         _ => ApiKey::parse(shown).ok(),

@@ -1,9 +1,8 @@
-//! How much users and keys have asked, counted here and added to the database from time to time.
+//! Usage totals per user and API key, counted in memory and added to the database in batches.
 //!
-//! A decision counts in a map of this process and waits for nothing. Every few seconds what was counted leaves as a batch
-//! with a number of its own: the database remembers it, so that a batch whose fate is not known is sent again and counted
-//! once. While the database is away counting goes on, by user and key, up to a bound; what goes beyond it is counted as
-//! dropped. What is left at the end of the process waits in a file for the next one.
+//! Every few seconds the counts leave as a numbered batch. The database remembers the number, so a batch with an unknown outcome is
+//! sent again and counted once. While the database is unreachable, counting continues up to a bound; what exceeds it is counted as
+//! dropped. What is left at shutdown is stored in a file for the next process.
 
 mod flush;
 
@@ -23,25 +22,25 @@ const SHARDS: usize = 16;
 const ENTRIES_MAX: usize = 262_144;
 const MICROS_PER_DAY: u64 = 86_400_000_000;
 
-/// What was asked since the last batch.
+/// Usage since the last batch.
 #[derive(Debug)]
 pub(crate) struct Usage {
-    shards: [Mutex<Counted>; SHARDS],
+    shards: [Mutex<UsageShard>; SHARDS],
     hashing: RandomState,
     entries: AtomicUsize,
     dropped: AtomicU64,
 }
 
-/// What was asked by some users and keys.
+/// One shard of the usage.
 #[derive(Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct UsageShard {
     users: HashMap<Box<str>, Count>,
     keys: HashMap<Box<str>, Count>,
-    /// Of users, from days that are over.
+    /// Usage of users on earlier days.
     past: Vec<UserUsageDelta>,
 }
 
-/// What one of them asked on one day.
+/// Requests of one user or key on one day.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 struct Count {
     day: u32,
@@ -62,19 +61,19 @@ impl Default for Usage {
 }
 
 impl Usage {
-    /// Counts a request of a user that has a record.
+    /// Counts a request of a user with an account.
     pub(crate) fn note_user(&self, user: &str, exceeded: bool, now: Timestamp) {
         let today = day_of(now);
         let mut shard = self.shard(user).lock();
-        let Counted { users, past, .. } = &mut *shard;
+        let UsageShard { users, past, .. } = &mut *shard;
         if let Some(count) = users.get_mut(user) {
             if count.day < today {
                 past.push(count.of_user(user));
-                *count = Count::none(today);
+                *count = Count::new(today);
             }
             count.add(exceeded, now);
-        } else if self.has_room() {
-            let mut count = Count::none(today);
+        } else if self.reserve_entry() {
+            let mut count = Count::new(today);
             count.add(exceeded, now);
             users.insert(user.into(), count);
         }
@@ -85,29 +84,29 @@ impl Usage {
         let mut shard = self.shard(id).lock();
         if let Some(count) = shard.keys.get_mut(id) {
             count.add(exceeded, now);
-        } else if self.has_room() {
-            let mut count = Count::none(day_of(now));
+        } else if self.reserve_entry() {
+            let mut count = Count::new(day_of(now));
             count.add(exceeded, now);
             shard.keys.insert(id.into(), count);
         }
     }
 
-    fn shard(&self, id: &str) -> &Mutex<Counted> {
+    fn shard(&self, id: &str) -> &Mutex<UsageShard> {
         let hash = self.hashing.hash_one(id);
         &self.shards[usize::try_from(hash % SHARDS as u64).unwrap_or(0)]
     }
 
-    /// Takes room for one more; false, and counted, if there is none.
-    fn has_room(&self) -> bool {
-        let taken = self.entries.fetch_add(1, Ordering::Relaxed) < ENTRIES_MAX;
-        if !taken {
+    /// Reserves an entry; false, and counted as dropped, past the bound.
+    fn reserve_entry(&self) -> bool {
+        let reserved = self.entries.fetch_add(1, Ordering::Relaxed) < ENTRIES_MAX;
+        if !reserved {
             self.entries.fetch_sub(1, Ordering::Relaxed);
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        taken
+        reserved
     }
 
-    /// Everything counted so far; counting starts afresh.
+    /// Takes all counts.
     fn take(&self) -> (Vec<UserUsageDelta>, Vec<KeyUsageDelta>) {
         let (mut users, mut keys) = (Vec::new(), Vec::new());
         for shard in &self.shards {
@@ -120,24 +119,24 @@ impl Usage {
         (users, keys)
     }
 
-    /// Users and keys with something that is not in a batch yet.
+    /// Users and keys with usage that is not in a batch yet.
     pub(crate) fn waiting(&self) -> usize {
         self.entries.load(Ordering::Relaxed)
     }
 
-    /// Requests that were not counted for want of room, and deltas that the database refused.
+    /// Requests past the bound and rows that the database rejected.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether the next batch should not wait.
+    /// Whether the next batch should be sent now.
     pub(crate) fn is_filling_up(&self) -> bool {
         self.waiting() > ENTRIES_MAX / 2
     }
 }
 
 impl RecordSink for Usage {
-    /// Counts for users that have a record and for keys that are known. What only looks is no request.
+    /// Counts requests of users with an account and of known keys. Peeks (cost 0) are not counted.
     fn offer(&self, record: &Record<'_>) {
         let (request, decision) = (record.request, record.decision);
         let accounts = decision.rules().accounts();
@@ -151,7 +150,7 @@ impl RecordSink for Usage {
         }
         let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user()));
         if let Some(user) = user.filter(|user| accounts.user(user).is_some()) {
-            // What a key says is not read yet.
+            // The user of a key is not normalized yet.
             let user = decision.rules().normalization().ids.user.normalize(user);
             self.note_user(&user, exceeded, decision.now);
         }
@@ -159,7 +158,7 @@ impl RecordSink for Usage {
 }
 
 impl Count {
-    fn none(day: u32) -> Self {
+    fn new(day: u32) -> Self {
         Count { day, requests: 0, exceeded: 0, last: Timestamp::from_secs(0) }
     }
 
@@ -184,7 +183,7 @@ impl Count {
     }
 }
 
-/// The number of a day of UTC.
+/// The day number, in UTC.
 fn day_of(now: Timestamp) -> u32 {
     u32::try_from(now.as_micros() / MICROS_PER_DAY).unwrap_or(u32::MAX)
 }
@@ -206,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_before_and_after_midnight_are_of_different_days() {
+    fn usage_is_split_at_midnight() {
         let usage = Usage::default();
         let midnight = at(20_001, 0);
         usage.note_user("alice", false, at(20_000, DAY - 1));
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_decided_just_before_midnight_and_told_after_it_does_not_go_back() {
+    fn late_record_counts_on_the_current_day() {
         let usage = Usage::default();
         usage.note_user("alice", false, at(20_001, 0));
         usage.note_user("alice", false, at(20_000, DAY - 1));
@@ -231,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_not_counted_again() {
+    fn taken_usage_is_not_counted_again() {
         let usage = Usage::default();
         usage.note_key("abc", false, at(1, 1));
         usage.note_key("abc", true, at(1, 2));
@@ -242,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_bound_known_ones_are_counted_and_the_rest_are_counted_as_dropped() {
+    fn usage_past_the_bound_is_counted_as_dropped() {
         let usage = Usage::default();
         for number in 0..ENTRIES_MAX + 10 {
             usage.note_user(&number.to_string(), false, at(1, 0));
@@ -255,21 +254,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_taken_up_by_the_next_process_under_its_old_number() {
+    fn next_process_keeps_the_batch_number() {
         let usage = Usage::default();
         let mut flusher = Flusher::new("first".to_owned());
-        assert_eq!(flusher.left(&usage), None);
+        assert_eq!(flusher.unsent(&usage), None);
         usage.note_user("alice", true, at(3, 4));
         usage.note_key("abc", false, at(3, 5));
-        let left = flusher.left(&usage).unwrap();
+        let unsent = flusher.unsent(&usage).unwrap();
         let mut next = Flusher::new("second".to_owned());
-        assert!(next.take_up(&left));
-        assert_eq!(next.left(&Usage::default()).unwrap(), left);
-        let text = String::from_utf8(left).unwrap();
+        assert!(next.load(&unsent));
+        assert_eq!(next.unsent(&Usage::default()).unwrap(), unsent);
+        let text = String::from_utf8(unsent).unwrap();
         assert!(
             text.contains(r#""node":"first","number":1"#) && text.contains(r#"["alice",3,1,1,"#),
             "{text}"
         );
-        assert!(!next.take_up(b"nonsense"));
+        assert!(!next.load(b"nonsense"));
     }
 }

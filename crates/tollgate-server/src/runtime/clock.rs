@@ -1,8 +1,7 @@
-//! The clock of decisions: the wall clock at the start, moved on by the monotonic clock.
+//! The clock of decisions: the wall clock at the start, advanced by the monotonic clock.
 //!
-//! An administrator, NTP or a resumed virtual machine may set the wall clock by an hour; windows must neither
-//! restart nor freeze because of it. So the wall clock is read once. How far the two have come apart since is a
-//! metric, and a restart brings them together again.
+//! An operator, NTP or a resumed virtual machine may step the wall clock; windows must neither restart nor freeze because of it.
+//! The difference is a metric, and a restart removes it.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -16,28 +15,28 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that agrees with the wall clock now.
+    /// A clock set to the wall clock.
     pub fn start() -> Self {
         Self::anchored(SystemTime::now())
     }
 
-    /// A clock that shows `wall` now.
+    /// A clock set to `wall`.
     pub fn anchored(wall: SystemTime) -> Self {
         Clock { started: Instant::now(), started_at: Timestamp::from(wall) }
     }
 
-    /// The time. Never earlier than an answer given before.
+    /// The time; never goes back.
     pub fn now(&self) -> Timestamp {
         self.started_at + Span::from(self.started.elapsed())
     }
 
-    /// Seconds by which the wall clock is ahead of this one; negative if it is behind.
+    /// Wall clock minus this clock, in seconds.
     pub fn wall_offset(&self) -> f64 {
         self.offset_from(SystemTime::now())
     }
 
     fn offset_from(&self, wall: SystemTime) -> f64 {
-        // From microseconds, not as a `Timestamp`: that would hide a wall clock set to before 1970.
+        // Not as a `Timestamp`, which would hide a wall clock before 1970.
         let here = UNIX_EPOCH + self.now_as_duration();
         match wall.duration_since(here) {
             Ok(ahead) => ahead.as_secs_f64(),
@@ -56,7 +55,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn t65_a_wall_clock_that_jumps_an_hour_moves_the_offset_and_not_the_time() {
+    fn wall_clock_step_changes_the_offset_not_the_time() {
         let wall = UNIX_EPOCH + Duration::from_hours(500_000);
         let clock = Clock::anchored(wall);
         let before = clock.now();
@@ -67,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn t65_it_never_goes_back() {
+    fn clock_never_goes_back() {
         let clock = Clock::start();
         let mut last = clock.now();
         for _ in 0..10_000 {
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn t65_a_wall_clock_before_1970_is_no_reason_to_panic() {
+    fn wall_clock_before_1970_does_not_panic() {
         let clock = Clock::anchored(UNIX_EPOCH - Duration::from_secs(10));
         assert!(clock.now() < Timestamp::from_secs(5));
         assert!(clock.offset_from(UNIX_EPOCH - Duration::from_secs(100)) < -99.0);

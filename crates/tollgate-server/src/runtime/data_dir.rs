@@ -1,10 +1,16 @@
-//! The data directory: what must survive a restart.
+//! The data directory: files that survive a restart.
 //!
-//! `admin.key` (the key of the administrator), `keys.secret` (what API keys are hashed with), `counters.snap` (the counters),
-//! `config.snap` (the last good configuration), `usage.spool` (what users have asked and the database does not know yet),
-//! `fleet.seed` and `fleet.nodes` (what was last known of the nodes that share counters)
-//! and `lock` (so that two processes do not overwrite each other's files). A file is replaced by a new one under its name, never written in place: a crash
-//! or a full disk leaves the old one.
+//! | file | content |
+//! |---|---|
+//! | `admin.key` | the admin key |
+//! | `keys.secret` | the secret under which API keys are hashed |
+//! | `counters.snap` | memory counters |
+//! | `config.snap` | the last valid configuration of the database |
+//! | `usage.spool` | usage that is not in the database yet |
+//! | `fleet.seed`, `fleet.nodes` | the hash seed and node count of the fleet |
+//! | `lock` | keeps a second process out |
+//!
+//! Files are written beside the old one and renamed, so a crash or a full disk leaves the old one intact.
 
 pub(crate) mod persistence_status;
 
@@ -31,18 +37,17 @@ const KEY_SECRET: &str = "keys.secret";
 const CONFIGURATION: &str = "config.snap";
 const USAGE: &str = "usage.spool";
 const LOCK: &str = "lock";
-/// No key is longer; a larger file is not a key.
+/// Read at most: no key is longer.
 const KEY_BYTES_MAX: u64 = 4_096;
-/// A shorter secret was not made by us.
 const KEY_SECRET_BYTES_MIN: usize = 32;
-/// 128 bits in base64: a shorter key of the administrator could be guessed.
+/// 128 bits in base64.
 const ADMIN_KEY_BYTES_MIN: usize = 22;
 
 /// Why a data directory cannot be used.
 #[non_exhaustive]
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// It cannot be made or entered: the path or its permissions are wrong.
+    /// It cannot be created or opened: check the path and its permissions.
     #[error("cannot use the data directory {path}: {source}", path = path.display())]
     Unusable {
         /// The directory.
@@ -50,7 +55,7 @@ pub enum DataDirError {
         /// Why.
         source: io::Error,
     },
-    /// Another process has it: give each its own, or stop the other.
+    /// Another process uses it: stop that process or choose another directory.
     #[error("the data directory {path} is in use by another process", path = path.display())]
     InUse {
         /// The directory.
@@ -64,49 +69,49 @@ pub enum DataDirError {
         /// Why.
         source: io::Error,
     },
-    /// The file holds no secret. Without the old one the keys that were hashed with it are lost.
-    #[error("{path} holds no secret: it must be one line of 32 or more printable ASCII characters; put the old one back, or \
-        remove the file and make every API key anew", path = path.display())]
-    NoSecret {
+    /// The secret is unusable. API keys hashed with the old secret need it.
+    #[error("{path} must be one line of 32 or more printable ASCII characters; restore the old secret, or remove the file and \
+        create every API key again", path = path.display())]
+    InvalidSecret {
         /// The file.
         path: PathBuf,
     },
-    /// The key file holds no key: remove it, and a key is made.
-    #[error("{path} holds no key: it must be one line of printable ASCII; remove the file to have a key made",
+    /// The admin key is unusable: remove the file to have one generated.
+    #[error("{path} must be one line of printable ASCII characters; remove the file to generate a new admin key",
         path = path.display())]
-    NoKey {
+    InvalidKey {
         /// The file.
         path: PathBuf,
     },
-    /// The key file holds a key that could be guessed, and it opens everything.
-    #[error("the key in {path} is too short: it has {length} characters and must have {ADMIN_KEY_BYTES_MIN} or more, or it could \
-        be guessed; remove the file to have a key made, or write one with `openssl rand -hex 32`", path = path.display())]
+    /// The admin key is short enough to be guessed.
+    #[error("the admin key in {path} is too short: {length} characters, at least {ADMIN_KEY_BYTES_MIN} are required; remove the file \
+        to generate a new one, or write one with `openssl rand -hex 32`", path = path.display())]
     WeakKey {
         /// The file.
         path: PathBuf,
-        /// How long the key is.
+        /// Its length.
         length: usize,
     },
 }
 
-/// The data directory, held by this process alone.
+/// The data directory, locked by this process.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
     /// Locked until dropped.
     _lock: File,
-    /// Held while a file is replaced: two saves of the same one would write the same draft.
+    /// Held while a file is replaced: two saves would write the same draft.
     replacing: Mutex<()>,
-    /// Whether the configuration could not be saved the last time.
-    configuration_fails: AtomicBool,
+    /// Whether the last save of the configuration failed.
+    config_save_failed: AtomicBool,
 }
 
-/// The key of the administrator.
+/// The admin key.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminKey {
     /// The key.
     pub key: String,
-    /// Whether it was made just now: it is then shown once.
+    /// Whether it was generated by this start; it is then shown once.
     pub is_new: bool,
 }
 
@@ -117,48 +122,52 @@ impl fmt::Debug for AdminKey {
 }
 
 impl DataDir {
-    /// Makes the directory if need be, for its owner only, and takes hold of it.
+    /// Creates the directory with mode 0700 if needed, and locks it.
     ///
     /// # Errors
-    /// When it cannot be made, or another process has it.
+    /// When it cannot be created, or another process uses it.
     pub fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
-        make_directory(path).map_err(unusable)?;
-        let lock =
-            owners_file().create(true).truncate(false).write(true).open(path.join(LOCK)).map_err(unusable)?;
+        create_directory(path).map_err(unusable)?;
+        let lock = private_file()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))
+            .map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => Ok(DataDir {
                 path: path.to_owned(),
                 _lock: lock,
                 replacing: Mutex::new(()),
-                configuration_fails: AtomicBool::new(false),
+                config_save_failed: AtomicBool::new(false),
             }),
             Err(TryLockError::WouldBlock) => Err(DataDirError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(source)) => Err(unusable(source)),
         }
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The administrator's key; made if there is none.
+    /// The admin key; generated if the file is missing.
     ///
     /// # Errors
-    /// When the file cannot be read or written, or holds no key, or one that could be guessed.
+    /// When the file cannot be read or written, or its key is invalid or too short.
     pub fn admin_key(&self) -> Result<AdminKey, DataDirError> {
         let path = self.path.join(ADMIN_KEY);
         let failed = |source| DataDirError::Key { path: path.clone(), source };
         match File::open(&path) {
             Ok(file) => {
-                warn_if_others_can_read(&file, &path);
+                warn_if_readable_by_others(&file, &path);
                 let mut text = String::new();
                 file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
                 let key = text.trim().to_owned();
                 let length = key.len();
                 if length == 0 || !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-                    return Err(DataDirError::NoKey { path });
+                    return Err(DataDirError::InvalidKey { path });
                 }
                 if length < ADMIN_KEY_BYTES_MIN {
                     return Err(DataDirError::WeakKey { path, length });
@@ -166,7 +175,7 @@ impl DataDir {
                 Ok(AdminKey { key, is_new: false })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let key = new_key().map_err(failed)?;
+                let key = generate_admin_key().map_err(failed)?;
                 self.replace(ADMIN_KEY, |file| writeln!(file, "{key}")).map_err(failed)?;
                 Ok(AdminKey { key, is_new: true })
             }
@@ -174,26 +183,26 @@ impl DataDir {
         }
     }
 
-    /// What the hashes of API keys are keyed with; made if there is none.
+    /// The secret under which API keys are hashed; generated if the file is missing.
     ///
     /// # Errors
-    /// When the file cannot be read or written, or holds none.
+    /// When the file cannot be read or written, or its secret is invalid.
     pub(crate) fn key_secret(&self) -> Result<String, DataDirError> {
         let path = self.path.join(KEY_SECRET);
         let failed = |source| DataDirError::Key { path: path.clone(), source };
         match File::open(&path) {
             Ok(file) => {
-                warn_if_others_can_read(&file, &path);
+                warn_if_readable_by_others(&file, &path);
                 let mut text = String::new();
                 file.take(KEY_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
                 let secret = text.trim();
                 let usable = secret.len() >= KEY_SECRET_BYTES_MIN
                     && secret.bytes().all(|byte| byte.is_ascii_graphic());
-                // It is not made anew: keys that were hashed with the old one would be lost.
-                if usable { Ok(secret.to_owned()) } else { Err(DataDirError::NoSecret { path }) }
+                // Generating a new one would invalidate every API key.
+                if usable { Ok(secret.to_owned()) } else { Err(DataDirError::InvalidSecret { path }) }
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let secret = api_keys::random_text().map_err(failed)?;
+                let secret = api_keys::random_secret().map_err(failed)?;
                 self.replace(KEY_SECRET, |file| writeln!(file, "{secret}")).map_err(failed)?;
                 Ok(secret)
             }
@@ -201,8 +210,8 @@ impl DataDir {
         }
     }
 
-    /// The last good configuration of the database at `place`, if there is one that can be read. What cannot is put aside.
-    pub(crate) fn load_configuration(&self, place: &str) -> Option<Configuration> {
+    /// The last valid configuration of this database, if it can be read. A damaged file is renamed.
+    pub(crate) fn load_configuration(&self, database: &str) -> Option<Configuration> {
         let path = self.path.join(CONFIGURATION);
         let read = match File::open(&path) {
             Ok(file) => snapshot::read(file),
@@ -210,78 +219,78 @@ impl DataDir {
             Err(error) => Err(error.into()),
         };
         match read {
-            Ok((from, configuration)) if from == place => Some(configuration),
+            Ok((from, configuration)) if from == database => Some(configuration),
             Ok((from, _)) => {
-                warn!(from, now = place, "the configuration on disk is of another database, and is not used");
+                warn!(from, database, "ignoring the configuration snapshot: it belongs to another database");
                 None
             }
             Err(error) => {
                 let aside = self.path.join(format!("{CONFIGURATION}.damaged"));
                 let kept = fs::rename(&path, &aside).is_ok();
                 warn!(%error, file = %path.display(), kept_as = kept.then(|| aside.display().to_string()),
-                    "the configuration on disk cannot be read");
+                    "cannot read the configuration snapshot");
                 None
             }
         }
     }
 
-    /// The version of the last good configuration of the database at `place`.
-    pub(crate) fn configuration_version(&self, place: &str) -> Option<u64> {
-        snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, place)
+    /// The version of the last valid configuration of this database.
+    pub(crate) fn configuration_version(&self, database: &str) -> Option<u64> {
+        snapshot::read_version(File::open(self.path.join(CONFIGURATION)).ok()?, database)
     }
 
-    /// Saves the configuration. A failure is logged, and the last one stays.
+    /// Saves the configuration. A failure is logged and leaves the last one.
     pub(crate) fn save_configuration(
         &self,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> io::Result<()> {
         let saved = self.replace(CONFIGURATION, write);
-        let failed_before = self.configuration_fails.swap(saved.is_err(), Ordering::Relaxed);
+        let failed_before = self.config_save_failed.swap(saved.is_err(), Ordering::Relaxed);
         match &saved {
-            // It is tried every other second: told once, when it begins.
+            // Retried every two seconds; logged once.
             Err(error) if !failed_before => {
-                warn!(%error, directory = %self.path.display(), "cannot save the configuration; the last one stays");
+                warn!(%error, directory = %self.path.display(), "cannot save the configuration snapshot; keeping the last one");
             }
-            Ok(()) if failed_before => info!("the configuration is saved again"),
+            Ok(()) if failed_before => info!("the configuration snapshot is saved again"),
             _ => {}
         }
         saved
     }
 
-    /// When the counters were saved, in microseconds since 1970.
+    /// When the counters were last saved, in microseconds since 1970.
     pub(crate) fn counters_saved_at(&self) -> Option<u64> {
         let saved = fs::metadata(self.path.join(COUNTERS)).ok()?.modified().ok()?;
         Some(Timestamp::from(saved).as_micros())
     }
 
-    /// What users and keys have asked and the last process could not tell the database.
+    /// Usage that the last process could not add to the database.
     pub(crate) fn usage(&self) -> Option<Vec<u8>> {
         fs::read(self.path.join(USAGE)).ok()
     }
 
-    /// Keeps what the database could not be told, for the next process; nothing removes what was kept.
-    pub(crate) fn keep_usage(&self, left: Option<&[u8]>) {
-        let kept = match left {
-            Some(left) => self.replace(USAGE, |file| file.write_all(left)),
+    /// Stores usage for the next process; `None` removes the file.
+    pub(crate) fn store_usage(&self, unsent: Option<&[u8]>) {
+        let stored = match unsent {
+            Some(unsent) => self.replace(USAGE, |file| file.write_all(unsent)),
             None => match fs::remove_file(self.path.join(USAGE)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
                 _ => Ok(()),
             },
         };
-        if let Err(error) = kept {
-            warn!(%error, directory = %self.path.display(), "cannot keep what users and keys have asked");
+        if let Err(error) = stored {
+            warn!(%error, directory = %self.path.display(), "cannot store usage that is not in the database yet");
         }
     }
 
-    /// The counters as they were saved, and the seed of their subjects; empty ones if there are none, or if the file is
-    /// damaged. A damaged file is put aside: a start with full allowances is better than none.
+    /// The saved counters and the seed of their subjects; empty ones if the file is missing or damaged. A damaged file is
+    /// renamed: starting with full allowances is better than not starting.
     pub fn load_counters(&self, bounds: MemoryBounds) -> (MemoryCounters, Seed) {
         let counters = MemoryCounters::new(bounds);
         let path = self.path.join(COUNTERS);
         let error = match File::open(&path).map(BufReader::new) {
             Ok(file) => match counters.restore(file) {
                 Ok(seed) => {
-                    info!(counters = counters.len(), "counters restored");
+                    info!(counters = counters.len(), "counters loaded from the snapshot");
                     return (counters, seed);
                 }
                 Err(error) => error,
@@ -292,101 +301,101 @@ impl DataDir {
         let aside = self.path.join(format!("{COUNTERS}.damaged"));
         let kept = fs::rename(&path, &aside).is_ok();
         warn!(?error, file = %path.display(), kept_as = kept.then(|| aside.display().to_string()),
-            "the snapshot of the counters cannot be read; starting with none");
+            "cannot read the counter snapshot; starting without counters");
         (MemoryCounters::new(bounds), Seed::random())
     }
 
     /// Saves the counters.
     ///
     /// # Errors
-    /// When they cannot be written. The last save stays: decisions do not depend on it.
+    /// When they cannot be written. The last snapshot stays.
     pub fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> io::Result<()> {
         self.replace(COUNTERS, |file| counters.save(seed, now, file))
     }
 
-    /// Where the counters are saved.
+    /// The file of the counters.
     pub(crate) fn counters_file(&self) -> PathBuf {
         self.path.join(COUNTERS)
     }
 
-    /// The seed that this node and others agreed on when they last met.
+    /// The hash seed of the fleet, as last known.
     pub fn fleet_seed(&self) -> Option<Seed> {
         fs::read(self.path.join(FLEET_SEED)).ok()?.try_into().ok().map(Seed)
     }
 
-    /// Keeps the seed, so that a start without the others hashes as they do.
-    pub fn keep_fleet_seed(&self, seed: Seed) {
+    /// Stores the seed, so that a start without Redis hashes subjects as the fleet does.
+    pub fn store_fleet_seed(&self, seed: Seed) {
         if let Err(error) = self.replace(FLEET_SEED, |file| file.write_all(&seed.0)) {
-            warn!(%error, directory = %self.path.display(), "cannot keep the seed of the fleet");
+            warn!(%error, directory = %self.path.display(), "cannot store the hash seed of the fleet");
         }
     }
 
-    /// How many nodes there were when this one last heard of them.
+    /// The number of nodes, as last known.
     pub fn fleet_nodes(&self) -> Option<NonZeroU32> {
         fs::read_to_string(self.path.join(FLEET_NODES)).ok()?.trim().parse().ok()
     }
 
-    /// Keeps how many nodes there are, so that a start without the others admits no more than its share.
-    pub fn keep_fleet_nodes(&self, nodes: NonZeroU32) {
+    /// Stores the number of nodes, so that a start without Redis admits no more than its share.
+    pub fn store_fleet_nodes(&self, nodes: NonZeroU32) {
         if let Err(error) = self.replace(FLEET_NODES, |file| writeln!(file, "{nodes}")) {
-            warn!(%error, directory = %self.path.display(), "cannot keep the number of nodes");
+            warn!(%error, directory = %self.path.display(), "cannot store the number of nodes");
         }
     }
 
-    /// Writes a file beside the one of that name, makes sure it is on the disk, and puts it in its place.
+    /// Writes a draft, syncs it, and renames it over the file.
     fn replace(
         &self,
         name: &str,
         write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let _turn = self.replacing.lock();
+        let _guard = self.replacing.lock();
         let draft = self.path.join(format!("{name}.tmp"));
         let written = write_draft(&draft, write).and_then(|()| fs::rename(&draft, self.path.join(name)));
         if written.is_err() {
-            let _ = fs::remove_file(&draft); // a full disk needs the room
+            let _ = fs::remove_file(&draft); // free the space on a full disk
         }
         written?;
-        // The name itself is on the disk only when the directory is.
+        // The rename is durable once the directory is synced.
         File::open(&self.path)?.sync_all()
     }
 }
 
 fn write_draft(draft: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
-    let file = owners_file().create(true).truncate(true).write(true).open(draft)?;
+    let file = private_file().create(true).truncate(true).write(true).open(draft)?;
     let mut file = BufWriter::with_capacity(1 << 20, file);
     write(&mut file)?;
     file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
 
-fn new_key() -> io::Result<String> {
-    Ok(format!("tg_admin_{}", api_keys::random_text()?))
+fn generate_admin_key() -> io::Result<String> {
+    Ok(format!("tg_admin_{}", api_keys::random_secret()?))
 }
 
 #[cfg(unix)]
-fn make_directory(path: &Path) -> io::Result<()> {
+fn create_directory(path: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
 #[cfg(not(unix))]
-fn make_directory(path: &Path) -> io::Result<()> {
+fn create_directory(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)
 }
 
-/// A file that only its owner may read.
-fn owners_file() -> OpenOptions {
+/// Options for a file with mode 0600.
+fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     options
 }
 
-fn warn_if_others_can_read(file: &File, path: &Path) {
+fn warn_if_readable_by_others(file: &File, path: &Path) {
     #[cfg(unix)]
     if let Ok(metadata) = file.metadata() {
         let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
         if mode & 0o077 != 0 {
-            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "others can read this secret");
+            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "this secret is readable by other users; run chmod 600 on it");
         }
     }
 }

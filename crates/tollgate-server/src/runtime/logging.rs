@@ -1,7 +1,6 @@
-//! Events to standard error, for people or for machines.
+//! Logs to standard error, as text or JSON.
 //!
-//! Values that come from clients are logged with `?value`: that escapes line breaks and terminal codes, so that a
-//! client cannot forge a line. The JSON form escapes them in any case.
+//! Values from clients are logged with `?value`, which escapes line breaks and terminal codes, so that a client cannot forge a line.
 
 use std::io;
 
@@ -12,23 +11,23 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::settings::{LogFormat, LogSettings};
 
-/// The database driver tells of every idle connection that broke and every notice of the server: an outage is told by us.
+/// The database driver logs every broken idle connection and server notice at info.
 const INFO: &str = "info,sqlx=warn";
 
-/// Starts logging. The first call in a process counts; later ones change nothing.
+/// Starts logging. Only the first call in a process has an effect.
 pub fn init(settings: &LogSettings) {
-    let colours = io::IsTerminal::is_terminal(&io::stderr());
-    let _ = subscriber(settings, colours, io::stderr).try_init();
+    let use_colour = io::IsTerminal::is_terminal(&io::stderr());
+    let _ = subscriber(settings, use_colour, io::stderr).try_init();
 }
 
-fn subscriber<W>(settings: &LogSettings, colours: bool, writer: W) -> Box<dyn Subscriber + Send + Sync>
+fn subscriber<W>(settings: &LogSettings, use_colour: bool, writer: W) -> Box<dyn Subscriber + Send + Sync>
 where
     W: for<'w> MakeWriter<'w> + Send + Sync + 'static,
 {
-    // The filter was checked with the settings; should it be wrong all the same, silence is the worst answer.
+    // The settings have validated the filter.
     let filter = if settings.filter == "info" { INFO } else { &settings.filter };
     let filter = EnvFilter::try_new(filter).unwrap_or_else(|_| EnvFilter::new(INFO));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(use_colour);
     match settings.format {
         LogFormat::Pretty => Box::new(builder.with_target(false).compact().finish()),
         LogFormat::Json => Box::new(builder.json().flatten_event(true).with_current_span(false).finish()),
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn t69_what_a_client_sends_stays_on_one_line_and_off_the_terminal() {
+    fn client_values_cannot_forge_log_lines() {
         let forged = "a\r\n2026-01-01 ERROR forged\u{1b}[2J\u{7}\"}";
         for format in LogFormat::ALL {
             let text = logged(format, "info", || tracing::info!(user = ?forged, "refused"));
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_small_talk_of_the_database_driver_is_not_logged() {
+    fn database_driver_info_is_not_logged() {
         let talk = || {
             tracing::info!(target: "sqlx_core::pool::inner", "small talk");
             tracing::warn!(target: "sqlx::query", "slow");
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn the_filter_says_what_is_logged() {
+    fn filter_selects_log_levels() {
         let both = || {
             tracing::info!("one");
             tracing::warn!("two");

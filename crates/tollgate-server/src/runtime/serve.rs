@@ -1,8 +1,6 @@
-//! From settings to a running service, and from a signal to its orderly end.
+//! Starts the service and shuts it down.
 //!
-//! At the end: readiness goes off, connections are drained, and only then are the counters saved, so that the last
-//! decision is in the snapshot. A second signal that comes a while
-//! later ends the process at once: whoever sends it has waited long enough.
+//! Shutdown turns readiness off, drains connections, and then saves the counters, so that the last decision is in the snapshot.
 
 mod banner;
 mod descriptors;
@@ -35,10 +33,10 @@ use crate::runtime::signals::Signals;
 
 /// All 256 shards are swept about once a minute, one at a time.
 const SWEEP_EVERY: Duration = Duration::from_millis(250);
-/// How long a start waits for the configuration of the database, or else for that on disk.
+/// How long a start waits for the configuration from the database or its snapshot.
 const CONFIG_LOAD_TIMEOUT: Duration = Duration::from_secs(6);
-/// How often the settings file is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often the settings file is checked for changes.
+const FILE_POLL_EVERY: Duration = Duration::from_secs(1);
 
 /// Why the service cannot run.
 #[non_exhaustive]
@@ -47,7 +45,7 @@ pub enum ServeError {
     /// The data directory cannot be used.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
-    /// The address cannot be listened on: it is taken, or not one of this machine.
+    /// The address is in use or not local.
     #[error("cannot listen on {listen}: {source}")]
     Listen {
         /// The address.
@@ -55,46 +53,46 @@ pub enum ServeError {
         /// Why.
         source: io::Error,
     },
-    /// The shared counters cannot be reached with these settings, whatever the servers do.
+    /// The Redis settings cannot work with any server.
     #[error(transparent)]
     Counters(#[from] RedisSettingsError),
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
-    /// It served and ended, and what was counted is not on disk: the next start admits too much.
-    #[error("the counters could not be saved to {file}: {source}; {what}", file = file.display(),
-        what = if *has_older { "what was counted since the last save is lost" } else { "all of them are lost" })]
+    /// The service ran, but its counters could not be saved: the next start admits too much.
+    #[error("cannot save the counters to {file}: {source}; {what}", file = file.display(),
+        what = if *has_older { "charges since the last save are lost" } else { "all counters are lost" })]
     CountersLost {
-        /// Where they should be.
+        /// The file.
         file: PathBuf,
-        /// Whether an older save is there.
+        /// Whether an older snapshot exists.
         has_older: bool,
         /// Why.
         source: io::Error,
     },
 }
 
-/// What is known once the service answers.
+/// The state of the service once it accepts requests.
 #[derive(Clone, Debug)]
 pub struct Ready {
-    /// The settings in force; the rules of the database are among its rules.
+    /// The settings in force, including the rules of the database.
     pub settings: Settings,
-    /// Where it listens; the port is known even if any was asked for.
+    /// The address it listens on, with the actual port.
     pub address: SocketAddr,
-    /// The admin key if it was made just now, to be shown once.
+    /// The admin key, if this start generated it.
     pub new_admin_key: Option<AdminKeyOnce>,
-    /// What is wrong with the shared counters, if anything is.
-    pub store_trouble: Option<String>,
-    /// What is wrong with the database, or with what it holds, if anything is.
-    pub catalog_trouble: Option<String>,
+    /// A problem of the counter store, if any.
+    pub store_problem: Option<String>,
+    /// A problem of the database or its configuration, if any.
+    pub config_problem: Option<String>,
 }
 
-/// An admin key that was made just now. It prints itself only when asked to.
+/// A newly generated admin key; `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct AdminKeyOnce(String);
 
 impl AdminKeyOnce {
-    /// The key, to be shown to the operator.
+    /// The key.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -106,13 +104,13 @@ impl std::fmt::Debug for AdminKeyOnce {
     }
 }
 
-/// Runs the service until a signal ends it; `ready` is called once it answers.
+/// Runs the service until a signal ends it; calls `ready` once it accepts requests.
 ///
 /// # Errors
-/// When the data directory or the address cannot be used, or the counters could not be saved at the end.
+/// When the data directory or the address cannot be used, or the counters cannot be saved at shutdown.
 pub async fn serve(settings: Settings, ready: impl FnOnce(Ready)) -> Result<(), ServeError> {
     let signals = Signals::new().map_err(ServeError::Signals)?;
-    serve_until(settings, ready, signals.asked_to_end()).await
+    serve_until(settings, ready, signals.shutdown_requested()).await
 }
 
 async fn serve_until(
@@ -145,7 +143,7 @@ async fn serve_until(
             move |settings: &Settings| {
                 let was_open = app.live().authenticator.open_checks();
                 app.apply(settings)?;
-                tell_if_open(address, settings.auth.open_checks && !was_open);
+                warn_if_open(address, settings.auth.open_checks && !was_open);
                 Ok(())
             }
         }),
@@ -153,73 +151,74 @@ async fn serve_until(
     app.set_reload(reload.clone());
 
     let saver = Saver { app: Arc::clone(&app), data_dir: Arc::clone(&data_dir) };
-    let mut tasks =
-        Tasks(vec![tokio::spawn(sweep(Arc::clone(&app))), tokio::spawn(reload.clone().watch(LOOK_EVERY))]);
+    let mut tasks = Tasks(vec![
+        tokio::spawn(sweep(Arc::clone(&app))),
+        tokio::spawn(reload.clone().watch(FILE_POLL_EVERY)),
+    ]);
     if let CounterSettings::Memory { save_every, .. } = settings.counters {
         tasks.0.push(tokio::spawn(saver.clone().every(save_every)));
     }
     tasks.0.extend(spawn_background_tasks(&app, &data_dir, &reload));
-    // Whoever connects meanwhile is in the queue of the listener: the first answer is by the whole configuration.
+    // Clients that connect now wait in the backlog, so the first decision uses the whole configuration.
     app.config_sync().wait_for_initial_load(CONFIG_LOAD_TIMEOUT).await;
     let settings = Settings { rules: RuleSet::clone(&app.limiter().rules()), ..settings };
-    tell_if_open(address, settings.auth.open_checks);
+    warn_if_open(address, settings.auth.open_checks);
     info!(%address, rules = settings.rules.rules().len(), data_dir = %settings.data_dir.display(), "serving");
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
-    let catalog_trouble = app.config_sync().state().problem();
-    ready(Ready { settings, address, new_admin_key, store_trouble: store.trouble(), catalog_trouble });
+    let config_problem = app.config_sync().state().problem();
+    ready(Ready { settings, address, new_admin_key, store_problem: store.trouble(), config_problem });
 
     let end = async {
         end.await;
-        info!("ending: finishing requests in flight");
+        info!("shutting down: finishing requests in flight");
         app.start_draining();
     };
-    let surface = {
+    let service = {
         let app = Arc::clone(&app);
         move |request, peer| crate::http::answer(&app, request, peer)
     };
-    let drained = listener::run(listener, surface, &server, stats, end).await;
+    let drained = listener::run(listener, service, &server, stats, end).await;
     app.batches().drain(server.drain_timeout.saturating_sub(drained.took)).await;
     drop(tasks);
     close(saver).await
 }
 
-/// Saves what must survive. What cannot be saved is lost now, and whoever watches the exit code must learn it.
+/// Saves what must survive a restart. A failure to save counters becomes the exit code.
 async fn close(saver: Saver) -> Result<(), ServeError> {
-    let outcome = saver.save_aside().await;
+    let outcome = saver.save().await;
     let Saver { app, data_dir } = saver;
     sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
-    reconcile::close(&app).await;
+    reconcile::shut_down(&app).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
     outcome.map_err(|source| {
         let has_older = data_dir.counters_saved_at().is_some();
         let lost = ServeError::CountersLost { file: data_dir.counters_file(), has_older, source };
-        error!(error = %lost, "ended, and counters are lost");
+        error!(error = %lost, "stopped; counters are lost");
         lost
     })?;
-    info!("ended");
+    info!("stopped");
     Ok(())
 }
 
-/// Whoever reaches an open service can use up what others have and look at what they use.
-fn tell_if_open(address: SocketAddr, open_checks: bool) {
+fn warn_if_open(address: SocketAddr, open_checks: bool) {
     if open_checks && !address.ip().to_canonical().is_loopback() {
         warn!(%address, "{}", banner::OPEN_TO_EVERYONE);
     }
 }
 
-/// What keeps in touch with other nodes and with the database.
+/// Tasks that talk to other nodes and to the database.
 fn spawn_background_tasks(
     app: &Arc<App>,
     data_dir: &Arc<DataDir>,
     reload: &ReloadHandle,
 ) -> [JoinHandle<()>; 6] {
     [
-        tokio::spawn(reconcile::follow(Arc::clone(app))),
-        tokio::spawn(membership::heed_resets(Arc::clone(app))),
-        tokio::spawn(membership::follow(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(reconcile::run(Arc::clone(app))),
+        tokio::spawn(membership::apply_resets(Arc::clone(app))),
+        tokio::spawn(membership::run(Arc::clone(app), Arc::clone(data_dir))),
         tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
         tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),
@@ -231,7 +230,7 @@ async fn write_auth_alerts(app: Arc<App>) {
     alerts::run(app.auth_throttle(), app.config_sync()).await;
 }
 
-/// Drops counters that are as good as new, a shard at a time, and looks whether the shared ones are there.
+/// Drops restored counters, a shard at a time, and tracks the state of the counter store.
 async fn sweep(app: Arc<App>) {
     let mut turns = tokio::time::interval(SWEEP_EVERY);
     let mut last = Instant::now();
@@ -241,13 +240,13 @@ async fn sweep(app: Arc<App>) {
         app.sweep(shard);
         let state = app.counters().state();
         app.count_outage(&state, last.elapsed());
-        store::tell_of_refusals(&known, &state);
+        store::log_state_change(&known, &state);
         known = state;
         last = Instant::now();
     }
 }
 
-/// Saves the counters, if they are in this process.
+/// Saves memory counters.
 #[derive(Clone)]
 struct Saver {
     app: Arc<App>,
@@ -258,15 +257,14 @@ impl Saver {
     async fn every(self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;
-            if let Err(error) = self.save_aside().await {
+            if let Err(error) = self.save().await {
                 let directory = self.data_dir.path().display();
-                warn!(%error, %directory, "cannot save the counters; will try again");
+                warn!(%error, %directory, "cannot save the counters; retrying");
             }
         }
     }
 
-    /// On a thread that may wait for the disk.
-    async fn save_aside(&self) -> io::Result<()> {
+    async fn save(&self) -> io::Result<()> {
         let saver = self.clone();
         let saving = tokio::task::spawn_blocking(move || {
             let (limiter, now) = (saver.app.limiter(), saver.app.now());
@@ -274,12 +272,12 @@ impl Saver {
             saver.data_dir.save_counters(memory, limiter.seed(), now)
         });
         let outcome = saving.await.unwrap_or_else(|error| Err(io::Error::other(error)));
-        self.app.note_counters_saved(&outcome);
+        self.app.record_counters_saved(&outcome);
         outcome
     }
 }
 
-/// Tasks that end when the service does.
+/// Background tasks, aborted on drop.
 struct Tasks(Vec<JoinHandle<()>>);
 
 impl Drop for Tasks {

@@ -1,20 +1,20 @@
-//! The first signal asks for an orderly end, the second does not ask.
+//! SIGTERM and SIGINT: the first starts a graceful shutdown, a later second one exits at once.
 //!
-//! `timeout` and supervisors signal a process and then its group, so one request to end arrives as two signals a fraction of
-//! a millisecond apart. Only a signal that comes some time after the first is a person who has waited long enough.
+//! `timeout` and supervisors signal a process and then its group, so one request arrives as two signals within a millisecond.
+//! Signals shortly after the first are therefore ignored.
 
 use std::io;
 use std::time::{Duration, Instant};
 
 use tracing::{debug, warn};
 
-/// Signals that come within this time of the first are the same request.
-const ONE_REQUEST: Duration = Duration::from_millis(500);
+/// Signals within this time of the first are ignored.
+const REPEAT_WINDOW: Duration = Duration::from_millis(500);
 
-/// What a shell reports for a process ended by an interrupt.
+/// The exit code of an interrupted process.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// SIGTERM and SIGINT, or what the system has of them.
+/// SIGTERM and SIGINT, or Ctrl-C where there are none.
 #[cfg(unix)]
 pub(crate) struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -23,7 +23,7 @@ pub(crate) struct Signals {
 
 #[cfg(unix)]
 impl Signals {
-    /// From here on the signals no longer end the process by themselves.
+    /// Installs the handlers: the signals no longer end the process by default.
     pub(crate) fn new() -> io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         Ok(Signals {
@@ -40,7 +40,7 @@ impl Signals {
     }
 }
 
-/// SIGTERM and SIGINT, or what the system has of them.
+/// SIGTERM and SIGINT, or Ctrl-C where there are none.
 #[cfg(not(unix))]
 pub(crate) struct Signals;
 
@@ -56,17 +56,17 @@ impl Signals {
 }
 
 impl Signals {
-    /// Waits for the first signal. From a moment later on a second one ends the process.
-    pub(crate) async fn asked_to_end(mut self) {
+    /// Waits for the first signal. A later second one exits the process.
+    pub(crate) async fn shutdown_requested(mut self) {
         self.next().await;
-        let asked = Instant::now();
+        let requested = Instant::now();
         tokio::spawn(async move {
             self.next().await;
-            while asked.elapsed() < ONE_REQUEST {
-                debug!("another signal right after the first: taken as one with it");
+            while requested.elapsed() < REPEAT_WINDOW {
+                debug!("ignoring a signal right after the first");
                 self.next().await;
             }
-            warn!("a second signal: ending at once");
+            warn!("second signal: exiting at once");
             std::process::exit(EXIT_INTERRUPTED);
         });
     }

@@ -76,7 +76,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         now: Timestamp,
     ) -> Draft {
         if let Some(rule) = closed_rule(plan, rules.rules(), error) {
-            return Draft::unavailable(Some(rule), error);
+            return Draft::unavailable(rule, error);
         }
         for (charge, source) in plan.charges.charges.iter_mut().zip(&plan.sources) {
             let rule = rules.rules().get(*source as usize);

@@ -1,14 +1,13 @@
-//! Whether the time that a refusal takes tells which ids there are, as dudect asks it: Welch's t of two classes of keys, measured
-//! in random order. It depends on the machine, so it is run by hand, optimised and on a quiet one:
+//! Measures whether the duration of a refusal reveals which key ids exist: Welch's t of two classes of keys, measured in random
+//! order, as dudect does. Run by hand on a quiet machine:
 //!
 //! ```sh
-//! cargo test --release -p tollgate-server --lib -- --ignored --nocapture t28_
+//! cargo test --release -p tollgate-server --lib -- --ignored --nocapture refusal_time
 //! ```
 //!
-//! With half a million measurements |t| < 4.5 is reached by all of them together, but not when the slowest are left out: the means
-//! then differ by up to 5 ns, either way, and |t| is up to 84. Where that is from has not been found out. When an unknown id was not
-//! looked up to the end it was 22 ns (one id) to 70 ns (many), and |t| about 500. So t is told, and what fails is a difference that
-//! is again as large as a step left out.
+//! Over half a million measurements |t| < 4.5. Without the slowest ones the means differ by up to 5 ns in either direction and |t|
+//! reaches 84; the cause is unknown. A skipped lookup showed as 22 to 70 ns. The test therefore prints t and fails only on a
+//! difference as large as a skipped step.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,11 +18,11 @@ use tollgate::accounts::NewKey as Record;
 
 /// Texts of each class.
 const TEXTS: usize = 4_096;
-/// Beyond this, dudect says, it is not chance.
+/// dudect's threshold.
 const T_MAX: f64 = 4.5;
-/// A difference of the means that is a step left out, not the state of a cache.
+/// A difference of means that indicates a skipped step.
 const NANOS_MAX: f64 = 20.0;
-/// Measurements above these percentiles are left out, as interrupts and other work are up there.
+/// Measurements above these percentiles are dropped, to exclude interrupts.
 const CROPS: [usize; 5] = [100, 99, 95, 90, 75];
 
 /// Mean and variance, one value at a time.
@@ -134,7 +133,7 @@ fn texts(known: &[String]) -> Vec<(bool, String)> {
 
 #[test]
 #[ignore = "measures time: by hand, optimised, on a quiet machine"]
-fn t28_how_long_a_refusal_takes_does_not_tell_whether_there_is_such_an_id() {
+fn refusal_time_does_not_reveal_known_ids() {
     // Many are in each shard of the table, and hardly one.
     let differences = [100_000, 10_000, 100].map(|count| {
         let (accounts, mut ids) = keys(count);
@@ -147,7 +146,7 @@ fn t28_how_long_a_refusal_takes_does_not_tell_whether_there_is_such_an_id() {
 }
 
 #[test]
-fn welchs_t_tells_what_differs_from_what_does_not() {
+fn welch_t_separates_different_distributions() {
     let mut random = Random(7);
     let mut moments = |shift: u32| {
         let mut moments = Moments::default();

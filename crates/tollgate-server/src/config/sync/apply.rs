@@ -110,7 +110,7 @@ pub(super) fn put_in_force(
     sources.database = rules;
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
-        limiter.records().metrics.follow(set, now);
+        limiter.records().metrics.apply_rules(set, now);
     }
     limiter.update_rules(|current| {
         let overrides = if sync.stores_overrides { &overrides } else { current.overrides() };
@@ -174,7 +174,7 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, chan
     }
     let set = if has_rules { compile(sync, &mut sources, false) } else { None };
     if let Some(set) = set {
-        limiter.records().metrics.follow(&set, now);
+        limiter.records().metrics.apply_rules(&set, now);
         limiter.replace_rules(set);
     }
     has_rules

@@ -312,7 +312,7 @@ pub(super) async fn save_snapshot(parts: &SyncParts) -> bool {
         if saved.is_err() {
             sync.snapshot_failures.fetch_add(1, Ordering::Relaxed);
         }
-        persistence_status.note_configuration(&saved);
+        persistence_status.record_configuration(&saved);
         saved.is_ok()
     });
     saved.await.unwrap_or(false)

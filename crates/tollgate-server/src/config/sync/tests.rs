@@ -157,7 +157,7 @@ fn limit(user: &str, requests: u32) -> UserEndpointLimit {
 }
 
 #[tokio::test]
-async fn thousands_of_overrides_apply_at_once_and_keep_usage() {
+async fn thousands_of_overrides_apply_at_once_and_store_usage() {
     let app = app("default_limit = 100\ndefault_window = \"1h\"");
     let users: Vec<String> = (0..10_000).map(|number| format!("user-{number}")).collect();
     let request = |user: &'static str| {

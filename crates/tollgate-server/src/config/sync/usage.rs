@@ -31,9 +31,9 @@ async fn read_spool(parts: &SyncParts) {
     let reader = Arc::clone(&parts.data_dir);
     let spooled = tokio::task::spawn_blocking(move || reader.usage()).await.ok().flatten();
     let Some(spooled) = spooled else { return };
-    if !parts.sync.flusher.lock().await.take_up(&spooled) {
+    if !parts.sync.flusher.lock().await.load(&spooled) {
         warn!("dropping saved usage that cannot be parsed");
-        parts.data_dir.keep_usage(None);
+        parts.data_dir.store_usage(None);
     }
 }
 
@@ -42,10 +42,10 @@ async fn flush(parts: &SyncParts) -> bool {
     let Ok(database) = parts.sync.database() else { return false };
     let mut flusher = parts.sync.flusher.lock().await;
     let flushed = flusher.flush(&parts.limiter.records().usage, &database).await;
-    if flushed && flusher.has_taken_up() {
-        flusher.forget_taken_up();
+    if flushed && flusher.has_loaded_file() {
+        flusher.forget_loaded_file();
         let data_dir = Arc::clone(&parts.data_dir);
-        let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(None)).await;
+        let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(None)).await;
     }
     flushed
 }
@@ -55,13 +55,13 @@ pub(crate) async fn close(parts: &SyncParts) {
     let flushed = tokio::time::timeout(CLOSE_TIMEOUT, flush(parts)).await;
     if flushed != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_TIMEOUT, parts.sync.flusher.lock()).await {
-            Ok(mut flusher) => flusher.left(&parts.limiter.records().usage),
+            Ok(mut flusher) => flusher.unsent(&parts.limiter.records().usage),
             Err(_) => None,
         };
         if let Some(left) = left {
             info!(bytes = left.len(), "the database is unreachable, saving usage to disk");
             let data_dir = Arc::clone(&parts.data_dir);
-            let _ = tokio::task::spawn_blocking(move || data_dir.keep_usage(Some(&left))).await;
+            let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(Some(&left))).await;
         }
     }
     if parts.sync.has_keys() {

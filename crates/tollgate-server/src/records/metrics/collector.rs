@@ -1,7 +1,6 @@
-//! Figures that are kept elsewhere: read when somebody asks, and told as they are.
+//! Collects values that other parts keep, at scrape time.
 //!
-//! Each answer has a registry of its own. Figures that were copied into metrics which live on would have to be added to
-//! what was read before, or set back; and of two who ask at once, one would be told what the other had half read.
+//! Each scrape has a registry of its own, so concurrent scrapes do not mix their values.
 
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
@@ -14,8 +13,8 @@ use prometheus_client::registry::Registry;
 
 use super::PREFIX;
 
-/// What was read for one answer.
-pub(super) struct Figures(Registry);
+/// The values of one scrape.
+pub(super) struct Collector(Registry);
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ServerLabel {
@@ -28,67 +27,67 @@ struct FaultLabel {
     fault: &'static str,
 }
 
-impl Figures {
+impl Collector {
     pub(super) fn new() -> Self {
-        Figures(Registry::with_prefix(PREFIX))
+        Collector(Registry::with_prefix(PREFIX))
     }
 
-    /// What only grows while the process runs. It is told with `_total` behind its name.
-    pub(super) fn counter(&mut self, name: &str, help: &str, figure: u64) {
-        self.0.register(name, help, ConstCounter::new(figure));
+    /// Adds a counter; the encoder appends `_total`.
+    pub(super) fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.0.register(name, help, ConstCounter::new(value));
     }
 
-    /// What goes up and down.
-    pub(super) fn gauge<N>(&mut self, name: &str, help: &str, figure: N)
+    /// Adds a gauge.
+    pub(super) fn gauge<N>(&mut self, name: &str, help: &str, value: N)
     where
         N: EncodeGaugeValue + Debug + Send + Sync + 'static,
     {
-        self.0.register(name, help, ConstGauge::new(figure));
+        self.0.register(name, help, ConstGauge::new(value));
     }
 
-    /// What holds or does not: 1 or 0.
-    pub(super) fn flag(&mut self, name: &str, help: &str, holds: bool) {
-        self.gauge(name, help, u32::from(holds));
+    /// Adds a gauge that is 1 or 0.
+    pub(super) fn flag(&mut self, name: &str, help: &str, is_set: bool) {
+        self.gauge(name, help, u32::from(is_set));
     }
 
-    /// [`Figures::counter`], of several servers.
+    /// Adds a counter per server.
     pub(super) fn counters_by_server<'a>(
         &mut self,
         name: &str,
         help: &str,
-        figures: impl IntoIterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (&'a str, u64)>,
     ) {
         let family = Family::<ServerLabel, Counter>::default();
-        for (server, figure) in figures {
-            family.get_or_create(&ServerLabel { server: server.to_owned() }).inc_by(figure);
+        for (server, value) in values {
+            family.get_or_create(&ServerLabel { server: server.to_owned() }).inc_by(value);
         }
         self.0.register(name, help, family);
     }
 
-    /// [`Figures::counter`], of several servers and what they failed by.
+    /// Adds a counter per server and fault.
     pub(super) fn counters_by_fault<'a>(
         &mut self,
         name: &str,
         help: &str,
-        figures: impl IntoIterator<Item = (&'a str, &'static str, u64)>,
+        values: impl IntoIterator<Item = (&'a str, &'static str, u64)>,
     ) {
         let family = Family::<FaultLabel, Counter>::default();
-        for (server, fault, figure) in figures {
-            family.get_or_create(&FaultLabel { server: server.to_owned(), fault }).inc_by(figure);
+        for (server, fault, value) in values {
+            family.get_or_create(&FaultLabel { server: server.to_owned(), fault }).inc_by(value);
         }
         self.0.register(name, help, family);
     }
 
-    /// [`Figures::gauge`], of several servers.
+    /// Adds a gauge per server.
     pub(super) fn gauges_by_server<'a>(
         &mut self,
         name: &str,
         help: &str,
-        figures: impl IntoIterator<Item = (&'a str, u64)>,
+        values: impl IntoIterator<Item = (&'a str, u64)>,
     ) {
         let family = Family::<ServerLabel, Gauge<u64, AtomicU64>>::default();
-        for (server, figure) in figures {
-            family.get_or_create(&ServerLabel { server: server.to_owned() }).set(figure);
+        for (server, value) in values {
+            family.get_or_create(&ServerLabel { server: server.to_owned() }).set(value);
         }
         self.0.register(name, help, family);
     }

@@ -1,39 +1,42 @@
-//! Figures of what is configured, of keys and of usage.
+//! Metrics of the configuration, of authentication and of usage.
 
-use super::collector::Figures;
+use super::collector::Collector;
 use crate::app::App;
 use crate::config::sync::Source;
 
-/// Reads all of them.
-pub(super) fn read(app: &App, figures: &mut Figures) {
-    read_configuration(app, figures);
+pub(super) fn collect(app: &App, collector: &mut Collector) {
+    collect_configuration(app, collector);
     let auth = app.auth_throttle().stats();
-    figures.counter("auth_failures", "Invalid caller keys that were compared", auth.failures);
+    collector.counter("auth_failures", "Invalid caller keys that were compared", auth.failures);
     let help = "Requests refused without comparing their key, because their address is in backoff";
-    figures.counter("auth_throttled", help, auth.throttled);
+    collector.counter("auth_throttled", help, auth.throttled);
     let help = "Times that authentication backoff began, for one address or for all";
-    figures.counter("auth_throttle_activations", help, auth.activations);
-    let help = "Users and keys whose usage is not in the database yet";
-    figures.gauge("usage_waiting", help, app.usage().waiting());
-    figures.counter("usage_dropped", "Usage that was not counted", app.usage().dropped());
+    collector.counter("auth_throttle_activations", help, auth.activations);
+    let help = "Users and keys whose usage is not yet in the database";
+    collector.gauge("usage_waiting", help, app.usage().waiting());
+    collector.counter(
+        "usage_dropped",
+        "Usage entries dropped because too many were waiting",
+        app.usage().dropped(),
+    );
 }
 
-fn read_configuration(app: &App, figures: &mut Figures) {
-    let (catalog, state) = (app.config_sync(), app.config_sync().state());
-    // A gauge: a database that was restored from a backup is of an earlier version.
-    figures.gauge("catalog_version", "The version of the configuration in force", catalog.version());
-    let reached = state.source == Source::Database && state.database_error.is_none();
-    figures.flag("catalog_database_reached", "Whether the database answers", reached);
-    let help = "Whether the configuration in force is from disk";
-    figures.flag("catalog_from_snapshot", help, state.source == Source::Snapshot);
-    let help = "Whether rules of the database cannot be put in force";
-    figures.flag("catalog_rules_refused", help, state.rules_error.is_some());
-    let help = "Whether other nodes hash API keys with another secret";
-    figures.flag("catalog_secret_differs", help, state.secret_differs);
+fn collect_configuration(app: &App, collector: &mut Collector) {
+    let (sync, state) = (app.config_sync(), app.config_sync().state());
+    // A gauge: a database restored from a backup has an earlier version.
+    collector.gauge("config_version", "Version of the database configuration in force", sync.version());
+    let is_up = state.source == Source::Database && state.database_error.is_none();
+    collector.flag("config_database_up", "Whether the database is reachable", is_up);
+    let help = "Whether the configuration in force was read from the local snapshot";
+    collector.flag("config_from_snapshot", help, state.source == Source::Snapshot);
+    let help = "Whether the rules in the database are invalid and the last valid ones are in force";
+    collector.flag("config_rules_rejected", help, state.rules_error.is_some());
+    let help = "Whether auth.key_secret differs from that of the other nodes";
+    collector.flag("config_key_secret_differs", help, state.secret_differs);
     let rules = app.limiter().rules();
-    figures.gauge("catalog_users", "Users with a record", rules.accounts().users());
-    figures.gauge("catalog_keys", "API keys", rules.accounts().keys());
-    figures.gauge("catalog_blocks", "Blocks, in force or over", rules.accounts().blocks());
-    let help = "Configurations that could not be written to disk";
-    figures.counter("catalog_snapshot_failures", help, catalog.snapshot_failures());
+    collector.gauge("config_users", "Users with an account", rules.accounts().users());
+    collector.gauge("config_api_keys", "API keys", rules.accounts().keys());
+    collector.gauge("config_blocks", "Blocks, including expired ones", rules.accounts().blocks());
+    let help = "Configuration snapshots that could not be written";
+    collector.counter("config_snapshot_failures", help, sync.snapshot_failures());
 }

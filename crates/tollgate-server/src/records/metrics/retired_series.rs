@@ -1,39 +1,38 @@
-//! Rules that are gone, and whose series are told for a while longer.
+//! Series of removed rules, exported for a while longer.
 //!
-//! Rules come and go for as long as a process runs, and each has a series for every way a decision can end: kept for ever,
-//! they would grow without a bound. Dropped at once, what was counted since the last scrape would never be seen. A rule that
-//! comes back later starts at zero, which Prometheus takes for a restart.
+//! Each rule has a series per outcome, so series of removed rules must be dropped or they would grow without bound. Dropping them at
+//! once would lose what was counted since the last scrape. A rule that returns later starts at zero, like after a restart.
 
 use std::collections::VecDeque;
 
 use tollgate::{Span, Timestamp};
 
-/// Long enough for a last scrape, at any interval that is in use.
-const TOLD_FOR: Span = Span::from_secs(300);
-/// As many are kept. Whoever makes and removes rules by the hundred loses the last counts of some, not memory.
-const FORMER_MAX: usize = 32;
+/// Long enough for one more scrape.
+const RETAIN_FOR: Span = Span::from_secs(300);
+/// Past this bound the oldest are dropped early.
+const RETIRED_MAX: usize = 32;
 
-/// Rules that are gone, those first that are so for longest.
+/// Removed rules, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Former(VecDeque<(Box<str>, Timestamp)>);
+pub(super) struct RetiredRules(VecDeque<(Box<str>, Timestamp)>);
 
-impl Former {
-    /// Notes a rule that is not in force any more.
-    pub(super) fn note(&mut self, rule: &str, now: Timestamp) {
+impl RetiredRules {
+    /// Adds a removed rule.
+    pub(super) fn add(&mut self, rule: &str, now: Timestamp) {
         if !self.0.iter().any(|(known, _)| **known == *rule) {
             self.0.push_back((rule.into(), now));
         }
     }
 
-    /// Keeps those that are not in force again.
-    pub(super) fn retain(&mut self, is_gone: impl Fn(&str) -> bool) {
-        self.0.retain(|(rule, _)| is_gone(rule));
+    /// Keeps only rules that are still removed.
+    pub(super) fn retain(&mut self, is_retired: impl Fn(&str) -> bool) {
+        self.0.retain(|(rule, _)| is_retired(rule));
     }
 
-    /// One whose series are to be dropped now, if there is one. It is forgotten here.
-    pub(super) fn take_due(&mut self, now: Timestamp) -> Option<Box<str>> {
+    /// Removes and returns a rule whose series are due to be dropped.
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<Box<str>> {
         let (_, since) = self.0.front()?;
-        let due = self.0.len() > FORMER_MAX || now.since(*since) >= TOLD_FOR;
+        let due = self.0.len() > RETIRED_MAX || now.since(*since) >= RETAIN_FOR;
         if due { self.0.pop_front().map(|(rule, _)| rule) } else { None }
     }
 }

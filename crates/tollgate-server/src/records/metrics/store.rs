@@ -1,70 +1,78 @@
-//! Figures of shared counters. Servers are named as settings or the cluster name them.
+//! Metrics of the Redis counter store. Servers are named as in the settings or by the cluster.
 
 use tollgate::counters::{CounterStore, ReconcileStatus};
 use tollgate_stores::redis::{RedisCounters, ServerInfo, ServerStats};
 
-use super::collector::Figures;
+use super::collector::Collector;
 
-/// Reads all of them. A server that has left the cluster leaves the figures too.
-pub(super) fn read(redis: &RedisCounters, recovery: &ReconcileStatus, figures: &mut Figures) {
-    read_recovery(recovery, figures);
-    read_links(&redis.servers(), redis.unassigned_slot_calls(), figures);
-    read_facts(&redis.server_info(), figures);
-    let help = "Refusals answered without asking a server";
-    figures.counter("store_refusals_from_memory", help, redis.cached_refusals());
-    let help = "Charges taken back because another server refused";
-    figures.counter("store_refunds", help, redis.refunds());
-    figures.gauge("store_nodes", "Nodes that share the counters", redis.nodes().get());
+/// A server that has left the cluster is no longer exported.
+pub(super) fn collect(redis: &RedisCounters, status: &ReconcileStatus, collector: &mut Collector) {
+    collect_reconcile(status, collector);
+    collect_servers(&redis.servers(), redis.unassigned_slot_calls(), collector);
+    collect_server_info(&redis.server_info(), collector);
+    let help = "Refusals answered from the local refusal cache";
+    collector.counter("store_cached_refusals", help, redis.cached_refusals());
+    let help = "Charges refunded because another server refused the request";
+    collector.counter("store_refunds", help, redis.refunds());
+    collector.gauge("store_nodes", "Nodes that share the counters", redis.nodes().get());
     let leases = redis.leases();
-    figures.gauge("store_leases", "Busy counters of which this node holds a part", leases.held);
-    let help =
-        "Units leased to this node: what may be admitted beyond limits if a server is lost with its memory";
-    figures.gauge("store_over_admission_bound", help, leases.units);
-    figures.counter("store_charges", "Charges by this node, however served", leases.charges);
-    figures.counter("store_leased_charges", "Charges served from leases", leases.served);
-    let help = "The servers' clock less ours, as of the last answer";
-    figures.gauge("store_clock_offset_seconds", help, redis.clock_offset_seconds());
+    collector.gauge("store_leases", "Leases held by this node", leases.held);
+    let help = "Units leased to this node: the most it can admit beyond limits if Redis loses its data";
+    collector.gauge("store_over_admission_bound", help, leases.units);
+    collector.counter(
+        "store_charges",
+        "Charges made by this node, from Redis or from leases",
+        leases.charges,
+    );
+    collector.counter("store_leased_charges", "Charges served from leases", leases.served);
+    let help = "Redis clock minus local clock, as of the last reply";
+    collector.gauge("store_clock_offset_seconds", help, redis.clock_offset_seconds());
 }
 
-/// What this node counted itself in outages.
-fn read_recovery(recovery: &ReconcileStatus, figures: &mut Figures) {
-    let help = "Counters charged here in an outage that are still to be brought to the store";
-    figures.gauge("store_recovery_waiting", help, recovery.pending);
-    let help = "Counters charged here in an outage that were brought to the store";
-    figures.counter("store_recovery_counters", help, recovery.reconciled);
-    let help = "Charges in an outage whose counters are brought to the store only when their clients come";
-    figures.counter("store_recovery_unlisted", help, recovery.untracked);
+/// Charges that the fallback counted during outages.
+fn collect_reconcile(status: &ReconcileStatus, collector: &mut Collector) {
+    let help = "Counters charged during an outage that are not yet reconciled";
+    collector.gauge("store_reconcile_pending", help, status.pending);
+    let help = "Counters charged during an outage that were reconciled";
+    collector.counter("store_reconciled_counters", help, status.reconciled);
+    let help = "Charges during an outage that are reconciled only when their client returns, because the list is full";
+    collector.counter("store_reconcile_untracked", help, status.untracked);
 }
 
-/// What this node knows of the servers.
-fn read_links(links: &[ServerStats], unserved_calls: u64, figures: &mut Figures) {
-    let each = |figure: fn(&ServerStats) -> u64| links.iter().map(move |link| (&*link.server, figure(link)));
-    let help = "Whether there is a connection to a server";
-    figures.gauges_by_server("store_connected", help, each(|link| link.connected.into()));
-    let help = "Whether a server is left alone because it did not answer";
-    figures.gauges_by_server("store_breaker_open", help, each(|link| link.breaker_open.into()));
-    let help = "How often a server had to be left alone";
-    figures.counters_by_server("store_breaker_openings", help, each(|link| link.breaker_openings));
-    figures.counters_by_server("store_calls", "Calls sent to a server", each(|link| link.calls));
-    let help = "Connections to a server that were tried";
-    figures.counters_by_server("store_dials", help, each(|link| link.dials));
-    let help = "Calls that failed, by the code of the server's answer or how there was none";
-    let faults = links
-        .iter()
-        .flat_map(|link| link.faults.iter().map(|(fault, count)| (&*link.server, *fault, *count)));
-    let unserved = (unserved_calls > 0).then_some(("none", "slot_unassigned", unserved_calls));
-    let faults = faults.chain(unserved);
-    figures.counters_by_fault("store_faults", help, faults);
-}
-
-/// What the servers say about themselves.
-fn read_facts(facts: &[ServerInfo], figures: &mut Figures) {
+/// What this node observes of each server.
+fn collect_servers(servers: &[ServerStats], unassigned_slot_calls: u64, collector: &mut Collector) {
     let each =
-        |figure: fn(&ServerInfo) -> u64| facts.iter().map(move |facts| (&*facts.server, figure(facts)));
-    // Counted by the server: it starts again when that does, as Prometheus expects of a counter.
-    let help = "Keys a server threw away: counters lost";
-    figures.counters_by_server("store_evicted_keys", help, each(|facts| facts.evicted_keys));
-    figures.gauges_by_server("store_memory_bytes", "Memory a server uses", each(|facts| facts.used_memory));
-    let help = "Memory a server may use, 0 for any";
-    figures.gauges_by_server("store_memory_bytes_max", help, each(|facts| facts.maxmemory));
+        |value: fn(&ServerStats) -> u64| servers.iter().map(move |server| (&*server.server, value(server)));
+    let help = "Whether this node is connected to the server";
+    collector.gauges_by_server("store_connected", help, each(|server| server.connected.into()));
+    let help = "Whether the circuit breaker of the server is open";
+    collector.gauges_by_server("store_breaker_open", help, each(|server| server.breaker_open.into()));
+    let help = "Times the circuit breaker of the server opened";
+    collector.counters_by_server("store_breaker_openings", help, each(|server| server.breaker_openings));
+    collector.counters_by_server("store_calls", "Calls sent to the server", each(|server| server.calls));
+    let help = "Connection attempts to the server";
+    collector.counters_by_server("store_dials", help, each(|server| server.dials));
+    let help = "Failed calls by error code or kind of failure";
+    let faults = servers
+        .iter()
+        .flat_map(|server| server.faults.iter().map(|(fault, count)| (&*server.server, *fault, *count)));
+    let unassigned =
+        (unassigned_slot_calls > 0).then_some(("none", "slot_unassigned", unassigned_slot_calls));
+    let faults = faults.chain(unassigned);
+    collector.counters_by_fault("store_faults", help, faults);
+}
+
+/// What each server reports by INFO.
+fn collect_server_info(info: &[ServerInfo], collector: &mut Collector) {
+    let each = |value: fn(&ServerInfo) -> u64| info.iter().map(move |info| (&*info.server, value(info)));
+    // Counted by the server: starts from zero when it restarts, as Prometheus expects.
+    let help = "Keys evicted by the server: lost counters";
+    collector.counters_by_server("store_evicted_keys", help, each(|info| info.evicted_keys));
+    collector.gauges_by_server(
+        "store_memory_bytes",
+        "Memory used by the server",
+        each(|info| info.used_memory),
+    );
+    let help = "maxmemory of the server, 0 for no limit";
+    collector.gauges_by_server("store_memory_bytes_max", help, each(|info| info.maxmemory));
 }

@@ -5,7 +5,7 @@ use super::*;
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const GRACE: Span = Span::from_secs(300);
 
-/// A set of these rules, each of which only logs.
+/// A set of log_only rules.
 fn rules(names: &[&str]) -> RuleSet {
     let rule = |name: &&str| {
         format!(
@@ -21,7 +21,7 @@ fn series(metrics: &Metrics) -> Vec<String> {
     text.lines().filter(|line| line.contains("{rule=")).map(str::to_owned).collect()
 }
 
-fn tells_of(metrics: &Metrics, rule: &str) -> bool {
+fn exports(metrics: &Metrics, rule: &str) -> bool {
     series(metrics).iter().any(|line| line.contains(&format!("{{rule=\"{rule}\"")))
 }
 
@@ -36,46 +36,46 @@ fn check(limiter: &Limiter<MemoryCounters, Metrics>) {
 }
 
 #[test]
-fn t68_a_rule_that_is_gone_is_told_for_a_last_scrape_and_no_longer() {
+fn series_of_a_removed_rule_are_dropped_after_a_grace_period() {
     let limiter = limiter(&["old"]);
     (0..3).for_each(|_| check(&limiter));
     let metrics = limiter.records();
     assert!(series(metrics).iter().any(|line| line.contains("shadow_refusals_total{rule=\"old\"} 2")));
-    metrics.follow(&rules(&["new"]), START);
-    metrics.follow(&rules(&["new"]), START + GRACE - Span::from_micros(1));
-    assert!(tells_of(metrics, "old") && tells_of(metrics, "new"));
-    metrics.follow(&rules(&["new"]), START + GRACE);
-    assert!(!tells_of(metrics, "old") && tells_of(metrics, "new"), "{:?}", series(metrics));
+    metrics.apply_rules(&rules(&["new"]), START);
+    metrics.apply_rules(&rules(&["new"]), START + GRACE - Span::from_micros(1));
+    assert!(exports(metrics, "old") && exports(metrics, "new"));
+    metrics.apply_rules(&rules(&["new"]), START + GRACE);
+    assert!(!exports(metrics, "old") && exports(metrics, "new"), "{:?}", series(metrics));
 }
 
 #[test]
-fn t68_rules_that_are_made_and_removed_by_the_hundred_leave_few_series() {
+fn churning_rules_leave_few_series() {
     let metrics = Metrics::new(&rules(&["kept"]));
     let before = series(&metrics).len();
     for number in 0..500 {
-        metrics.follow(&rules(&["kept", &format!("rule-{number}")]), START);
+        metrics.apply_rules(&rules(&["kept", &format!("rule-{number}")]), START);
     }
-    metrics.follow(&rules(&["kept"]), START);
+    metrics.apply_rules(&rules(&["kept"]), START);
     let after = series(&metrics).len();
-    assert!(after <= before + 32 * Kind::ALL.len(), "{before} {after}");
-    assert!(tells_of(&metrics, "kept") && tells_of(&metrics, "rule-499") && !tells_of(&metrics, "rule-1"));
+    assert!(after <= before + 32 * DecisionOutcome::ALL.len(), "{before} {after}");
+    assert!(exports(&metrics, "kept") && exports(&metrics, "rule-499") && !exports(&metrics, "rule-1"));
 }
 
 #[test]
-fn a_rule_that_comes_back_in_time_goes_on_where_it_was() {
+fn rule_that_returns_in_time_continues_its_series() {
     let limiter = limiter(&["a"]);
     (0..2).for_each(|_| check(&limiter));
     let metrics = limiter.records();
-    metrics.follow(&rules(&["b"]), START);
-    metrics.follow(&rules(&["a"]), START + Span::from_secs(1));
-    metrics.follow(&rules(&["a"]), START + GRACE + GRACE);
+    metrics.apply_rules(&rules(&["b"]), START);
+    metrics.apply_rules(&rules(&["a"]), START + Span::from_secs(1));
+    metrics.apply_rules(&rules(&["a"]), START + GRACE + GRACE);
     check(&limiter);
-    let told = "shadow_refusals_total{rule=\"a\"} 2";
-    assert!(series(metrics).iter().any(|line| line.contains(told)), "{:?}", series(metrics));
+    let sample = "shadow_refusals_total{rule=\"a\"} 2";
+    assert!(series(metrics).iter().any(|line| line.contains(sample)), "{:?}", series(metrics));
 }
 
 #[test]
-fn what_a_rule_that_only_logs_says_in_a_cooldown_is_no_refusal_of_its() {
+fn cooldown_counts_no_shadow_refusal() {
     let rule = |name: &str, action: &str| {
         format!(
             "[[rules]]\nname = \"{name}\"\nper = \"user\"\naction = \"{action}\"\nlayer = \"{name}\"\n\
@@ -88,24 +88,24 @@ fn what_a_rule_that_only_logs_says_in_a_cooldown_is_no_refusal_of_its() {
     let limiter = Limiter::with_records(rules, MemoryCounters::default(), metrics, Seed([1; 16]));
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/x").unwrap()) };
-    // Admitted, refused, and kept out twice.
+    // Admitted, refused, and twice in cooldown.
     (0..4).for_each(|_| drop(limiter.check_now(&request, START)));
     let series = series(limiter.records());
-    for told in ["shadow_refusals_total{rule=\"a\"} 1", "{rule=\"b\",decision=\"cooldown\"} 2"] {
-        assert!(series.iter().any(|line| line.contains(told)), "{told}: {series:?}");
+    for sample in ["shadow_refusals_total{rule=\"a\"} 1", "{rule=\"b\",decision=\"cooldown\"} 2"] {
+        assert!(series.iter().any(|line| line.contains(sample)), "{sample}: {series:?}");
     }
 }
 
 #[test]
-fn t68_a_decision_that_outlives_its_rule_brings_its_series_back_for_a_while_only() {
+fn late_decision_recreates_series_only_for_a_while() {
     let limiter = limiter(&["slow"]);
     let metrics = limiter.records();
-    metrics.follow(&rules(&["new"]), START - GRACE);
-    metrics.follow(&rules(&["new"]), START);
-    assert!(!tells_of(metrics, "slow"));
-    // The limiter still has the old set, as a request that began before the swap does.
+    metrics.apply_rules(&rules(&["new"]), START - GRACE);
+    metrics.apply_rules(&rules(&["new"]), START);
+    assert!(!exports(metrics, "slow"));
+    // The limiter still has the old set, like a request that began before the swap.
     (0..2).for_each(|_| check(&limiter));
-    assert!(tells_of(metrics, "slow"));
-    metrics.follow(&rules(&["new"]), START + GRACE);
-    assert!(!tells_of(metrics, "slow"), "{:?}", series(metrics));
+    assert!(exports(metrics, "slow"));
+    metrics.apply_rules(&rules(&["new"]), START + GRACE);
+    assert!(!exports(metrics, "slow"), "{:?}", series(metrics));
 }

@@ -12,26 +12,26 @@ fn at(secs: u64) -> Timestamp {
     START + Span::from_secs(secs)
 }
 
-fn ask(recent: &TrafficSample, user: &str, endpoint: &str, now: Timestamp) {
+fn ask(sample: &TrafficSample, user: &str, endpoint: &str, now: Timestamp) {
     let limiter = Limiter::new(rules("default_limit = 100"), MemoryCounters::default());
     let request =
         Request { user: Some(Id::parse(user).unwrap()), ..Request::new(Endpoint::parse(endpoint).unwrap()) };
     let decision = limiter.check_now(&request, now);
-    recent.offer(&Record { request: &request, decision: &decision });
+    sample.offer(&Record { request: &request, decision: &decision });
 }
 
 #[test]
-fn a_lower_limit_refuses_what_passes_today_and_a_higher_one_the_other_way_round() {
-    let recent = TrafficSample::default();
+fn dry_run_counts_newly_refused_and_admitted() {
+    let sample = TrafficSample::default();
     for n in 0..10 {
-        ask(&recent, "alice", "/search", at(n));
+        ask(&sample, "alice", "/search", at(n));
     }
-    ask(&recent, "bob", "/search", at(10));
+    ask(&sample, "bob", "/search", at(10));
     let (ten, four) = (
         rules("default_limit = 10\ndefault_window = 3600"),
         rules("default_limit = 4\ndefault_window = 3600"),
     );
-    let lower = recent.compare(&ten, &four, at(10));
+    let lower = sample.compare(&ten, &four, at(10));
     assert_eq!((lower.requests, lower.clients, lower.window_seconds), (11, 2, 10));
     assert_eq!((lower.newly_refused, lower.newly_admitted), (6, 0));
     let expected = EffectExample {
@@ -43,25 +43,25 @@ fn a_lower_limit_refuses_what_passes_today_and_a_higher_one_the_other_way_round(
         requests: 6,
     };
     assert_eq!(lower.examples, [expected]);
-    let higher = recent.compare(&four, &ten, at(10));
+    let higher = sample.compare(&four, &ten, at(10));
     assert_eq!((higher.newly_refused, higher.newly_admitted), (0, 6));
-    assert_eq!(recent.compare(&ten, &ten, at(10)).examples, []);
+    assert_eq!(sample.compare(&ten, &ten, at(10)).examples, []);
 }
 
 #[test]
-fn requests_older_than_the_window_are_forgotten() {
-    let recent = TrafficSample::default();
-    ask(&recent, "alice", "/", at(0));
-    ask(&recent, "alice", "/", at(299));
+fn sample_drops_requests_older_than_the_window() {
+    let sample = TrafficSample::default();
+    ask(&sample, "alice", "/", at(0));
+    ask(&sample, "alice", "/", at(299));
     let set = rules("default_limit = 1");
-    assert_eq!(recent.compare(&set, &set, at(300)).requests, 2);
-    assert_eq!(recent.compare(&set, &set, at(301)).requests, 1);
-    assert_eq!(recent.compare(&set, &set, at(3_600)).requests, 0);
+    assert_eq!(sample.compare(&set, &set, at(300)).requests, 2);
+    assert_eq!(sample.compare(&set, &set, at(301)).requests, 1);
+    assert_eq!(sample.compare(&set, &set, at(3_600)).requests, 0);
 }
 
 #[test]
-fn a_request_that_only_looks_is_no_traffic() {
-    let recent = TrafficSample::default();
+fn peek_is_not_sampled() {
+    let sample = TrafficSample::default();
     let set = rules("default_limit = 1");
     let limiter = Limiter::new(rules("default_limit = 1"), MemoryCounters::default());
     let look = Request {
@@ -69,19 +69,19 @@ fn a_request_that_only_looks_is_no_traffic() {
         user: Some(Id::parse("a").unwrap()),
         ..Request::new(Endpoint::parse("/").unwrap())
     };
-    recent.offer(&Record { request: &look, decision: &limiter.check_now(&look, at(0)) });
-    assert_eq!(recent.compare(&set, &set, at(0)).requests, 0);
+    sample.offer(&Record { request: &look, decision: &limiter.check_now(&look, at(0)) });
+    assert_eq!(sample.compare(&set, &set, at(0)).requests, 0);
 }
 
-fn seen(hash: u64, at: Timestamp, endpoint: &str) -> Seen {
+fn seen(hash: u64, at: Timestamp, endpoint: &str) -> SampledRequest {
     let endpoint = Endpoint::parse(endpoint).unwrap();
     let request = Request { user: Some(Id::parse("a").unwrap()), ..Request::new(endpoint) };
-    Seen::new(&request, hash, at)
+    SampledRequest::new(&request, hash, at)
 }
 
 #[test]
-fn t70_requests_and_bytes_are_bounded_whatever_arrives() {
-    let mut kept = Kept::default();
+fn sample_is_bounded_in_requests_and_bytes() {
+    let mut kept = SampledRequests::default();
     // Clients with the hashes 0 to 9,999, and one that no halving ever drops.
     for n in 0..60_000_u64 {
         let hash = if n % 7 == 0 { 0 } else { n % 10_000 };
@@ -98,8 +98,8 @@ fn t70_requests_and_bytes_are_bounded_whatever_arrives() {
 }
 
 #[test]
-fn of_a_client_in_the_sample_every_request_is_kept() {
-    let mut kept = Kept::default();
+fn every_request_of_a_sampled_client_is_kept() {
+    let mut kept = SampledRequests::default();
     for n in 0..20_000_u64 {
         kept.push(seen(n % 16, at(n / 1_000), "/x"));
     }
@@ -111,8 +111,8 @@ fn of_a_client_in_the_sample_every_request_is_kept() {
 }
 
 #[test]
-fn when_traffic_calms_down_everyone_is_in_the_sample_again() {
-    let mut kept = Kept::default();
+fn sample_covers_all_clients_again_when_traffic_drops() {
+    let mut kept = SampledRequests::default();
     for n in 0..20_000_u64 {
         kept.push(seen(n % 64, at(0), "/x"));
     }
@@ -125,12 +125,12 @@ fn when_traffic_calms_down_everyone_is_in_the_sample_again() {
 }
 
 #[test]
-fn t29_the_key_of_a_client_is_not_kept() {
+fn sample_keeps_no_api_key() {
     let request = Request {
         api_key: Some(ApiKey::parse("canary-9b1e").unwrap()),
         ..Request::new(Endpoint::parse("/").unwrap())
     };
-    let seen = Seen::new(&request, 1, at(0));
+    let seen = SampledRequest::new(&request, 1, at(0));
     assert!(seen.client().starts_with("api_key:#"), "{}", seen.client());
     assert!(!format!("{:?}", seen.api_key).contains("canary"));
 }

@@ -1,4 +1,4 @@
-//! Batches on their way into the database.
+//! Sends usage batches to the database.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -9,46 +9,45 @@ use tracing::warn;
 
 use super::Usage;
 
-/// Users and keys in one batch at most: each is a transaction.
+/// Users and keys per batch; each batch is one transaction.
 const BATCH_MAX: usize = 1_000;
 
-/// What has left the counting and is not known to have arrived.
+/// Batches that are not confirmed by the database.
 #[derive(Debug)]
 pub(crate) struct Flusher {
-    /// This process, unlike any other.
+    /// A unique name of this process.
     node: String,
     number: u64,
     pending: VecDeque<UsageBatch>,
-    has_taken_up: bool,
+    has_loaded_file: bool,
 }
 
 impl Flusher {
-    /// For a process with this name.
     pub(crate) fn new(node: String) -> Self {
-        Flusher { node, number: 0, pending: VecDeque::new(), has_taken_up: false }
+        Flusher { node, number: 0, pending: VecDeque::new(), has_loaded_file: false }
     }
 
-    /// What an earlier process has left, as [`Flusher::left`] wrote it. Whether it could be read.
-    pub(crate) fn take_up(&mut self, left: &[u8]) -> bool {
-        let Ok(left) = serde_json::from_slice::<Vec<Batch>>(left) else { return false };
-        self.pending.extend(left.into_iter().map(Batch::into));
-        self.has_taken_up = true;
+    /// Loads what an earlier process wrote with [`Flusher::unsent`]. Returns whether it could be read.
+    pub(crate) fn load(&mut self, file: &[u8]) -> bool {
+        let Ok(batches) = serde_json::from_slice::<Vec<Batch>>(file) else { return false };
+        self.pending.extend(batches.into_iter().map(Batch::into));
+        self.has_loaded_file = true;
         true
     }
 
-    /// Whether there is a file of an earlier process that is not done with.
-    pub(crate) fn has_taken_up(&self) -> bool {
-        self.has_taken_up
+    /// Whether the file of an earlier process must still be kept.
+    pub(crate) fn has_loaded_file(&self) -> bool {
+        self.has_loaded_file
     }
 
-    /// The file of the earlier process is done with.
-    pub(crate) fn forget_taken_up(&mut self) {
-        self.has_taken_up = false;
+    /// The file of the earlier process was removed.
+    pub(crate) fn forget_loaded_file(&mut self) {
+        self.has_loaded_file = false;
     }
 
-    /// Sends what is pending and what was counted since. Whether all of it arrived.
+    /// Sends pending batches and new usage. Returns whether all of it was stored.
     pub(crate) async fn flush(&mut self, usage: &Usage, database: &Database) -> bool {
-        // What is left from before goes first; what was counted since is better off where it adds up.
+        // Older batches first. Until they are stored, new usage keeps adding up in memory.
         if !self.send(usage, database).await {
             return false;
         }
@@ -60,10 +59,10 @@ impl Flusher {
         while let Some(batch) = self.pending.front() {
             match database.add_usage(batch).await {
                 Ok(_) => {}
-                Err(error) if is_about_the_batch(&error) => {
+                Err(error) if is_permanent(&error) => {
                     let rows = batch.users.len() + batch.keys.len();
                     usage.dropped.fetch_add(rows as u64, Ordering::Relaxed);
-                    warn!(%error, rows, "the database refuses what users and keys have asked: it is dropped");
+                    warn!(%error, rows, "the database rejected a usage batch; it is dropped");
                 }
                 Err(_) => return false,
             }
@@ -72,7 +71,7 @@ impl Flusher {
         true
     }
 
-    /// Makes batches of what was counted.
+    /// Turns the counts into batches.
     fn collect(&mut self, usage: &Usage) {
         let (mut users, mut keys) = usage.take();
         while !users.is_empty() || !keys.is_empty() {
@@ -83,20 +82,20 @@ impl Flusher {
         }
     }
 
-    /// What has not arrived, for the next process; nothing if all has.
-    pub(crate) fn left(&mut self, usage: &Usage) -> Option<Vec<u8>> {
+    /// The batches that are not stored yet, for the next process.
+    pub(crate) fn unsent(&mut self, usage: &Usage) -> Option<Vec<u8>> {
         self.collect(usage);
-        let left: Vec<Batch> = self.pending.iter().map(Batch::from).collect();
-        if left.is_empty() { None } else { serde_json::to_vec(&left).ok() }
+        let unsent: Vec<Batch> = self.pending.iter().map(Batch::from).collect();
+        if unsent.is_empty() { None } else { serde_json::to_vec(&unsent).ok() }
     }
 }
 
-/// Whether another attempt would end the same way.
-fn is_about_the_batch(error: &DatabaseError) -> bool {
+/// Whether a retry would fail the same way.
+fn is_permanent(error: &DatabaseError) -> bool {
     matches!(error, DatabaseError::Value { .. } | DatabaseError::Constraint { .. })
 }
 
-/// A batch in the file.
+/// A batch as stored in the file.
 #[derive(Serialize, Deserialize)]
 struct Batch {
     node: String,

@@ -1,13 +1,11 @@
-//! What could not be written to the data directory the last time it was tried.
-//!
-//! A full disk stops no decision, so nothing but this tells of it before a restart would: `/readyz` asks here.
+//! Whether the last writes to the data directory succeeded, for `/readyz`: a full disk affects no decision, so nothing else shows it.
 
 use std::io;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 
-/// What is not on disk, and why.
+/// The errors of the last saves.
 #[derive(Debug, Default)]
 pub(crate) struct PersistenceStatus {
     counters: ArcSwapOption<String>,
@@ -15,32 +13,32 @@ pub(crate) struct PersistenceStatus {
 }
 
 impl PersistenceStatus {
-    /// Notes how it went to save the counters.
-    pub(crate) fn note_counters(&self, saved: &io::Result<()>) {
-        self.counters.store(why(saved));
+    /// Records the outcome of saving the counters.
+    pub(crate) fn record_counters(&self, saved: &io::Result<()>) {
+        self.counters.store(error_text(saved));
     }
 
-    /// Notes how it went to save the configuration.
-    pub(crate) fn note_configuration(&self, saved: &io::Result<()>) {
-        self.configuration.store(why(saved));
+    /// Records the outcome of saving the configuration.
+    pub(crate) fn record_configuration(&self, saved: &io::Result<()>) {
+        self.configuration.store(error_text(saved));
     }
 
-    /// What is wrong, in words.
-    pub(crate) fn trouble(&self) -> Option<String> {
+    /// A description of what is not saved, if anything.
+    pub(crate) fn problem(&self) -> Option<String> {
         let counters = self.counters.load();
         let counters = counters.as_ref().map(|why| {
-            format!("the counters cannot be saved ({why}): an end of the process would lose what was counted since the last save")
+            format!("cannot save the counters ({why}): a restart loses what was counted since the last save")
         });
         let configuration = self.configuration.load();
         let configuration = configuration.as_ref().map(|why| {
-            format!("the configuration cannot be saved ({why}): a start without the database would be with an older one")
+            format!("cannot save the configuration snapshot ({why}): a start without the database would use an older one")
         });
         let all: Vec<String> = [counters, configuration].into_iter().flatten().collect();
         if all.is_empty() { None } else { Some(all.join("; ")) }
     }
 }
 
-fn why(saved: &io::Result<()>) -> Option<Arc<String>> {
+fn error_text(saved: &io::Result<()>) -> Option<Arc<String>> {
     saved.as_ref().err().map(|error| Arc::new(error.to_string()))
 }
 
@@ -49,16 +47,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_ends_with_the_next_save_that_works() {
-        let unsaved = PersistenceStatus::default();
+    fn problem_ends_with_the_next_successful_save() {
+        let status = PersistenceStatus::default();
         let full = || Err(io::Error::from(io::ErrorKind::StorageFull));
-        unsaved.note_counters(&full());
-        unsaved.note_configuration(&full());
-        let trouble = unsaved.trouble().unwrap();
-        assert!(trouble.contains("counters") && trouble.contains("configuration"), "{trouble}");
-        unsaved.note_counters(&Ok(()));
-        assert!(!unsaved.trouble().unwrap().contains("counters"));
-        unsaved.note_configuration(&Ok(()));
-        assert_eq!(unsaved.trouble(), None);
+        status.record_counters(&full());
+        status.record_configuration(&full());
+        let problem = status.problem().unwrap();
+        assert!(problem.contains("counters") && problem.contains("configuration"), "{problem}");
+        status.record_counters(&Ok(()));
+        assert!(!status.problem().unwrap().contains("counters"));
+        status.record_configuration(&Ok(()));
+        assert_eq!(status.problem(), None);
     }
 }

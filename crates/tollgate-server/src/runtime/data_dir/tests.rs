@@ -15,7 +15,7 @@ fn open() -> (tempfile::TempDir, DataDir) {
 }
 
 #[test]
-fn what_is_kept_is_for_the_owner_alone() {
+fn files_are_readable_by_the_owner_only() {
     let (_parent, data_dir) = open();
     let _ = data_dir.admin_key().unwrap();
     assert_eq!(mode(data_dir.path()), 0o700);
@@ -34,24 +34,24 @@ fn two_processes_cannot_share_a_directory() {
 }
 
 #[test]
-fn the_admin_key_is_made_once_and_kept() {
+fn admin_key_is_generated_once() {
     let (_parent, data_dir) = open();
     let first = data_dir.admin_key().unwrap();
     assert!(first.is_new && first.key.starts_with("tg_admin_") && first.key.len() == 9 + 43, "{}", first.key);
     let second = data_dir.admin_key().unwrap();
     assert_eq!((second.is_new, second.key), (false, first.key));
-    assert_ne!(new_key().unwrap(), new_key().unwrap());
+    assert_ne!(generate_admin_key().unwrap(), generate_admin_key().unwrap());
 }
 
 #[test]
-fn t56_an_admin_key_does_not_print_itself() {
+fn debug_hides_the_admin_key() {
     let (_parent, data_dir) = open();
     let key = data_dir.admin_key().unwrap();
     assert!(!format!("{key:?}").contains("tg_admin"));
 }
 
 #[test]
-fn a_key_put_there_by_the_operator_is_used_and_an_empty_one_is_not() {
+fn operator_may_provide_the_admin_key() {
     let (_parent, data_dir) = open();
     let path = data_dir.path().join("admin.key");
     let own = "my-own-key-of-22-chars";
@@ -60,12 +60,12 @@ fn a_key_put_there_by_the_operator_is_used_and_an_empty_one_is_not() {
     for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
         fs::write(&path, wrong).unwrap();
         let error = data_dir.admin_key().unwrap_err();
-        assert!(matches!(error, DataDirError::NoKey { .. }), "{wrong:?}: {error}");
+        assert!(matches!(error, DataDirError::InvalidKey { .. }), "{wrong:?}: {error}");
     }
 }
 
 #[test]
-fn an_admin_key_that_could_be_guessed_is_refused_and_not_repeated() {
+fn short_admin_key_is_rejected_and_not_printed() {
     let (_parent, data_dir) = open();
     for short in ["short", "my-own-key-of-21-char"] {
         fs::write(data_dir.path().join("admin.key"), short).unwrap();
@@ -89,7 +89,7 @@ fn admits(limiter: &Limiter<MemoryCounters>, now: Timestamp) -> bool {
 }
 
 #[test]
-fn a_restart_does_not_refill_allowances() {
+fn restart_does_not_refill_allowances() {
     let (_parent, data_dir) = open();
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
@@ -101,7 +101,7 @@ fn a_restart_does_not_refill_allowances() {
 }
 
 #[test]
-fn a_damaged_snapshot_is_put_aside_and_the_start_goes_on() {
+fn damaged_snapshot_is_renamed_and_the_start_continues() {
     let (_parent, data_dir) = open();
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
@@ -120,7 +120,7 @@ fn a_damaged_snapshot_is_put_aside_and_the_start_goes_on() {
 }
 
 #[test]
-fn t61_a_save_that_fails_leaves_the_last_one_and_the_next_may_work() {
+fn failed_save_keeps_the_last_snapshot() {
     let (_parent, data_dir) = open();
     let now = Timestamp::from_secs(1_000_000);
     let (counters, seed) = data_dir.load_counters(MemoryBounds::default());
@@ -136,7 +136,7 @@ fn t61_a_save_that_fails_leaves_the_last_one_and_the_next_may_work() {
 }
 
 #[test]
-fn t61_a_full_disk_in_the_middle_of_a_write_leaves_the_last_file() {
+fn full_disk_during_a_write_keeps_the_last_file() {
     let (_parent, data_dir) = open();
     data_dir.replace("x", |file| file.write_all(b"old")).unwrap();
     let full = || io::Error::from(io::ErrorKind::StorageFull);

@@ -1,4 +1,4 @@
-//! What a person is told when the service starts.
+//! The text printed at start.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -8,17 +8,17 @@ use tollgate::Rule;
 use super::Ready;
 use crate::config::settings::CounterSettings;
 
-/// Rules named one by one; the rest are counted.
+/// Rules listed; the rest are counted.
 const RULES_SHOWN: usize = 8;
 
-/// LogThrottle where others than this machine can ask.
+/// Shown when checks are open on an address that is not loopback.
 pub(super) const OPEN_TO_EVERYONE: &str =
-    "checks are open to everyone who reaches this address: set auth.open_checks = false";
+    "checks need no key and this address is not loopback: set auth.open_checks = false";
 
-/// Where everything is, what applies, and a line to try. It shows the admin key only when that was made just now.
+/// Addresses, files, rules in force and a command to try. Shows the admin key only if this start generated it.
 pub fn banner(ready: &Ready) -> String {
-    let Ready { settings, address, new_admin_key, store_trouble, catalog_trouble } = ready;
-    let url = format!("http://{}", reachable(*address));
+    let Ready { settings, address, new_admin_key, store_problem, config_problem } = ready;
+    let url = format!("http://{}", local_address(*address));
     let mut text = String::new();
     let key_file = settings.data_dir.join("admin.key");
     // Writing to a string cannot fail.
@@ -32,7 +32,7 @@ pub fn banner(ready: &Ready) -> String {
     line("docs", &format_args!("{url}/docs"));
     line("metrics", &format_args!("{url}/metrics"));
     match std::env::current_dir() {
-        // Without a home it is wherever the process was started: whoever looks for it must know where.
+        // A relative path depends on the working directory, so show both.
         Ok(here) if settings.data_dir.is_relative() => {
             line("data", &format_args!("{} in {}", settings.data_dir.display(), here.display()));
         }
@@ -40,36 +40,36 @@ pub fn banner(ready: &Ready) -> String {
     }
     match &settings.config_file {
         Some(file) => line("config", &file.display()),
-        None => line("config", &"none: the defaults apply (--config FILE)"),
+        None => line("config", &"none: defaults apply (set one with --config FILE)"),
     }
     if let CounterSettings::Redis(shared) = &settings.counters {
         let servers: Vec<String> = shared.redis.topology.servers().iter().map(ToString::to_string).collect();
         line("counters", &format_args!("Redis at {}", servers.join(", ")));
-        if let Some(trouble) = store_trouble {
-            line("", &trouble);
+        if let Some(problem) = store_problem {
+            line("", &problem);
         }
     }
-    if settings.database.url.is_some() || catalog_trouble.is_some() {
+    if settings.database.url.is_some() || config_problem.is_some() {
         line("database", &settings.database.sql(&settings.data_dir).describe());
     }
-    if let Some(trouble) = catalog_trouble {
-        line("", &trouble);
+    if let Some(problem) = config_problem {
+        line("", &problem);
     }
     line("admin key", &key_file.display());
     if let Some(key) = new_admin_key {
-        line("", &format_args!("{} (made just now, shown once)", key.reveal()));
+        line("", &format_args!("{} (generated now, shown once)", key.reveal()));
     }
     let rules = rules(settings.rules.rules());
     let place = if address.ip().is_unspecified() {
-        format!("{address}, every address of this machine; from here {url}")
+        format!("{address} (all addresses of this machine; locally {url})")
     } else {
         url.clone()
     };
     format!("tollgate is serving on {place}\n\n{text}\n{rules}\n{}", try_it(&url, settings.auth.open_checks))
 }
 
-/// An address to put into a browser: "all addresses" is not one.
-fn reachable(address: SocketAddr) -> SocketAddr {
+/// The address to connect to from this machine.
+fn local_address(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -88,7 +88,7 @@ fn rules(rules: &[Rule]) -> String {
         let what = if limits.is_empty() {
             rule.action.as_str().to_owned()
         } else {
-            format!("{}, counted by {} ({})", limits.join(" and "), per.join(" and "), rule.action.as_str())
+            format!("{}, per {} ({})", limits.join(" and "), per.join(" and "), rule.action.as_str())
         };
         let off = if rule.enabled { "" } else { " [disabled]" };
         let _ = writeln!(text, "  {:?}: {what}{off}", rule.name);

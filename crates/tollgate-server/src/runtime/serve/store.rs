@@ -1,4 +1,4 @@
-//! Finds the counters when the service starts.
+//! Opens the counters at start and logs changes of their state.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::counters::{Counters, StoreState};
 use crate::fleet::membership;
 use crate::runtime::data_dir::DataDir;
 
-/// How long a start waits for the shared counters. After that it serves without them.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a start waits for Redis before it serves with the fallback.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The counters of these settings and the seed of their subjects.
+/// The counters and the seed of their subjects.
 pub(super) async fn open(
     settings: &CounterSettings,
     data_dir: &DataDir,
@@ -26,56 +26,53 @@ pub(super) async fn open(
         }
         CounterSettings::Redis(settings) => {
             let redis = RedisCounters::open(&settings.redis)?;
-            warn_of_open_links(settings);
+            warn_if_unprotected(settings);
             if let Some(nodes) = data_dir.fleet_nodes() {
                 redis.fleet().restore_node_count(nodes);
             }
             redis.fleet().set_awaiting_seed(true);
-            redis.connected(PATIENCE).await;
+            redis.connected(CONNECT_TIMEOUT).await;
             let seed = membership::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);
             match counters.state() {
-                StoreState::Reached => info!("the counter store is connected"),
+                StoreState::Reached => info!("connected to the counter store"),
                 StoreState::Hindered(reason) => {
-                    warn!(reason, "the counter store is connected, and needs attention");
+                    warn!(reason, "connected to the counter store, which needs attention");
                 }
                 StoreState::Unreached(reason) => {
-                    warn!(
-                        reason,
-                        "serving without the counter store: limits are counted here until it answers"
-                    );
+                    warn!(reason, "counter store unreachable: using the local fallback until it recovers");
                 }
-                StoreState::Refused(reason) => tell_of_refusal(&reason),
+                StoreState::Refused(reason) => log_rejection(&reason),
             }
             Ok((counters, seed))
         }
     }
 }
 
-/// Tells when the shared counters begin and cease to refuse us. Outages the stores tell of.
-pub(super) fn tell_of_refusals(before: &StoreState, now: &StoreState) {
+/// Logs when the counter store starts or stops rejecting this node. The store itself logs outages.
+pub(super) fn log_state_change(before: &StoreState, now: &StoreState) {
     match (before, now) {
         (StoreState::Refused(_), StoreState::Refused(_))
         | (StoreState::Hindered(_), StoreState::Hindered(_)) => {}
         (StoreState::Reached, StoreState::Hindered(reason)) => {
             warn!(reason, "the counter store needs attention");
         }
-        (_, StoreState::Refused(reason)) => tell_of_refusal(reason),
-        (StoreState::Refused(_), _) => info!("the counter store does not refuse us any more"),
+        (_, StoreState::Refused(reason)) => log_rejection(reason),
+        (StoreState::Refused(_), _) => info!("the counter store accepts this node again"),
         _ => {}
     }
 }
 
-fn tell_of_refusal(reason: &str) {
-    error!(reason, "the counter store refuses us: no request is admitted until that is mended");
+fn log_rejection(reason: &str) {
+    error!(reason, "the counter store rejects this node: no request is admitted until this is fixed");
 }
 
-fn warn_of_open_links(settings: &RedisCounterSettings) {
+fn warn_if_unprotected(settings: &RedisCounterSettings) {
     for server in settings.unprotected() {
-        warn!(%server, "the counter store is reached in plain text and without a password: whoever reaches it can \
-            read and change every counter");
+        warn!(%server, "the counter store has neither TLS nor a password: anyone who can connect to it can read and change \
+            every counter");
     }
     if settings.redis.tls.as_ref().is_some_and(|tls| tls.insecure) {
-        warn!("counters.tls.insecure: any certificate of the counter store is taken");
+        warn!("counters.tls.insecure is set: the certificate of the counter store is not verified");
     }
 }

@@ -57,7 +57,7 @@ impl Running {
 }
 
 #[tokio::test]
-async fn it_serves_says_where_and_ends() {
+async fn serves_prints_its_address_and_stops() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(settings(dir.path(), None)).await;
     assert_ne!(running.ready.address.port(), 0);
@@ -67,7 +67,7 @@ async fn it_serves_says_where_and_ends() {
 }
 
 #[tokio::test]
-async fn t59_what_was_used_before_a_restart_is_used_after_it() {
+async fn restart_keeps_consumption() {
     let dir = tempfile::tempdir().unwrap();
     let config = "default_limit = 1\ndefault_window = \"1h\"";
     let running = start(settings(dir.path(), Some(config))).await;
@@ -79,7 +79,7 @@ async fn t59_what_was_used_before_a_restart_is_used_after_it() {
 }
 
 #[tokio::test]
-async fn a_changed_file_is_in_force_without_a_restart() {
+async fn changed_file_is_applied_without_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(settings(dir.path(), Some("default_limit = 1"))).await;
     assert!(running.check().await.starts_with("HTTP/1.1 200"));
@@ -88,13 +88,13 @@ async fn a_changed_file_is_in_force_without_a_restart() {
     let started = std::time::Instant::now();
     while !running.check().await.contains("\"limit\":500") {
         assert!(started.elapsed() < Duration::from_secs(30), "{}", running.check().await);
-        tokio::time::sleep(LOOK_EVERY / 10).await;
+        tokio::time::sleep(FILE_POLL_EVERY / 10).await;
     }
     running.stop().await;
 }
 
 #[tokio::test]
-async fn an_address_that_is_taken_is_named() {
+async fn address_in_use_is_named_in_the_error() {
     let dir = tempfile::tempdir().unwrap();
     let taken = listener::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let mut settings = settings(dir.path(), None);
@@ -104,7 +104,7 @@ async fn an_address_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn the_banner_says_where_everything_is_and_shows_a_new_key_once() {
+async fn banner_shows_addresses_and_a_new_key_once() {
     let dir = tempfile::tempdir().unwrap();
     let running = start(settings(dir.path(), None)).await;
     let key = std::fs::read_to_string(dir.path().join("data/admin.key")).unwrap();
@@ -116,12 +116,12 @@ async fn the_banner_says_where_everything_is_and_shows_a_new_key_once() {
         &format!("http://{address}/metrics"),
         &format!("curl -i http://{address}/v1/rate-limit/check"),
         "data/admin.key",
-        "\"default\": 100 requests per 1m, counted by client",
+        "\"default\": 100 requests per 1m, per client",
         key.trim(),
     ] {
         assert!(text.contains(part), "{part}\n{text}");
     }
-    assert!(!format!("{:?}", running.ready).contains(key.trim()), "t56");
+    assert!(!format!("{:?}", running.ready).contains(key.trim()), "Debug shows the key");
     running.stop().await;
     let running = start(settings(dir.path(), None)).await;
     assert!(!banner(&running.ready).contains(key.trim()));
