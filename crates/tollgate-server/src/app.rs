@@ -9,7 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
-use tollgate::{Limiter, MemoryCounters, RuleSet, Seed, Timestamp};
+use tollgate::{Limiter, RuleSet, Seed, Timestamp};
 
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
@@ -26,9 +26,8 @@ use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;
-use crate::records::metrics::Metrics;
+use crate::records::metrics::{MetricSources, Metrics};
 use crate::records::traffic_sample::TrafficSample;
-use crate::records::usage::Usage;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
 use crate::runtime::data_dir::persistence_status::PersistenceStatus;
@@ -126,10 +125,18 @@ impl App {
     /// A service with counters in memory and these settings.
     #[cfg(test)]
     pub(crate) fn for_tests(settings: &str) -> Arc<Self> {
-        let counters = Counters::Memory(MemoryCounters::default());
+        let counters = Counters::Memory(tollgate::MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml(settings).unwrap();
         App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    }
+
+    pub(crate) fn shared_limiter(&self) -> &Arc<ServiceLimiter> {
+        &self.limiter
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
     }
 
     pub(crate) fn limiter(&self) -> &ServiceLimiter {
@@ -138,11 +145,6 @@ impl App {
 
     pub(crate) fn counters(&self) -> &Counters {
         self.limiter.counters()
-    }
-
-    /// The counters in this process: all of them, or those of the fallback with Redis.
-    pub(crate) fn fallback_counters(&self) -> &MemoryCounters {
-        self.counters().memory().unwrap_or_else(|| self.limiter.fallback_counters())
     }
 
     /// Drops fully restored counters from one shard; `turn` selects it.
@@ -165,10 +167,6 @@ impl App {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.limiter.records().metrics
-    }
-
-    pub(crate) fn usage(&self) -> &Usage {
-        &self.limiter.records().usage
     }
 
     pub(crate) fn config_sync(&self) -> &ConfigSync {
@@ -240,11 +238,6 @@ impl App {
         self.clock.now()
     }
 
-    /// Seconds by which the wall clock is ahead of the clock of decisions.
-    pub(crate) fn wall_offset(&self) -> f64 {
-        self.clock.wall_offset()
-    }
-
     pub(crate) fn live(&self) -> arc_swap::Guard<Arc<Reloadable>> {
         self.live.load()
     }
@@ -305,12 +298,17 @@ impl App {
         self.snapshot_failures.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn connections(&self) -> &ConnectionStats {
-        &self.connections
-    }
-
     /// All metrics as OpenMetrics text.
     pub(crate) fn metrics_text(&self) -> String {
-        self.metrics().text(self)
+        self.metrics().text(&MetricSources {
+            limiter: &self.limiter,
+            clock: self.clock,
+            config_sync: &self.config_sync,
+            auth_throttle: &self.auth_throttle,
+            idempotency: &self.idempotency,
+            connections: &self.connections,
+            reload: self.reload(),
+            snapshot_failures: self.snapshot_failures(),
+        })
     }
 }

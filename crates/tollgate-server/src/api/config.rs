@@ -208,7 +208,7 @@ async fn store_override(
 ) -> Result<Option<u64>, ApiError> {
     let config_sync = call.app.config_sync();
     if !config_sync.stores_overrides() {
-        membership::share(&call.app, user, endpoint, new).await.map_err(not_shared)?;
+        membership::share(call.app.limiter(), user, endpoint, new).await.map_err(not_shared)?;
         return Ok(None);
     }
     let write = match new {

@@ -11,7 +11,7 @@ use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
-use crate::app::App;
+use crate::counters::ServiceLimiter;
 use crate::runtime::data_dir::DataDir;
 
 const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";
@@ -46,11 +46,14 @@ fn adopt(redis: &RedisCounters, data_dir: &DataDir, seed: Seed) {
 }
 
 /// Joins the fleet as soon as it is reachable, then applies per-user limits that other nodes set.
-pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
-    let Some(redis) = app.limiter().counters().redis().cloned() else { return };
+///
+/// `database_has_overrides` is whether the database stores those limits instead of Redis.
+pub(crate) async fn run(limiter: Arc<ServiceLimiter>, data_dir: Arc<DataDir>, database_has_overrides: bool) {
+    let Some(redis) = limiter.counters().redis().cloned() else { return };
     let mut versions = redis.fleet().config_version();
     let mut member = Member {
-        app,
+        limiter,
+        database_has_overrides,
         redis,
         data_dir,
         started: Instant::now(),
@@ -71,13 +74,13 @@ pub(crate) async fn run(app: Arc<App>, data_dir: Arc<DataDir>) {
 }
 
 /// Discards fallback charges of counters that another node resets.
-pub(crate) async fn apply_resets(app: Arc<App>) {
-    let Some(mut resets) = app.limiter().counters().redis().map(|redis| redis.fleet().resets()) else {
+pub(crate) async fn apply_resets(limiter: Arc<ServiceLimiter>) {
+    let Some(mut resets) = limiter.counters().redis().map(|redis| redis.fleet().resets()) else {
         return;
     };
     loop {
         match resets.recv().await {
-            Ok(reset) => app.limiter().discard_fallback(&reset),
+            Ok(reset) => limiter.discard_fallback(&reset),
             Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }
@@ -86,7 +89,8 @@ pub(crate) async fn apply_resets(app: Arc<App>) {
 
 /// This node as a member of the fleet.
 struct Member {
-    app: Arc<App>,
+    limiter: Arc<ServiceLimiter>,
+    database_has_overrides: bool,
     redis: RedisCounters,
     data_dir: Arc<DataDir>,
     started: Instant,
@@ -106,7 +110,7 @@ impl Member {
         }
         let lost = Fleet::data_lost_between(self.applied_version, version);
         // Where the database stores per-user limits, config sync applies them.
-        if self.app.config_sync().stores_overrides() {
+        if self.database_has_overrides {
             if lost {
                 warn!("{DATA_LOST}: counters start from zero");
             }
@@ -118,7 +122,7 @@ impl Member {
         }
         // None if the data was lost again: the limits in force stay, and are restored with the next version.
         if let Some(config) = self.redis.fleet().shared_config(version).await? {
-            apply(&self.app, &config);
+            apply(&self.limiter, &config);
             self.applied_version = version;
         }
         Ok(())
@@ -126,7 +130,7 @@ impl Member {
 
     /// Repeated on every poll: a new node may have set another seed on a server that lost its data.
     async fn agree_on_seed(&mut self) -> Result<(), StoreError> {
-        let limiter = self.app.limiter();
+        let limiter = &self.limiter;
         let own = limiter.seed();
         let seed = match self.redis.fleet().seed(own).await {
             Ok(seed) => seed,
@@ -170,7 +174,7 @@ impl Member {
     /// Writes the per-user limits that this node knows back to a store that lost its data. Where the store has another limit for
     /// a user, the one set later wins.
     async fn restore_shared_config(&self) -> Result<(), StoreError> {
-        let rules = self.app.limiter().rules();
+        let rules = self.limiter.rules();
         let known: Vec<_> = rules.overrides().iter().map(|limit| (field_of(limit), json_of(limit))).collect();
         drop(rules);
         let restored = self.redis.fleet().restore_config(&known, is_newer).await?;
@@ -189,7 +193,7 @@ fn is_newer(ours: &str, theirs: &str) -> bool {
 }
 
 /// Applies the per-user limits that the nodes share.
-fn apply(app: &App, config: &[(String, String)]) {
+fn apply(limiter: &ServiceLimiter, config: &[(String, String)]) {
     let parse = |(field, json): &(String, String)| {
         let limit = serde_json::from_str::<Override>(json).ok();
         if limit.is_none() {
@@ -198,20 +202,20 @@ fn apply(app: &App, config: &[(String, String)]) {
         limit
     };
     let next: Overrides = config.iter().filter_map(parse).collect();
-    if *app.limiter().rules().overrides().as_ref() != next {
+    if *limiter.rules().overrides().as_ref() != next {
         info!(count = next.len(), "applied per-user limits of the fleet");
-        app.limiter().update_overrides(|_| next.clone());
+        limiter.update_overrides(|_| next.clone());
     }
 }
 
 /// Sets or removes a per-user limit on all nodes. Does nothing without Redis.
 pub(crate) async fn share(
-    app: &App,
+    limiter: &ServiceLimiter,
     user: &str,
     endpoint: &str,
     limit: Option<&Override>,
 ) -> Result<(), StoreError> {
-    let Some(redis) = app.limiter().counters().redis() else { return Ok(()) };
+    let Some(redis) = limiter.counters().redis() else { return Ok(()) };
     redis.fleet().set_shared_config(&field(user, endpoint), limit.map(json_of).as_deref()).await
 }
 

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tollgate::counters::{CounterStore, ReconcileStatus};
 use tracing::{info, warn};
 
-use crate::app::App;
+use crate::counters::ServiceLimiter;
+use crate::runtime::clock::Clock;
 
 /// How often pending charges are looked for.
 const POLL_EVERY: Duration = Duration::from_millis(250);
@@ -27,40 +28,40 @@ const SHUTDOWN_RETRY_EVERY: Duration = Duration::from_millis(20);
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reconciles after each outage, for as long as the service runs.
-pub(crate) async fn run(app: Arc<App>) {
-    if app.counters().redis().is_none() {
+pub(crate) async fn run(limiter: Arc<ServiceLimiter>, clock: Clock) {
+    if limiter.counters().redis().is_none() {
         return;
     }
     loop {
         tokio::time::sleep(POLL_EVERY).await;
-        if app.limiter().has_pending_charges() {
+        if limiter.has_pending_charges() {
             tokio::time::sleep(random_part_of(START_DELAY_MAX)).await;
-            reconcile_all(&app).await;
+            reconcile_all(&limiter, clock).await;
         }
     }
 }
 
 /// Reconciles until nothing is left or Redis is unreachable again.
-async fn reconcile_all(app: &Arc<App>) {
+async fn reconcile_all(limiter: &Arc<ServiceLimiter>, clock: Clock) {
     let mut done = 0;
     loop {
-        match reconcile_some(app).await {
+        match reconcile_some(limiter, clock).await {
             0 => break,
             some => done += some,
         }
-        let pause = PAUSE_PER_NODE * app.counters().nodes().get();
+        let pause = PAUSE_PER_NODE * limiter.counters().nodes().get();
         tokio::time::sleep(pause / 2 + random_part_of(pause)).await;
     }
     if done > 0 {
-        let pending = app.limiter().reconcile_status().pending;
+        let pending = limiter.reconcile_status().pending;
         info!(counters = done, pending, "reconciled charges counted during the outage");
     }
 }
 
 /// Reconciles one batch of counters whose server is reachable; 0 if none was found.
-async fn reconcile_some(app: &Arc<App>) -> usize {
+async fn reconcile_some(limiter: &Arc<ServiceLimiter>, clock: Clock) -> usize {
     for _ in 0..ATTEMPTS_MAX {
-        let (listed, done) = (unreconciled(app), reconcile_batch(app).await);
+        let (listed, done) = (unreconciled(limiter), reconcile_batch(limiter, clock).await);
         if done > 0 || listed <= BATCH_SIZE {
             return done;
         }
@@ -69,24 +70,24 @@ async fn reconcile_some(app: &Arc<App>) -> usize {
 }
 
 /// Runs as a task of its own: cancelled half-way, it would leave the outcome on Redis unknown.
-async fn reconcile_batch(app: &Arc<App>) -> usize {
-    let app = Arc::clone(app);
-    let reconciled = tokio::spawn(async move { app.limiter().reconcile(BATCH_SIZE, app.now()).await });
+async fn reconcile_batch(limiter: &Arc<ServiceLimiter>, clock: Clock) -> usize {
+    let limiter = Arc::clone(limiter);
+    let reconciled = tokio::spawn(async move { limiter.reconcile(BATCH_SIZE, clock.now()).await });
     reconciled.await.unwrap_or(0)
 }
 
 /// Reconciles what is left at shutdown, without pauses. What cannot be sent in time is lost and logged.
-pub(crate) async fn shut_down(app: &Arc<App>) {
-    if app.counters().redis().is_none() {
+pub(crate) async fn shut_down(limiter: &Arc<ServiceLimiter>, clock: Clock) {
+    if limiter.counters().redis().is_none() {
         return;
     }
     let end = Instant::now() + SHUTDOWN_TIMEOUT;
-    while unreconciled(app) > 0 && Instant::now() < end {
-        if reconcile_some(app).await == 0 {
+    while unreconciled(limiter) > 0 && Instant::now() < end {
+        if reconcile_some(limiter, clock).await == 0 {
             tokio::time::sleep(SHUTDOWN_RETRY_EVERY).await;
         }
     }
-    let counters = unreconciled(app);
+    let counters = unreconciled(limiter);
     if counters > 0 {
         warn!(
             counters,
@@ -96,8 +97,8 @@ pub(crate) async fn shut_down(app: &Arc<App>) {
 }
 
 /// Counters not yet confirmed by Redis.
-fn unreconciled(app: &App) -> usize {
-    let ReconcileStatus { pending, in_flight, .. } = app.limiter().reconcile_status();
+fn unreconciled(limiter: &ServiceLimiter) -> usize {
+    let ReconcileStatus { pending, in_flight, .. } = limiter.reconcile_status();
     pending + in_flight
 }
 

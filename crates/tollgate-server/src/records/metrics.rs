@@ -27,11 +27,30 @@ use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
 use self::collector::Collector;
 use self::retired_series::RetiredRules;
-use crate::app::App;
 use crate::auth::api_keys::KeyRefusal;
+use crate::auth::throttle::AuthThrottle;
+use crate::check::idempotency::IdempotencyStore;
+use crate::config::reload::ReloadHandle;
+use crate::config::sync::ConfigSync;
+use crate::counters::ServiceLimiter;
+use crate::listener::ConnectionStats;
+use crate::runtime::clock::Clock;
 
 /// The prefix of all names.
 const PREFIX: &str = "tollgate";
+
+/// The parts of the service whose state is exported.
+pub(crate) struct MetricSources<'a> {
+    pub(crate) limiter: &'a ServiceLimiter,
+    pub(crate) clock: Clock,
+    pub(crate) config_sync: &'a ConfigSync,
+    pub(crate) auth_throttle: &'a AuthThrottle,
+    pub(crate) idempotency: &'a IdempotencyStore,
+    pub(crate) connections: &'a ConnectionStats,
+    /// Absent without a configuration file.
+    pub(crate) reload: Option<&'a ReloadHandle>,
+    pub(crate) snapshot_failures: u64,
+}
 
 /// Counters of this process, and the registry that exports them.
 pub(crate) struct Metrics {
@@ -263,13 +282,13 @@ impl Metrics {
     }
 
     /// All metrics as OpenMetrics text.
-    pub(crate) fn text(&self, app: &App) -> String {
-        self.drop_series(&mut self.retired.lock(), app.now());
+    pub(crate) fn text(&self, sources: &MetricSources<'_>) -> String {
+        self.drop_series(&mut self.retired.lock(), sources.clock.now());
         let mut collector = Collector::new();
-        service::collect(app, &mut collector);
-        config::collect(app, &mut collector);
-        if let Some(redis) = app.counters().redis() {
-            store::collect(redis, &app.limiter().reconcile_status(), &mut collector);
+        service::collect(sources, &mut collector);
+        config::collect(sources, &mut collector);
+        if let Some(redis) = sources.limiter.counters().redis() {
+            store::collect(redis, &sources.limiter.reconcile_status(), &mut collector);
         }
         let mut text = String::new();
         // Writing to a string does not fail.

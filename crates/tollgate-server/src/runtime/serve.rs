@@ -189,7 +189,7 @@ async fn close(saver: Saver) -> Result<(), ServeError> {
     let outcome = saver.save().await;
     let Saver { app, data_dir } = saver;
     sync::close(&app.sync_parts(Arc::clone(&data_dir))).await;
-    reconcile::shut_down(&app).await;
+    reconcile::shut_down(app.shared_limiter(), app.clock()).await;
     if let Some(redis) = app.limiter().counters().redis() {
         redis.close().await;
     }
@@ -215,10 +215,11 @@ fn spawn_background_tasks(
     data_dir: &Arc<DataDir>,
     reload: &ReloadHandle,
 ) -> [JoinHandle<()>; 6] {
+    let limiter = || Arc::clone(app.shared_limiter());
     [
-        tokio::spawn(reconcile::run(Arc::clone(app))),
-        tokio::spawn(membership::apply_resets(Arc::clone(app))),
-        tokio::spawn(membership::run(Arc::clone(app), Arc::clone(data_dir))),
+        tokio::spawn(reconcile::run(limiter(), app.clock())),
+        tokio::spawn(membership::apply_resets(limiter())),
+        tokio::spawn(membership::run(limiter(), Arc::clone(data_dir), app.config_sync().stores_overrides())),
         tokio::spawn(sync::run(app.sync_parts(Arc::clone(data_dir)), reload.clone())),
         tokio::spawn(sync::flush_usage(app.sync_parts(Arc::clone(data_dir)))),
         tokio::spawn(write_auth_alerts(Arc::clone(app))),

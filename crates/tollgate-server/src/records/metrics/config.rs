@@ -1,28 +1,28 @@
 //! Metrics of the configuration, of authentication and of usage.
 
+use super::MetricSources;
 use super::collector::Collector;
-use crate::app::App;
 use crate::config::sync::Source;
 
-pub(super) fn collect(app: &App, collector: &mut Collector) {
-    collect_configuration(app, collector);
-    let auth = app.auth_throttle().stats();
+pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
+    collect_configuration(sources, collector);
+    let auth = sources.auth_throttle.stats();
     collector.counter("auth_failures", "Invalid caller keys that were compared", auth.failures);
     let help = "Requests refused without comparing their key, because their address is in backoff";
     collector.counter("auth_throttled", help, auth.throttled);
     let help = "Times that authentication backoff began, for one address or for all";
     collector.counter("auth_throttle_activations", help, auth.activations);
     let help = "Users and keys whose usage is not yet in the database";
-    collector.gauge("usage_waiting", help, app.usage().waiting());
+    collector.gauge("usage_waiting", help, sources.limiter.records().usage.waiting());
     collector.counter(
         "usage_dropped",
         "Usage entries dropped because too many were waiting",
-        app.usage().dropped(),
+        sources.limiter.records().usage.dropped(),
     );
 }
 
-fn collect_configuration(app: &App, collector: &mut Collector) {
-    let (sync, state) = (app.config_sync(), app.config_sync().state());
+fn collect_configuration(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let (sync, state) = (sources.config_sync, sources.config_sync.state());
     // A gauge: a database restored from a backup has an earlier version.
     collector.gauge("config_version", "Version of the database configuration in force", sync.version());
     let is_up = state.source == Source::Database && state.database_error.is_none();
@@ -33,7 +33,7 @@ fn collect_configuration(app: &App, collector: &mut Collector) {
     collector.flag("config_rules_rejected", help, state.rules_error.is_some());
     let help = "Whether auth.key_secret differs from that of the other nodes";
     collector.flag("config_key_secret_differs", help, state.secret_differs);
-    let rules = app.limiter().rules();
+    let rules = sources.limiter.rules();
     collector.gauge("config_users", "Users with an account", rules.accounts().users());
     collector.gauge("config_api_keys", "API keys", rules.accounts().keys());
     collector.gauge("config_blocks", "Blocks, including expired ones", rules.accounts().blocks());

@@ -2,28 +2,29 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::MetricSources;
 use super::collector::Collector;
-use crate::app::App;
 use crate::config::reload::ReloadHandle;
 
-pub(super) fn collect(app: &App, collector: &mut Collector) {
-    let counters = app.fallback_counters();
+pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let limiter = sources.limiter;
+    let counters = limiter.counters().memory().unwrap_or_else(|| limiter.fallback_counters());
     collector.gauge("counters", "Counters held in memory", counters.len());
     collector.gauge("counter_bytes", "Bytes of the counters held in memory", counters.bytes());
     let help = "Decisions that used a shared overflow counter because memory was full";
     collector.counter("counter_overflows", help, counters.overflow_charges());
     let help = "Batch responses evicted before their idempotency key expired";
-    collector.counter("idempotency_evictions", help, app.idempotency().evicted());
+    collector.counter("idempotency_evictions", help, sources.idempotency.evicted());
     let help = "Counter snapshots that could not be written";
-    collector.counter("snapshot_failures", help, app.snapshot_failures());
+    collector.counter("snapshot_failures", help, sources.snapshot_failures);
     let help = "Wall clock minus the clock used for decisions";
-    collector.gauge("clock_offset_seconds", help, app.wall_offset());
-    collect_connections(app, collector);
-    collect_settings(app, collector);
+    collector.gauge("clock_offset_seconds", help, sources.clock.wall_offset());
+    collect_connections(sources, collector);
+    collect_settings(sources, collector);
 }
 
-fn collect_connections(app: &App, collector: &mut Collector) {
-    let stats = app.connections();
+fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {
+    let stats = sources.connections;
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     collector.gauge("connections", "Open connections", stats.open());
     collector.counter(
@@ -36,9 +37,9 @@ fn collect_connections(app: &App, collector: &mut Collector) {
     collector.counter("accept_errors", "Failed accepts", load(&stats.accept_errors));
 }
 
-fn collect_settings(app: &App, collector: &mut Collector) {
+fn collect_settings(sources: &MetricSources<'_>, collector: &mut Collector) {
     // Without a file, the settings of the start stay in force.
-    let status = app.reload().map(ReloadHandle::status);
+    let status = sources.reload.map(ReloadHandle::status);
     let generation = status.as_ref().map_or(1, |status| status.generation);
     collector.counter("config_generations", "Configurations applied since the start", generation);
     let help = "Whether the last configuration read is in force";
