@@ -1,4 +1,4 @@
-//! The database beside the service: what the admin API would do, done directly.
+//! Helpers: changes the database directly, as the admin API would.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -13,7 +13,7 @@ use tollgate_stores::sql::{
 
 use crate::harness::{Service, wait_for};
 
-/// What every service under test hashes keys with.
+/// The key secret of every service under test.
 pub(crate) const KEY_SECRET: &str = "test-only-key-secret-0123456789abcdef";
 
 /// The settings of a node on this database.
@@ -33,20 +33,20 @@ pub(crate) fn node_again(folder: TempDir) -> Service {
     on_its_database(node_again_without_database(folder))
 }
 
-/// The same, where its database is away.
+/// The same while its database is down.
 pub(crate) fn node_again_without_database(folder: TempDir) -> Service {
     let file = folder.path().join("tollgate.toml");
     Service::start(folder, Some(&file), &[])
 }
 
-/// Once it has read everything. It serves without its database when a busy machine kept it from that for a second.
+/// Waits until it has read the database. On a busy machine it may start without it.
 pub(crate) fn on_its_database(service: Service) -> Service {
     let is_read = || service.admin("GET", "/v1/admin/audit", "").status == 200;
     wait_for("the database to be read", || is_read().then_some(()));
     service
 }
 
-/// Ends a node in good order.
+/// Stops a node gracefully.
 pub(crate) fn stop(service: Service) -> TempDir {
     service.signal("-TERM");
     let (status, folder) = service.ended();
@@ -77,7 +77,7 @@ pub(crate) struct NewKey {
     pub(crate) item: KeyItem,
 }
 
-/// A key with this id that is not in any database yet.
+/// A key with this id, not stored yet.
 pub(crate) fn key(id: &'static str) -> NewKey {
     let text = format!("tg_{id}_{}", "s3cretCanary".repeat(4).get(..43).unwrap());
     let item = KeyItem {
@@ -130,12 +130,12 @@ impl Store {
         Store { runtime, database }
     }
 
-    /// Asks the database.
+    /// Runs a query.
     pub(crate) fn ask<T>(&self, ask: impl AsyncFnOnce(&Database) -> T) -> T {
         self.runtime.block_on(ask(&self.database))
     }
 
-    /// Changes one thing; the version.
+    /// Stores one item and returns the version.
     pub(crate) fn write(&self, write: ItemWrite) -> u64 {
         let edit = ItemEdit { write, precondition: Precondition::None };
         self.ask(async |database| database.change("test", now_micros(), &[edit]).await.unwrap().version)
@@ -154,7 +154,7 @@ pub(crate) fn now_micros() -> u64 {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap()
 }
 
-/// Waits until a node has this version in force.
+/// Waits until this version is in force on a node.
 pub(crate) fn wait_for_version(node: &Service, version: u64) {
     wait_for("the version", || (version_of(node) >= version).then_some(()));
 }

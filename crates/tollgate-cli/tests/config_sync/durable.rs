@@ -1,4 +1,4 @@
-//! Numbers for single users and resets outlive a restart and are in force on every node.
+//! Per-user limits and resets: durable, and applied on every node.
 
 use tollgate_stores::sql::{AccountLimits, AuditFilter, ItemEdit, ItemWrite, Precondition};
 use tollgate_testkit::{Fault, FaultProxy, PostgresServer};
@@ -24,7 +24,7 @@ fn reset(node: &Service) {
 }
 
 #[test]
-fn numbers_for_a_user_outlive_a_restart_and_a_kill() {
+fn user_limit_survives_restart_and_kill() {
     let (service, store) = alone("");
     set(&service, 70);
     let config = "/v1/rate-limit/config?user_id=bob&endpoint=/x";
@@ -42,7 +42,7 @@ fn numbers_for_a_user_outlive_a_restart_and_a_kill() {
 }
 
 #[test]
-fn numbers_and_resets_are_in_force_on_nodes_that_count_by_themselves() {
+fn user_limits_and_resets_reach_nodes_with_memory_counters() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let nodes = [(); 2].map(|()| node(&url, ""));
@@ -51,7 +51,7 @@ fn numbers_and_resets_are_in_force_on_nodes_that_count_by_themselves() {
     }
     set(&nodes[0], 6);
     wait_for("the numbers", || (limit_of(&nodes[1]) == Some(6)).then_some(()));
-    // Five were used here before; what was asked since has used up the rest.
+    // Five were used here before; the checks since have used the rest.
     wait_for("the new numbers to be used up", || (nodes[1].check("bob", "/x").status == 429).then_some(()));
     reset(&nodes[0]);
     wait_for("the reset", || (nodes[1].check("bob", "/x").status == 200).then_some(()));
@@ -63,7 +63,7 @@ fn numbers_and_resets_are_in_force_on_nodes_that_count_by_themselves() {
 }
 
 #[test]
-fn a_reset_is_made_up_for_by_a_node_that_was_not_there() {
+fn node_applies_a_reset_made_while_it_was_stopped() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let nodes = [(); 2].map(|()| node(&url, ""));
@@ -82,7 +82,7 @@ fn a_reset_is_made_up_for_by_a_node_that_was_not_there() {
 }
 
 #[test]
-fn a_reset_of_a_checks_own_numbers_is_followed_by_other_nodes() {
+fn reset_of_an_override_reaches_other_nodes() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let nodes = [(); 2].map(|()| node(&url, ""));
@@ -96,7 +96,7 @@ fn a_reset_of_a_checks_own_numbers_is_followed_by_other_nodes() {
 }
 
 #[test]
-fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
+fn node_applies_a_reset_made_during_a_database_outage() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
@@ -108,7 +108,7 @@ fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
     wait_for("the numbers to be used up", || (away.check("bob", "/x").status == 429).then_some(()));
     proxy.set(Fault::Drop);
     reset(&here);
-    // It ends, and saves its counters, without having heard of the reset.
+    // It stops and saves its counters without knowing of the reset.
     let folder = stop(away);
     proxy.set(Fault::None);
     let back = node_again(folder);
@@ -116,7 +116,7 @@ fn a_reset_is_made_up_for_by_a_node_that_could_not_hear_of_it() {
 }
 
 #[test]
-fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
+fn reset_among_many_changes_is_applied() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());
@@ -144,7 +144,7 @@ fn a_reset_among_more_changes_than_are_followed_one_by_one_is_heard_of() {
 }
 
 #[test]
-fn a_reset_is_made_up_for_by_a_node_that_had_no_database_when_it_first_started() {
+fn node_without_a_database_at_first_applies_resets_later() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let proxy = FaultProxy::in_front_of(([127, 0, 0, 1], postgres.port()).into());

@@ -1,4 +1,4 @@
-//! Keys that were made in the database: as limited clients, and as callers.
+//! API keys of the database, as limited clients and as callers.
 
 use tollgate_stores::sql::{AccountLimits, Item};
 
@@ -14,7 +14,7 @@ fn blocked(answer: &Answer) -> (u16, String) {
 }
 
 #[test]
-fn a_key_is_a_limited_client_with_its_own_numbers() {
+fn key_without_scopes_is_a_limited_client() {
     let (service, store) = alone("");
     let mut key = key("limitedclientaa2");
     key.item.limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };
@@ -35,7 +35,7 @@ fn a_key_is_a_limited_client_with_its_own_numbers() {
 }
 
 #[test]
-fn administrators_look_at_and_reset_the_counters_of_a_key_by_its_id() {
+fn operators_inspect_and_reset_a_key_by_its_id() {
     let (service, store) = alone("");
     let mut key = key("knownbyitsidaaa2");
     key.item.limits = AccountLimits { requests_per_hour: Some(3), ..AccountLimits::default() };
@@ -58,7 +58,7 @@ fn administrators_look_at_and_reset_the_counters_of_a_key_by_its_id() {
 }
 
 #[test]
-fn a_key_gives_its_user_and_the_users_numbers() {
+fn key_supplies_its_user_and_quota() {
     let (service, store) = alone("");
     let mut key = key("ofalicekeyaaaaa2");
     key.item.user = Some("alice".to_owned());
@@ -71,7 +71,7 @@ fn a_key_gives_its_user_and_the_users_numbers() {
 }
 
 #[test]
-fn a_key_that_is_none_is_blocked_and_only_who_has_the_secret_learns_why() {
+fn invalid_key_is_blocked_without_revealing_why() {
     let (service, store) = alone("");
     let mut expired = key("expiredkeyaaaaa2");
     expired.item.expires_at_micros = Some(now_micros() - 1_000_000);
@@ -101,7 +101,7 @@ fn a_key_that_is_none_is_blocked_and_only_who_has_the_secret_learns_why() {
 }
 
 #[test]
-fn a_key_with_scopes_is_a_caller_and_one_without_is_not() {
+fn only_keys_with_scopes_are_callers() {
     let (service, store) = alone("");
     let mut checker = key("callercheckaaaa2");
     checker.item.scopes = vec!["check".to_owned(), "read".to_owned()];
@@ -125,7 +125,7 @@ fn a_key_with_scopes_is_a_caller_and_one_without_is_not() {
 }
 
 #[test]
-fn t31_a_caller_that_is_bound_to_a_tenant_asks_about_no_other() {
+fn bound_caller_sees_only_its_tenant() {
     let (service, store) =
         alone("[[rules]]\nname = \"t\"\nper = [\"tenant\"]\nlimits = [{ requests = 5, window = \"1h\" }]");
     let mut bound = key("boundcalleraaaa2");
@@ -168,7 +168,7 @@ fn t31_a_caller_that_is_bound_to_a_tenant_asks_about_no_other() {
 }
 
 #[test]
-fn keys_are_known_after_a_restart_without_any_settings() {
+fn keys_survive_a_restart_with_default_settings() {
     let service = crate::harness::Service::unconfigured();
     assert!(service.data_dir().join("tollgate.db").exists());
     let secret = service.data_dir().join("keys.secret");

@@ -1,4 +1,4 @@
-//! What is configured in a database, as the whole service follows it: real binaries, real databases.
+//! Config sync end to end: real binaries and databases.
 #![allow(clippy::unwrap_used, clippy::expect_used, missing_docs)]
 
 #[path = "../service/harness.rs"]

@@ -1,4 +1,4 @@
-//! Without the database: decisions do not notice, and a node starts from what it had.
+//! Database outages: decisions are unaffected, and a node starts from its snapshot.
 
 use tempfile::TempDir;
 use tollgate_stores::sql::{AccountLimits, Item};
@@ -11,7 +11,7 @@ use crate::database::{
 use crate::harness::{Service, wait_for};
 
 #[test]
-fn a_database_that_is_killed_while_serving_changes_no_decision() {
+fn killed_database_changes_no_decision() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let service = node(&url, "");
@@ -32,7 +32,7 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
     for _ in 0..20 {
         assert_eq!(decide(), before);
     }
-    wait_for("the outage to be told", || {
+    wait_for("the outage to be reported", || {
         (service.get("/readyz").json()["status"] == "degraded").then_some(())
     });
     assert_eq!(service.get("/readyz").status, 200, "it serves");
@@ -64,7 +64,7 @@ fn a_database_that_is_killed_while_serving_changes_no_decision() {
 }
 
 #[test]
-fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so() {
+fn start_without_the_database_uses_the_snapshot() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let service = node(&url, "");
@@ -95,14 +95,14 @@ fn a_node_that_starts_without_its_database_serves_from_its_snapshot_and_says_so(
 }
 
 #[test]
-fn a_first_start_without_the_database_serves_the_rules_of_the_file_and_says_so() {
+fn first_start_without_the_database_uses_the_file() {
     let url = format!("postgres://u:p@127.0.0.1:{}/gate", tollgate_testkit::free_port());
     let service = Service::with_config(&format!("default_limit = 5\n{}", config(&url, "")));
     assert_eq!(service.check("bob", "/x").json()["limit"], 5);
     assert_eq!(
         check_with(&service, &key("cannotbeknownaa2").text).status,
         200,
-        "of a key nothing is known, not even that it is none"
+        "an API key cannot be judged yet"
     );
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
@@ -113,7 +113,7 @@ fn a_first_start_without_the_database_serves_the_rules_of_the_file_and_says_so()
 }
 
 #[test]
-fn a_snapshot_of_another_database_or_a_damaged_one_is_not_used() {
+fn foreign_or_damaged_snapshot_is_not_used() {
     let (service, store) = crate::database::alone("");
     let version = store.put(rule("by-user", 12));
     wait_for_version(&service, version);
@@ -134,8 +134,8 @@ fn a_snapshot_of_another_database_or_a_damaged_one_is_not_used() {
 }
 
 #[test]
-fn a_data_directory_that_is_full_or_read_only_is_told_of_and_serving_goes_on() {
-    // The database is where a directory stands: SQLite cannot open it, whoever runs the test.
+fn full_data_directory_is_reported_and_serving_continues() {
+    // A directory at the path of the database: SQLite cannot open it, not even as root.
     let folder = TempDir::new().unwrap();
     std::fs::create_dir_all(folder.path().join("data/tollgate.db")).unwrap();
     let service = Service::start(folder, None, &[]);
@@ -147,7 +147,7 @@ fn a_data_directory_that_is_full_or_read_only_is_told_of_and_serving_goes_on() {
 }
 
 #[test]
-fn a_database_that_was_lost_and_made_anew_is_told() {
+fn recreated_database_is_reported() {
     let (service, store) = crate::database::alone("");
     let version = store.put(rule("by-user", 12));
     wait_for_version(&service, version);

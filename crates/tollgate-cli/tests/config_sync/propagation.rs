@@ -1,4 +1,4 @@
-//! What is changed is in force on every node: at once where somebody says so, and soon where nobody does.
+//! Changes reach every node: pushed at once, or polled.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use tollgate_testkit::{MariaDbServer, PostgresServer, RedisServer};
 use crate::database::{NewKey, Store, check_with, key, node, now_micros, rule, version_of, wait_for_version};
 use crate::harness::{Service, wait_for};
 
-/// How often what is measured is repeated.
+/// Repetitions of a measurement.
 const ROUNDS: u32 = 5;
 
 fn until_all(nodes: &[Service], what: &str, holds: impl Fn(&Service) -> bool) -> Duration {
@@ -24,7 +24,7 @@ fn revoked(key: &NewKey) -> Item {
     Item::Key(KeyItem { revoked_at_micros: at, revoked_by: Some("test".to_owned()), ..key.item.clone() })
 }
 
-/// Changes a rule and revokes a key, again and again, through the database; the longest until both are in force everywhere.
+/// Changes a rule and revokes a key repeatedly; returns the longest time until both are in force everywhere.
 fn follow_changes(nodes: &[Service], store: &Store) -> Duration {
     let key = key("revokedsoonaaaa2");
     let mut longest = Duration::ZERO;
@@ -65,10 +65,10 @@ fn changes_are_polled_from_mariadb() {
 }
 
 #[test]
-fn a_node_that_changes_something_tells_the_others_through_redis() {
+fn changes_are_announced_through_redis() {
     let (mariadb, redis) = (MariaDbServer::start(), RedisServer::start());
     let url = mariadb.create_database();
-    // Nobody would look for five seconds.
+    // Polling alone would take five seconds.
     let counters = format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url());
     let config = crate::database::config(&url, &counters).replace("\"500ms\"", "\"5s\"");
     let nodes = [(); 3].map(|()| Service::with_config(&config));
@@ -94,14 +94,14 @@ fn a_node_that_changes_something_tells_the_others_through_redis() {
 }
 
 #[test]
-fn a_redis_that_lost_everything_is_told_of_where_the_database_keeps_the_numbers_too() {
+fn redis_data_loss_is_logged_with_a_database_too() {
     let (mariadb, redis) = (MariaDbServer::start(), RedisServer::start());
     let counters = format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url());
     let node = Service::with_config(&crate::database::config(&mariadb.create_database(), &counters));
     wait_for("shared counters", || (node.get("/readyz").json()["status"] == "ready").then_some(()));
     let mut lost = Instant::now();
     wait_for("the log to tell", || {
-        // Nothing is lost to a node that has not seen it yet: a slow one has another chance.
+        // A node that has not seen the data yet cannot notice its loss: retry.
         if lost.elapsed() > Duration::from_secs(3) && redis.cli(&["EXISTS", "rl:{fleet}:version"]) == "1" {
             redis.flush_all();
             lost = Instant::now();

@@ -1,4 +1,4 @@
-//! Rules of the file and of the database.
+//! Rules of the file and of the database together.
 
 use tollgate_stores::sql::ItemId;
 
@@ -6,7 +6,7 @@ use crate::database::{alone, block, node_again, rule, stop, wait_for_version};
 use crate::harness::wait_for;
 
 #[test]
-fn rules_of_the_database_apply_beside_those_of_the_file_and_go_again() {
+fn database_rules_apply_beside_file_rules() {
     let (service, store) = alone(
         "[[rules]]\nname = \"from-file\"\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1h\" }]",
     );
@@ -28,7 +28,7 @@ fn rules_of_the_database_apply_beside_those_of_the_file_and_go_again() {
 }
 
 #[test]
-fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
+fn name_clash_keeps_the_last_valid_rules() {
     let (service, store) =
         alone("[[rules]]\nname = \"mine\"\nper = [\"user\"]\nlimits = [{ requests = 9, window = \"1h\" }]");
     let version = store.put(rule("mine", 4));
@@ -36,10 +36,10 @@ fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
     assert_eq!(service.check("alice", "/x").json()["limit"], 9, "the file's");
     let ready = service.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (200, &"degraded".into()));
-    let told = ready.json()["database_error"].as_str().unwrap().to_owned();
+    let output = ready.json()["database_error"].as_str().unwrap().to_owned();
     assert!(
-        told.contains("\"mine\"") && told.contains("tollgate.toml") && told.contains("database"),
-        "{told}"
+        output.contains("\"mine\"") && output.contains("tollgate.toml") && output.contains("database"),
+        "{output}"
     );
     assert!(service.log().contains("tollgate.toml define the rule"), "{}", service.log());
     assert_eq!(service.metric("tollgate_config_rules_rejected"), Some(1.0));
@@ -58,7 +58,7 @@ fn a_name_in_both_keeps_the_last_good_rules_and_says_so_while_blocks_follow() {
 }
 
 #[test]
-fn a_file_whose_rules_clash_with_the_database_is_not_reloaded() {
+fn file_that_clashes_with_the_database_is_not_reloaded() {
     let (service, store) = alone("");
     let version = store.put(rule("mine", 4));
     wait_for_version(&service, version);
@@ -70,7 +70,7 @@ fn a_file_whose_rules_clash_with_the_database_is_not_reloaded() {
     assert!(refused.text.contains("mine") && refused.text.contains("database"), "{}", refused.text);
     assert_eq!(service.check("alice", "/x").json()["limit"], 4);
 
-    // Whoever follows the advice and removes the one of the database need not touch the file again.
+    // Removing the rule from the database, as advised, is enough: the file is applied without another change.
     let removed = service.admin("DELETE", "/v1/admin/rules/mine", "");
     assert_eq!(removed.status, 204, "{}", removed.text);
     assert_eq!(service.check("alice", "/x").status, 403, "the rule of the file is in force");
@@ -78,7 +78,7 @@ fn a_file_whose_rules_clash_with_the_database_is_not_reloaded() {
 }
 
 #[test]
-fn a_start_with_a_clash_serves_everything_else() {
+fn start_with_a_name_clash_serves_everything_else() {
     let (service, store) = alone("");
     store.put(rule("mine", 4));
     let version = store.put(rule("other", 5));
@@ -88,7 +88,7 @@ fn a_start_with_a_clash_serves_everything_else() {
     let serving = service.log().lines().rfind(|line| line.contains("\"serving\"")).map(str::to_owned);
     assert!(serving.is_some_and(|line| line.contains("\"rules\":3")), "{}", service.log());
     let folder = stop(service);
-    // Without what it had, it has to make the best of it.
+    // Without a snapshot it applies what does not clash.
     std::fs::remove_file(folder.path().join("data/config.snap")).unwrap();
     let file = folder.path().join("tollgate.toml");
     let clash = "[[rules]]\nname = \"mine\"\nper = [\"ip\"]\nlimits = [{ requests = 9, window = \"1h\" }]";

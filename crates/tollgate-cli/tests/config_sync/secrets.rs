@@ -1,4 +1,4 @@
-//! No secret is where it need not be.
+//! Secrets stay out of files, logs and the database.
 
 use std::fs;
 use std::path::Path;
@@ -27,36 +27,36 @@ fn holds(bytes: &[u8], needle: &str) -> bool {
     bytes.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// Sends a key through every door there is.
+/// Sends a key in every place that accepts one.
 fn use_everywhere(service: &Service, key: &str) -> String {
     let body = |endpoint: &str| format!(r#"{{"api_key":"{key}","endpoint":"{endpoint}"}}"#);
-    let mut told = String::new();
+    let mut output = String::new();
     for path in ["check", "explain", "reset"] {
-        told += &service.post(&format!("/v1/rate-limit/{path}"), &body("/x")).text;
-        told += &service.with_key(key, "POST", &format!("/v1/rate-limit/{path}"), &body("/x")).text;
-        told += &service.admin("POST", &format!("/v1/rate-limit/{path}"), &body("/x")).text;
-        told += &service.post(&format!("/v1/rate-limit/{path}"), &body("/%zz")).text;
+        output += &service.post(&format!("/v1/rate-limit/{path}"), &body("/x")).text;
+        output += &service.with_key(key, "POST", &format!("/v1/rate-limit/{path}"), &body("/x")).text;
+        output += &service.admin("POST", &format!("/v1/rate-limit/{path}"), &body("/x")).text;
+        output += &service.post(&format!("/v1/rate-limit/{path}"), &body("/%zz")).text;
     }
     let batch = format!(r#"{{"checks":[{}],"idempotency_key":"{key}"}}"#, body("/x"));
-    told += &service.post("/v1/rate-limit/batch-check", &batch).text;
-    told += &service.get(&format!("/v1/rate-limit/status?endpoint=/x&api_key={key}")).text;
-    told += &service.admin("GET", &format!("/v1/admin/counters?api_key={key}"), "").text;
-    told + &service.with_key(key, "GET", &format!("/v1/admin/penalties?key={key}"), "").text
+    output += &service.post("/v1/rate-limit/batch-check", &batch).text;
+    output += &service.get(&format!("/v1/rate-limit/status?endpoint=/x&api_key={key}")).text;
+    output += &service.admin("GET", &format!("/v1/admin/counters?api_key={key}"), "").text;
+    output + &service.with_key(key, "GET", &format!("/v1/admin/penalties?key={key}"), "").text
 }
 
 #[test]
-fn t27_the_secret_of_a_key_is_in_no_file_log_or_metric() {
+fn key_secret_is_in_no_file_log_or_metric() {
     let (service, store) = alone("[log]\nlevel = \"debug\"");
     let mut known = key("canarykeyaaaaaa2");
     known.item.scopes = vec!["admin".to_owned()];
     let version = store.put(Item::Key(known.item.clone()));
     wait_for_version(&service, version);
     assert_eq!(check_with(&service, &known.text).status, 200);
-    let mut told = use_everywhere(&service, &known.text);
-    told += &use_everywhere(&service, &key("notaknownkeyaaa2").text);
-    told += &service.get("/metrics").text;
-    told += &service.get("/readyz").text;
-    assert!(!told.contains(CANARY), "{told}");
+    let mut output = use_everywhere(&service, &known.text);
+    output += &use_everywhere(&service, &key("notaknownkeyaaa2").text);
+    output += &service.get("/metrics").text;
+    output += &service.get("/readyz").text;
+    assert!(!output.contains(CANARY), "{output}");
     let folder = stop(service);
     let mut files = Vec::new();
     all_files(folder.path(), &mut files);
@@ -64,13 +64,13 @@ fn t27_the_secret_of_a_key_is_in_no_file_log_or_metric() {
     assert!(files.iter().any(|(name, bytes)| name.contains("gate.db") && holds(bytes, known.id)));
     for (name, bytes) in &files {
         assert!(!holds(bytes, CANARY), "{name}");
-        // The secret of the service is in the settings alone.
+        // The key secret is in the settings only.
         assert!(!holds(bytes, KEY_SECRET) || name.ends_with("tollgate.toml"), "{name}");
     }
 }
 
 #[test]
-fn t27_the_secret_of_a_key_is_in_no_row_of_the_database() {
+fn key_secret_is_in_no_database_row() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let service = node(&url, "");
@@ -92,7 +92,7 @@ fn t27_the_secret_of_a_key_is_in_no_row_of_the_database() {
 }
 
 #[test]
-fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
+fn settings_and_banner_hide_secrets() {
     let service = Service::with_config(&config("postgres://u:canary-password@127.0.0.1:1/gate", ""));
     let shown = std::process::Command::new(env!("CARGO_BIN_EXE_tollgate"))
         .args(["config", "show", "--config"])
@@ -104,20 +104,20 @@ fn t56_neither_the_settings_nor_the_banner_tell_the_secret_or_the_password() {
         shown.contains("postgres://u:***@127.0.0.1:1/gate") && shown.contains("key_secret = \"***\""),
         "{shown}"
     );
-    let told = [
+    let output = [
         shown,
         service.banner.clone(),
         service.log(),
         service.get("/readyz").text,
         service.get("/metrics").text,
     ];
-    for text in told {
+    for text in output {
         assert!(!text.contains("canary-password") && !text.contains(KEY_SECRET), "{text}");
     }
 }
 
 #[test]
-fn a_node_with_another_secret_than_the_others_says_so() {
+fn node_with_another_key_secret_is_not_ready() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let first = node(&url, "");
@@ -127,10 +127,10 @@ fn a_node_with_another_secret_than_the_others_says_so() {
     });
     let other = config(&url, "").replace(KEY_SECRET, "quite-another-secret-0123456789abcdef");
     let second = Service::with_config(&other);
-    wait_for("the difference to be told", || {
+    wait_for("the difference to be reported", || {
         second.get("/readyz").text.contains("auth.key_secret is not the secret that").then_some(())
     });
-    // Its clients with API keys would all be refused: they are better sent to the others.
+    // It would refuse every API key, so traffic should go to other nodes.
     let ready = second.get("/readyz");
     assert_eq!((ready.status, &ready.json()["status"]), (503, &"misconfigured".into()));
     assert_eq!(second.metric("tollgate_config_key_secret_differs"), Some(1.0));
@@ -138,7 +138,7 @@ fn a_node_with_another_secret_than_the_others_says_so() {
 }
 
 #[test]
-fn rules_that_no_other_node_would_follow_are_warned_of() {
+fn local_database_with_shared_counters_warns() {
     let redis = tollgate_testkit::RedisServer::start();
     let service = Service::with_config(&format!("[counters]\nstore = \"redis\"\nurl = \"{}\"", redis.url()));
     assert!(service.log().contains("unknown to other nodes"), "{}", service.log());

@@ -1,4 +1,4 @@
-//! How much users and keys have asked.
+//! Usage totals per user and key.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn requests_of(store: &Store, user: &str) -> (u64, u64) {
 }
 
 #[test]
-fn usage_adds_up_over_two_nodes_and_their_ends() {
+fn usage_adds_up_over_nodes_and_restarts() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let (first, second) = (node(&url, ""), node(&url, ""));
@@ -31,7 +31,7 @@ fn usage_adds_up_over_two_nodes_and_their_ends() {
     wait_for_version(&first, version);
     wait_for_version(&second, version);
     for _ in 0..7 {
-        first.check("alice", "/x"); // five pass, two do not
+        first.check("alice", "/x"); // five pass, two are refused
     }
     for _ in 0..3 {
         check_with(&second, &key.text);
@@ -65,7 +65,7 @@ fn usage_is_flushed_while_serving() {
 }
 
 #[test]
-fn usage_that_the_database_could_not_be_told_is_told_by_the_next_process() {
+fn next_process_stores_usage_of_an_outage() {
     let postgres = PostgresServer::start();
     let url = postgres.create_database();
     let service = node(&url, "");

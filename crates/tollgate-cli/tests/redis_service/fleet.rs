@@ -1,4 +1,4 @@
-//! Several nodes, one limit.
+//! Several nodes share a limit.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ const REQUESTS: usize = 2_000;
 const ROUNDS: usize = 50;
 
 fn nodes(redis: &RedisServer, limit: u32, count: usize) -> Vec<Service> {
-    // Nothing is proved by a time-out: on a busy machine it would only make a decision degraded.
+    // A long timeout: a busy machine must not cause degraded decisions.
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     (0..count).map(|_| sharing(limit, &counters, "")).collect()
 }
@@ -35,7 +35,7 @@ fn two_nodes_share_a_limit() {
 }
 
 #[test]
-fn exactly_the_limit_is_admitted_of_two_thousand_parallel_requests_to_three_nodes() {
+fn three_nodes_admit_exactly_the_limit_of_2000_requests() {
     let redis = RedisServer::start();
     let nodes = nodes(&redis, 100, NODES);
     let counts: Vec<AtomicUsize> = (0..ROUNDS).map(|_| AtomicUsize::new(0)).collect();
@@ -60,7 +60,7 @@ fn exactly_the_limit_is_admitted_of_two_thousand_parallel_requests_to_three_node
     assert!(counts.iter().all(|count| *count == 100), "{counts:?}");
 }
 
-/// Sends all requests at once and reads all answers. How many admit.
+/// Sends all requests at once and returns how many are admitted.
 fn burst(stream: &mut TcpStream, round: usize, requests: usize) -> usize {
     let body = format!(r#"{{"user_id":"user-{round}","endpoint":"/x"}}"#);
     let request = format!(
@@ -80,7 +80,7 @@ fn burst(stream: &mut TcpStream, round: usize, requests: usize) -> usize {
     statuses.admitted
 }
 
-/// Counts status lines in what arrives; the rest of an answer may come with the next.
+/// Counts status lines; a response may be split over reads.
 #[derive(Default)]
 struct Statuses {
     rest: Vec<u8>,

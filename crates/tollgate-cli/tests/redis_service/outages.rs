@@ -1,4 +1,4 @@
-//! Redis is late, gone, full or back.
+//! Redis outages: slow, down, full, recovered.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,13 @@ use tollgate_testkit::RedisServer;
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, wait_until_it_is};
 
-/// With a time-out that a busy machine does not reach: a decision that is degraded for that alone counts here. Without
-/// leases: what is leased is admitted in an outage as before it, and is not degraded.
+/// A timeout that a busy machine does not reach, so that no decision is degraded because of it. No leases, because they still
+/// admit in an outage.
 fn on(redis: &RedisServer, limit: u32, rule: &str) -> Service {
     service(limit, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), rule)
 }
 
-/// On one that will be frozen: whoever notices waits as long as the time-out, several times.
+/// For a server that will be frozen: several requests wait for the whole timeout.
 fn on_one_that_freezes(redis: &RedisServer, limit: u32) -> Service {
     service(limit, &format!("url = \"{}\"\ntimeout = \"2s\"\nleases = false", redis.url()), "")
 }
@@ -26,10 +26,10 @@ fn wait_until_shared(service: &Service, user: &str) {
 }
 
 #[test]
-fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
+fn starts_without_redis_and_joins_later() {
     let redis = RedisServer::start();
     redis.kill9();
-    // More than are asked for while waiting.
+    // More than the checks sent while waiting.
     let service = on(&redis, 1_000_000, "");
     assert_eq!(check(&service, "alice"), (200, true));
     let batch = service.post(
@@ -49,7 +49,7 @@ fn it_starts_without_redis_says_so_and_shares_as_soon_as_there_is_one() {
 }
 
 #[test]
-fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
+fn frozen_redis_loses_no_response_and_refuses_nobody() {
     let redis = RedisServer::start();
     let service = service(1_000_000, &format!("url = \"{}\"\nleases = false", redis.url()), "");
     let (stop, slow) = (AtomicBool::new(false), Duration::from_secs(10));
@@ -82,13 +82,13 @@ fn a_frozen_redis_costs_no_answer_and_refuses_nobody() {
 }
 
 #[test]
-fn what_was_admitted_in_an_outage_is_not_admitted_again_after_it() {
+fn outage_gives_no_second_allowance() {
     let redis = RedisServer::start();
     let service = on_one_that_freezes(&redis, 100);
     wait_until_shared(&service, "other");
     assert_eq!(admitted(&service, "alice", 30), 30);
     redis.freeze();
-    // Calls whose answer did not come count on both sides: too much, never too little. To be exact, others make them.
+    // A call without a reply counts on both sides, which errs on the safe side. Other clients make those calls.
     let left_alone = format!("tollgate_store_breaker_open{{server=\"{}\"}}", redis.address());
     wait_for("the outage to be noticed", || {
         check(&service, "other");
@@ -103,7 +103,7 @@ fn what_was_admitted_in_an_outage_is_not_admitted_again_after_it() {
 }
 
 #[test]
-fn a_redis_that_was_killed_and_is_back_is_used_again() {
+fn restarted_redis_is_used_again() {
     let redis = RedisServer::start();
     let service = on(&redis, 1_000, "");
     wait_until_shared(&service, "alice");
@@ -113,11 +113,11 @@ fn a_redis_that_was_killed_and_is_back_is_used_again() {
     assert_eq!(alone, 600);
     redis.restart();
     wait_until_shared(&service, "alice");
-    // The server kept nothing, but what this node counted is brought to it.
+    // The server lost its data, but this node reconciles its own charges.
     assert_eq!(admitted(&service, "bob", 600), 400);
 }
 
-/// Two nodes that know of each other, without a Redis that answers.
+/// Two nodes of one fleet whose Redis is down.
 fn two_nodes_in_an_outage(redis: &RedisServer) -> [Service; 2] {
     let nodes = [(); 2].map(|()| on_one_that_freezes(redis, 100));
     wait_for("the nodes to know of each other", || {
@@ -129,19 +129,19 @@ fn two_nodes_in_an_outage(redis: &RedisServer) -> [Service; 2] {
     nodes
 }
 
-/// Until the server is left alone: what is sent to a frozen one counts there later.
+/// Waits until the breaker opens: calls sent to a frozen server are executed later.
 fn notice_outage(service: &Service) {
     wait_for("the outage to be noticed", || check(service, "witness").1.then_some(()));
     assert!((0..10).all(|_| check(service, "witness").1));
 }
 
 #[test]
-fn what_one_node_admitted_alone_is_no_second_allowance_on_the_other() {
+fn outage_gives_no_second_allowance_on_another_node() {
     let redis = RedisServer::start();
     let nodes = two_nodes_in_an_outage(&redis);
     assert_eq!(nodes.each_ref().map(|node| admitted(node, "alice", 80)), [50, 50]);
     redis.thaw();
-    // She comes to neither node: the others of the fleet hear of her all the same.
+    // The client visits neither node: its charges are reconciled all the same.
     for node in &nodes {
         wait_for("what was counted of her and of the witness to be brought in", || {
             let brought_in = node.metric("tollgate_store_reconciled_counters_total");
@@ -153,7 +153,7 @@ fn what_one_node_admitted_alone_is_no_second_allowance_on_the_other() {
 }
 
 #[test]
-fn a_node_that_ends_after_an_outage_brings_in_what_it_counted() {
+fn shutdown_reconciles_charges_of_an_outage() {
     let redis = RedisServer::start();
     let [ending, staying] = two_nodes_in_an_outage(&redis);
     assert_eq!(admitted(&ending, "alice", 80), 50);
@@ -165,7 +165,7 @@ fn a_node_that_ends_after_an_outage_brings_in_what_it_counted() {
 }
 
 #[test]
-fn a_node_that_restarts_in_an_outage_admits_its_share_and_not_the_whole_limit() {
+fn node_restarted_in_an_outage_admits_only_its_share() {
     let redis = RedisServer::start();
     let nodes = [(); 2].map(|()| on(&redis, 100, ""));
     let kept = nodes[0].data_dir().join("fleet.nodes");
@@ -182,7 +182,7 @@ fn a_node_that_restarts_in_an_outage_admits_its_share_and_not_the_whole_limit() 
 }
 
 #[test]
-fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
+fn status_after_an_outage_includes_fallback_charges() {
     let redis = RedisServer::start();
     let service = on_one_that_freezes(&redis, 100);
     wait_until_shared(&service, "witness");
@@ -190,7 +190,7 @@ fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
     notice_outage(&service);
     assert_eq!(admitted(&service, "alice", 30), 30);
     redis.thaw();
-    // Not always the first look: what is just being brought may arrive behind it.
+    // A charge that is being reconciled may arrive after the first status.
     wait_for("what was counted, on shared counters", || {
         let status = service.get("/v1/rate-limit/status/alice/x").json();
         let left = status["remaining"].as_u64().filter(|_| status["degraded"] != true)?;
@@ -199,7 +199,7 @@ fn whoever_looks_at_a_client_after_an_outage_sees_what_was_counted_in_it() {
 }
 
 #[test]
-fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
+fn closed_rule_is_503_and_open_rule_admits() {
     let redis = RedisServer::start();
     redis.kill9();
     let closed = on(&redis, 5, "on_store_failure = \"closed\"");
@@ -217,7 +217,7 @@ fn a_closed_rule_answers_503_and_an_open_one_admits_everything() {
 }
 
 #[test]
-fn an_outage_writes_no_line_for_each_request_that_it_costs() {
+fn outage_logs_no_line_per_request() {
     let redis = RedisServer::start();
     redis.kill9();
     let closed = on(&redis, 5, "on_store_failure = \"closed\"");
@@ -228,7 +228,7 @@ fn an_outage_writes_no_line_for_each_request_that_it_costs() {
 }
 
 #[test]
-fn a_batch_that_an_outage_left_undecided_is_decided_when_it_is_sent_again() {
+fn batch_undecided_by_an_outage_can_be_retried() {
     let redis = RedisServer::start();
     let service = on(&redis, 5, "on_store_failure = \"closed\"");
     wait_until_shared(&service, "other");
@@ -247,7 +247,7 @@ fn a_batch_that_an_outage_left_undecided_is_decided_when_it_is_sent_again() {
 }
 
 #[test]
-fn a_batch_with_a_key_waits_for_a_frozen_redis_no_longer_than_one_without() {
+fn idempotent_batch_respects_the_budget_on_frozen_redis() {
     let redis = RedisServer::start();
     let service = service(1_000, &format!("url = \"{}\"", redis.url()), "");
     wait_until_shared(&service, "other");
@@ -256,12 +256,12 @@ fn a_batch_with_a_key_waits_for_a_frozen_redis_no_longer_than_one_without() {
     let started = Instant::now();
     let answer = service.post("/v1/rate-limit/batch-check", batch).json();
     assert_eq!(answer["results"][0]["degraded"], true, "{answer}");
-    // A frozen server never answers: whatever is longer than the budget of 20 ms is the machine's doing.
+    // A frozen server never replies: anything above the budget of 20 ms is due to the machine.
     assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
 }
 
 #[test]
-fn t17_a_redis_whose_memory_is_full_fails_nobody() {
+fn full_redis_fails_no_request() {
     let redis = RedisServer::with(&["--maxmemory", "3mb", "--maxmemory-policy", "noeviction"]);
     let service = on(&redis, 20, "");
     wait_until_shared(&service, "alice");
@@ -278,9 +278,9 @@ fn t17_a_redis_whose_memory_is_full_fails_nobody() {
     wait_until_shared(&service, "late");
 }
 
-/// Counters of one request are on two servers, and one of them is away: the other still counts.
+/// The counters of one request are on two servers and one of them is down: the other still counts.
 #[test]
-fn no_client_is_without_a_limit_while_one_server_of_a_ring_is_away() {
+fn ring_with_one_server_down_leaves_no_client_unlimited() {
     for away in 0..2 {
         let servers = [RedisServer::start(), RedisServer::start()];
         let nodes = servers.each_ref().map(|server| format!("\"{}\"", server.address())).join(", ");
@@ -295,7 +295,7 @@ fn no_client_is_without_a_limit_while_one_server_of_a_ring_is_away() {
         }
         servers[away].kill9();
         for user in &users {
-            // Who was counted on the server that is away begins anew, by design: once.
+            // Clients counted on the unreachable server start from zero once, by design.
             let again = admitted(&service, user, 200);
             assert!(again <= 30, "{user}: {again}");
         }

@@ -1,4 +1,4 @@
-//! What one node is told, all of them follow.
+//! Changes made on one node apply on all.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 use crate::harness::{Answer, Service, wait_for};
 use crate::{admitted, check, service, sharing};
 
-/// So long at worst, when every message is lost and the machine is busy.
+/// The longest wait, when every message is lost on a busy machine.
 const WORST: Duration = Duration::from_secs(15);
 
 fn fleet(redis: &RedisServer, limit: u32) -> [Service; 3] {
@@ -17,7 +17,7 @@ fn fleet(redis: &RedisServer, limit: u32) -> [Service; 3] {
     [(); 3].map(|()| sharing(limit, &counters, ""))
 }
 
-/// How long until it holds on all nodes.
+/// The time until the condition holds on all nodes.
 fn until(nodes: &[Service], what: &str, holds: impl Fn(&Service) -> bool) -> Duration {
     let started = Instant::now();
     for node in nodes {
@@ -27,11 +27,11 @@ fn until(nodes: &[Service], what: &str, holds: impl Fn(&Service) -> bool) -> Dur
 }
 
 #[test]
-fn a_reset_on_one_node_is_in_force_on_all() {
+fn reset_applies_on_all_nodes() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 20);
     assert_eq!(admitted(&nodes[0], "alice", 30), 20);
-    // Each node knows by itself that she is refused.
+    // Each node has cached the refusal.
     assert!(nodes.iter().all(|node| check(node, "alice").0 == 429));
     let reset = nodes[2].admin("POST", "/v1/rate-limit/reset", r#"{"user_id":"alice","endpoint":"/x"}"#);
     assert_eq!(reset.status, 200, "{}", reset.text);
@@ -41,7 +41,7 @@ fn a_reset_on_one_node_is_in_force_on_all() {
 }
 
 #[test]
-fn a_reset_forgets_what_another_node_counted_in_an_outage() {
+fn reset_discards_fallback_charges_of_other_nodes() {
     let redis = RedisServer::start();
     let nodes = [(); 2].map(|()| service(100, &format!("url = \"{}\"\ntimeout = \"2s\"", redis.url()), ""));
     until(&nodes, "shared counters", |node| check(node, "other") == (200, false));
@@ -57,23 +57,23 @@ fn a_reset_forgets_what_another_node_counted_in_an_outage() {
         wait_for("the reset", || (nodes[1].metric("tollgate_counters") == Some(0.0)).then_some(()));
         nodes[1].check(user, "/x").json()["remaining"].clone()
     };
-    // What is on its way at the very moment of the reset arrives behind it. That is rare.
+    // A charge in flight during the reset may arrive after it, which is rare.
     assert!(["alice", "bob", "carol"].into_iter().any(|user| left_after_reset(user) == 99));
 }
 
 #[test]
-fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messages() {
+fn user_limits_reach_all_nodes_without_pubsub() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     let limit_of = |node: &Service| limit_of(node, "bob");
     assert!(nodes.iter().all(|node| limit_of(node) == Some(1_000)));
     let set = |limit: u32| assert_eq!(set(&nodes[0], "bob", limit).status, 200);
     set(70);
-    let took = until(&nodes, "the numbers", |node| limit_of(node) == Some(70));
+    let took = until(&nodes, "the limits", |node| limit_of(node) == Some(70));
     println!("numbers in force on three nodes after {took:?}");
     assert!(took < WORST);
 
-    // Whoever listens is thrown out: what is polled is the truth.
+    // Disconnect subscribers: nodes must find the change by polling.
     redis.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
     set(80);
     let took = until(&nodes, "the numbers without a message", |node| limit_of(node) == Some(80));
@@ -90,7 +90,7 @@ fn numbers_set_on_one_node_are_in_force_on_all_and_stay_when_redis_forgets_messa
 }
 
 #[test]
-fn t11_nodes_that_fold_share_counters_and_numbers_in_every_spelling() {
+fn nodes_share_normalized_clients() {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let exact = service(1_000, &counters, "");
@@ -128,18 +128,18 @@ pub(crate) fn limit_of(node: &Service, user: &str) -> Option<u64> {
 }
 
 #[test]
-fn numbers_outlive_a_redis_that_forgets_everything() {
+fn user_limits_survive_a_flush() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
 
     redis.flush_all();
     let known = || !redis.cli(&["HGETALL", "rl:{fleet}:config"]).is_empty();
-    wait_for("the numbers to be told again", || known().then_some(()));
+    wait_for("the limits to be restored", || known().then_some(()));
     assert!(nodes.iter().all(|node| limit_of(node, "bob") == Some(70)));
 
-    // Something is set anew before anybody has noticed.
+    // Another limit is set before a node has noticed.
     redis.flush_all();
     assert_eq!(set(&nodes[1], "carol", 80).status, 200);
     until(&nodes, "both numbers", |node| {
@@ -151,13 +151,13 @@ fn numbers_outlive_a_redis_that_forgets_everything() {
     });
 }
 
-/// Whatever a node was just doing: reading the numbers, telling them again, or counting the change.
+/// At any step of a node: reading the limits, restoring them, or counting the change.
 #[test]
-fn numbers_outlive_a_redis_that_forgets_everything_again_and_again() {
+fn user_limits_survive_repeated_flushes() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
 
     let mut forgetful = TcpStream::connect(redis.address()).unwrap();
     for pause in (0..1_500).map(|n| Duration::from_micros(n * 7 % 2_000)) {
@@ -173,22 +173,22 @@ fn numbers_outlive_a_redis_that_forgets_everything_again_and_again() {
     wait_for_one_count([one, two, three], 1_000);
 }
 
-/// A snapshot of a minute ago, or a replica that was behind.
+/// An older snapshot, or a replica that lagged.
 #[test]
-fn numbers_outlive_a_redis_that_goes_back_to_an_older_state() {
+fn user_limits_survive_a_restore_of_older_data() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 50).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(50));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(50));
     assert_eq!(redis.cli(&["SAVE"]), "OK");
     assert_eq!(set(&nodes[0], "bob", 5).status, 200);
-    until(&nodes, "the lower numbers", |node| limit_of(node, "bob") == Some(5));
+    until(&nodes, "the lower limits", |node| limit_of(node, "bob") == Some(5));
     redis.restart();
-    let told = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
-    wait_for("the numbers to be told again", || told("\"requests\":5,").then_some(()));
+    let stores = |text: &str| redis.cli(&["HGETALL", "rl:{fleet}:config"]).contains(text);
+    wait_for("the limits to be restored", || stores("\"requests\":5,").then_some(()));
     until(&nodes, "the lower numbers again", |node| limit_of(node, "bob") == Some(5));
 
-    // Something else is set before anybody has noticed, so often that the count of changes is where it was.
+    // Other limits are set before a node notices, until the version is what it was.
     assert_eq!(redis.cli(&["SAVE"]), "OK");
     assert_eq!(set(&nodes[0], "alice", 7).status, 200);
     until(&nodes, "the numbers of alice", |node| limit_of(node, "alice") == Some(7));
@@ -199,13 +199,13 @@ fn numbers_outlive_a_redis_that_goes_back_to_an_older_state() {
     let all = |node: &Service| {
         ["alice", "bob", "carol"].map(|user| limit_of(node, user)) == [Some(7), Some(5), Some(3)]
     };
-    wait_for("all numbers to be told", || told("alice").then_some(()));
-    until(&nodes, "all numbers", all);
+    wait_for("all limits to be restored", || stores("alice").then_some(()));
+    until(&nodes, "all limits", all);
     until(&fleet(&redis, 1_000), "all on nodes that came later", all);
 }
 
 #[test]
-fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
+fn reset_survives_reconciliation_of_a_partitioned_node() {
     let redis = RedisServer::start();
     let proxy = FaultProxy::in_front_of(redis.address());
     let cut_off = format!("url = \"redis://{}/0\"\ntimeout = \"10s\"", proxy.address());
@@ -230,7 +230,7 @@ fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
     let done = || nodes[0].metric("tollgate_store_reconcile_pending") == Some(0.0);
     wait_for("all to be brought", || done().then_some(()));
     assert_eq!(left("alice"), Some(100));
-    // What is counted in an outage after the reset is brought.
+    // Charges of an outage after the reset are reconciled.
     proxy.set(Fault::Drop);
     wait_for("the outage to be noticed", || check(&nodes[0], "other").1.then_some(()));
     assert_eq!(admitted(&nodes[0], "alice", 10), 10);
@@ -239,11 +239,11 @@ fn a_reset_holds_against_what_a_node_counted_that_was_cut_off() {
 }
 
 #[test]
-fn numbers_that_cannot_be_shared_are_set_nowhere() {
+fn user_limit_that_cannot_be_shared_is_not_set() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 1_000);
     assert_eq!(set(&nodes[0], "bob", 70).status, 200);
-    until(&nodes, "the numbers", |node| limit_of(node, "bob") == Some(70));
+    until(&nodes, "the limits", |node| limit_of(node, "bob") == Some(70));
     redis.kill9();
     let refused = set(&nodes[0], "bob", 90);
     assert_eq!(
@@ -259,7 +259,7 @@ fn numbers_that_cannot_be_shared_are_set_nowhere() {
 }
 
 #[test]
-fn a_newcomer_that_brings_its_own_seed_to_an_empty_redis_does_not_split_the_fleet() {
+fn new_node_with_its_own_seed_does_not_split_the_fleet() {
     let redis = RedisServer::start();
     let [node, other, _] = fleet(&redis, 20);
     assert_eq!(admitted(&node, "alice", 5), 5);
@@ -268,7 +268,7 @@ fn a_newcomer_that_brings_its_own_seed_to_an_empty_redis_does_not_split_the_flee
     wait_for_one_count([&newcomer, &node, &other], 20);
 }
 
-/// Until nodes know clients by one name and count them together.
+/// Waits until the nodes use one seed and share counters.
 fn wait_for_one_count(nodes: [&Service; 3], limit: u64) {
     let mut users = 0..;
     wait_for("one count for all", || {
@@ -279,7 +279,7 @@ fn wait_for_one_count(nodes: [&Service; 3], limit: u64) {
 }
 
 #[test]
-fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
+fn batch_with_one_key_is_decided_once_across_nodes() {
     let redis = RedisServer::start();
     let nodes = fleet(&redis, 10);
     let batch = |key: &str, user: &str| {
@@ -296,7 +296,7 @@ fn a_batch_sent_to_two_nodes_with_one_key_is_decided_once() {
     assert_eq!(send(&nodes[1], &batch("other", "carol")).json()["results"][0]["remaining"], 2);
 }
 
-/// Sends a batch to a node and hangs up when it is under way.
+/// Sends a batch and disconnects while it is decided.
 fn hang_up_on(node: &Service, redis: &RedisServer, batch: &str) {
     let claimed = || !redis.cli(&["KEYS", "rl:*i{*"]).is_empty();
     let mut caller = TcpStream::connect(node.address).unwrap();
@@ -310,17 +310,17 @@ fn batch_of_carol(checks: usize) -> String {
     format!(r#"{{"idempotency_key":"k","checks":[{checks}]}}"#)
 }
 
-/// What is left after it, and whether it was told again.
-fn told(answer: &Answer) -> (bool, u64) {
+/// The remaining limit, and whether the response was replayed.
+fn log_lines(answer: &Answer) -> (bool, u64) {
     let body = answer.json();
     let last = body["results"].as_array().unwrap().last().unwrap();
     (body["replayed"] == true, last["remaining"].as_u64().unwrap())
 }
 
 #[test]
-fn t39_a_batch_whose_caller_hung_up_is_finished_and_told_again_by_any_node() {
+fn abandoned_batch_is_finished_and_replayed_by_any_node() {
     let redis = RedisServer::start();
-    // One of them comes back every 26 s: not while this runs.
+    // One unit is restored every 26 s: not during this test.
     let nodes = fleet(&redis, 100_000);
     let batch = batch_of_carol(1_000);
     hang_up_on(&nodes[0], &redis, &batch);
@@ -330,14 +330,14 @@ fn t39_a_batch_whose_caller_hung_up_is_finished_and_told_again_by_any_node() {
             (answer.status != 409).then_some(answer)
         });
         assert_eq!(answer.status, 200, "{}", answer.text);
-        assert_eq!(told(&answer), (true, 99_000));
+        assert_eq!(log_lines(&answer), (true, 99_000));
     }
-    // Where it was decided, for what that node leased is its own.
+    // On the deciding node, which may hold a lease.
     assert_eq!(nodes[0].check("carol", "/x").json()["remaining"], 98_999, "charged once");
 }
 
 #[test]
-fn t39_a_node_that_ends_finishes_the_batch_whose_caller_hung_up() {
+fn shutdown_finishes_an_abandoned_batch() {
     let redis = RedisServer::start();
     let [node, other, _] = fleet(&redis, 100_000);
     let batch = batch_of_carol(1_000);
@@ -346,18 +346,18 @@ fn t39_a_node_that_ends_finishes_the_batch_whose_caller_hung_up() {
     assert!(node.ended().0.success());
     let answer = other.post("/v1/rate-limit/batch-check", &batch);
     assert_eq!(answer.status, 200, "{}", answer.text);
-    assert_eq!(told(&answer), (true, 99_000));
+    assert_eq!(log_lines(&answer), (true, 99_000));
 }
 
 #[test]
-fn t59_a_node_that_ends_gives_its_leases_back() {
+fn shutdown_returns_leases() {
     let redis = RedisServer::start();
     let [node, other, _] = fleet(&redis, 1_000);
-    // Enough at once for a lease, and then no more.
+    // Enough requests for a lease, then none.
     assert_eq!(admitted(&node, "erin", 100), 100);
     node.signal("-TERM");
     assert!(node.ended().0.success());
-    // Of a busy counter that nodes share, the last half percent may have to be asked for twice.
+    // The last half percent of a busy shared counter may need a second request.
     let left = admitted(&other, "erin", 1_100);
     assert!((895..=900).contains(&left), "{left}");
 }

@@ -1,4 +1,4 @@
-//! Redis answers, and refuses us: an operator must act, and nobody is admitted meanwhile.
+//! Redis rejects the node: nothing is admitted until an operator acts.
 
 use std::process::Command;
 
@@ -32,13 +32,13 @@ fn refused(service: &Service) -> String {
 }
 
 #[test]
-fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
+fn wrong_or_missing_password_admits_nobody() {
     let redis = protected();
     for (url, code) in [
         (format!("redis://:canary@{}", redis.address()), "WRONGPASS"),
         (format!("redis://{}", redis.address()), "NOAUTH"),
     ] {
-        // An open rule is for a store that is gone, not for one that was never ours.
+        // `open` applies to an unreachable store, not to a misconfigured one.
         let service = service(100, &format!("url = \"{url}\""), "on_store_failure = \"open\"");
         let reason = refused(&service);
         assert!(reason.contains(code), "{reason}");
@@ -49,19 +49,19 @@ fn a_wrong_or_missing_password_admits_nobody_and_says_why() {
 }
 
 #[test]
-fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
+fn redis_password_is_in_no_output() {
     let redis = protected();
     let counters = format!("url = \"redis://{}\"\npassword = \"canary\"", redis.address());
     let service = service(100, &counters, "");
     let reason = refused(&service);
-    let told = [
+    let output = [
         reason,
         service.log(),
         service.banner.clone(),
         service.get("/metrics").text,
         service.admin("GET", "/v1/admin/rules", "").text,
     ];
-    for text in told {
+    for text in output {
         assert!(!text.contains("canary"), "{text}");
     }
     let folder = tempfile::TempDir::new().unwrap();
@@ -74,7 +74,7 @@ fn t56_the_password_is_in_no_log_banner_answer_metric_or_dump() {
 }
 
 #[test]
-fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_has_them() {
+fn login_without_permissions_admits_nobody() {
     let users = vec!["gate on >secret ~* +@connection".to_owned()];
     let redis = RedisServer::start_with(&RedisOptions { users, ..RedisOptions::default() });
     let counters = format!("url = \"redis://gate:secret@{}\"", redis.address());
@@ -85,18 +85,18 @@ fn a_login_without_the_permissions_it_needs_admits_nobody_and_is_well_once_it_ha
     wait_for("the login to be taken", || (check(&service, "alice") == (200, false)).then_some(()));
     wait_until_it_is(&service, "ready");
 
-    // Taken away while it runs: the log says so once, and says when it is over.
-    let told = |words: &str| service.log().matches(words).count();
-    wait_for("the end to be told", || (told("does not refuse us any more") == 1).then_some(()));
-    let before = told("no request is admitted");
+    // Revoked at run time: logged once, and once when restored.
+    let log_lines = |words: &str| service.log().matches(words).count();
+    wait_for("the recovery to be logged", || (log_lines("accepts this node again") == 1).then_some(()));
+    let before = log_lines("no request is admitted");
     redis.cli(&["ACL", "SETUSER", "gate", "-evalsha"]);
-    wait_for("the refusal to be told", || {
-        (check(&service, "alice").0 == 503 && told("no request is admitted") == before + 1).then_some(())
+    wait_for("the rejection to be logged", || {
+        (check(&service, "alice").0 == 503 && log_lines("no request is admitted") == before + 1).then_some(())
     });
     redis.cli(&["ACL", "SETUSER", "gate", "+@all"]);
-    wait_for("the end to be told again", || {
+    wait_for("the recovery to be logged again", || {
         check(&service, "alice");
-        (told("does not refuse us any more") == 2).then_some(())
+        (log_lines("accepts this node again") == 2).then_some(())
     });
-    assert_eq!(told("no request is admitted"), before + 1);
+    assert_eq!(log_lines("no request is admitted"), before + 1);
 }

@@ -1,4 +1,4 @@
-//! Each way to say where Redis is leads to it.
+//! Every topology and connection form.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use tollgate_testkit::{RedisCluster, RedisOptions, RedisServer, SentinelFleet};
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, sharing, wait_until_it_is};
 
-/// Nine of one limit for all and of one by user: counters of one decision in several places.
+/// A global and a per-user limit of nine: one decision on several shards.
 const GLOBAL: &str =
     "[[rules]]\nname = \"all\"\nper = [\"global\"]\nlimits = [{ requests = 9, window = \"30d\" }]";
 
@@ -16,7 +16,7 @@ fn listed(addresses: &[SocketAddr]) -> String {
     format!("nodes = [{}]", quoted.join(", "))
 }
 
-/// Two nodes admit what one limit allows, and nothing was decided alone.
+/// Two nodes together admit one limit, and no decision is degraded.
 fn shares(counters: &str) {
     let counters = format!("{counters}\ntimeout = \"10s\"");
     let nodes: Vec<Service> = (0..2).map(|_| sharing(6, &counters, GLOBAL)).collect();
@@ -27,7 +27,7 @@ fn shares(counters: &str) {
 }
 
 #[test]
-fn a_unix_socket_and_tls_with_a_certificate_of_our_own() {
+fn unix_socket_and_tls_with_a_private_ca() {
     let options = RedisOptions {
         unix_socket: true,
         tls: true,
@@ -44,12 +44,12 @@ fn a_unix_socket_and_tls_with_a_certificate_of_our_own() {
 }
 
 #[test]
-fn a_server_with_a_strange_certificate_is_not_talked_to() {
+fn server_with_an_unknown_certificate_is_rejected() {
     let redis = RedisServer::start_with(&RedisOptions { tls: true, ..RedisOptions::default() });
     let trusting = service(5, &format!("url = \"{}\"\ntls = {{ insecure = true }}", redis.tls_url()), "");
     let careful = service(5, &format!("url = \"{}\"", redis.tls_url()), "");
     wait_for("a connection", || (check(&trusting, "alice") == (200, false)).then_some(()));
-    // Nobody is admitted because of it, as with a login that is refused.
+    // Nothing is admitted, as with a rejected login.
     wait_until_it_is(&careful, "misconfigured");
     assert_eq!(check(&careful, "alice").0, 503);
     wait_for("the reason", || careful.log().to_lowercase().contains("certificate").then_some(()));
@@ -57,7 +57,7 @@ fn a_server_with_a_strange_certificate_is_not_talked_to() {
 }
 
 #[test]
-fn several_independent_servers() {
+fn ring_of_independent_servers() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let nodes = listed(&servers.iter().map(RedisServer::address).collect::<Vec<_>>());
     for topology in ["ring", "modulo"] {
@@ -67,7 +67,7 @@ fn several_independent_servers() {
 }
 
 #[test]
-fn a_node_that_starts_while_the_server_of_the_fleets_names_is_away_counts_with_the_others_on_the_rest() {
+fn node_joins_while_the_home_server_is_down() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start()).collect();
     let nodes = listed(&servers.iter().map(RedisServer::address).collect::<Vec<_>>());
     let counters = format!("topology = \"ring\"\n{nodes}\ntimeout = \"10s\"");
@@ -86,30 +86,30 @@ fn a_node_that_starts_while_the_server_of_the_fleets_names_is_away_counts_with_t
     home[0].kill9();
     let newcomer = service(10, &counters, "");
     assert!(!newcomer.log().contains("TLS"), "nobody listens there: {}", newcomer.log());
-    let told = |user: &String| {
-        let told = newcomer.check(user, "/x").json();
-        (told["degraded"] != true).then(|| told["remaining"].as_u64())
+    let remaining = |user: &String| {
+        let answer = newcomer.check(user, "/x").json();
+        (answer["degraded"] != true).then(|| answer["remaining"].as_u64())
     };
-    wait_for("shared counters of the newcomer", || users.iter().find_map(told));
-    let shared: Vec<_> = users.iter().skip(1).filter_map(told).collect();
+    wait_for("shared counters on the new node", || users.iter().find_map(remaining));
+    let shared: Vec<_> = users.iter().skip(1).filter_map(remaining).collect();
     assert!((5..30).contains(&shared.len()), "{shared:?}");
     assert!(shared.iter().all(|left| left.is_some_and(|left| left < 9)), "{shared:?}");
 
-    // The truth is where it always was.
+    // The home server has kept its data.
     home[0].restart();
-    wait_for("all servers", || users.iter().all(|user| told(user).is_some()).then_some(()));
+    wait_for("all servers", || users.iter().all(|user| remaining(user).is_some()).then_some(()));
     let log = newcomer.log();
     assert!(log.contains("goes by a copy") && log.matches("another seed").count() <= 1, "{log}");
 }
 
 #[test]
-fn a_cluster() {
+fn cluster() {
     let cluster = RedisCluster::start();
     shares(&format!("topology = \"cluster\"\n{}", listed(&cluster.addresses()[..1])));
 }
 
 #[test]
-fn a_master_that_sentinels_choose() {
+fn sentinel_master() {
     let fleet = SentinelFleet::start();
     let master = fleet.master_name();
     shares(&format!(

@@ -354,7 +354,7 @@ mod tests {
             (r#"{"a":{"b":1,"b":2}}"#, "a.b: is given twice"),
             (r#"{"a":1,"a":null}"#, "a: is given twice"),
             (r#"{"a":null,"a":null}"#, "a: is given twice"),
-            (r#"{"a":[1,null]}"#, "a: a list must not hold null"),
+            (r#"{"a":[1,null]}"#, "a: a list must not contain null"),
             ("[]", "must be a JSON object"),
         ] {
             let error = parse::<Object>(body.as_bytes()).unwrap_err();

@@ -97,15 +97,11 @@ impl RuleSet {
         now: Timestamp,
     ) -> ChargePlan<'a> {
         let resolved = self.resolve(request, scratch);
-        match self.accounts.block_of(&resolved, now) {
-            Some(block) => {
-                ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() }
-            }
-            None => {
-                let account_override = self.account_override(&resolved);
-                self.visit_candidates(&resolved.request, seed, account_override.as_ref())
-            }
+        if let Some(block) = self.accounts.block_of(&resolved, now) {
+            return ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() };
         }
+        let account_override = self.account_override(&resolved);
+        self.visit_candidates(&resolved.request, seed, account_override.as_ref())
     }
 
     #[inline]

@@ -1,11 +1,11 @@
-//! What operators see of the counters on Redis.
+//! Metrics and inspection of counters on Redis.
 
 use tollgate_testkit::RedisServer;
 
 use crate::{admitted, check, service, sharing};
 
 #[test]
-fn servers_calls_and_refusals_from_memory_are_measured() {
+fn store_metrics_count_calls_and_cached_refusals() {
     let redis = RedisServer::start();
     let service = sharing(3, &format!("url = \"{}\"\ntimeout = \"10s\"", redis.url()), "");
     assert_eq!(admitted(&service, "alice", 50), 3);
@@ -23,8 +23,8 @@ fn servers_calls_and_refusals_from_memory_are_measured() {
 }
 
 #[test]
-fn t71_an_open_link_to_another_machine_is_warned_of() {
-    // Nothing listens on this address, which is for documentation only; the warning is about the settings.
+fn plaintext_remote_redis_warns() {
+    // A documentation address: nothing listens there; the warning is about the settings.
     let service = service(3, "url = \"redis://192.0.2.1:6379\"", "");
     assert!(service.log().contains("plain text and without a password"), "{}", service.log());
     assert_eq!(check(&service, "alice"), (200, true));
@@ -38,21 +38,21 @@ fn service_here() -> crate::harness::Service {
 }
 
 #[test]
-fn counters_on_redis_are_inspected_from_any_node_and_told_as_this_nodes_own_in_an_outage() {
+fn inspect_reads_redis_or_the_fallback_in_an_outage() {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let penalties = "[progressive_penalties]\nenabled = true\nviolation_threshold = 1";
     let nodes = [sharing(3, &counters, penalties), sharing(3, &counters, penalties)];
     assert_eq!(admitted(&nodes[0], "alice", 2), 2);
     let look = || nodes[1].admin("GET", "/v1/admin/counters?user=alice", "").json();
-    let told = look();
-    assert_eq!((&told["store"], &told["degraded"]), (&"redis".into(), &false.into()));
-    assert_eq!((&told["counters"][0]["used"], &told["counters"][0]["remaining"]), (&2.into(), &1.into()));
-    assert!(told["cooldown_until"].is_null(), "{told}");
+    let output = look();
+    assert_eq!((&output["store"], &output["degraded"]), (&"redis".into(), &false.into()));
+    assert_eq!((&output["counters"][0]["used"], &output["counters"][0]["remaining"]), (&2.into(), &1.into()));
+    assert!(output["cooldown_until"].is_null(), "{output}");
     assert_eq!(admitted(&nodes[0], "alice", 2), 1);
-    let told = look();
-    assert!(told["cooldown_until"].is_u64() && told["counters"][0]["retry_after"].is_u64(), "{told}");
+    let output = look();
+    assert!(output["cooldown_until"].is_u64() && output["counters"][0]["retry_after"].is_u64(), "{output}");
     redis.kill9();
-    let told = look();
-    assert_eq!((&told["degraded"], &told["counters"][0]["used"]), (&true.into(), &0.into()));
+    let output = look();
+    assert_eq!((&output["degraded"], &output["counters"][0]["used"]), (&true.into(), &0.into()));
 }

@@ -1,4 +1,4 @@
-//! What `/metrics` tells: counters for what only grows, gauges for what goes up and down, and all of it in the docs.
+//! `/metrics`: types of the series, and their documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,7 +9,7 @@ use tollgate_testkit::RedisServer;
 use crate::harness::{Service, wait_for};
 use crate::{admitted, check, service, sharing};
 
-/// All that can fall. What is not here only grows, and has to be a counter.
+/// All gauges. Everything else must be a counter.
 const GAUGES: [&str; 23] = [
     "tollgate_config_blocks",
     "tollgate_config_database_up",
@@ -18,7 +18,7 @@ const GAUGES: [&str; 23] = [
     "tollgate_config_rules_rejected",
     "tollgate_config_key_secret_differs",
     "tollgate_config_users",
-    // Falls when a backup of the database is restored.
+    // Decreases when a backup of the database is restored.
     "tollgate_config_version",
     "tollgate_clock_offset_seconds",
     "tollgate_config_last_reload_success",
@@ -37,10 +37,10 @@ const GAUGES: [&str; 23] = [
     "tollgate_usage_waiting",
 ];
 
-/// Names in the docs that begin like a metric: a table of the database, and what the metrics of the store begin with.
+/// Names in the docs with the prefix of a metric that are not metrics.
 const NO_METRICS: [&str; 2] = ["tollgate_migrations", "tollgate_store_"];
 
-/// What is told under one name.
+/// One metric family.
 #[derive(Default)]
 struct Family {
     help: String,
@@ -49,7 +49,7 @@ struct Family {
     samples: BTreeSet<String>,
 }
 
-/// Everything that is told, by the name in the lines that describe it.
+/// All metric families by name.
 fn families(text: &str) -> BTreeMap<String, Family> {
     let mut families = BTreeMap::<String, Family>::new();
     let mut latest = String::new();
@@ -72,35 +72,38 @@ fn families(text: &str) -> BTreeMap<String, Family> {
     families
 }
 
-/// Everything that a node on Redis tells: before an outage, and what an outage adds.
-fn told() -> BTreeMap<String, Family> {
+/// All metric families of a node on Redis, before and after an outage.
+fn exported() -> BTreeMap<String, Family> {
     let redis = RedisServer::start();
     let counters = format!("url = \"{}\"\ntimeout = \"10s\"", redis.url());
     let service = service(3, &counters, "action = \"log_only\"");
     wait_for("what the server says of itself, and what the rule would refuse", || {
         check(&service, "alice");
         let text = service.get("/metrics").text;
-        let is_told = |start: &&str| text.contains(*start);
-        ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"].iter().all(is_told).then_some(())
+        let is_exported = |start: &&str| text.contains(*start);
+        ["tollgate_store_memory_bytes{", "tollgate_shadow_refusals_total{"]
+            .iter()
+            .all(is_exported)
+            .then_some(())
     });
-    let mut told = families(&service.get("/metrics").text);
+    let mut all = families(&service.get("/metrics").text);
     redis.kill9();
     wait_for("the outage to be noticed", || check(&service, "bob").1.then_some(()));
-    told.extend(families(&service.get("/metrics").text));
-    told
+    all.extend(families(&service.get("/metrics").text));
+    all
 }
 
-/// The names by which Prometheus knows what is told.
-fn names(told: &BTreeMap<String, Family>) -> BTreeSet<&str> {
-    told.values().flat_map(|family| &family.samples).map(String::as_str).collect()
+/// The names of the samples.
+fn names(families: &BTreeMap<String, Family>) -> BTreeSet<&str> {
+    families.values().flat_map(|family| &family.samples).map(String::as_str).collect()
 }
 
 #[test]
-fn what_only_grows_is_a_counter_and_what_can_fall_is_a_gauge() {
-    let told = told();
-    for (name, family) in &told {
+fn counters_and_gauges_have_the_right_type() {
+    let families = exported();
+    for (name, family) in &families {
         assert!(family.help.len() > 1, "{name} has no help");
-        // OpenMetrics describes a counter without the suffix that its samples have.
+        // OpenMetrics omits the suffix of counters in metadata lines.
         let sample = match &*family.kind {
             "counter" => format!("{name}_total"),
             "gauge" => name.clone(),
@@ -109,12 +112,12 @@ fn what_only_grows_is_a_counter_and_what_can_fall_is_a_gauge() {
         assert!(!name.ends_with("_total"), "{name}");
         assert_eq!(family.samples, BTreeSet::from([sample]), "{name} is a {}", family.kind);
     }
-    let gauges = told.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
+    let gauges = families.iter().filter(|(_, family)| family.kind == "gauge").map(|(name, _)| &**name);
     assert_eq!(gauges.collect::<BTreeSet<_>>(), BTreeSet::from(GAUGES));
 }
 
 #[test]
-fn asking_counts_nothing_a_second_time() {
+fn scraping_twice_counts_nothing_twice() {
     let redis = RedisServer::start();
     let service = sharing(3, &format!("url = \"{}\"\ntimeout = \"10s\"\nleases = false", redis.url()), "");
     assert_eq!(admitted(&service, "alice", 3), 3);
@@ -123,24 +126,24 @@ fn asking_counts_nothing_a_second_time() {
 }
 
 #[test]
-fn the_docs_name_every_metric_and_no_other() {
-    let told = told();
-    let told = names(&told);
+fn docs_list_every_metric() {
+    let families = exported();
+    let exported = names(&families);
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let read = |file: &str| fs::read_to_string(root.join(file)).unwrap();
     let operations = read("docs/operations.md");
-    let undocumented: Vec<_> = told.iter().filter(|name| !named(&operations).contains(**name)).collect();
+    let undocumented: Vec<_> = exported.iter().filter(|name| !named(&operations).contains(**name)).collect();
     assert!(undocumented.is_empty(), "not in docs/operations.md: {undocumented:?}");
     for file in ["docs/operations.md", "docs/redis.md", "docs/database.md", "ARCHITECTURE.md"] {
         let text = read(file);
-        // Told only once a client has come with a key that is none.
-        let known = |name: &&str| told.contains(name) || *name == "tollgate_keys_refused_total";
+        // Exported only after a check with an invalid client key.
+        let known = |name: &&str| exported.contains(name) || *name == "tollgate_keys_refused_total";
         let unknown = named(&text).into_iter().filter(|name| !known(name) && !NO_METRICS.contains(name));
         assert_eq!(unknown.collect::<Vec<_>>(), [""; 0], "{file}");
     }
 }
 
-/// What begins like a metric in a text.
+/// Words with the prefix of a metric.
 fn named(text: &str) -> BTreeSet<&str> {
     let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
     words.filter(|word| word.starts_with("tollgate_")).collect()

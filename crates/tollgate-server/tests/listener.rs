@@ -1,6 +1,6 @@
-//! Connections over real sockets: slow, idle, many, and the orderly end.
+//! Connections over real sockets: timeouts, limits, draining.
 
-#![allow(clippy::unwrap_used)] // a helper of tests is a test
+#![allow(clippy::unwrap_used)] // test helpers
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use tollgate_server::config::settings::ServerSettings;
 use tollgate_server::listener::{self, ConnectionStats, DrainReport};
 
-/// No step takes this long, however busy the machine is.
+/// A generous deadline.
 const PATIENCE: Duration = Duration::from_secs(20);
 const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
@@ -39,18 +39,18 @@ fn settings() -> ServerSettings {
     }
 }
 
-/// For clients that are not slow, on a machine that may be.
-fn with_patience() -> ServerSettings {
+/// Long timeouts, for a busy machine.
+fn with_long_timeouts() -> ServerSettings {
     ServerSettings { header_timeout: PATIENCE, ..settings() }
 }
 
 type Answering = Pin<Box<dyn Future<Output = Response<Full<Bytes>>> + Send>>;
 
-/// Long enough for a test to do something meanwhile.
+/// Long enough for a test to act meanwhile.
 const SLOW: Duration = Duration::from_secs(2);
 
-/// Tells the client its address; slowly or never, if it asks for that.
-fn surface(request: Request<Incoming>, peer: SocketAddr) -> Answering {
+/// Responds with the client's address; slowly or never on request.
+fn respond(request: Request<Incoming>, peer: SocketAddr) -> Answering {
     Box::pin(async move {
         match request.uri().path() {
             "/slow" => tokio::time::sleep(SLOW).await,
@@ -69,7 +69,7 @@ async fn start(settings: ServerSettings) -> Server {
     let served = Arc::clone(&stats);
     let task = tokio::spawn(async move {
         let shutdown = async { stopped.await.unwrap_or(()) };
-        listener::run(listener, surface, &settings, served, shutdown).await
+        listener::run(listener, respond, &settings, served, shutdown).await
     });
     Server { address, stats, stop: Some(stop), task }
 }
@@ -84,14 +84,14 @@ impl Server {
     }
 }
 
-/// What comes until the server closes.
+/// Everything until the server closes.
 async fn rest(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     let _ = stream.read_to_string(&mut text).await;
     text
 }
 
-/// One answer with a known length, the connection left open.
+/// One response of known length; the connection stays open.
 async fn answer(stream: &mut TcpStream) -> String {
     let mut text = String::new();
     let mut buffer = [0; 4096];
@@ -108,25 +108,25 @@ async fn ask(stream: &mut TcpStream) -> String {
     answer(stream).await
 }
 
-/// Waits until it holds.
+/// Waits until the condition holds.
 async fn eventually(holds: impl AsyncFn() -> bool) {
     let started = Instant::now();
     while !holds().await {
-        assert!(started.elapsed() < PATIENCE, "waited in vain");
+        assert!(started.elapsed() < PATIENCE, "timed out");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
 #[tokio::test]
-async fn handlers_see_the_address_of_the_client() {
-    let server = start(with_patience()).await;
+async fn handlers_see_the_client_address() {
+    let server = start(with_long_timeouts()).await;
     let mut stream = server.connect().await;
     let text = ask(&mut stream).await;
     assert!(text.ends_with(&stream.local_addr().unwrap().to_string()), "{text}");
 }
 
 #[tokio::test]
-async fn t40_a_head_that_comes_byte_by_byte_is_cut_off() {
+async fn slow_request_head_is_timed_out() {
     let server = start(settings()).await;
     let mut stream = server.connect().await;
     for byte in GET.as_bytes() {
@@ -140,7 +140,7 @@ async fn t40_a_head_that_comes_byte_by_byte_is_cut_off() {
 }
 
 #[tokio::test]
-async fn t40_a_connection_that_says_nothing_is_closed() {
+async fn silent_connection_is_timed_out() {
     let server = start(settings()).await;
     let started = Instant::now();
     let mut stream = server.connect().await;
@@ -150,7 +150,7 @@ async fn t40_a_connection_that_says_nothing_is_closed() {
 }
 
 #[tokio::test]
-async fn t40_a_slow_head_on_a_used_connection_is_cut_off_too() {
+async fn slow_head_on_a_reused_connection_is_timed_out() {
     let server = start(ServerSettings { header_timeout: Duration::from_secs(2), ..settings() }).await;
     let mut stream = server.connect().await;
     ask(&mut stream).await;
@@ -161,13 +161,13 @@ async fn t40_a_slow_head_on_a_used_connection_is_cut_off_too() {
 }
 
 #[tokio::test]
-async fn t40_an_idle_connection_is_closed_and_not_before_its_time() {
+async fn idle_connection_is_closed_after_its_timeout() {
     let (header_timeout, idle_timeout) = (Duration::from_secs(1), Duration::from_secs(3));
     let server = start(ServerSettings { header_timeout, idle_timeout, ..settings() }).await;
     let mut stream = server.connect().await;
     for _ in 0..3 {
         ask(&mut stream).await;
-        // Longer than the header timeout: lying idle is not being slow.
+        // Longer than the header timeout, which does not apply to idle connections.
         tokio::time::sleep(Duration::from_millis(1_200)).await;
     }
     let started = Instant::now();
@@ -178,7 +178,7 @@ async fn t40_an_idle_connection_is_closed_and_not_before_its_time() {
 }
 
 #[tokio::test]
-async fn t40_an_idle_http2_connection_is_closed() {
+async fn idle_http2_connection_is_closed() {
     let server = start(ServerSettings { idle_timeout: Duration::from_millis(600), ..settings() }).await;
     let started = Instant::now();
     let mut stream = server.connect().await;
@@ -191,11 +191,11 @@ async fn t40_an_idle_http2_connection_is_closed() {
 }
 
 #[tokio::test]
-async fn a_head_with_too_many_or_too_long_fields_is_refused() {
-    let server = start(with_patience()).await;
+async fn oversized_request_head_is_431() {
+    let server = start(with_long_timeouts()).await;
     for fields in ["a: b\r\n".repeat(101), format!("a: {}\r\n", "b".repeat(70_000))] {
         let mut stream = server.connect().await;
-        // The server may have heard enough before all is written.
+        // The server may respond before everything is written.
         let _ = stream.write_all(format!("GET / HTTP/1.1\r\n{fields}\r\n").as_bytes()).await;
         let text = rest(&mut stream).await;
         assert!(text.starts_with("HTTP/1.1 431 "), "{text}");
@@ -205,16 +205,17 @@ async fn a_head_with_too_many_or_too_long_fields_is_refused() {
 }
 
 #[tokio::test]
-async fn a_request_may_take_longer_than_a_connection_may_lie_idle() {
-    let server = start(ServerSettings { idle_timeout: Duration::from_millis(100), ..with_patience() }).await;
+async fn request_may_outlast_the_idle_timeout() {
+    let server =
+        start(ServerSettings { idle_timeout: Duration::from_millis(100), ..with_long_timeouts() }).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     assert!(answer(&mut stream).await.starts_with("HTTP/1.1 200"));
 }
 
 #[tokio::test]
-async fn t40_one_address_has_only_so_many_connections() {
-    let server = start(ServerSettings { connections_per_ip_max: 2, ..with_patience() }).await;
+async fn connections_per_address_are_limited() {
+    let server = start(ServerSettings { connections_per_ip_max: 2, ..with_long_timeouts() }).await;
     let mut first = server.connect().await;
     let mut second = server.connect().await;
     ask(&mut first).await;
@@ -225,12 +226,12 @@ async fn t40_one_address_has_only_so_many_connections() {
     drop(first);
     eventually(async || server.stats.open.load(Ordering::Relaxed) == 1).await;
     let mut fourth = server.connect().await;
-    assert!(ask(&mut fourth).await.starts_with("HTTP/1.1 200"), "a place was given back");
+    assert!(ask(&mut fourth).await.starts_with("HTTP/1.1 200"), "a slot was freed");
     assert_eq!(server.stats.open.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
-async fn t40_five_hundred_slow_sockets_do_not_stop_a_healthy_one() {
+async fn slow_connections_do_not_delay_a_healthy_one() {
     let slow = ServerSettings { header_timeout: 3 * PATIENCE, ..settings() };
     let server = start(slow).await;
     let mut sockets = Vec::new();
@@ -247,8 +248,8 @@ async fn t40_five_hundred_slow_sockets_do_not_stop_a_healthy_one() {
 }
 
 #[tokio::test]
-async fn t59_a_request_in_flight_is_answered_and_new_connections_are_refused() {
-    let mut server = start(with_patience()).await;
+async fn shutdown_answers_requests_in_flight() {
+    let mut server = start(with_long_timeouts()).await;
     let mut busy = server.connect().await;
     let mut idle = server.connect().await;
     ask(&mut idle).await;
@@ -265,9 +266,9 @@ async fn t59_a_request_in_flight_is_answered_and_new_connections_are_refused() {
 }
 
 #[tokio::test]
-async fn t59_a_request_that_was_on_its_way_when_the_end_came_is_answered() {
+async fn shutdown_answers_requests_on_their_way() {
     for _ in 0..5 {
-        let Some(told) = asked_at_the_end().await else { continue };
+        let Some(told) = requests_during_shutdown().await else { continue };
         for text in told {
             assert!(text.starts_with("HTTP/1.1 200") && text.contains("connection: close"), "{text}");
         }
@@ -276,10 +277,10 @@ async fn t59_a_request_that_was_on_its_way_when_the_end_came_is_answered() {
     panic!("the machine stands still each time");
 }
 
-/// What is answered, on a used and on a fresh connection, to requests that come just after the end has begun. Nothing if they
-/// came too late: who has nothing to say is waited for 300 ms.
-async fn asked_at_the_end() -> Option<[String; 2]> {
-    let mut server = start(with_patience()).await;
+/// The responses, on a used and on a new connection, to requests sent just after shutdown began. None if they came too late: idle
+/// connections stay open for 300 ms.
+async fn requests_during_shutdown() -> Option<[String; 2]> {
+    let mut server = start(with_long_timeouts()).await;
     let mut used = server.connect().await;
     ask(&mut used).await;
     let mut fresh = server.connect().await;
@@ -300,7 +301,7 @@ async fn asked_at_the_end() -> Option<[String; 2]> {
 }
 
 #[tokio::test]
-async fn t59_what_does_not_finish_in_time_is_cut_off() {
+async fn shutdown_aborts_what_exceeds_the_drain_timeout() {
     let mut server = start(ServerSettings { drain_timeout: Duration::from_millis(500), ..settings() }).await;
     let mut stuck = server.connect().await;
     stuck.write_all(b"GET /stuck HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
