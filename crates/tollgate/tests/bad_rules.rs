@@ -1,4 +1,4 @@
-//! One bad rule file per mistake, each with the message that an operator reads.
+//! One invalid rule file per error, each with the expected message.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 
 use tollgate::RuleSet;
 
-/// The files of a folder of these tests: name and text.
+/// The files of a test folder: name and text.
 fn files(folder: &str) -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut files: Vec<(String, String)> = fs::read_dir(folder)
@@ -22,7 +22,7 @@ fn files(folder: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn every_mistake_is_named_with_its_line_and_key() {
+fn every_error_has_line_and_key() {
     let files = files("bad_rules");
     assert!(files.len() >= 30, "{} files", files.len());
     let mut wrong = Vec::new();
@@ -33,14 +33,14 @@ fn every_mistake_is_named_with_its_line_and_key() {
             Err(problems) => problems.to_string(),
         };
         if told.lines().ne(expected.iter().copied()) {
-            wrong.push(format!("{name}: expected\n  {}\nbut was told\n  {told}", expected.join("\n  ")));
+            wrong.push(format!("{name}: expected\n  {}\nbut was\n  {told}", expected.join("\n  ")));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
-fn every_mistake_of_a_file_is_told_at_once_in_its_order() {
+fn all_errors_are_reported_in_file_order() {
     let everything_but_syntax = files("bad_rules").into_iter().filter(|(_, text)| {
         let told = RuleSet::from_toml(text).unwrap_err();
         told.0.iter().all(|problem| problem.key.starts_with("rules[0]."))

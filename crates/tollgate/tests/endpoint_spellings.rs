@@ -1,4 +1,4 @@
-//! Threats 12, 13 and 14: nobody gets a second allowance by spelling a path another way.
+//! Another spelling of a path is no second allowance.
 
 use tollgate::endpoint::{Endpoint, EndpointError};
 
@@ -14,7 +14,7 @@ fn normal(raw: &str) -> String {
 }
 
 #[test]
-fn t12_two_hundred_spellings_are_one_endpoint() {
+fn two_hundred_spellings_are_one_endpoint() {
     assert!(spellings().count() >= 200);
     for raw in spellings() {
         assert_eq!(normal(raw), "/api/v1/users", "{raw:?}");
@@ -22,7 +22,7 @@ fn t12_two_hundred_spellings_are_one_endpoint() {
 }
 
 #[test]
-fn t12_paths_that_servers_tell_apart_stay_apart() {
+fn distinct_paths_stay_distinct() {
     let others = [
         "/api%2Fv1/users",
         "/api%2fv1%2fusers",
@@ -47,7 +47,7 @@ fn t12_paths_that_servers_tell_apart_stay_apart() {
 }
 
 #[test]
-fn t12_malformed_escapes_are_refused() {
+fn malformed_escapes_are_rejected() {
     for raw in
         ["/%zz", "/%", "/%2", "/a%/b", "/%%61", "/%6/1", "/%+1", "/% 1", "/%6é", "/;x=%zz", "/%zz/..", "%g0"]
     {
@@ -57,7 +57,7 @@ fn t12_malformed_escapes_are_refused() {
 }
 
 #[test]
-fn t12_escapes_that_are_no_utf8_are_refused() {
+fn non_utf8_escapes_are_rejected() {
     let overlong_and_cut =
         ["/%C0%AE%C0%AE/", "/%c0%af", "/%E0%80%AE", "/%80", "/%A9", "/%FF", "/%C3", "/%C3/%A9"];
     let broken = ["/%C3%41", "/%C3a", "/é%A9", "/%C3é", "/%ED%A0%80", "/%F5%80%80%80", "/%F0%9F%98", "/;%C3"];
@@ -68,7 +68,7 @@ fn t12_escapes_that_are_no_utf8_are_refused() {
 }
 
 #[test]
-fn t12_dots_encoded_twice_are_refused_however_the_escape_is_assembled() {
+fn double_encoded_dots_are_rejected() {
     let twice = ["/%252e%252e/", "/a/%252E/b", "/a%252eb", "/.%252e", "/a/%252e%252e;x/b", "/a;%252e%252e/b"];
     let assembled = ["/%25%32%65", "/%25%32e", "/%252%45", "/%252%65"];
     let deeper = ["/%25252e", "/%2525252E", "/%25%32%35%32%65", "/x%252e/.."];
@@ -79,7 +79,7 @@ fn t12_dots_encoded_twice_are_refused_however_the_escape_is_assembled() {
 }
 
 #[test]
-fn t13_backslashes_are_refused() {
+fn backslashes_are_rejected() {
     for raw in [
         "\\",
         "/a\\b",
@@ -97,7 +97,7 @@ fn t13_backslashes_are_refused() {
 }
 
 #[test]
-fn t13_control_characters_are_refused_written_out_and_escaped() {
+fn control_characters_are_rejected() {
     for byte in (0..=0x1F_u8).chain([0x7F]) {
         for raw in
             [format!("/a{}b", char::from(byte)), format!("/a%{byte:02x}b"), format!("/a;x=%{byte:02X}")]
@@ -110,7 +110,7 @@ fn t13_control_characters_are_refused_written_out_and_escaped() {
 }
 
 #[test]
-fn t13_every_form_of_request_target_has_an_endpoint() {
+fn all_request_target_forms_are_endpoints() {
     let table = [
         ("", "/"),
         ("/", "/"),
@@ -142,7 +142,7 @@ fn t13_every_form_of_request_target_has_an_endpoint() {
 }
 
 #[test]
-fn t14_the_path_is_case_sensitive_and_the_host_does_not_matter() {
+fn path_is_case_sensitive_and_host_ignored() {
     assert_ne!(normal("/API"), normal("/api"));
     assert_ne!(normal("/%41pi"), normal("/api"));
     assert_eq!(normal("/%41pi"), "/Api");

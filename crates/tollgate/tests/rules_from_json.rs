@@ -1,4 +1,4 @@
-//! Rules and plans that come by an API, as JSON: the same as those of a file.
+//! Rules and tiers from JSON.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_rule, read_tier};
@@ -15,7 +15,7 @@ fn read(json: &str, read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>)
 }
 
 #[test]
-fn a_rule_in_json_is_the_rule_in_toml() {
+fn json_rule_equals_toml_rule() {
     let json = r#"{"name": "a", "per": ["user"], "when": {"tiers": ["free"], "descriptors": {"plan": "eu"}},
         "limits": [{"requests": 5, "window": "1m", "burst": 7}], "priority": 3, "layer": null}"#;
     let toml = "[[rules]]\nname = \"a\"\nper = [\"user\"]\npriority = 3\n\
@@ -26,13 +26,13 @@ fn a_rule_in_json_is_the_rule_in_toml() {
 }
 
 #[test]
-fn a_tier_in_json_is_the_rule_of_that_plan() {
+fn json_tier_becomes_its_rule() {
     let rule = read(r#"{"name": "free", "limit": 10, "window": "1m"}"#, read_tier).unwrap();
     assert_eq!((&*rule.name, &*rule.when.tiers[0]), ("tier:free", "free"));
 }
 
 #[test]
-fn t36_mistakes_in_json_are_all_named_with_their_keys() {
+fn all_json_problems_are_reported_with_keys() {
     let json =
         r#"{"per": ["planet"], "limits": [{"requests": 18446744073709551615, "window": 1.5}], "x": 1}"#;
     let problems = read(json, read_rule).unwrap_err();
@@ -43,7 +43,7 @@ fn t36_mistakes_in_json_are_all_named_with_their_keys() {
 }
 
 #[test]
-fn t35_a_key_that_stands_twice_is_refused() {
+fn duplicate_json_keys_are_rejected() {
     for json in [r#"{"a": 1, "a": 2}"#, r#"{"a": [{"b": 1, "b": 1}]}"#] {
         assert!(serde_json::from_str::<Value>(json).unwrap_err().to_string().contains("duplicate key"));
     }

@@ -1,5 +1,6 @@
 //! The query of a list: `limit`, `after` and the filters of its kind.
 
+use tollgate::identity::NormalForm;
 use tollgate::rules::Action;
 use tollgate_stores::sql::{BlockKind, ItemFilter};
 
@@ -84,8 +85,8 @@ impl ListQuery {
         Ok(ItemFilter {
             prefix: owned("prefix"),
             tier: owned("tier"),
-            users: self.get("user_id").map(|id| ids.user.normalize(id).into_owned()).into_iter().collect(),
-            tenants: self.get("tenant").map(|id| ids.tenant.normalize(id).into_owned()).into_iter().collect(),
+            users: id_forms(self.get("user_id"), ids.user),
+            tenants: id_forms(self.get("tenant"), ids.tenant),
             action: owned("action"),
             enabled,
             block_kind: self.get("kind").and_then(BlockKind::parse),
@@ -117,4 +118,12 @@ pub(crate) fn check_text(field: &str, text: Option<&str>) -> Result<(), ApiError
 
 fn invalid(field: &str, reason: impl Into<std::borrow::Cow<'static, str>>) -> ApiError {
     ApiError::field(Code::InvalidInput, field.to_owned(), reason)
+}
+
+/// The id as given, which keys stored under other `[identity]` settings may have, and normalized.
+fn id_forms(id: Option<&str>, form: NormalForm) -> Vec<String> {
+    let Some(id) = id else { return Vec::new() };
+    let mut forms = vec![id.to_owned(), form.normalize(id).into_owned()];
+    forms.dedup();
+    forms
 }

@@ -1,4 +1,4 @@
-//! Who is blocked is turned away before any rule is looked at.
+//! Blocks are checked before all rules.
 
 use tollgate::accounts::{BlockKind, BlockTarget, NewKey};
 use tollgate::counters::conformance::block_on;
@@ -24,7 +24,7 @@ fn from_ip(ip: &str) -> Request<'static> {
 }
 
 #[test]
-fn every_kind_of_fact_can_be_blocked_and_only_that_one_is() {
+fn each_kind_of_block_matches_only_its_kind() {
     let name = "alice";
     let requests = [
         (BlockTarget::User(name), by_user(name)),
@@ -46,14 +46,14 @@ fn every_kind_of_fact_can_be_blocked_and_only_that_one_is() {
 }
 
 #[test]
-fn an_opaque_key_is_not_blocked_by_an_id() {
+fn opaque_key_is_not_blocked_by_an_id() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_block(BlockTarget::ApiKey("k1"), "", None));
     assert_eq!(blocked(&limiter, &Request { api_key: ApiKey::parse("k1").ok(), ..at("/") }), None);
 }
 
 #[test]
-fn a_block_of_a_user_or_tenant_reaches_their_keys() {
+fn user_and_tenant_blocks_apply_to_their_keys() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
@@ -66,7 +66,7 @@ fn a_block_of_a_user_or_tenant_reaches_their_keys() {
 }
 
 #[test]
-fn networks_of_both_families_hold_what_lies_in_them() {
+fn networks_match_their_addresses() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         for text in
@@ -96,7 +96,7 @@ fn networks_of_both_families_hold_what_lies_in_them() {
 }
 
 #[test]
-fn everybody_can_be_blocked_by_family() {
+fn whole_address_families_can_be_blocked() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_block(net("0.0.0.0/0"), "", None));
     assert_eq!(blocked(&limiter, &from_ip("8.8.8.8")), Some(BlockKind::Ip));
@@ -104,7 +104,7 @@ fn everybody_can_be_blocked_by_family() {
 }
 
 #[test]
-fn host_bits_of_a_network_do_not_matter() {
+fn host_bits_are_ignored() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_block(net("198.51.100.77/24"), "", None));
     assert_eq!(blocked(&limiter, &from_ip("198.51.100.1")), Some(BlockKind::Ip));
@@ -113,7 +113,7 @@ fn host_bits_of_a_network_do_not_matter() {
 }
 
 #[test]
-fn a_block_ends_at_its_very_instant() {
+fn block_expires_at_its_time() {
     let limiter = limiter("");
     let until = NOW + Span::from_secs(60);
     edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", Some(until)));
@@ -129,7 +129,7 @@ fn a_block_ends_at_its_very_instant() {
 }
 
 #[test]
-fn a_block_that_is_over_does_not_hide_one_in_force() {
+fn expired_block_does_not_hide_another() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         editor.put_block(BlockTarget::User("alice"), "past", Some(Timestamp::from_secs(1)));
@@ -141,7 +141,7 @@ fn a_block_that_is_over_does_not_hide_one_in_force() {
 }
 
 #[test]
-fn a_block_beats_a_rule_that_admits_and_a_checks_own_numbers() {
+fn block_beats_allow_rules_and_overrides() {
     let limiter = limiter("[[exemptions]]\ntype = \"user_id\"\nvalue = \"alice\"");
     assert!(limiter.check_now(&by_user("alice"), NOW).admits());
     edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
@@ -153,7 +153,7 @@ fn a_block_beats_a_rule_that_admits_and_a_checks_own_numbers() {
 }
 
 #[test]
-fn whoever_is_blocked_is_charged_nothing() {
+fn blocked_requests_are_not_charged() {
     let limiter = limiter("default_limit = 5\ndefault_window = 60");
     edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     (0..10).for_each(|_| assert!(!limiter.check_now(&by_user("alice"), NOW).admits()));
@@ -163,7 +163,7 @@ fn whoever_is_blocked_is_charged_nothing() {
 }
 
 #[test]
-fn an_explanation_names_the_block() {
+fn explanation_names_the_block() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     let request = by_user("alice");
@@ -175,7 +175,7 @@ fn an_explanation_names_the_block() {
 }
 
 #[test]
-fn t30_ids_that_nobody_has_are_found_nowhere_and_change_nothing() {
+fn unknown_ids_find_nothing() {
     let limiter = limiter("default_limit = 5\ndefault_window = 60");
     edit(&limiter, |editor| {
         editor.put_user("alice", Some("pro"), crate::per_hour(1)).unwrap();

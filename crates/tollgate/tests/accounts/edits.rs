@@ -1,4 +1,4 @@
-//! Any edits, against plain maps.
+//! Random edits, compared with a model.
 
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ enum Edit {
     RemoveKey(u8),
     PutBlock(u8, String, Option<u64>),
     RemoveBlock(u8),
-    /// A new generation; the old one is kept.
+    /// Starts a new generation and keeps the old one.
     Finish,
 }
 
@@ -44,7 +44,7 @@ fn name(number: u8) -> String {
     format!("{number}-{}", "é".repeat(usize::from(number % 7)))
 }
 
-/// Every kind, networks of several lengths among them.
+/// All kinds of targets, with networks of several prefix lengths.
 fn who(number: u8, name: &str) -> BlockTarget<'_> {
     match number % 5 {
         0 => BlockTarget::User(name),
@@ -157,7 +157,7 @@ fn put_key(editor: &mut AccountsEditor, id: &str, key: &ModelKey) {
     editor.put_key(&key).unwrap();
 }
 
-/// Every id there could be is found as the model has it, or not at all.
+/// Looks up every possible id and compares with the model.
 fn assert_same(accounts: &Accounts, model: &Model) {
     assert_eq!(accounts.users(), model.users.len());
     assert_eq!(accounts.keys(), model.keys.len());
@@ -213,7 +213,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn accounts_hold_what_was_put_and_not_removed_in_every_generation(
+    fn every_generation_agrees_with_the_model(
         edits in prop::collection::vec(edit(), 0..80),
     ) {
         let (mut editor, mut model) = (Accounts::default().edit(), Model::default());
@@ -233,7 +233,7 @@ proptest! {
         let (last, model) = generations.last().unwrap();
         let read = round_trip(last);
         assert_same(&read, model);
-        // What was read is as good to edit as what was written.
+        // Accounts from a snapshot can be edited.
         let (mut editor, mut model) = (read.edit(), model.clone());
         for edit in edits.iter().rev() {
             apply(&mut editor, &mut model, edit);
@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn values_that_nobody_has_any_more_are_forgotten() {
+fn unused_values_are_dropped() {
     let mut accounts = Accounts::default();
     let mut largest = 0;
     for number in 0..5_000 {
@@ -262,7 +262,7 @@ fn values_that_nobody_has_any_more_are_forgotten() {
 }
 
 #[test]
-fn an_edit_that_changes_nothing_shares_all_memory_and_one_that_does_most_of_it() {
+fn edits_share_unchanged_shards() {
     let mut editor = Accounts::default().edit();
     for number in 0..20_000 {
         editor.put_user(&format!("user-{number}"), Some("free"), per_hour(number % 10)).unwrap();

@@ -1,4 +1,4 @@
-//! What is known of users and keys, who is blocked, and what that does to a request.
+//! Users, API keys and blocks.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod blocks;
@@ -44,7 +44,7 @@ fn by_user(user: &str) -> Request<'_> {
     Request { user: id(user), ..at("/") }
 }
 
-/// A key that is known, whether or not there is one.
+/// A key id as a verified key.
 fn known(client: &str) -> Option<ApiKey<'_>> {
     match Client::parse(client) {
         Some(Client::ApiKey(key)) => Some(key),
@@ -68,7 +68,7 @@ fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
     (0..1_000).take_while(|_| limiter.check_now(request, NOW).admits()).count()
 }
 
-/// What a look at the request tells, by the index and by the full walk, which must agree.
+/// The decision of a dry run. The index and the full evaluation must agree.
 fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
     let peeked = block_on(limiter.peek(request, NOW));
     let explained = block_on(limiter.explain(request, NOW)).decision;
@@ -77,7 +77,7 @@ fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
     peeked
 }
 
-/// The rules whose limits were asked, in their order.
+/// The rules whose limits were charged, in order.
 fn asked(decision: &Decision) -> Vec<&str> {
     decision.reports.iter().map(|report| decision.rule_name_of(report)).collect()
 }

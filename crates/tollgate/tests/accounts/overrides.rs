@@ -1,4 +1,4 @@
-//! Numbers of a key's or a user's own, in place of those of a rule.
+//! Limits set for a key or a user.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -24,7 +24,7 @@ fn minute(requests: u32) -> Limit {
 }
 
 #[test]
-fn numbers_come_before_others_in_the_order_check_config_key_user_rule() {
+fn override_precedence_is_check_config_key_user_rule() {
     let limiter = limiter(RULES);
     let own = minute(1);
     let with_own = Request { limit_override: Some(&own), ..by_key("api_key:k1") };
@@ -50,7 +50,7 @@ fn numbers_come_before_others_in_the_order_check_config_key_user_rule() {
 }
 
 #[test]
-fn a_users_own_numbers_count_on_all_endpoints_together() {
+fn user_limits_span_all_endpoints() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(4)).unwrap());
     for path in ["/a", "/b", "/c", "/d"] {
@@ -61,7 +61,7 @@ fn a_users_own_numbers_count_on_all_endpoints_together() {
 }
 
 #[test]
-fn a_keys_own_numbers_count_by_key_and_its_users_by_user() {
+fn key_limits_count_by_key_user_limits_by_user() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
@@ -76,7 +76,7 @@ fn a_keys_own_numbers_count_by_key_and_its_users_by_user() {
 }
 
 #[test]
-fn several_windows_are_several_charges_and_all_hold() {
+fn all_windows_are_enforced() {
     let limiter = limiter(RULES);
     let limits = AccountLimits {
         requests_per_second: Some(3),
@@ -95,7 +95,7 @@ fn several_windows_are_several_charges_and_all_hold() {
 }
 
 #[test]
-fn a_burst_is_what_every_bucket_holds_as_in_the_short_forms() {
+fn burst_sizes_every_bucket() {
     let limiter = limiter(RULES);
     let limits = AccountLimits { requests_per_hour: Some(3_600), burst: Some(2), ..AccountLimits::default() };
     edit(&limiter, |editor| editor.put_user("alice", None, limits).unwrap());
@@ -112,7 +112,7 @@ fn a_burst_is_what_every_bucket_holds_as_in_the_short_forms() {
 }
 
 #[test]
-fn own_numbers_take_the_place_of_the_first_rule_that_counts_their_owner() {
+fn account_limits_replace_the_first_rule_of_their_owner() {
     let rules = r#"
         [[rules]]
         name = "everybody"
@@ -150,7 +150,7 @@ fn own_numbers_take_the_place_of_the_first_rule_that_counts_their_owner() {
 }
 
 #[test]
-fn own_numbers_apply_alone_under_their_own_name_where_no_rule_counts_their_owner() {
+fn account_limits_apply_without_a_rule() {
     let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { tenants = [\"acme\"] }\naction = \"allow\"");
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
@@ -165,7 +165,7 @@ fn own_numbers_apply_alone_under_their_own_name_where_no_rule_counts_their_owner
 }
 
 #[test]
-fn rules_that_only_log_are_not_replaced() {
+fn log_only_rules_are_not_replaced() {
     let rules = r#"
         [[rules]]
         name = "trial"
@@ -179,7 +179,7 @@ fn rules_that_only_log_are_not_replaced() {
 }
 
 #[test]
-fn a_reset_clears_the_counters_of_own_numbers() {
+fn reset_clears_account_limits() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
@@ -195,7 +195,7 @@ fn a_reset_clears_the_counters_of_own_numbers() {
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
 }
 
-/// Memory that notes how a store that names its counters would name them.
+/// Memory counters that record the names of the charged counters.
 #[derive(Default)]
 struct Named {
     counters: MemoryCounters,
@@ -241,7 +241,7 @@ impl CounterAdmin for Named {
 }
 
 #[test]
-fn numbers_in_place_of_a_rule_are_counted_under_one_name_whichever_rule_it_is() {
+fn overrides_keep_their_counter_across_rules() {
     let rules = r#"
         [[endpoints]]
         pattern = "/a"
@@ -282,7 +282,7 @@ fn numbers_in_place_of_a_rule_are_counted_under_one_name_whichever_rule_it_is() 
 }
 
 #[test]
-fn an_inspection_shows_own_numbers_and_what_is_used_of_them() {
+fn inspection_shows_account_limits() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(4)).unwrap();
@@ -299,7 +299,7 @@ fn an_inspection_shows_own_numbers_and_what_is_used_of_them() {
 }
 
 #[test]
-fn from_a_rule_to_own_numbers_and_back_never_admits_more_than_both() {
+fn switching_limits_admits_no_more_than_both() {
     let limiter = limiter(RULES);
     let request = by_user("alice");
     let mut total = 0;
@@ -308,7 +308,7 @@ fn from_a_rule_to_own_numbers_and_back_never_admits_more_than_both() {
             if round % 2 == 0 {
                 editor.remove_user("alice");
             } else {
-                // Other numbers, the same counter.
+                // Other limits, the same counter.
                 editor.put_user("alice", None, per_hour(5 + round % 3)).unwrap();
             }
         });
@@ -318,7 +318,7 @@ fn from_a_rule_to_own_numbers_and_back_never_admits_more_than_both() {
 }
 
 #[test]
-fn numbers_that_make_no_limit_are_refused_with_their_field_and_change_nothing() {
+fn invalid_limits_are_rejected_with_their_field() {
     let huge = AccountLimits { requests_per_day: Some(u32::MAX), burst: Some(0), ..AccountLimits::default() };
     let alone = AccountLimits { burst: Some(3), ..AccountLimits::default() };
     let (long, limit) = ("x".repeat(257), |field, reason| AccountError::Limit { field, reason });
@@ -346,14 +346,14 @@ fn numbers_that_make_no_limit_are_refused_with_their_field_and_change_nothing() 
 }
 
 #[test]
-fn a_limit_of_nothing_admits_nothing() {
+fn zero_limit_admits_nothing() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(0)).unwrap());
     assert_eq!(admitted(&limiter, &by_user("alice")), 0);
 }
 
 #[test]
-fn a_key_knows_when_it_and_its_previous_secret_are_over() {
+fn key_and_previous_secret_expire() {
     let at = Timestamp::from_secs(100);
     let mut editor = Accounts::default().edit();
     let key = NewKey { previous: Some(([1; 32], at)), expires_at: Some(at), scopes: 0xbeef, ..new_key("k1") };

@@ -1,4 +1,4 @@
-//! A request completed by what is known of its key and its user.
+//! Completion of requests by the accounts of key and user.
 
 use tollgate::accounts::{AccountLimits, NewKey};
 use tollgate::counters::conformance::block_on;
@@ -23,7 +23,7 @@ const BY_TIER: &str = r#"
 "#;
 
 #[test]
-fn the_request_says_the_tier_before_the_key_and_the_key_before_the_users_record() {
+fn tier_comes_from_request_then_key_then_user() {
     let limiter = limiter(BY_TIER);
     edit(&limiter, |editor| {
         editor.put_user("alice", Some("free"), AccountLimits::default()).unwrap();
@@ -41,7 +41,7 @@ fn the_request_says_the_tier_before_the_key_and_the_key_before_the_users_record(
 }
 
 #[test]
-fn a_key_gives_user_and_tenant_where_the_request_says_none() {
+fn key_supplies_missing_user_and_tenant() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
@@ -62,7 +62,7 @@ fn a_key_gives_user_and_tenant_where_the_request_says_none() {
 }
 
 #[test]
-fn a_user_counts_the_same_with_its_key_and_without() {
+fn user_shares_a_counter_with_its_key() {
     let limiter = limiter("default_limit = 5\ndefault_window = 60");
     edit(&limiter, |editor| {
         editor.put_key(&NewKey { user: Some("alice"), ..new_key("k1") }).unwrap();
@@ -72,7 +72,7 @@ fn a_user_counts_the_same_with_its_key_and_without() {
 }
 
 #[test]
-fn t27_an_opaque_key_spelled_like_an_id_is_somebody_else() {
+fn opaque_key_is_not_the_key_with_that_id() {
     for rules in [
         "default_limit = 5\ndefault_window = 60",
         "[[rules]]\nname = \"a\"\nper = [\"api_key\"]\nlimits = [{ requests = 5, window = \"1m\" }]",
@@ -90,7 +90,7 @@ fn t27_an_opaque_key_spelled_like_an_id_is_somebody_else() {
 }
 
 #[test]
-fn t27_an_opaque_key_gets_nothing_of_the_key_with_that_id() {
+fn opaque_key_gets_no_account() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         let key = NewKey { user: Some("alice"), limits: per_hour(1_000), ..new_key("k1") };
@@ -103,7 +103,7 @@ fn t27_an_opaque_key_gets_nothing_of_the_key_with_that_id() {
 }
 
 #[test]
-fn a_known_key_prints_as_its_id_and_is_read_back() {
+fn known_key_prints_its_id() {
     let client = Client::parse("api_key:k1").unwrap();
     assert_eq!(client.to_string(), "api_key:k1");
     let opaque = Client::ApiKey(ApiKey::parse("k1").unwrap());
@@ -113,7 +113,7 @@ fn a_known_key_prints_as_its_id_and_is_read_back() {
 }
 
 #[test]
-fn t29_what_a_key_is_checked_against_never_prints() {
+fn verifiers_are_not_printed() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
         editor.put_key(&NewKey::new("k1", [0xab; 32])).unwrap();
@@ -126,7 +126,7 @@ fn t29_what_a_key_is_checked_against_never_prints() {
 }
 
 #[test]
-fn an_explanation_says_what_was_resolved() {
+fn explanation_shows_resolved_values() {
     let limiter = limiter(BY_TIER);
     edit(&limiter, |editor| {
         let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
@@ -146,7 +146,7 @@ fn an_explanation_says_what_was_resolved() {
 }
 
 #[test]
-fn rules_that_are_replaced_keep_the_accounts() {
+fn replacing_rules_keeps_accounts() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(3)).unwrap());
     limiter.replace_rules(tollgate::RuleSet::from_toml("default_limit = 1\ndefault_window = 60").unwrap());
@@ -157,7 +157,7 @@ fn rules_that_are_replaced_keep_the_accounts() {
 }
 
 #[test]
-fn rules_numbers_and_accounts_are_replaced_at_once() {
+fn rules_overrides_and_accounts_change_atomically() {
     let limiter = limiter("");
     let accounts = crate::edited(&tollgate::Accounts::default(), |editor| {
         editor.put_user("alice", None, per_hour(3)).unwrap();

@@ -1,4 +1,4 @@
-//! A million users and a million keys: how much memory, how long a check takes. By hand, because a figure is wanted:
+//! Memory and check latency with a million users and keys. Run by hand:
 //!
 //! ```text
 //! cargo test --release -p tollgate --test accounts -- --ignored --nocapture a_million
@@ -51,7 +51,7 @@ fn accounts(count: u32) -> Accounts {
     editor.finish()
 }
 
-/// What the process holds, in bytes, where the system tells.
+/// The resident memory in bytes, if the system reports it.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -66,15 +66,14 @@ fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (start.elapsed(), result)
 }
 
-/// One limiter with few accounts or many, and the same clients' requests to it.
+/// A limiter with `count` accounts.
 fn with(count: u32) -> Limiter<MemoryCounters> {
     let limiter = limiter("default_limit = 1000000000\ndefault_window = 1");
     limiter.update_accounts(|_| accounts(count));
     limiter
 }
 
-/// What a check takes in each of two limiters, in nanoseconds: the least of many short runs that take turns, because the
-/// machine has other things to do.
+/// Nanoseconds per check in each of two limiters: the minimum of many alternating runs.
 fn per_check(limiters: [&Limiter<MemoryCounters>; 2], requests: &[Request<'_>]) -> [f64; 2] {
     let mut least = [f64::INFINITY; 2];
     for _ in 0..RUNS {
@@ -121,7 +120,7 @@ fn a_million_accounts_against_ten() {
     let names = |count: u32, name: fn(u32) -> String| (0..count).map(name).collect::<Vec<_>>();
     let (users, strangers) = (names(10, user), names(10, |number| format!("stranger-{number:07}")));
     let keys = names(10, |number| format!("api_key:{}", key(number)));
-    // Nobody here has a counter beside that of the rule, and all of it is far apart in memory.
+    // Spread over memory, so that every lookup misses the cache.
     let crowd = names(10_000, |number| format!("stranger-{number:07}"));
     let by_user = |names: &'static str, list: &[String]| (names, list.to_vec(), false);
     for (who, names, is_key) in [

@@ -1,4 +1,4 @@
-//! Accounts to disk and back.
+//! Account snapshots.
 
 use proptest::prelude::*;
 use tollgate::Accounts;
@@ -31,19 +31,19 @@ fn written(accounts: &Accounts) -> Vec<u8> {
 }
 
 #[test]
-fn nothing_known_is_nothing_read() {
+fn empty_accounts_round_trip() {
     let read = Accounts::read_from(written(&Accounts::default()).as_slice()).unwrap();
     assert!(read.is_empty());
 }
 
 #[test]
-fn what_is_written_again_is_the_same() {
+fn round_trip_is_byte_identical() {
     let bytes = written(&some());
     assert_eq!(written(&Accounts::read_from(bytes.as_slice()).unwrap()), bytes);
 }
 
 #[test]
-fn not_a_byte_beyond_the_end_is_read() {
+fn reading_stops_at_the_end_of_the_snapshot() {
     let bytes = [written(&some()), b"others".to_vec()].concat();
     let mut rest = bytes.as_slice();
     Accounts::read_from(&mut rest).unwrap();
@@ -51,7 +51,7 @@ fn not_a_byte_beyond_the_end_is_read() {
 }
 
 #[test]
-fn every_truncation_is_an_error() {
+fn truncated_snapshots_are_rejected() {
     let bytes = written(&some());
     for length in 0..bytes.len() {
         assert!(matches!(Accounts::read_from(&bytes[..length]), Err(SnapshotError::Io(_))), "{length} bytes");
@@ -59,7 +59,7 @@ fn every_truncation_is_an_error() {
 }
 
 #[test]
-fn every_damaged_byte_is_an_error() {
+fn corrupt_snapshots_are_rejected() {
     let bytes = written(&some());
     for position in 0..bytes.len() {
         for bit in [1, 0x80] {
@@ -71,29 +71,29 @@ fn every_damaged_byte_is_an_error() {
 }
 
 #[test]
-fn another_version_is_foreign() {
+fn other_versions_are_rejected() {
     let mut bytes = written(&some());
     bytes[7] = b'9';
     assert!(matches!(Accounts::read_from(bytes.as_slice()), Err(SnapshotError::UnknownFormat)));
 }
 
 #[test]
-fn a_length_that_lies_takes_no_memory() {
+fn false_lengths_allocate_no_memory() {
     let bytes = written(&Accounts::default());
-    // Each list in turn, and the text behind it, is said to be as long as can be.
+    // Each list in turn claims the maximum length.
     for position in (24..bytes.len() - 8).step_by(8) {
         for behind in [&[][..], &[1; 64], &[0; 4_096]] {
-            let mut lying = bytes[..position].to_vec();
-            lying.extend_from_slice(&u64::MAX.to_le_bytes());
-            lying.extend_from_slice(behind);
-            assert!(Accounts::read_from(lying.as_slice()).is_err());
+            let mut false_length = bytes[..position].to_vec();
+            false_length.extend_from_slice(&u64::MAX.to_le_bytes());
+            false_length.extend_from_slice(behind);
+            assert!(Accounts::read_from(false_length.as_slice()).is_err());
         }
     }
 }
 
 proptest! {
     #[test]
-    fn any_bytes_behind_the_header_are_refused(data in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn random_bytes_after_the_magic_are_rejected(data in prop::collection::vec(any::<u8>(), 0..600)) {
         let mut bytes = b"tollacc1".to_vec();
         bytes.extend_from_slice(&data);
         prop_assert!(Accounts::read_from(bytes.as_slice()).is_err());
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_in_other_places_are_refused(
+    fn changed_bytes_are_rejected(
         swaps in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let whole = written(&some());

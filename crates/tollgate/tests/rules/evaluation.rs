@@ -1,4 +1,4 @@
-//! The walk of design.md 3, against an independent walk over random rule sets, and rule by rule.
+//! Rule evaluation, compared with a reference implementation on random rule sets, and case by case.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -79,7 +79,7 @@ fn rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-/// Rules with names of their own, in no particular order.
+/// Rules with unique names in random order.
 fn rules() -> impl Strategy<Value = Vec<Rule>> {
     proptest::collection::vec(rule(), 0..40).prop_map(|mut rules| {
         for (number, rule) in rules.iter_mut().enumerate() {
@@ -92,7 +92,7 @@ fn rules() -> impl Strategy<Value = Vec<Rule>> {
     })
 }
 
-/// The facts of a request as positions in the lists above; one past the end is none.
+/// The facts of a request as positions in the lists above; one past the end means missing.
 type Facts = (usize, usize, usize, [usize; 4], bool);
 
 fn facts() -> impl Strategy<Value = Facts> {
@@ -117,8 +117,8 @@ fn with_request<T>(facts: &Facts, then: impl FnOnce(&Request<'_>) -> T) -> T {
     })
 }
 
-/// The walk once more, from its description.
-fn walked<'r>(rules: &'r [Rule], request: &Request<'_>) -> (Vec<(&'r str, Effect)>, Option<&'r Rule>) {
+/// The reference implementation.
+fn evaluate<'r>(rules: &'r [Rule], request: &Request<'_>) -> (Vec<(&'r str, Effect)>, Option<&'r Rule>) {
     let mut order: Vec<&Rule> = rules.iter().collect();
     order.sort_by_key(|rule| (rule.priority, Reverse(rule.when.specificity()), rule.name.clone()));
     let has = |dimension: &Dimension| match dimension {
@@ -143,8 +143,8 @@ fn walked<'r>(rules: &'r [Rule], request: &Request<'_>) -> (Vec<(&'r str, Effect
     (collected, None)
 }
 
-/// Rules that only log share what the layers leave of what one request can be charged; the last go without.
-fn with_room<'r>(rules: &[Rule], collected: Vec<(&'r str, Effect)>) -> Vec<(&'r str, Effect)> {
+/// Drops the last `log_only` rules that exceed the maximum number of limits.
+fn within_maximum<'r>(rules: &[Rule], collected: Vec<(&'r str, Effect)>) -> Vec<(&'r str, Effect)> {
     let limiting = rules.iter().filter(|rule| rule.enabled && rule.action == Action::Reject);
     let mut room = CHARGES_MAX - limiting.map(|rule| &rule.layer).collect::<HashSet<_>>().len();
     let mut fits = |effect: Effect| {
@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_index_the_full_walk_and_the_description_agree(
+    fn index_full_evaluation_and_reference_agree(
         rules in rules(),
         requests in proptest::collection::vec(facts(), 1..20),
     ) {
@@ -167,7 +167,7 @@ proptest! {
         let limiter = Limiter::new(set, MemoryCounters::default());
         for facts in &requests {
             with_request(facts, |request| {
-                let (expected, end) = walked(&rules, request);
+                let (expected, end) = evaluate(&rules, request);
                 let decision = look(&limiter, request);
                 if end.is_some_and(|rule| rule.action == Action::Block) {
                     assert_eq!(decision.answer, Answer::Block);
@@ -175,7 +175,7 @@ proptest! {
                 } else {
                     let told: Vec<(&str, Effect)> =
                         decision.reports.iter().map(|r| (decision.rule_name_of(r), r.effect)).collect();
-                    assert_eq!(told, with_room(&rules, expected));
+                    assert_eq!(told, within_maximum(&rules, expected));
                 }
                 limiter.check_now(request, crate::NOW);
             });
@@ -183,7 +183,7 @@ proptest! {
     }
 
     #[test]
-    fn the_order_of_rules_does_not_depend_on_the_order_they_were_read_in(
+    fn rule_order_is_independent_of_input_order(
         rules in rules(),
         swaps in proptest::collection::vec((any::<Index>(), any::<Index>()), 0..60),
     ) {
@@ -199,7 +199,7 @@ proptest! {
 }
 
 #[test]
-fn in_one_layer_the_first_rule_applies_and_layers_apply_together() {
+fn first_rule_of_each_layer_applies() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -232,7 +232,7 @@ fn in_one_layer_the_first_rule_applies_and_layers_apply_together() {
 }
 
 #[test]
-fn an_allowed_request_still_counts_for_the_rules_before_the_one_that_allows_it() {
+fn allow_keeps_limits_collected_before_it() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -258,7 +258,7 @@ fn an_allowed_request_still_counts_for_the_rules_before_the_one_that_allows_it()
 }
 
 #[test]
-fn a_blocked_request_charges_nothing() {
+fn blocked_request_charges_nothing() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -279,7 +279,7 @@ fn a_blocked_request_charges_nothing() {
 }
 
 #[test]
-fn rules_that_only_log_neither_refuse_nor_take_a_layer() {
+fn log_only_rules_refuse_nothing_and_take_no_layer() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -301,8 +301,8 @@ fn rules_that_only_log_neither_refuse_nor_take_a_layer() {
 }
 
 #[test]
-fn rules_that_only_log_never_push_out_a_rule_that_is_enforced() {
-    // Twenty of them come first and would use up what one request can be charged.
+fn log_only_rules_never_displace_enforced_rules() {
+    // Twenty `log_only` rules come first and would exceed the maximum.
     let mut text = String::new();
     for number in 0..20 {
         write!(
@@ -320,7 +320,7 @@ fn rules_that_only_log_never_push_out_a_rule_that_is_enforced() {
 }
 
 #[test]
-fn a_rule_without_its_subject_leaves_the_layer_to_the_next() {
+fn rule_without_subject_leaves_its_layer_free() {
     let limiter = limiter(
         r#"
         [[rules]]
@@ -341,7 +341,7 @@ fn a_rule_without_its_subject_leaves_the_layer_to_the_next() {
 }
 
 #[test]
-fn t06_a_block_of_mapped_addresses_is_the_block_it_maps() {
+fn mapped_networks_match_as_ipv4() {
     let limiter = limiter(
         "[[rules]]\nname = \"a\"\nwhen = { ips = [\"::ffff:10.0.0.0/104\", \"::ffff:192.0.2.7\"] }\naction = \"block\"",
     );
@@ -355,7 +355,7 @@ fn t06_a_block_of_mapped_addresses_is_the_block_it_maps() {
 }
 
 #[test]
-fn t06_translated_addresses_are_ipv4_where_the_rules_say_so_and_nowhere_else() {
+fn nat64_applies_only_if_configured() {
     let rules = RuleSet::from_toml(
         "[[rules]]\nname = \"a\"\nwhen = { ips = [\"192.0.2.0/24\"] }\nper = [\"ip\"]\nrequests_per_hour = 1",
     );
@@ -373,7 +373,7 @@ fn t06_translated_addresses_are_ipv4_where_the_rules_say_so_and_nowhere_else() {
 }
 
 #[test]
-fn a_rule_that_is_switched_off_is_listed_and_never_matches() {
+fn disabled_rule_never_matches() {
     let limiter = limiter("[[rules]]\nname = \"off\"\naction = \"block\"\nenabled = false");
     let request = request("/", "alice");
     assert!(look(&limiter, &request).admits());
@@ -383,7 +383,7 @@ fn a_rule_that_is_switched_off_is_listed_and_never_matches() {
 }
 
 #[test]
-fn ten_thousand_rules_are_told_apart() {
+fn ten_thousand_rules_match_exactly() {
     let mut text = String::new();
     for number in 0..10_000 {
         write!(
@@ -404,7 +404,7 @@ fn ten_thousand_rules_are_told_apart() {
 }
 
 #[test]
-fn rules_that_are_switched_off_take_no_room_among_the_limits_of_a_request() {
+fn disabled_rules_do_not_count_towards_the_maximum() {
     let rule = |name: &str, enabled: bool, action: &str| {
         let limits =
             (1..=8).map(|n| format!("{{ requests = 1, window = \"{n}h\" }}")).collect::<Vec<_>>().join(", ");

@@ -1,4 +1,4 @@
-//! Which limits apply: the walk, its index, the short forms and the numbers set for single users.
+//! Which limits apply: evaluation, index, short forms, overrides and normalization.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod evaluation;
@@ -25,7 +25,7 @@ fn request<'a>(path: &'a str, user: &'a str) -> Request<'a> {
     Request { user: id(user), ..Request::new(Endpoint::parse(path).unwrap()) }
 }
 
-/// The rules whose limits were asked, in their order.
+/// The rules whose limits were charged, in order.
 fn asked(decision: &Decision) -> Vec<&str> {
     decision.reports.iter().map(|report| decision.rule_name_of(report)).collect()
 }
@@ -34,7 +34,7 @@ fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
     (0..100).take_while(|_| limiter.check_now(request, NOW).admits()).count()
 }
 
-/// What a look at the request tells, by the index and by the full walk, which must agree.
+/// The decision of a dry run. The index and the full evaluation must agree.
 fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
     let peeked = block_on(limiter.peek(request, NOW));
     let explained = block_on(limiter.explain(request, NOW)).decision;

@@ -1,4 +1,4 @@
-//! Numbers for one user on one endpoint, for one check, and rule sets that change under way.
+//! Overrides of user and endpoint and of single checks, and concurrent rule changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,18 @@ fn minute(requests: u32) -> Limit {
     Limit::new(Algorithm::TokenBucket, requests, Window::Length(Span::from_secs(60))).unwrap()
 }
 
-fn numbers(user: &str, path: &str, requests: u32) -> Override {
+fn limit_for(user: &str, path: &str, requests: u32) -> Override {
     Override::new(Id::parse(user).unwrap(), &Endpoint::parse(path).unwrap(), minute(requests), NOW)
 }
 
 fn set(limiter: &Limiter<MemoryCounters>, path: &str, requests: u32) {
     let agreed = async { Ok::<(), ()>(()) };
-    let new = numbers("alice", path, requests);
+    let new = limit_for("alice", path, requests);
     block_on(limiter.set_override(&request(path, "alice"), new, NOW, agreed)).unwrap();
 }
 
 #[test]
-fn numbers_for_a_user_and_an_endpoint_replace_those_of_the_rule_there_only() {
+fn override_applies_to_its_user_and_endpoint_only() {
     let limiter = limiter(RULES);
     set(&limiter, "/search", 3);
     assert_eq!(admitted(&limiter, &request("/search", "alice")), 3);
@@ -36,7 +36,7 @@ fn numbers_for_a_user_and_an_endpoint_replace_those_of_the_rule_there_only() {
 }
 
 #[test]
-fn new_numbers_are_no_second_allowance() {
+fn new_override_is_no_second_allowance() {
     let limiter = limiter(RULES);
     let request = request("/search", "alice");
     (0..4).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
@@ -48,7 +48,7 @@ fn new_numbers_are_no_second_allowance() {
 }
 
 #[test]
-fn what_was_used_is_carried_over_once() {
+fn usage_carries_over_once() {
     let limiter = limiter(RULES);
     let request = request("/search", "alice");
     (0..2).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
@@ -59,7 +59,7 @@ fn what_was_used_is_carried_over_once() {
 }
 
 #[test]
-fn a_checks_own_numbers_come_before_those_set_for_the_user_and_count_apart() {
+fn check_override_beats_configured_override() {
     let limiter = limiter(RULES);
     set(&limiter, "/search", 3);
     let own = minute(2);
@@ -72,7 +72,7 @@ fn a_checks_own_numbers_come_before_those_set_for_the_user_and_count_apart() {
 }
 
 #[test]
-fn a_checks_own_numbers_apply_where_no_rule_does() {
+fn check_override_applies_without_a_rule() {
     let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { users = [\"bob\"] }\naction = \"block\"");
     let own = minute(2);
     let with_own = |user| Request { limit_override: Some(&own), ..request("/", user) };
@@ -82,7 +82,7 @@ fn a_checks_own_numbers_apply_where_no_rule_does() {
 }
 
 #[test]
-fn a_reset_clears_the_rule_and_the_numbers_in_its_place() {
+fn reset_clears_rule_and_override() {
     let limiter = limiter(RULES);
     let request = request("/search", "alice");
     assert_eq!(admitted(&limiter, &request), 10);
@@ -93,7 +93,7 @@ fn a_reset_clears_the_rule_and_the_numbers_in_its_place() {
 }
 
 #[test]
-fn counters_survive_a_change_of_the_rules_numbers() {
+fn counters_survive_a_changed_limit() {
     let limiter = limiter(RULES);
     let request = request("/", "alice");
     (0..6).for_each(|_| assert!(limiter.check_now(&request, NOW).admits()));
@@ -102,7 +102,7 @@ fn counters_survive_a_change_of_the_rules_numbers() {
 }
 
 #[test]
-fn numbers_in_force_are_those_in_whose_place_a_checks_own_would_stand() {
+fn limit_in_force_is_what_a_check_override_replaces() {
     let rule = |name: &str, per: &str, requests: u32, more: &str| {
         format!(
             "[[rules]]\nname = \"{name}\"\nlayer = \"{name}\"\nper = \"{per}\"\n{more}\n\
@@ -131,7 +131,7 @@ fn numbers_in_force_are_those_in_whose_place_a_checks_own_would_stand() {
 }
 
 #[test]
-fn t57_numbers_set_while_rules_are_replaced_are_not_lost() {
+fn concurrent_overrides_are_not_lost() {
     let limiter = limiter(RULES);
     let next = RuleSet::from_toml(RULES).unwrap();
     let done = AtomicBool::new(false);
@@ -143,7 +143,7 @@ fn t57_numbers_set_while_rules_are_replaced_are_not_lost() {
         });
         for number in 0..2_000 {
             let path = format!("/{number}");
-            limiter.update_overrides(|overrides| overrides.with(numbers("alice", &path, 1)));
+            limiter.update_overrides(|overrides| overrides.with(limit_for("alice", &path, 1)));
         }
         done.store(true, Ordering::Relaxed);
     });
@@ -151,8 +151,8 @@ fn t57_numbers_set_while_rules_are_replaced_are_not_lost() {
 }
 
 #[test]
-fn t57_every_decision_sees_one_rule_set_while_they_change() {
-    // Both limits of one set or both of the other, never one of each.
+fn every_decision_sees_one_rule_set() {
+    // Both limits must be of the same set.
     let rules = |n: u32| {
         let rule = |name: &str, per: &str| {
             format!(

@@ -1,4 +1,4 @@
-//! The short forms compile to the rules that design.md 3 describes.
+//! Short forms compile to rules.
 
 use tollgate::rules::Action;
 use tollgate::{Request, RuleSet};
@@ -21,12 +21,12 @@ fn compiled(toml: &str) -> Vec<String> {
 }
 
 #[test]
-fn nothing_at_all_is_a_hundred_a_minute_per_client() {
+fn default_is_100_per_minute_per_client() {
     assert_eq!(compiled(""), ["reject default: token_bucket 100/1m in client"]);
 }
 
 #[test]
-fn every_short_form_becomes_a_rule_of_one_layer_in_the_documented_order() {
+fn short_forms_become_ordered_rules_of_one_layer() {
     let toml = r#"
         default_limit = 100
         default_window = 60
@@ -62,7 +62,7 @@ fn every_short_form_becomes_a_rule_of_one_layer_in_the_documented_order() {
 }
 
 #[test]
-fn an_exemption_beats_an_endpoint_beats_a_tier_beats_the_default() {
+fn precedence_is_exemption_endpoint_tier_default() {
     let limiter = limiter(
         r#"
         default_limit = 4
@@ -91,7 +91,7 @@ fn an_exemption_beats_an_endpoint_beats_a_tier_beats_the_default() {
 }
 
 #[test]
-fn a_user_and_a_tenant_of_one_name_can_both_be_exempt() {
+fn user_and_tenant_of_one_name_can_be_exempt() {
     let exempt = |kind: &str| format!("[[exemptions]]\ntype = \"{kind}\"\nvalue = \"acme\"\n");
     let limiter = limiter(&[exempt("user_id"), exempt("tenant")].concat());
     let by_tenant = Request { tenant: id("acme"), ..request("/", "alice") };
@@ -100,7 +100,7 @@ fn a_user_and_a_tenant_of_one_name_can_both_be_exempt() {
 }
 
 #[test]
-fn short_forms_stand_behind_rules_and_beside_other_layers() {
+fn short_forms_come_after_rules() {
     let limiter = limiter(
         r#"
         default_limit = 9
@@ -121,7 +121,7 @@ fn short_forms_stand_behind_rules_and_beside_other_layers() {
 }
 
 #[test]
-fn rules_alone_bring_no_default_with_them() {
+fn rules_disable_the_built_in_default() {
     let rules = "[[rules]]\nname = \"a\"\nwhen = { users = [\"bob\"] }\naction = \"block\"";
     let limiter = limiter(rules);
     assert!(blocks(&limiter, &request("/", "bob")));
@@ -129,7 +129,7 @@ fn rules_alone_bring_no_default_with_them() {
 }
 
 #[test]
-fn a_file_with_everything_in_it_is_understood() {
+fn file_with_all_keys_is_accepted() {
     let set = RuleSet::from_toml(include_str!("../good_rules/everything.toml")).unwrap();
     assert_eq!(set.rules().len(), 15);
     assert!(set.penalties().is_some());
@@ -138,7 +138,7 @@ fn a_file_with_everything_in_it_is_understood() {
 }
 
 #[test]
-fn t57_a_damaged_file_is_refused_or_is_another_whole_rule_set() {
+fn truncated_file_is_rejected_or_a_whole_rule_set() {
     let good = include_str!("../good_rules/everything.toml");
     let mut refused = 0;
     for seed in 0..1_000_usize {
