@@ -111,7 +111,10 @@ mod tests {
                 let decide = |request: &Request<'_>| limiter.check_now(request, Timestamp::from_secs(1));
                 let decision = question.ask(decide).unwrap();
                 let rule = decision.rule().unwrap();
-                assert!(!rule.when.endpoints.is_empty(), "{count} rules: the most specific of four rules decides");
+                assert!(
+                    !rule.when.endpoints.is_empty(),
+                    "{count} rules: the most specific of four rules decides"
+                );
                 assert_eq!(decision.reports.len(), 1);
             }
         }

@@ -5,7 +5,7 @@
 use allocation_counter::measure;
 use anyhow::{Result, ensure};
 use tollgate::Limiter;
-use tollgate::identity::{DescriptorNormalization, NormalForm, IdNormalization, HeadCounting, Normalization};
+use tollgate::identity::{DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization};
 use tollgate_bench::contenders::{Check, Clock, Contender, Governor, Store, counters};
 use tollgate_bench::report::Table;
 use tollgate_bench::rules::{Question, many};

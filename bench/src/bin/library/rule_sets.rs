@@ -50,7 +50,9 @@ pub(crate) fn compare(Effort { rounds, shorten }: Effort) -> Result<()> {
         }
     }
     let [few, many] = figures;
-    println!("\nOne check against few and many rules, {USERS} users, four rules matched and one limit charged\n");
+    println!(
+        "\nOne check against few and many rules, {USERS} users, four rules matched and one limit charged\n"
+    );
     let mut table = Table::new(["rules", "CPU ns/check"]);
     for (rules, figures) in [(FEW, &few), (MANY, &many)] {
         table.row([rules.to_string(), format!("{:.1}", median(figures.iter().copied()))]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets};
-use tollgate_testkit::{RespClient, RedisServer};
+use tollgate_testkit::{RedisServer, RespClient};
 
 use crate::Plan;
 use crate::host::{self, Used};

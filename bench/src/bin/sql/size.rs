@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tollgate_bench::report::{Table, Targets, median, median_ratio};
 use tollgate_bench::wrk;
-use tollgate_stores::sql::{Database, ItemEdit, Precondition, Item, KeyItem, AccountLimits, QuotaItem, ItemWrite};
+use tollgate_stores::sql::{
+    AccountLimits, Database, Item, ItemEdit, ItemWrite, KeyItem, Precondition, QuotaItem,
+};
 
 use crate::Plan;
 use crate::node::{Node, Place, until};
