@@ -50,18 +50,17 @@ struct QueueState {
 impl AlertQueue {
     /// Logs an alert and queues it, within the bound.
     pub(super) fn push(&self, alert: Alert) {
-        if !self.state.lock().push(alert.clone()) {
+        let Alert { address, failures, .. } = alert;
+        if !self.state.lock().push(alert) {
             return;
         }
-        match alert.address {
-            Some(address) => warn!(
-                %address, failures = alert.failures,
-                "repeated invalid API keys: backing off this address"
-            ),
-            None => warn!(
-                failures = alert.failures,
+        if let Some(address) = address {
+            warn!(%address, failures, "repeated invalid API keys: backing off this address");
+        } else {
+            warn!(
+                failures,
                 "repeated invalid API keys from many addresses: lowering the free attempts of each"
-            ),
+            );
         }
         self.added.notify_one();
     }

@@ -31,7 +31,7 @@ const HTTP2_HEADER_BYTES_MAX: u32 = 16 * 1024;
 const HTTP2_STREAMS_MAX: u32 = 256;
 /// Streams that a client may open and reset before they are accepted (rapid reset, CVE-2023-44487).
 const HTTP2_RESETS_MAX: usize = 20;
-/// Streams that a client may make the server reset (MadeYouReset, CVE-2025-8671).
+/// Streams that a client may make the server reset (`MadeYouReset`, CVE-2025-8671).
 const HTTP2_FAULTS_MAX: usize = 256;
 /// Bytes that a client may send without a request in flight: pings, settings, the rest of a refused body. More than the
 /// connection window (1 MiB).

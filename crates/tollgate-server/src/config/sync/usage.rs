@@ -41,19 +41,19 @@ async fn read_spool(parts: &SyncParts) {
 async fn flush(parts: &SyncParts) -> bool {
     let Ok(database) = parts.sync.database() else { return false };
     let mut flusher = parts.sync.flusher.lock().await;
-    let flushed = flusher.flush(&parts.limiter.records().usage, &database).await;
-    if flushed && flusher.has_loaded_file() {
+    let is_stored = flusher.flush(&parts.limiter.records().usage, &database).await;
+    if is_stored && flusher.has_loaded_file() {
         flusher.forget_loaded_file();
         let data_dir = Arc::clone(&parts.data_dir);
         let _ = tokio::task::spawn_blocking(move || data_dir.store_usage(None)).await;
     }
-    flushed
+    is_stored
 }
 
 /// Adds the remaining usage to the database, or saves it to disk; saves the configuration; closes the database.
 pub(crate) async fn close(parts: &SyncParts) {
-    let flushed = tokio::time::timeout(CLOSE_TIMEOUT, flush(parts)).await;
-    if flushed != Ok(true) {
+    let stored = tokio::time::timeout(CLOSE_TIMEOUT, flush(parts)).await;
+    if stored != Ok(true) {
         let left = match tokio::time::timeout(CLOSE_TIMEOUT, parts.sync.flusher.lock()).await {
             Ok(mut flusher) => flusher.unsent(&parts.limiter.records().usage),
             Err(_) => None,

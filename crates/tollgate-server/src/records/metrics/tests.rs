@@ -5,7 +5,7 @@ use super::*;
 const START: Timestamp = Timestamp::from_secs(1_000_000);
 const GRACE: Span = Span::from_secs(300);
 
-/// A set of log_only rules.
+/// A set of `log_only` rules.
 fn rules(names: &[&str]) -> RuleSet {
     let rule = |name: &&str| {
         format!(
