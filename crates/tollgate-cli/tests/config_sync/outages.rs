@@ -125,12 +125,12 @@ fn foreign_or_damaged_snapshot_is_not_used() {
     std::fs::write(folder.path().join("tollgate.toml"), elsewhere).unwrap();
     let service = node_again_without_database(folder);
     assert_eq!(service.check("bob", "/x").json()["limit"], 100);
-    assert!(service.log().contains("is of another database"), "{}", service.log());
+    assert!(service.log().contains("belongs to another database"), "{}", service.log());
     let folder = stop(service);
     std::fs::write(&snapshot, &bytes[..bytes.len() / 2]).unwrap();
     let service = node_again_without_database(folder);
     assert_eq!(service.check("bob", "/x").status, 200);
-    assert!(service.log().contains("the configuration on disk cannot be read"), "{}", service.log());
+    assert!(service.log().contains("cannot read the configuration snapshot"), "{}", service.log());
 }
 
 #[test]

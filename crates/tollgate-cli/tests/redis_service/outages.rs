@@ -143,7 +143,7 @@ fn outage_gives_no_second_allowance_on_another_node() {
     redis.thaw();
     // The client visits neither node: its charges are reconciled all the same.
     for node in &nodes {
-        wait_for("what was counted of her and of the witness to be brought in", || {
+        wait_for("the charges of both clients to be reconciled", || {
             let brought_in = node.metric("tollgate_store_reconciled_counters_total");
             brought_in.is_some_and(|count| count >= 2.0).then_some(())
         });

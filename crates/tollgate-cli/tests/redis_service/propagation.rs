@@ -228,7 +228,7 @@ fn reset_survives_reconciliation_of_a_partitioned_node() {
     };
     wait_for("what is not reset", || (left("dave") == Some(80)).then_some(()));
     let done = || nodes[0].metric("tollgate_store_reconcile_pending") == Some(0.0);
-    wait_for("all to be brought", || done().then_some(()));
+    wait_for("all charges to be reconciled", || done().then_some(()));
     assert_eq!(left("alice"), Some(100));
     // Charges of an outage after the reset are reconciled.
     proxy.set(Fault::Drop);

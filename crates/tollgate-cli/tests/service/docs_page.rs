@@ -83,7 +83,7 @@ fn docs_page_shows_all_details_of_a_route() {
     let text = browser.wait_for(&format!("{reset}.open && {reset}.innerText"));
     let text = text.as_str().unwrap();
     // The description must be complete and must not replace the summary.
-    assert!(text.contains("method and descriptors where rules count by them."), "{text}");
+    assert!(text.contains("strategy and tier as in the checks."), "{text}");
     for part in ["Body", "user_id?", "string or null", "Responses", "400", "Response 200", "Try it"] {
         assert!(text.contains(part), "{part}: {text}");
     }

@@ -91,7 +91,7 @@ fn shutdown_that_loses_counters_fails() {
     assert_eq!(status.code(), Some(2));
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
     let message = log.lines().find(|line| line.contains("ERROR")).unwrap_or_else(|| panic!("{log}"));
-    for part in ["counters.snap", "all of them are lost"] {
+    for part in ["counters.snap", "all counters are lost"] {
         assert!(message.contains(part), "{part} is not in: {message}");
     }
 }
@@ -109,5 +109,5 @@ fn shutdown_with_an_older_snapshot_reports_it() {
     let (status, folder) = again.ended();
     assert_eq!(status.code(), Some(2));
     let log = fs::read_to_string(folder.path().join("log")).unwrap();
-    assert!(log.contains("what was counted since the last save is lost"), "{log}");
+    assert!(log.contains("charges since the last save are lost"), "{log}");
 }
