@@ -402,12 +402,12 @@ mod tests {
     #[test]
     fn different_value_lists_have_different_subjects() {
         let per = &["user", "tenant"];
-        let spellings =
+        let pairs =
             [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
         // Values that contain the tag of the next one.
-        let spellings = spellings.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
+        let pairs = pairs.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
         let subjects: std::collections::HashSet<_> =
-            spellings.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
+            pairs.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
         assert_eq!(subjects.len(), 8);
     }
 

@@ -27,7 +27,7 @@ pub mod inspect; // what the counters of a client hold
 pub mod record; // decisions for metrics and usage
 
 pub mod snapshot; // checksummed streams of counter and account snapshots
-mod sync;
+mod mutex; // the mutex of the memory counters, or that of loom
 mod time;
 
 pub use self::accounts::Accounts;

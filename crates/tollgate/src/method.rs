@@ -149,8 +149,8 @@ mod tests {
             let upper = method.as_str();
             let lower = upper.to_lowercase();
             let mixed = format!("{}{}", &lower[..1], &upper[1..]);
-            for spelling in [upper, &lower, &mixed] {
-                assert_eq!(Method::parse(spelling), Ok(method), "{spelling}");
+            for variant in [upper, &lower, &mixed] {
+                assert_eq!(Method::parse(variant), Ok(method), "{variant}");
             }
         }
     }

@@ -34,7 +34,7 @@ use super::{
 };
 use crate::identity::{Subject, Tenant};
 pub use crate::snapshot::SnapshotError;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::mutex::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
 /// The number of shards: enough that threads rarely contend, and that growing one shard is fast.

@@ -1,6 +1,6 @@
 //! Normal forms of identifiers.
 //!
-//! Identifiers are byte-exact by default. Where an application treats `Alice` and `alice` as one user, each spelling
+//! Identifiers are byte-exact by default. Where an application treats `Alice` and `alice` as one user, each variant
 //! would otherwise get its own limit. The forms are Unicode NFC, full case folding, and both combined as in canonical
 //! caseless matching (Unicode definition D145): decompose, fold, compose.
 
@@ -98,7 +98,7 @@ mod tests {
     const FORMS: [NormalForm; 3] = [NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
     #[test]
-    fn each_form_merges_only_its_spellings() {
+    fn each_form_merges_only_its_variants() {
         let pairs = [
             ("\u{e9}", "e\u{301}", [true, false, true]),
             ("Alice", "alice", [false, true, true]),

@@ -1,4 +1,4 @@
-//! Normalization of identifiers, paths and methods: one form for all spellings that mean the same.
+//! Normalization of identifiers, paths and methods: one form for all variants that mean the same.
 //!
 //! A [`RuleSet`](crate::RuleSet) normalizes its rules once, when it is compiled, and each request before anything is
 //! matched or counted. Accounts and overrides are compared with normalized requests, so their ids must be normalized

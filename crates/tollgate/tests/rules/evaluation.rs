@@ -173,9 +173,9 @@ proptest! {
                     assert_eq!(decision.answer, Answer::Block);
                     assert_eq!(decision.rule_name(), end.map(|rule| &*rule.name));
                 } else {
-                    let told: Vec<(&str, Effect)> =
+                    let collected: Vec<(&str, Effect)> =
                         decision.reports.iter().map(|r| (decision.rule_name_of(r), r.effect)).collect();
-                    assert_eq!(told, within_maximum(&rules, expected));
+                    assert_eq!(collected, within_maximum(&rules, expected));
                 }
                 limiter.check_now(request, crate::NOW);
             });

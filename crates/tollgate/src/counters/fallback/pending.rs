@@ -17,7 +17,7 @@ use crate::counters::memory::{SHARDS, TenantSlot};
 use crate::counters::{Charge, CounterId};
 use crate::identity::Subject;
 use crate::limit::Limit;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::mutex::{Mutex, MutexGuard, lock};
 
 /// The pending counters, sharded like the counters themselves.
 pub(super) struct PendingList {

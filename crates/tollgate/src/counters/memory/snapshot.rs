@@ -14,7 +14,7 @@ use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
 use crate::penalties::{PenaltyState, VIOLATIONS_MAX};
 use crate::snapshot::{Checksummed, SnapshotError};
-use crate::sync::lock;
+use crate::mutex::lock;
 use crate::time::Timestamp;
 
 const MAGIC: [u8; 8] = *b"tollgat2";

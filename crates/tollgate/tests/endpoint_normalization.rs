@@ -1,12 +1,12 @@
-//! Another spelling of a path is no second allowance.
+//! Variants of a path share one limit.
 
 use tollgate::endpoint::{Endpoint, EndpointError};
 
-/// One spelling per line; headings start with `## `.
-const SPELLINGS: &str = include_str!("endpoint_spellings.txt");
+/// One variant of `/api/v1/users` per line; headings start with `## `.
+const VARIANTS: &str = include_str!("endpoint_variants.txt");
 
-fn spellings() -> impl Iterator<Item = &'static str> {
-    SPELLINGS.lines().filter(|line| !line.is_empty() && !line.starts_with("## "))
+fn variants() -> impl Iterator<Item = &'static str> {
+    VARIANTS.lines().filter(|line| !line.is_empty() && !line.starts_with("## "))
 }
 
 fn normal(raw: &str) -> String {
@@ -14,9 +14,9 @@ fn normal(raw: &str) -> String {
 }
 
 #[test]
-fn two_hundred_spellings_are_one_endpoint() {
-    assert!(spellings().count() >= 200);
-    for raw in spellings() {
+fn two_hundred_variants_are_one_endpoint() {
+    assert!(variants().count() >= 200);
+    for raw in variants() {
         assert_eq!(normal(raw), "/api/v1/users", "{raw:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! The lock of the memory store, replaced by loom's model in loom tests.
+//! The mutex of the memory counters; in loom tests, that of loom.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
