@@ -9,9 +9,8 @@
 //! table with fake client ids therefore cannot evict a real client's counter. Each tenant has a fair share of the table,
 //! and its own overflow counters as long as they fit.
 //!
-//! **When a limit is lowered**, its counters must be retained longer. A counter stores its retention, not its limit, so the
-//! retention of every counter is extended by the same factor ([`RetentionExtension`]). The counters of other limits are
-//! evicted later than necessary, which has no other effect.
+//! A counter stores when it is restored under the limit it was charged by. When that limit is lowered later, the counter may
+//! be dropped at that time, although the lower limit would have restored it later.
 
 mod entry;
 mod eviction;
@@ -29,8 +28,7 @@ use smallvec::{SmallVec, smallvec};
 pub(super) use self::fair_share::TenantSlot;
 use self::shard::{Evaluated, Shard};
 use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, RetentionExtension, StoreError,
-    Verdicts,
+    Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, StoreError, Verdicts,
 };
 use crate::identity::{Subject, Tenant};
 pub use crate::snapshot::SnapshotError;
@@ -300,15 +298,6 @@ impl CounterStore for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         ready(Ok(self.charge_all_now(charges, now)))
-    }
-
-    fn extend_retention(&self, extension: &RetentionExtension) {
-        if let Some(key) = extension.counter {
-            let key = Key::of(key);
-            lock(&self.shards[key.shard()].0).extend_retention_of(key, extension);
-        } else {
-            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(extension));
-        }
     }
 }
 

@@ -6,7 +6,7 @@
 use super::Key;
 use super::fair_share::TenantSlot;
 use super::shard::{Shard, log_bytes};
-use crate::counters::{Charge, RetentionExtension};
+use crate::counters::Charge;
 use crate::time::Timestamp;
 
 /// The subject of overflow counters.
@@ -91,18 +91,6 @@ impl Shard {
         self.counters.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
-        }
-    }
-
-    /// Extends the retention of every counter. The retention of a log depends on its window only.
-    pub(super) fn extend_retention(&mut self, extension: &RetentionExtension) {
-        self.counters.iter_mut().for_each(|entry| entry.extend_retention(extension));
-    }
-
-    /// Extends the retention of one counter, if it exists.
-    pub(super) fn extend_retention_of(&mut self, key: Key, extension: &RetentionExtension) {
-        if let Some(entry) = self.counters.find_mut(key) {
-            entry.extend_retention(extension);
         }
     }
 
