@@ -54,25 +54,15 @@ pub enum Answer {
     Unavailable,
 }
 
-/// Why a request is refused.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// A limit is used up.
-    OverLimit,
-    /// The cost exceeds what the limit ever admits at once.
-    CostExceedsLimit,
-    /// The client is in cooldown after repeated violations.
-    Cooldown,
-}
-
-impl Refusal {
-    /// The name in responses and records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Refusal::OverLimit => "over_limit",
-            Refusal::CostExceedsLimit => "cost_exceeds_limit",
-            Refusal::Cooldown => "cooldown",
-        }
+named_enum! {
+    /// Why a request is refused.
+    pub enum Refusal {
+        /// A limit is used up.
+        OverLimit = "over_limit",
+        /// The cost exceeds what the limit ever admits at once.
+        CostExceedsLimit = "cost_exceeds_limit",
+        /// The client is in cooldown after repeated violations.
+        Cooldown = "cooldown",
     }
 }
 

@@ -6,34 +6,21 @@ use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::time::Span;
 
-/// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HeaderProfile {
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
-    XRateLimit,
-    /// The `X-RateLimit-*` fields as Envoy writes them: all limits listed, reset in seconds from now.
-    Draft03,
-    /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy`.
-    Draft06,
-    /// `RateLimit-Policy` and `RateLimit` as structured fields.
-    Draft10,
+named_enum! {
+    /// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
+    pub enum HeaderProfile {
+        /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
+        XRateLimit = "x-ratelimit",
+        /// The `X-RateLimit-*` fields as Envoy writes them: all limits listed, reset in seconds from now.
+        Draft03 = "draft-03",
+        /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy`.
+        Draft06 = "draft-06",
+        /// `RateLimit-Policy` and `RateLimit` as structured fields.
+        Draft10 = "draft-10",
+    }
 }
 
 impl HeaderProfile {
-    /// All profiles.
-    pub const ALL: [HeaderProfile; 4] =
-        [HeaderProfile::XRateLimit, HeaderProfile::Draft03, HeaderProfile::Draft06, HeaderProfile::Draft10];
-
-    /// The name in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            HeaderProfile::XRateLimit => "x-ratelimit",
-            HeaderProfile::Draft03 => "draft-03",
-            HeaderProfile::Draft06 => "draft-06",
-            HeaderProfile::Draft10 => "draft-10",
-        }
-    }
-
     /// The fields of the profile, besides `Retry-After`.
     pub const fn fields(self) -> &'static [Field] {
         match self {
@@ -50,46 +37,19 @@ impl HeaderProfile {
     }
 }
 
-/// A header field.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// `X-RateLimit-Limit`.
-    XLimit,
-    /// `X-RateLimit-Remaining`.
-    XRemaining,
-    /// `X-RateLimit-Reset`.
-    XReset,
-    /// `X-RateLimit-Strategy`.
-    XStrategy,
-    /// `RateLimit-Limit`.
-    Limit,
-    /// `RateLimit-Remaining`.
-    Remaining,
-    /// `RateLimit-Reset`.
-    Reset,
-    /// `RateLimit-Policy`.
-    Policy,
-    /// `RateLimit`.
-    RateLimit,
-    /// `Retry-After`.
-    RetryAfter,
-}
-
-impl Field {
-    /// The name in lower case, as HTTP/2 requires.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Field::XLimit => "x-ratelimit-limit",
-            Field::XRemaining => "x-ratelimit-remaining",
-            Field::XReset => "x-ratelimit-reset",
-            Field::XStrategy => "x-ratelimit-strategy",
-            Field::Limit => "ratelimit-limit",
-            Field::Remaining => "ratelimit-remaining",
-            Field::Reset => "ratelimit-reset",
-            Field::Policy => "ratelimit-policy",
-            Field::RateLimit => "ratelimit",
-            Field::RetryAfter => "retry-after",
-        }
+named_enum! {
+    /// A header field. Names are in lower case, as HTTP/2 requires.
+    pub enum Field {
+        XLimit = "x-ratelimit-limit",
+        XRemaining = "x-ratelimit-remaining",
+        XReset = "x-ratelimit-reset",
+        XStrategy = "x-ratelimit-strategy",
+        Limit = "ratelimit-limit",
+        Remaining = "ratelimit-remaining",
+        Reset = "ratelimit-reset",
+        Policy = "ratelimit-policy",
+        RateLimit = "ratelimit",
+        RetryAfter = "retry-after",
     }
 }
 
@@ -102,7 +62,7 @@ impl Field {
 /// # let request = Request { user: Some(Id::parse("a")?), ..Request::new(Endpoint::parse("/")?) };
 /// let decision = limiter.check_now(&request, Timestamp::from_secs(1_000));
 /// let mut lines = Vec::new();
-/// for_each(&decision, &[HeaderProfile::Draft10], |field, value| lines.push(format!("{}: {value}", field.name())));
+/// for_each(&decision, &[HeaderProfile::Draft10], |field, value| lines.push(format!("{}: {value}", field.as_str())));
 /// assert_eq!(lines, ["ratelimit-policy: \"default\";q=100;w=60", "ratelimit: \"default\";r=99;t=1"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -246,7 +206,7 @@ mod tests {
         }
         let mut lines = Vec::new();
         let decision = limiter.check_now(&request, now);
-        for_each(&decision, &[profile], |field, value| lines.push(format!("{}: {value}", field.name())));
+        for_each(&decision, &[profile], |field, value| lines.push(format!("{}: {value}", field.as_str())));
         lines
     }
 
@@ -264,7 +224,7 @@ mod tests {
             assert_eq!(decision.binding().unwrap().window.as_secs_ceil(), seconds, "{window}");
             let mut policy = None;
             for_each(&decision, &[HeaderProfile::Draft10], |field, value| {
-                policy = policy.take().or((field.name() == "ratelimit-policy").then(|| value.to_owned()));
+                policy = policy.take().or((field.as_str() == "ratelimit-policy").then(|| value.to_owned()));
             });
             assert_eq!(policy.as_deref(), Some(&*format!("\"r\";q=2;w={seconds}")));
         }
@@ -286,7 +246,7 @@ mod tests {
     #[test]
     fn profiles_list_the_fields_they_write() {
         for profile in HeaderProfile::ALL {
-            let names: Vec<&str> = profile.fields().iter().map(|field| field.name()).collect();
+            let names: Vec<&str> = profile.fields().iter().map(|field| field.as_str()).collect();
             let lines = lines(profile, 1);
             let written: Vec<&str> = lines.iter().map(|line| line.split(':').next().unwrap()).collect();
             assert_eq!(written, names, "{profile:?}");

@@ -3,6 +3,9 @@
 //! [`Limiter::check`] is the entry point. The library opens no socket, reads no clock and needs no runtime: time is an
 //! argument. The modules below are listed in the order in which a request passes them.
 
+#[macro_use]
+mod named_enum; // enums with a name per value
+
 pub mod config; // TOML or JSON to validated rules; every error with line and key
 
 pub mod endpoint; // request paths in a normal form

@@ -5,34 +5,28 @@ use std::fmt;
 /// The maximum length of a method in bytes.
 const LENGTH_MAX: usize = 32;
 
-/// An HTTP method.
-///
-/// Methods that HTTP does not define are all [`Method::Other`]: otherwise a client could get a new counter with every
-/// invented method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `HEAD`, counted as `GET`.
-    Head,
-    /// `HEAD`, counted separately from `GET`: see [`HeadCounting`](crate::identity::HeadCounting).
-    SeparateHead,
-    /// `POST`
-    Post,
-    /// `PUT`
-    Put,
-    /// `PATCH`
-    Patch,
-    /// `DELETE`
-    Delete,
-    /// `OPTIONS`
-    Options,
-    /// `TRACE`
-    Trace,
-    /// `CONNECT`
-    Connect,
-    /// Any other well-formed method.
-    Other,
+named_enum! {
+    /// An HTTP method.
+    ///
+    /// Methods that HTTP does not define are all [`Method::Other`]: otherwise a client could get a new counter with every
+    /// invented method.
+    #[derive(PartialOrd, Ord)]
+    pub enum Method {
+        Get = "GET",
+        /// `HEAD`, counted as `GET`.
+        Head = "HEAD",
+        /// `HEAD`, counted separately from `GET`: see [`HeadCounting`](crate::identity::HeadCounting).
+        SeparateHead = "HEAD",
+        Post = "POST",
+        Put = "PUT",
+        Patch = "PATCH",
+        Delete = "DELETE",
+        Options = "OPTIONS",
+        Trace = "TRACE",
+        Connect = "CONNECT",
+        /// Any other well-formed method.
+        Other = "OTHER",
+    }
 }
 
 /// Why a text is not a method.
@@ -57,18 +51,6 @@ pub enum MethodError {
 }
 
 impl Method {
-    const STANDARD: [Self; 9] = [
-        Self::Get,
-        Self::Post,
-        Self::Head,
-        Self::Put,
-        Self::Patch,
-        Self::Delete,
-        Self::Options,
-        Self::Trace,
-        Self::Connect,
-    ];
-
     /// Parses a method, ignoring case.
     ///
     /// HTTP methods are case-sensitive, but many servers are not: `get` must not bypass a limit on `GET`.
@@ -83,28 +65,12 @@ impl Method {
         if text.len() > LENGTH_MAX {
             return Err(MethodError::TooLong { length: text.len() });
         }
-        if let Some(method) = Self::STANDARD.into_iter().find(|m| m.as_str().eq_ignore_ascii_case(text)) {
+        if let Some(method) = Self::ALL.into_iter().find(|m| m.as_str().eq_ignore_ascii_case(text)) {
             return Ok(method);
         }
         match text.bytes().position(|byte| !is_token_byte(byte)) {
             Some(at) => Err(MethodError::NotAToken { at }),
             None => Ok(Self::Other),
-        }
-    }
-
-    /// The method in upper case; `OTHER` for undefined methods.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head | Self::SeparateHead => "HEAD",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-            Self::Options => "OPTIONS",
-            Self::Trace => "TRACE",
-            Self::Connect => "CONNECT",
-            Self::Other => "OTHER",
         }
     }
 
@@ -143,9 +109,13 @@ const fn is_token_byte(byte: u8) -> bool {
 mod tests {
     use super::*;
 
+    fn standard() -> impl Iterator<Item = Method> {
+        Method::ALL.into_iter().filter(|method| !matches!(method, Method::SeparateHead | Method::Other))
+    }
+
     #[test]
     fn methods_ignore_case() {
-        for method in Method::STANDARD {
+        for method in standard() {
             let upper = method.as_str();
             let lower = upper.to_lowercase();
             let mixed = format!("{}{}", &lower[..1], &upper[1..]);
@@ -186,7 +156,7 @@ mod tests {
     fn head_counts_as_get() {
         assert_eq!(Method::Head.counted(), Method::Get);
         assert_eq!(Method::Head.to_string(), "HEAD");
-        for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
+        for method in standard().filter(|method| *method != Method::Head) {
             assert_eq!(method.counted(), method);
         }
     }
@@ -195,7 +165,7 @@ mod tests {
     fn separate_head_is_not_get() {
         assert_eq!(Method::Head.with_separate_head().counted(), Method::SeparateHead);
         assert_eq!(Method::SeparateHead.with_separate_head().to_string(), "HEAD");
-        for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
+        for method in standard().filter(|method| *method != Method::Head) {
             assert_eq!(method.with_separate_head(), method);
         }
     }
