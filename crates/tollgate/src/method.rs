@@ -29,7 +29,7 @@ named_enum! {
     }
 }
 
-/// Why a text is not a method.
+/// Why a text is not a method, with the length or the byte offset.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MethodError {
@@ -37,17 +37,11 @@ pub enum MethodError {
     #[error("the method is empty")]
     Empty,
     /// The text is too long.
-    #[error("the method is {length} bytes long; the maximum is {LENGTH_MAX}")]
-    TooLong {
-        /// Its length in bytes.
-        length: usize,
-    },
+    #[error("the method is {0} bytes long; the maximum is {LENGTH_MAX}")]
+    TooLong(usize),
     /// A character that HTTP does not allow in a method, such as a space.
-    #[error("the method has an invalid character at byte {at}")]
-    NotAToken {
-        /// The byte offset of the character.
-        at: usize,
-    },
+    #[error("the method has an invalid character at byte {0}")]
+    NotAToken(usize),
 }
 
 impl Method {
@@ -63,13 +57,13 @@ impl Method {
             return Err(MethodError::Empty);
         }
         if text.len() > LENGTH_MAX {
-            return Err(MethodError::TooLong { length: text.len() });
+            return Err(MethodError::TooLong(text.len()));
         }
         if let Some(method) = Self::ALL.into_iter().find(|m| m.as_str().eq_ignore_ascii_case(text)) {
             return Ok(method);
         }
         match text.bytes().position(|byte| !is_token_byte(byte)) {
-            Some(at) => Err(MethodError::NotAToken { at }),
+            Some(at) => Err(MethodError::NotAToken(at)),
             None => Ok(Self::Other),
         }
     }
@@ -137,19 +131,19 @@ mod tests {
         for byte in 0..=127_u8 {
             let is_separator = "\"(),/:;<=>?@[\\]{} ".contains(char::from(byte));
             let expected = if is_separator || byte.is_ascii_control() {
-                Err(MethodError::NotAToken { at: 1 })
+                Err(MethodError::NotAToken(1))
             } else {
                 Ok(Method::Other)
             };
             assert_eq!(Method::parse(&format!("A{}", char::from(byte))), expected, "{byte}");
         }
-        assert_eq!(Method::parse("GÉT"), Err(MethodError::NotAToken { at: 1 }));
+        assert_eq!(Method::parse("GÉT"), Err(MethodError::NotAToken(1)));
     }
 
     #[test]
     fn empty_and_long_methods_are_rejected() {
         assert_eq!(Method::parse(""), Err(MethodError::Empty));
-        assert_eq!(Method::parse(&"A".repeat(33)), Err(MethodError::TooLong { length: 33 }));
+        assert_eq!(Method::parse(&"A".repeat(33)), Err(MethodError::TooLong(33)));
     }
 
     #[test]

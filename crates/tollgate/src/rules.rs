@@ -6,6 +6,7 @@ mod evaluate;
 mod index;
 pub mod overrides;
 pub mod pattern;
+mod pattern_index;
 mod resolve;
 mod rule;
 mod set;
