@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use itoa::Buffer;
+
 use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::time::Span;
@@ -78,7 +80,7 @@ pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl F
         }
     }
     if let Some(wait) = decision.retry_after() {
-        put(Field::RetryAfter, Digits::new(retry_after_secs(wait)).as_str());
+        put(Field::RetryAfter, Buffer::new().format(retry_after_secs(wait)));
     }
 }
 
@@ -88,10 +90,10 @@ pub fn retry_after_secs(wait: Span) -> u64 {
 }
 
 fn x_ratelimit(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
-    put(Field::XLimit, Digits::new(u64::from(report.requests)).as_str());
-    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
+    put(Field::XLimit, Buffer::new().format(report.requests));
+    put(Field::XRemaining, Buffer::new().format(report.remaining()));
     let reset_at = decision.now + report.verdict.reset_after;
-    put(Field::XReset, Digits::new(reset_at.as_secs_ceil()).as_str());
+    put(Field::XReset, Buffer::new().format(reset_at.as_secs_ceil()));
     put(Field::XStrategy, report.algorithm.as_str());
 }
 
@@ -102,14 +104,14 @@ fn draft_03(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Fiel
         let _ = write!(line, ", {};w={window};name={}", each.requests, quoted(&policy_name(decision, each)));
     }
     put(Field::XLimit, &line);
-    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::XReset, Digits::new(seconds_to_reset(decision, report)).as_str());
+    put(Field::XRemaining, Buffer::new().format(report.remaining()));
+    put(Field::XReset, Buffer::new().format(seconds_to_reset(decision, report)));
 }
 
 fn draft_06(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
-    put(Field::Limit, Digits::new(u64::from(report.requests)).as_str());
-    put(Field::Remaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::Reset, Digits::new(seconds_to_reset(decision, report)).as_str());
+    put(Field::Limit, Buffer::new().format(report.requests));
+    put(Field::Remaining, Buffer::new().format(report.remaining()));
+    put(Field::Reset, Buffer::new().format(seconds_to_reset(decision, report)));
     let policies =
         enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
     put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
@@ -157,31 +159,6 @@ fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// A decimal number without an allocation.
-struct Digits {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn new(mut number: u64) -> Self {
-        let mut digits = [b'0'; 20];
-        let mut start = digits.len();
-        loop {
-            start -= 1;
-            digits[start] = b'0' + u8::try_from(number % 10).unwrap_or(0);
-            number /= 10;
-            if number == 0 {
-                return Digits { digits, start };
-            }
-        }
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.digits[self.start..]).unwrap_or("0")
-    }
 }
 
 #[cfg(test)]
@@ -289,12 +266,5 @@ mod tests {
     fn older_drafts_list_all_limits() {
         assert_eq!(lines(HeaderProfile::Draft06, 1)[3], "ratelimit-policy: 2;w=60, 5;w=3600");
         assert!(lines(HeaderProfile::Draft03, 1)[0].starts_with("x-ratelimit-limit: 2, 2;w=60;name="));
-    }
-
-    #[test]
-    fn digits_equal_to_string() {
-        for number in [0, 7, 10, 1_999, u64::from(u32::MAX), u64::MAX] {
-            assert_eq!(Digits::new(number).as_str(), number.to_string());
-        }
     }
 }

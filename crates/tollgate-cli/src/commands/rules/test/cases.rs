@@ -133,10 +133,9 @@ fn read_request(fields: &mut TableReader<'_, '_>) -> RequestFields {
 
 fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(String, String)> {
     let mut descriptors = Vec::new();
-    for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
-        let name_is_id = Id::parse(name).map_err(|error| error.to_string());
-        match name_is_id.and_then(|_| id(value)) {
-            Ok(value) => descriptors.push((name.to_owned(), value)),
+    for (name, value) in fields.entries("descriptors", id).unwrap_or_default() {
+        match Id::parse(name) {
+            Ok(_) => descriptors.push((name.to_owned(), value)),
             Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
