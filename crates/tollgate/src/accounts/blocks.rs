@@ -249,9 +249,4 @@ impl Blocks {
         let record = self.table.at(usize::from(at.shard))?.at(at.position as usize)?;
         Some(Block { kind: record.kind, reason: &record.reason, until: record.until })
     }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        let reasons = self.table.iter().flat_map(Table::iter).map(|(_, record)| record.reason.len() + 16);
-        self.table.heap_bytes() + reasons.sum::<usize>() + self.lengths.capacity() * 16
-    }
 }

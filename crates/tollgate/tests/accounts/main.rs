@@ -8,7 +8,7 @@ mod resolution;
 mod size;
 mod snapshot;
 
-use tollgate::accounts::{AccountLimits, AccountsEditor, NewKey};
+use tollgate::accounts::{AccountLimits, AccountsEditor, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::{
     Accounts, ApiKey, Client, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp,
@@ -56,8 +56,8 @@ fn by_key(client: &str) -> Request<'_> {
     Request { api_key: known(client), ..at("/") }
 }
 
-fn new_key(id: &str) -> NewKey<'_> {
-    NewKey::new(id, [7; 32])
+fn new_key(id: &str) -> Key<'_> {
+    Key::new(id, [7; 32])
 }
 
 fn per_hour(requests: u32) -> AccountLimits {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
+use tollgate::accounts::{AccountLimits, BlockTarget, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::{
     DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization, Scratch,
@@ -185,7 +185,7 @@ fn accounts_and_blocks_apply_to_every_variant() {
     editor.put_user(NORMALIZED, Some("pro"), hourly).unwrap();
     editor.put_block(BlockTarget::Tenant(NORMALIZED), "unpaid", None);
     editor.put_block(BlockTarget::Login(NORMALIZED), "abuse", None);
-    let key = NewKey { user: Some(VARIANTS[2]), tenant: Some("Acme"), ..NewKey::new("k", [0; 32]) };
+    let key = Key { user: Some(VARIANTS[2]), tenant: Some("Acme"), ..Key::new("k", [0; 32]) };
     editor.put_key(&key).unwrap();
     let accounts = editor.finish();
     limiter.update_accounts(|_| accounts.clone());
