@@ -1,7 +1,7 @@
 //! The limiter decides requests against the rule set in force.
 //!
 //! - `check`: the steps of one decision, in order
-//! - `snapshot`: several calls against the same rule set
+//! - `snapshot`: one or more calls against the same rule set
 //! - `explain`, `inspect`: why a decision came out as it did, and what the counters of a client hold
 //! - `reset`, `set_override`: changes to the counters and limits of one client
 //! - `reconcile`: adds what was counted during an outage to the shared counters
@@ -117,7 +117,7 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// The rule set in force together with this limiter, for several calls that must see the same rules.
     pub fn snapshot(&self) -> LimiterSnapshot<'_, S, R> {
-        LimiterSnapshot::new(self, self.rules.load())
+        LimiterSnapshot { limiter: self, rules: self.rules.load() }
     }
 
     /// Replaces the rules and keeps overrides and accounts.

@@ -17,12 +17,6 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         self.record(draft, rules, request, now)
     }
 
-    /// Returns what [`Limiter::check`] would decide now, without charging or recording anything.
-    pub async fn peek(&self, request: &Request<'_>, now: Timestamp) -> Decision {
-        let rules = self.rules.load();
-        self.decide(&rules, request, now, true).await.complete(rules, now)
-    }
-
     /// The steps of one decision, against one rule set.
     pub(super) async fn decide(
         &self,

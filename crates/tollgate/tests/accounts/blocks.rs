@@ -167,7 +167,7 @@ fn explanation_names_the_block() {
     let limiter = limiter("");
     edit(&limiter, |editor| editor.put_block(BlockTarget::User("alice"), "abuse", None));
     let request = by_user("alice");
-    let explanation = block_on(limiter.explain(&request, NOW));
+    let explanation = block_on(limiter.snapshot().explain(&request, NOW));
     assert_eq!(explanation.decision.block().map(|block| block.reason), Some("abuse"));
     let rules = explanation.rules(&request);
     assert_eq!(rules[0].reason, "not evaluated: the user is blocked");

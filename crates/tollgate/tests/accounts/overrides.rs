@@ -30,7 +30,7 @@ fn override_precedence_is_check_config_key_user_rule() {
     let with_own = Request { limit_override: Some(&own), ..by_key("api_key:k1") };
     let plain = by_key("api_key:k1");
     let limit = |request: &Request<'_>| look(&limiter, request).binding().unwrap().requests;
-    let numbers = |request| block_on(limiter.explain(request, NOW)).override_source(request);
+    let numbers = |request| block_on(limiter.snapshot().explain(request, NOW)).override_source(request);
     edit(&limiter, |editor| editor.put_key(&Key { user: Some("alice"), ..new_key("k1") }).unwrap());
     assert_eq!((limit(&plain), numbers(&plain)), (10, None));
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(4)).unwrap());
@@ -188,10 +188,10 @@ fn reset_clears_account_limits() {
     });
     let by_key = by_key("api_key:k1");
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
-    assert_eq!(block_on(limiter.reset(&by_user("alice"))).unwrap().counters, 1);
+    assert_eq!(block_on(limiter.snapshot().reset(&by_user("alice"))).unwrap().counters, 1);
     assert_eq!(admitted(&limiter, &by_user("alice")), 2);
     assert_eq!(admitted(&limiter, &by_key), 0, "the user's reset names no key");
-    assert_eq!(block_on(limiter.reset(&by_key)).unwrap().counters, 3, "two windows, and the user's");
+    assert_eq!(block_on(limiter.snapshot().reset(&by_key)).unwrap().counters, 3, "two windows, and the user's");
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
 }
 
@@ -268,7 +268,7 @@ fn overrides_keep_their_counter_across_rules() {
     let of_user = checked();
     assert_eq!(of_user.len(), 1, "one counter, on all endpoints: {of_user:?}");
     assert!(of_user.is_disjoint(&of_rules));
-    block_on(limiter.reset(&on("/a"))).unwrap();
+    block_on(limiter.snapshot().reset(&on("/a"))).unwrap();
     assert!(limiter.counters().take().is_superset(&of_user), "a reset finds it");
     let config = Override::new(Id::parse("alice").unwrap(), &Endpoint::parse("/a").unwrap(), minute(2), NOW);
     limiter.update_overrides(|overrides| overrides.with(config.clone()));
@@ -276,7 +276,7 @@ fn overrides_keep_their_counter_across_rules() {
     let own = minute(3);
     block_on(limiter.check(&Request { limit_override: Some(&own), ..on("/a") }, NOW));
     assert!(limiter.counters().take().is_disjoint(&of_endpoint), "a check's own limits are others");
-    block_on(limiter.reset(&on("/a"))).unwrap();
+    block_on(limiter.snapshot().reset(&on("/a"))).unwrap();
     let reset = limiter.counters().take();
     assert!(reset.is_superset(&of_endpoint), "a reset finds those too: {reset:?} {of_endpoint:?}");
 }
@@ -292,7 +292,7 @@ fn inspection_shows_account_limits() {
     limiter.check_now(&by_key("api_key:k1"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
-    let seen = block_on(limiter.inspect(&by_key("api_key:k1"), EndpointScope::All, NOW)).unwrap();
+    let seen = block_on(limiter.snapshot().inspect(&by_key("api_key:k1"), EndpointScope::All, NOW)).unwrap();
     let counters: Vec<(&str, u32)> =
         seen.counters.iter().map(|counter| (&*counter.rule, counter.used())).collect();
     assert_eq!(counters, [("default", 0), ("@key", 1), ("@quota", 2)]);

@@ -134,7 +134,7 @@ fn explanation_shows_resolved_values() {
         editor.put_user("alice", Some("pro"), per_hour(7)).unwrap();
     });
     let request = by_key("api_key:k1");
-    let explanation = block_on(limiter.explain(&request, NOW));
+    let explanation = block_on(limiter.snapshot().explain(&request, NOW));
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant, resolved.tier), (id("alice"), id("acme"), id("pro")));

@@ -146,16 +146,16 @@ fn status_explain_inspect_and_reset_normalize() {
     assert_eq!(admitted(&limiter, &request("/", VARIANTS[0])), 4);
     for name in VARIANTS {
         let request = request("/", name);
-        assert!(!block_on(limiter.peek(&request, NOW)).admits());
-        let explanation = block_on(limiter.explain(&request, NOW));
+        assert!(!block_on(limiter.snapshot().peek(&request, NOW)).admits());
+        let explanation = block_on(limiter.snapshot().explain(&request, NOW));
         assert!(!explanation.decision.admits());
         let mut scratch = Scratch::default();
         let client = explanation.resolved(&request, &mut scratch).request.client();
         assert_eq!(client, Some(Client::User(id("zoë strasse").unwrap())));
-        let seen = block_on(limiter.inspect(&request, EndpointScope::All, NOW)).unwrap();
+        let seen = block_on(limiter.snapshot().inspect(&request, EndpointScope::All, NOW)).unwrap();
         assert_eq!(seen.counters[0].used(), 4);
     }
-    assert_eq!(block_on(limiter.reset(&request("/", VARIANTS[1]))).unwrap().counters, 1);
+    assert_eq!(block_on(limiter.snapshot().reset(&request("/", VARIANTS[1]))).unwrap().counters, 1);
     assert_eq!(admitted(&limiter, &request("/", VARIANTS[2])), 4);
 }
 
@@ -232,7 +232,7 @@ fn path_case_is_ignored_only_if_configured() {
     }
     assert_eq!(admitted(&ignoring, &request("/API/7/caf\u{e9}", "a")), 2);
     assert!(!ignoring.check_now(&request("/api/7/CAF\u{c9}", "a"), NOW).admits());
-    assert_eq!(block_on(ignoring.reset(&request("/API/7/CAF\u{c9}", "a"))).unwrap().counters, 1);
+    assert_eq!(block_on(ignoring.snapshot().reset(&request("/API/7/CAF\u{c9}", "a"))).unwrap().counters, 1);
     assert_eq!(admitted(&ignoring, &request("/aPi/7/caf\u{e9}", "a")), 2);
     assert_eq!(admitted(&exact, &request("/X/y", "a")) + admitted(&exact, &request("/X/Y", "a")), 4);
 }
