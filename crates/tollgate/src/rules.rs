@@ -7,13 +7,14 @@ mod index;
 pub mod overrides;
 pub mod pattern;
 mod pattern_index;
+mod plan;
 mod resolve;
 mod rule;
 mod set;
 
 pub(crate) use self::client_counters::MissingDimension;
-pub use self::evaluate::{CHARGES_MAX, RuleOutcome};
-pub(crate) use self::evaluate::{ChargePlan, EvaluationEnd, namespace};
+pub use self::plan::{CHARGES_MAX, RuleOutcome};
+pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};
 pub(crate) use self::set::CurrentRules;
 pub use self::set::{IPV6_PREFIX_DEFAULT, RuleSet, RuleSetError, Snapshot};

@@ -27,7 +27,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     ) -> Draft {
         let mut scratch = Scratch::default();
         // 1. Complete the request from its account, normalize it, and collect the charges of the rules that match.
-        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        let mut plan = rules.plan(request, &mut scratch, now);
         plan.charges.dry_run = dry_run;
         self.charge_plan(&mut plan, rules, now).await
     }
@@ -88,7 +88,7 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
         let mut scratch = Scratch::default();
-        let plan = rules.plan(request, &mut scratch, rules.seed, now);
+        let plan = rules.plan(request, &mut scratch, now);
         let draft = decide_without_counters(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });

@@ -12,7 +12,7 @@ impl<S: CounterStore, R: RecordSink> LimiterSnapshot<'_, S, R> {
     pub async fn explain(&self, request: &Request<'_>, now: Timestamp) -> Explanation {
         let (limiter, rules) = (self.limiter, &self.rules);
         let mut scratch = Scratch::default();
-        let (mut plan, outcomes) = rules.plan_explained(request, &mut scratch, rules.seed, now);
+        let (mut plan, outcomes) = rules.plan_explained(request, &mut scratch, now);
         plan.charges.dry_run = true;
         let draft = limiter.charge_plan(&mut plan, rules, now).await;
         let mut without_cooldown = None;

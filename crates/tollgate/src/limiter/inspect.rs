@@ -26,7 +26,7 @@ impl<S: CounterStore, R: RecordSink> LimiterSnapshot<'_, S, R> {
         let (limiter, rules) = (self.limiter, &self.rules);
         let request = Request { cost: 0, ..request.clone() };
         let mut scratch = Scratch::default();
-        let (of_client, skipped) = rules.charges_to_inspect(&request, &mut scratch, rules.seed, endpoints);
+        let (of_client, skipped) = rules.charges_to_inspect(&request, &mut scratch, endpoints);
         let mut inspection = Inspection::new(&skipped, now);
         // The penalty record is read by itself: a cooldown would hide the limits.
         let limits = of_client.charges.chunks(CHARGES_MAX).map(|some| (SmallVec::from_slice(some), None));

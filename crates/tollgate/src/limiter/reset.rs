@@ -26,7 +26,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
         let (limiter, rules) = (self.limiter, &self.rules);
         let mut scratch = Scratch::default();
-        let (charges, skipped) = rules.charges_of_client(request, &mut scratch, rules.seed);
+        let (charges, skipped) = rules.charges_of_client(request, &mut scratch);
         let reset = limiter.counters.reset(&charges).await;
         // Also after an error: what was cleared in part must not return by reconciliation.
         if limiter.fallback.is_used() {

@@ -1,11 +1,12 @@
 //! All counters of one client, for resets and inspection.
 
-use super::evaluate::{ChargePlan, Evaluation};
+use super::evaluate::Evaluation;
+use super::plan::ChargePlan;
 use super::rule::Rule;
 use super::set::RuleSet;
 use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
-use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
+use crate::identity::{Dimension, Request, Scratch, SubjectHasher};
 use crate::inspect::EndpointScope;
 
 /// A rule whose counters cannot be found, because the request has no value for some of its dimensions.
@@ -25,9 +26,8 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
-        self.client_charges(&self.resolve(request, scratch), seed, EndpointScope::Requested, |_| true)
+        self.client_charges(&self.resolve(request, scratch), EndpointScope::Requested, |_| true)
     }
 
     /// The counters that an inspection reads: those of enabled rules, for the tier of the request if it has one.
@@ -37,7 +37,6 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
         endpoints: EndpointScope,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let resolved = self.resolve(request, scratch);
@@ -47,11 +46,11 @@ impl RuleSet {
             tier.is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
         };
         let counts_kind = |rule: &Rule| {
-            let mut unused = SubjectHasher::new(seed);
+            let mut unused = SubjectHasher::new(self.seed);
             let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
             rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && has(by))
         };
-        self.client_charges(&resolved, seed, endpoints, |rule| {
+        self.client_charges(&resolved, endpoints, |rule| {
             rule.enabled && has_tier(rule) && counts_kind(rule)
         })
     }
@@ -59,13 +58,12 @@ impl RuleSet {
     fn client_charges<'a>(
         &'a self,
         resolved: &ResolvedRequest<'a>,
-        seed: Seed,
         endpoints: EndpointScope,
         wanted: impl Fn(&Rule) -> bool,
     ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
         let request = &resolved.request;
         let mut plan = ChargePlan::default();
-        let mut evaluation = Evaluation::new(self, request, seed, &mut plan);
+        let mut evaluation = Evaluation::new(self, request, &mut plan);
         let mut skipped = Vec::new();
         let is_given = |dimension: &Dimension| {
             endpoints == EndpointScope::Requested || *dimension != Dimension::Endpoint
@@ -78,7 +76,7 @@ impl RuleSet {
             if elsewhere || rule.limits.is_empty() || !evaluation.counts_client(compiled) || !wanted(rule) {
                 continue;
             }
-            let mut values = SubjectHasher::new(seed);
+            let mut values = SubjectHasher::new(self.seed);
             let mut push =
                 |dimension| is_given(dimension) && values.push(dimension, request, self.ipv6_prefix);
             let by: Vec<&Dimension> = rule.per.iter().filter(|dimension| !push(*dimension)).collect();

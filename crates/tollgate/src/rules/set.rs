@@ -6,9 +6,9 @@ use arc_swap::{ArcSwap, Guard};
 use hashbrown::{HashMap, HashSet};
 
 use super::compiled::CompiledRule;
-use super::evaluate::CHARGES_MAX;
 use super::index::Index;
 use super::overrides::Overrides;
+use super::plan::CHARGES_MAX;
 use super::rule::{Action, Rule};
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
