@@ -156,7 +156,7 @@ impl MemoryCounters {
 
     /// Charges to an overflow counter because a shard was full.
     pub fn overflow_charges(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.0).overflow_charges()).sum()
+        self.shards.iter().map(|shard| lock(&shard.0).overflow_charges).sum()
     }
 
     /// Drops restored counters and expired penalty records from shard `turn`, modulo the number of shards. Call it
