@@ -107,7 +107,8 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// joins a fleet after it has started.
     pub fn set_seed(&self, seed: Seed) {
         self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
-        self.fallback.discard_pending();
+        // Subjects are hashed with another key now.
+        self.fallback.pending.clear();
     }
 
     /// The rule set in force.

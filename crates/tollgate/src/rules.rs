@@ -12,7 +12,6 @@ mod resolve;
 mod rule;
 mod set;
 
-pub(crate) use self::client_counters::MissingDimension;
 pub use self::plan::{CHARGES_MAX, RuleOutcome};
 pub(crate) use self::plan::{ChargePlan, EvaluationEnd, namespace};
 pub use self::rule::{Action, Matcher, Mismatch, OnStoreFailure, Response, Rule, RuleLimit};

@@ -27,18 +27,20 @@ impl<S: CounterStore, R: RecordSink> LimiterSnapshot<'_, S, R> {
         let request = Request { cost: 0, ..request.clone() };
         let mut scratch = Scratch::default();
         let (of_client, skipped) = rules.charges_to_inspect(&request, &mut scratch, endpoints);
-        let mut inspection = Inspection::new(&skipped, now);
+        let mut inspection =
+            Inspection { counters: Vec::new(), cooldown: None, skipped, degraded: false, now };
         // The penalty record is read by itself: a cooldown would hide the limits.
         let limits = of_client.charges.chunks(CHARGES_MAX).map(|some| (SmallVec::from_slice(some), None));
         let penalty = of_client.penalty.map(|penalty| (SmallVec::new(), Some(penalty)));
         for (charges, penalty) in limits.chain(penalty) {
             let charges = Charges { charges, penalty, dry_run: true, tenant: of_client.tenant };
             match limiter.charge(&charges, now).await {
-                Ok(verdicts) => inspection.add(&charges, &verdicts),
+                Ok(verdicts) => inspection.add(&charges, &verdicts, None),
                 Err(StoreError::Misconfigured) => return Err(StoreError::Misconfigured),
                 Err(_) => {
                     let nodes = limiter.counters.nodes();
-                    inspection.add_share(&charges, &limiter.fallback.charge(&charges, nodes, now), nodes);
+                    let verdicts = limiter.fallback.charge(&charges, nodes, now);
+                    inspection.add(&charges, &verdicts, Some(nodes));
                 }
             }
         }

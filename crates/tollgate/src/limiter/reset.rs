@@ -34,9 +34,6 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
             let penalty = charges.penalty.map(|penalty| penalty.subject.0);
             limiter.fallback.discard(&counters.chain(penalty).collect::<Vec<_>>());
         }
-        Ok(Reset {
-            counters: reset?,
-            skipped: skipped.iter().map(|missing| missing.rule.to_owned()).collect(),
-        })
+        Ok(Reset { counters: reset?, skipped: skipped.into_iter().map(|skipped| skipped.rule).collect() })
     }
 }

@@ -7,14 +7,7 @@ use super::set::RuleSet;
 use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
 use crate::identity::{Dimension, Request, Scratch, SubjectHasher};
-use crate::inspect::EndpointScope;
-
-/// A rule whose counters cannot be found, because the request has no value for some of its dimensions.
-pub(crate) struct MissingDimension<'a> {
-    pub(crate) rule: &'a str,
-    /// The missing dimensions.
-    pub(crate) by: Vec<&'a Dimension>,
-}
+use crate::inspect::{EndpointScope, SkippedRule};
 
 impl RuleSet {
     /// The counters that a reset of the request's client clears, and the rules whose counters cannot be found.
@@ -26,7 +19,7 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
         self.client_charges(&self.resolve(request, scratch), EndpointScope::Requested, |_| true)
     }
 
@@ -38,7 +31,7 @@ impl RuleSet {
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
         endpoints: EndpointScope,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
         let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
         let has_tier = |rule: &Rule| {
@@ -60,7 +53,7 @@ impl RuleSet {
         resolved: &ResolvedRequest<'a>,
         endpoints: EndpointScope,
         wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
         let request = &resolved.request;
         let mut plan = ChargePlan::default();
         let mut evaluation = Evaluation::new(self, request, &mut plan);
@@ -79,11 +72,12 @@ impl RuleSet {
             let mut values = SubjectHasher::new(self.seed);
             let mut push =
                 |dimension| is_given(dimension) && values.push(dimension, request, self.ipv6_prefix);
-            let by: Vec<&Dimension> = rule.per.iter().filter(|dimension| !push(*dimension)).collect();
-            if by.is_empty() {
+            let missing: Vec<Dimension> =
+                rule.per.iter().filter(|dimension| !push(*dimension)).cloned().collect();
+            if missing.is_empty() {
                 evaluation.charge_rule(position, compiled, values.subject(), Effect::Enforce);
             } else {
-                skipped.push(MissingDimension { rule: &rule.name, by });
+                skipped.push(SkippedRule { rule: rule.name.to_string(), missing });
             }
         }
         resolved.account_overrides().for_each(|own| evaluation.charge_account(None, &own));

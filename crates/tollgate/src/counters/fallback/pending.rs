@@ -20,7 +20,7 @@ use crate::limit::Limit;
 use crate::mutex::{Mutex, MutexGuard, lock};
 
 /// The pending counters, sharded like the counters themselves.
-pub(super) struct PendingList {
+pub(crate) struct PendingList {
     shards: Box<[Padded]>,
     entries_max: usize,
     /// The shard that [`PendingList::take_next`] reads next.
@@ -102,7 +102,7 @@ impl PendingList {
 
     /// Takes at most `count_max` entries. Each call starts with another shard, so that counters that cannot be reconciled
     /// now do not hold up the others.
-    pub(super) fn take_next(&self, count_max: usize) -> Vec<PendingCounter> {
+    pub(crate) fn take_next(&self, count_max: usize) -> Vec<PendingCounter> {
         let mut found = Vec::new();
         for _ in 0..SHARDS {
             let turn = self.next_shard.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl PendingList {
     }
 
     /// Puts an entry back at the end of the queue.
-    pub(super) fn put_back(&self, counter: PendingCounter) {
+    pub(crate) fn put_back(&self, counter: PendingCounter) {
         self.shard(counter.key).add(counter);
     }
 
@@ -160,7 +160,7 @@ impl PendingList {
         queue.shrink_to(queue.len() * 2);
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         for shard in &self.shards {
             let mut shard = lock(&shard.0);
             *shard = Shard { untracked: shard.untracked, ..Shard::default() };
