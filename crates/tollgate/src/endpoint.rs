@@ -463,10 +463,7 @@ mod tests {
         assert_eq!(refusal(&format!("/{}", "a".repeat(2048))), EndpointError::TooLong(2049));
         assert_eq!(refusal(&"a".repeat(2048)), EndpointError::TooLong(2049));
         assert_eq!(refusal(&format!("/{}", "é".repeat(400))), EndpointError::TooLong(2401));
-        assert_eq!(
-            refusal(&format!("/?{}", "a".repeat(1 << 20))),
-            EndpointError::TooLong((1 << 20) + 2)
-        );
+        assert_eq!(refusal(&format!("/?{}", "a".repeat(1 << 20))), EndpointError::TooLong((1 << 20) + 2));
     }
 
     #[test]

@@ -377,8 +377,7 @@ mod tests {
     #[test]
     fn different_value_lists_have_different_subjects() {
         let per = &["user", "tenant"];
-        let pairs =
-            [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
+        let pairs = [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
         // Values that contain the tag of the next one.
         let pairs = pairs.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
         let subjects: std::collections::HashSet<_> =

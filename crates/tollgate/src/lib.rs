@@ -29,8 +29,8 @@ pub mod headers; // rate-limit response headers
 pub mod inspect; // what the counters of a client hold
 pub mod record; // decisions for metrics and usage
 
-pub mod snapshot; // checksummed streams of counter and account snapshots
 mod mutex; // the mutex of the memory counters, or that of loom
+pub mod snapshot; // checksummed streams of counter and account snapshots
 mod time;
 
 pub use self::accounts::Accounts;

@@ -173,12 +173,15 @@ fn reads_include_fallback_charges() {
             decision.binding().unwrap().remaining()
         },
         |node| {
-            let explained = now_or_never(node.snapshot().explain(&request("alice"), Timestamp::from_secs(7_200)));
+            let explained =
+                now_or_never(node.snapshot().explain(&request("alice"), Timestamp::from_secs(7_200)));
             explained.decision.binding().unwrap().remaining()
         },
         |node| {
             let now = Timestamp::from_secs(7_200);
-            let seen = now_or_never(node.snapshot().inspect(&request("alice"), EndpointScope::Requested, now)).unwrap();
+            let seen =
+                now_or_never(node.snapshot().inspect(&request("alice"), EndpointScope::Requested, now))
+                    .unwrap();
             assert!(!seen.degraded);
             seen.counters[0].verdict.remaining
         },

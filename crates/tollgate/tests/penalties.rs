@@ -129,8 +129,16 @@ fn cooldown_until_is_separate_from_retry_after() {
     for cost in [0, 1, 2] {
         let request = Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) };
         assert_eq!(limiter.check_now(&request, now).cooldown_until(), Some(ends), "cost {cost}");
-        assert_eq!(block_on(limiter.snapshot().peek(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
-        assert_eq!(block_on(limiter.snapshot().explain(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(
+            block_on(limiter.snapshot().peek(&request, now)).cooldown_until(),
+            Some(ends),
+            "cost {cost}"
+        );
+        assert_eq!(
+            block_on(limiter.snapshot().explain(&request, now)).cooldown_until(),
+            Some(ends),
+            "cost {cost}"
+        );
         assert_eq!(limiter.check_now(&request, ends).cooldown_until(), None, "cost {cost}");
     }
 }
@@ -244,8 +252,9 @@ fn override_set_during_a_cooldown_keeps_consumption() {
         assert_eq!(block_on(limiter.consumed_before(&request, &new, now)), used, "{later} s later");
         let agreed = std::future::ready(Ok::<(), Infallible>(()));
         block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
-        let read =
-            block_on(limiter.snapshot().peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
+        let read = block_on(
+            limiter.snapshot().peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)),
+        );
         assert_eq!(read.binding().unwrap().remaining(), 36.min(36 - used + 6));
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::LazyLock;
 
 use super::pool::PoolId;
-use super::{AccountLimits, Key};
 use super::shards::{SHARD_BITS, Shard, guess, lower_bound};
+use super::{AccountLimits, Key};
 use crate::time::Timestamp;
 
 /// The content of a record.

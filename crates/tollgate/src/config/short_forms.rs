@@ -32,9 +32,7 @@ pub(super) fn read(
 ) -> Vec<Rule> {
     let mut rules =
         fields.list_of_tables("exemptions", |one| read_unique(names, one, "value", read_exemption));
-    rules.extend(
-        fields.list_of_tables("endpoints", |one| read_unique(names, one, "pattern", read_endpoint)),
-    );
+    rules.extend(fields.list_of_tables("endpoints", |one| read_unique(names, one, "pattern", read_endpoint)));
     rules.extend(fields.list_of_tables("tiers", |one| read_unique(names, one, "name", read_tier)));
     rules.extend(read_default(fields, alone));
     rules

@@ -27,12 +27,10 @@ use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::fair_share::TenantSlot;
 use self::shard::{Evaluated, Shard};
-use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, StoreError, Verdicts,
-};
+use super::{Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, StoreError, Verdicts};
 use crate::identity::{Subject, Tenant};
-pub use crate::snapshot::SnapshotError;
 use crate::mutex::{Mutex, MutexGuard, lock};
+pub use crate::snapshot::SnapshotError;
 use crate::time::{Span, Timestamp};
 
 /// The number of shards: enough that threads rarely contend, and that growing one shard is fast.

@@ -43,9 +43,7 @@ impl RuleSet {
             let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
             rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && has(by))
         };
-        self.client_charges(&resolved, endpoints, |rule| {
-            rule.enabled && has_tier(rule) && counts_kind(rule)
-        })
+        self.client_charges(&resolved, endpoints, |rule| rule.enabled && has_tier(rule) && counts_kind(rule))
     }
 
     fn client_charges<'a>(

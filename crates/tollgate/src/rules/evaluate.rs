@@ -167,11 +167,7 @@ pub(super) struct Evaluation<'a, 'r> {
 }
 
 impl<'a, 'r> Evaluation<'a, 'r> {
-    pub(super) fn new(
-        set: &'a RuleSet,
-        request: &'r Request<'a>,
-        plan: &'r mut ChargePlan<'a>,
-    ) -> Self {
+    pub(super) fn new(set: &'a RuleSet, request: &'r Request<'a>, plan: &'r mut ChargePlan<'a>) -> Self {
         Evaluation {
             set,
             request,
@@ -311,7 +307,14 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         let mut values = SubjectHasher::new(self.set.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
         for limit in &own.limits.limits {
-            self.push(position, own.namespace, values.subject(), limit.counter, &limit.limit, Effect::Enforce);
+            self.push(
+                position,
+                own.namespace,
+                values.subject(),
+                limit.counter,
+                &limit.limit,
+                Effect::Enforce,
+            );
         }
     }
 

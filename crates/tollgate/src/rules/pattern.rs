@@ -186,9 +186,7 @@ impl Segment {
             Some((0, '{')) => Self::named(part, at),
             Some((offset, '*')) => Err(PatternError::PartialWildcard(at + offset)),
             Some((offset, '}')) => Err(PatternError::UnopenedBrace(at + offset)),
-            Some((offset, '{')) if part.contains('}') => {
-                Err(PatternError::PartialWildcard(at + offset))
-            }
+            Some((offset, '{')) if part.contains('}') => Err(PatternError::PartialWildcard(at + offset)),
             Some((offset, '{')) => Err(PatternError::UnclosedBrace(at + offset)),
             Some((offset, found)) => Err(PatternError::NotInPath(at + offset, found)),
         }

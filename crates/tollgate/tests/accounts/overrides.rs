@@ -191,7 +191,11 @@ fn reset_clears_account_limits() {
     assert_eq!(block_on(limiter.snapshot().reset(&by_user("alice"))).unwrap().counters, 1);
     assert_eq!(admitted(&limiter, &by_user("alice")), 2);
     assert_eq!(admitted(&limiter, &by_key), 0, "the user's reset names no key");
-    assert_eq!(block_on(limiter.snapshot().reset(&by_key)).unwrap().counters, 3, "two windows, and the user's");
+    assert_eq!(
+        block_on(limiter.snapshot().reset(&by_key)).unwrap().counters,
+        3,
+        "two windows, and the user's"
+    );
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
 }
 

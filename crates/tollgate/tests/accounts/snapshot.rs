@@ -15,8 +15,7 @@ fn some() -> Accounts {
         editor.put_user(&name, Some(tier), per_hour(u32::try_from(number).unwrap() % 3)).unwrap();
         let limits =
             AccountLimits { requests_per_second: Some(9), burst: Some(3), ..AccountLimits::default() };
-        let key =
-            Key { user: Some(&name), tenant: Some("acme"), tier: Some(tier), limits, ..new_key(&name) };
+        let key = Key { user: Some(&name), tenant: Some("acme"), tier: Some(tier), limits, ..new_key(&name) };
         editor.put_key(&Key { previous: Some(([3; 32], NOW)), expires_at: Some(NOW), ..key }).unwrap();
         editor.put_block(BlockTarget::Login(&name), "abuse", Some(NOW));
     }

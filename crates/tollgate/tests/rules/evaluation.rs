@@ -377,7 +377,8 @@ fn disabled_rule_never_matches() {
     let limiter = limiter("[[rules]]\nname = \"off\"\naction = \"block\"\nenabled = false");
     let request = request("/", "alice");
     assert!(look(&limiter, &request).admits());
-    let explanation = tollgate::counters::conformance::block_on(limiter.snapshot().explain(&request, crate::NOW));
+    let explanation =
+        tollgate::counters::conformance::block_on(limiter.snapshot().explain(&request, crate::NOW));
     let rules = explanation.rules(&request);
     assert_eq!((&*rules[0].rule.name, rules[0].matched, &*rules[0].reason), ("off", false, "disabled"));
 }

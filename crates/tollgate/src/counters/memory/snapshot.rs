@@ -12,9 +12,9 @@ use super::shard::{LogEntry, Shard};
 use super::{Key, MemoryCounters};
 use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
+use crate::mutex::lock;
 use crate::penalties::{PenaltyState, VIOLATIONS_MAX};
 use crate::snapshot::{Checksummed, SnapshotError};
-use crate::mutex::lock;
 use crate::time::Timestamp;
 
 const MAGIC: [u8; 8] = *b"tollgat2";
