@@ -176,7 +176,7 @@ impl CounterStore for CooldownAlone {
 /// The headers of a profile, by name.
 fn headers(decision: &Decision, profile: HeaderProfile) -> Vec<(&'static str, String)> {
     let mut headers = Vec::new();
-    for_each(decision, &[profile], |field, value| headers.push((field.name(), value.to_owned())));
+    for_each(decision, &[profile], |field, value| headers.push((field.as_str(), value.to_owned())));
     headers
 }
 
