@@ -159,7 +159,10 @@ fn invalid_file_is_rejected_before_any_request() {
     for (text, reason) in [
         ("[server]\nlisten = \"127.0.0.1:1\"\n", "bad.toml:1: server: unknown key"),
         ("default_limit = 5\n", "bad.toml:1: default_limit: unknown key"),
-        ("[[keys]]\nname = \"k\"\n", "bad.toml:1: keys: keys cannot be imported: their secrets are not stored"),
+        (
+            "[[keys]]\nname = \"k\"\n",
+            "bad.toml:1: keys: keys cannot be imported: their secrets are not stored",
+        ),
         ("[rules]\nname = \"k\"\n", "rules: must be a list of tables ([[rules]])"),
         ("[[quotas]]\ntier = \"pro\"\n", "bad.toml:1: quotas[0].user_id: is missing"),
         (

@@ -76,7 +76,8 @@ impl Snapshot {
 
     /// The shape of one page.
     fn to_json(&self) -> Value {
-        let lists = self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), Value::from(items.clone())));
+        let lists =
+            self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), Value::from(items.clone())));
         lists.chain([("version".to_owned(), self.version.into())]).collect()
     }
 
