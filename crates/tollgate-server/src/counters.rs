@@ -2,9 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{
-    Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
-};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
 use tollgate::{Limiter, MemoryCounters, Timestamp};
 use tollgate_stores::redis::{RedisCounters, ServerStats};
 
