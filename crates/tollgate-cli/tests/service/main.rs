@@ -25,4 +25,5 @@ mod scopes;
 mod shutdown;
 mod slow_clients;
 mod status;
+mod unread_responses;
 mod user_limits;
