@@ -30,7 +30,7 @@ use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
 use tollgate::identity::Normalization;
-use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
+use tollgate_stores::sql::{Database, ItemWrite, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
@@ -305,36 +305,6 @@ impl ConfigSync {
 
 fn no_randomness() -> ApiError {
     ApiError::new(Code::InternalError, "the system provides no randomness for a new key")
-}
-
-/// Maps a database error to the response of the API.
-pub(crate) fn failed(error: &DatabaseError) -> ApiError {
-    match error {
-        DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
-        DatabaseError::Constraint { .. } => {
-            ApiError::new(Code::Conflict, "the database rejected the change: it conflicts with existing data")
-        }
-        DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
-        DatabaseError::VersionConflict { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the configuration was changed concurrently too often; nothing was changed, send the request again",
-        ),
-        DatabaseError::OutcomeUnknown { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the connection to the database broke during the change, which may or may not be in force; check before sending \
-             the request again",
-        ),
-        // The sync task logs outages once, not per request.
-        error if error.is_unreachable() => ApiError::new(
-            Code::ServiceUnavailable,
-            "the database is unreachable; nothing was changed, send the request again",
-        ),
-        error => {
-            warn!(%error, "the database rejected a request");
-            let message = "the database rejected the request; nothing was changed, the log has the reason";
-            ApiError::new(Code::ServiceUnavailable, message)
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 use serde_json::json;
 use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
-use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
+use tollgate_stores::sql::{
+    DatabaseError, Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit,
+};
 
 use super::*;
 use crate::app::{App, Secrets};
@@ -139,8 +141,9 @@ fn concurrent_reload_and_database_change_both_apply() {
 #[tokio::test]
 async fn unreachable_database_is_distinguished_from_a_broken_one() {
     let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
-    assert!(failed(&unreachable).message().contains("is unreachable"), "{unreachable}");
-    let broken = failed(&DatabaseError::Corrupt { what: "api_keys" });
+    let unreachable = ApiError::from(unreachable);
+    assert!(unreachable.message().contains("is unreachable"), "{}", unreachable.message());
+    let broken = ApiError::from(DatabaseError::Corrupt { what: "api_keys" });
     assert_eq!(broken.code(), Code::ServiceUnavailable);
     assert!(broken.message().contains("log has the reason"), "{}", broken.message());
 }
