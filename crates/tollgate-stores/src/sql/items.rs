@@ -241,7 +241,7 @@ pub struct QuotaItem {
 }
 
 /// An API key.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct KeyItem {
     /// Its public id: 1 to 64 bytes.
     pub id: String,
