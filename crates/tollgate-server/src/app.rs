@@ -97,7 +97,8 @@ impl App {
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Reloadable::new(&settings, settings.listen, admin_key, None);
-        let records = Records::new(&settings.rules);
+        let rules = settings.rule_set();
+        let records = Records::new(&rules);
         Arc::new(App {
             config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
@@ -114,7 +115,7 @@ impl App {
             batch_bodies: BodyBudget::default(),
             request_ids: RequestIds::new(Seed::random()),
             limiter: Arc::new(
-                Limiter::with_records(settings.rules, counters, records, seed)
+                Limiter::with_records(rules, counters, records, seed)
                     .with_fallback_bounds(settings.counters.bounds()),
             ),
             body_timeout: settings.server.body_timeout,
@@ -253,7 +254,7 @@ impl App {
         if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
             callers.extend_retention(before);
         }
-        // Accounts are stored under ids normalized by the old settings.
+        // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(())
     }

@@ -53,7 +53,7 @@ impl CallerLimiter {
         let CallerLimits(limits) = settings.callers.as_ref()?;
         let usage =
             previous.map_or_else(|| Arc::new(CallerUsage::new()), |previous| Arc::clone(&previous.usage));
-        let (ipv6_prefix, nat64) = (settings.ipv6_prefix, settings.nat64);
+        let (ipv6_prefix, nat64) = (settings.rules.ipv6_prefix(), settings.rules.nat64());
         Some(CallerLimiter { limits: limits.clone(), ipv6_prefix, nat64, usage })
     }
 

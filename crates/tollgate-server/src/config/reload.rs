@@ -115,10 +115,10 @@ impl ReloadHandle {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
         current.generation += 1;
-        if current.started_with.rules.normalization() != new.rules.normalization() {
+        if current.started_with.normalization != new.normalization {
             warn!(
-                "identity.normalize or identity.ignore_path_case has changed: stored items keep their ids; export them \
-                 and import them with prune"
+                "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \
+                 items keep their ids, export them and import them with prune"
             );
         }
         let needs_restart = current.started_with.needs_restart(new);

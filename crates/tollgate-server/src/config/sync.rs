@@ -29,7 +29,6 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
-use tollgate::identity::Normalization;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
@@ -68,8 +67,6 @@ pub(crate) struct ConfigSync {
     has_keys: AtomicBool,
     /// Whether the database has items whose ids are not normalized, stored under other `[identity]` settings.
     has_other_ids: AtomicBool,
-    /// The normalization that the items in force were loaded with.
-    normalization: ArcSwap<Normalization>,
     /// Locked from compiling a rule set until it is in force, so that an older set cannot replace a newer one. Checks never
     /// lock it.
     rules: Mutex<RuleSources>,
@@ -147,7 +144,6 @@ impl ConfigSync {
             database: ArcSwapOption::empty(),
             has_keys: AtomicBool::new(false),
             has_other_ids: AtomicBool::new(false),
-            normalization: ArcSwap::default(),
             rules: Mutex::new(RuleSources::new(FileRules::new(settings))),
             state: ArcSwap::default(),
             version: watch::Sender::new(0),

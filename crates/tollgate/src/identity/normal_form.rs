@@ -10,13 +10,14 @@ use icu_casemap::{CaseMapper, CaseMapperBorrowed};
 use icu_normalizer::{
     ComposingNormalizer, ComposingNormalizerBorrowed, DecomposingNormalizer, DecomposingNormalizerBorrowed,
 };
+use serde::{Deserialize, Serialize};
 
 const NFC: ComposingNormalizerBorrowed<'static> = ComposingNormalizer::new_nfc();
 const NFD: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfd();
 const CASES: CaseMapperBorrowed<'static> = CaseMapper::new();
 
 /// A normal form: two identifiers are the same if their normal forms are equal.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum NormalForm {
     /// Byte-exact.
     #[default]

@@ -58,9 +58,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
-        ipv6_prefix,
-        nat64,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
+        normalization,
         has_built_in_default,
         source,
     })

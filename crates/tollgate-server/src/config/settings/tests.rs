@@ -94,8 +94,8 @@ fn every_key_is_read() {
     assert_eq!((&*caller.name, caller.key_sha256[31]), ("gateway", 0xff));
     assert!(caller.scopes.has(Scope::Read) && !caller.scopes.has(Scope::Reset));
     assert_eq!(settings.log.format, LogFormat::Json);
-    assert_eq!((settings.ipv6_prefix, settings.nat64, settings.rules.nat64()), (56, true, true));
-    let normalization = settings.rules.normalization();
+    assert_eq!((settings.rules.ipv6_prefix(), settings.rules.nat64()), (56, true));
+    let normalization = &settings.normalization;
     let folds = IdNormalization {
         user: NormalForm::NfcCasefold,
         tenant: NormalForm::Exact,
@@ -122,7 +122,7 @@ fn environment_sets_normalization() {
         ("TOLLGATE_IDENTITY__HEAD", "separate"),
     ];
     let settings = load(&Flags::default(), &environment).unwrap();
-    let normalization = settings.rules.normalization();
+    let normalization = &settings.normalization;
     assert_eq!(
         (normalization.ids.user, normalization.descriptors.of("mail")),
         (NormalForm::NfcCasefold, NormalForm::Casefold)

@@ -64,7 +64,7 @@ pub(super) async fn load(
         accounts: loading.accounts.finish(),
         overrides: loading.overrides.into_values().collect(),
         has_other_ids: other_ids > 0,
-        normalization: normalization.clone(),
+        normalization: Some(normalization.clone()),
     })
 }
 
@@ -103,11 +103,10 @@ pub(super) fn put_in_force(
     source: Source,
 ) {
     let Configuration { version, rules, overrides, accounts, has_other_ids, normalization } = configuration;
-    sync.normalization.store(Arc::new(normalization));
     sync.has_other_ids.store(has_other_ids, Ordering::Relaxed);
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut sources = sync.rules.lock();
-    sources.database = rules;
+    (sources.database, sources.normalization) = (rules, normalization);
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
         limiter.records().metrics.apply_rules(set, now);
@@ -240,7 +239,8 @@ fn request_of(set: &Override) -> Option<Request<'_>> {
     Some(Request { user: Some(Id::parse(&set.user).ok()?), ..Request::new(endpoint) })
 }
 
-/// Compiles the rules of the file and the database. `None` keeps the rules in force; the initial load uses the valid part.
+/// Compiles the rules of the file and the database. Invalid rules keep the last valid ones in force (`None`), which a full load
+/// compiles again with the normalization of its items; the initial load uses the valid part.
 fn compile(sync: &ConfigSync, sources: &mut RuleSources, is_full_load: bool) -> Option<RuleSet> {
     match sources.compile() {
         Ok(set) => {
@@ -256,8 +256,7 @@ fn compile(sync: &ConfigSync, sources: &mut RuleSources, is_full_load: bool) -> 
             }
             let reason = problems.to_string().replace('\n', "; ");
             sync.update_state(|state| state.rules_error = Some(reason.clone()));
-            let is_initial = is_full_load && sync.version() == 0;
-            if is_initial { sources.compile_valid_part() } else { None }
+            if is_full_load { sources.compile_last_valid(sync.version() == 0) } else { None }
         }
     }
 }

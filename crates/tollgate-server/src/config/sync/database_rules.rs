@@ -60,7 +60,7 @@ impl DatabaseRules {
         self.0.values().map(|rule| &rule.item)
     }
 
-    /// Compiles these rules and those of the file into one set.
+    /// Compiles these rules and those of the file into one set, not normalized.
     ///
     /// # Errors
     /// Everything that is wrong: invalid rules, and names that both define.
@@ -73,8 +73,7 @@ impl DatabaseRules {
         let rules: Vec<Rule> = file.beside(|name| self.contains(name)).cloned().chain(stored).collect();
         let set = RuleSet::new(rules, file.set.penalties().cloned())
             .map_err(|error| Problems(vec![problem("rules", error.to_string())]))?;
-        let set = set.with_ipv6_prefix(file.ipv6_prefix).with_nat64(file.set.nat64());
-        Ok(set.with_normalization(file.set.normalization().clone()))
+        Ok(set.with_ipv6_prefix(file.set.ipv6_prefix()).with_nat64(file.set.nat64()))
     }
 
     /// The rules that are valid and do not conflict with the file; none if even those do not compile.

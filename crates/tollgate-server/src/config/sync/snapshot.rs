@@ -8,6 +8,7 @@ use std::io::{self, BufReader, Read, Write};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
+use tollgate::RuleSet;
 use tollgate::accounts::Accounts;
 use tollgate::identity::Normalization;
 use tollgate::rules::overrides::{Override, Overrides};
@@ -41,8 +42,8 @@ pub(crate) struct Configuration {
     pub(crate) accounts: Accounts,
     /// Whether some ids were not normalized.
     pub(super) has_other_ids: bool,
-    /// The normalization that the ids were loaded with.
-    pub(super) normalization: Normalization,
+    /// The normalization that the ids were loaded with. Snapshots of earlier versions do not have it.
+    pub(super) normalization: Option<Normalization>,
 }
 
 /// Everything except the accounts, which have a binary format.
@@ -55,6 +56,8 @@ struct Head {
     rules: Vec<RuleEntry>,
     tiers: Vec<TierEntry>,
     limits: Vec<Override>,
+    #[serde(default)]
+    normalization: Option<Normalization>,
 }
 
 type Body = serde_json::Map<String, serde_json::Value>;
@@ -72,23 +75,25 @@ struct TierEntry {
     body: Body,
 }
 
-/// Writes the configuration of a database.
+/// Writes the configuration of a database, with the accounts and the normalization of the rule set in force.
 pub(super) fn write(
     database: &str,
     version: u64,
     rules: &DatabaseRules,
     overrides: &Overrides,
-    accounts: &Accounts,
+    in_force: &RuleSet,
     file: &mut impl Write,
 ) -> io::Result<()> {
-    let head = serde_json::to_vec(&Head::new(database, version, rules, overrides))?;
+    let mut head = Head::new(database, version, rules, overrides);
+    head.normalization = Some(in_force.normalization().clone());
+    let head = serde_json::to_vec(&head)?;
     file.write_all(MAGIC)?;
     file.write_all(&version.to_le_bytes())?;
     file.write_all(&database_hash(database))?;
     file.write_all(&(head.len() as u64).to_le_bytes())?;
     file.write_all(&head)?;
     file.write_all(&Sha256::digest(&head))?;
-    accounts.write_to(file)
+    in_force.accounts().write_to(file)
 }
 
 /// Reads a configuration and the name of its database.
@@ -158,7 +163,7 @@ impl Head {
             }
         }
         let limits = overrides.iter().cloned().collect();
-        Head { database: database.to_owned(), version, rules, tiers, limits }
+        Head { database: database.to_owned(), version, rules, tiers, limits, normalization: None }
     }
 
     fn into_configuration(self, accounts: Accounts) -> (String, Configuration) {
@@ -172,13 +177,22 @@ impl Head {
         let overrides = self.limits.into_iter().collect();
         (
             self.database,
-            Configuration { version: self.version, rules, overrides, accounts, ..Configuration::default() },
+            Configuration {
+                version: self.version,
+                rules,
+                overrides,
+                accounts,
+                normalization: self.normalization,
+                ..Configuration::default()
+            },
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
     use tollgate::accounts::NewKey;
     use tollgate::{Endpoint, Id, Limit, Timestamp};
@@ -201,7 +215,10 @@ mod tests {
         let mut accounts = Accounts::default().edit();
         accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
         let mut bytes = Vec::new();
-        write(database, 42, &rules, &overrides, &accounts.finish(), &mut bytes).unwrap();
+        let normalization = Normalization { ignore_path_case: true, ..Normalization::EXACT };
+        let in_force = RuleSet::new(Vec::new(), None).unwrap().with_normalization(normalization);
+        let in_force = in_force.with_accounts(Arc::new(accounts.finish()));
+        write(database, 42, &rules, &overrides, &in_force, &mut bytes).unwrap();
         bytes
     }
 
@@ -216,7 +233,7 @@ mod tests {
     fn configuration_survives_a_round_trip() {
         let (database, read) = read_bytes(&written("here")).unwrap();
         assert_eq!((database.as_str(), read.version), ("here", 42));
-        assert!(read.rules.contains("burst"));
+        assert!(read.rules.contains("burst") && read.normalization.unwrap().ignore_path_case);
         let set = read.overrides.get("alice", "/x").unwrap();
         assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
         assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);

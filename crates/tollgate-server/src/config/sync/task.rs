@@ -234,7 +234,7 @@ impl SyncTask {
         let SyncParts { sync, limiter, clock, .. } = &self.parts;
         let changes = tokio::time::timeout(POLL_TIMEOUT, database.changes_since(sync.version())).await;
         match changes.map_err(|_| PollError::Timeout)?? {
-            _ if self.normalization_changed() => self.reload_all(database).await?,
+            _ if sync.rules().normalization_changed() => self.reload_all(database).await?,
             Changes::Changed { items, .. } if self.has_other_ids(&items) => self.reload_all(database).await?,
             Changes::Unchanged => {}
             Changes::Changed { version, items, events } => {
@@ -251,11 +251,6 @@ impl SyncTask {
         Ok(verified.map_err(|_| PollError::Timeout)??)
     }
 
-    /// Whether the accounts in force were built with other `[identity]` settings.
-    fn normalization_changed(&self) -> bool {
-        **self.parts.sync.normalization.load() != *self.parts.limiter.rules().normalization()
-    }
-
     /// Whether several items may apply to the same client, so that the changed ones alone do not determine what is in force.
     fn has_other_ids(&self, changed: &[ItemState]) -> bool {
         let rules = self.parts.limiter.rules();
@@ -267,7 +262,7 @@ impl SyncTask {
     async fn reload_all(&self, database: &Database) -> Result<(), PollError> {
         let SyncParts { sync, limiter, clock, .. } = &self.parts;
         let previous = sync.version();
-        let normalization = limiter.rules().normalization().clone();
+        let normalization = sync.rules().file_normalization().clone();
         let configuration = load(database, &normalization).await?;
         let version = configuration.version;
         // Read first: once the new version is in force, an error would lose them.
@@ -307,7 +302,7 @@ pub(super) async fn save_snapshot(parts: &SyncParts) -> bool {
         let overrides = if sync.stores_overrides { in_force.overrides().as_ref() } else { &none };
         let database = sync.sql.describe();
         let saved = data_dir.save_configuration(|file| {
-            snapshot::write(&database, version, &rules, overrides, in_force.accounts(), file)
+            snapshot::write(&database, version, &rules, overrides, &in_force, file)
         });
         if saved.is_err() {
             sync.snapshot_failures.fetch_add(1, Ordering::Relaxed);
@@ -322,7 +317,7 @@ async fn connect_and_load(parts: &SyncParts) -> Result<(Database, Configuration)
     let database = Database::connect(parts.sync.sql.clone()).await?;
     database.migrate().await?;
     parts.sync.update_state(|state| state.is_loading = true);
-    let normalization = parts.limiter.rules().normalization().clone();
+    let normalization = parts.sync.rules().file_normalization().clone();
     let loaded = load(&database, &normalization).await;
     parts.sync.update_state(|state| state.is_loading = false);
     Ok((database, loaded?))

@@ -1,6 +1,6 @@
 use serde_json::json;
-use tollgate::{Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
-use tollgate_stores::sql::{Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
+use tollgate::{Answer, Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
+use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit};
 
 use super::*;
 use crate::app::{App, Secrets};
@@ -133,6 +133,43 @@ fn concurrent_reload_and_database_change_both_apply() {
         assert!(names.contains(&&*format!("stored-{round}")), "round {round}: {names:?}");
         let default = rules.rules().iter().find(|rule| &*rule.name == "default").unwrap();
         assert_eq!(default.limits[0].limit.requests(), round);
+    }
+}
+
+#[tokio::test]
+async fn block_never_lapses_when_normalization_changes() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("gate.db").display());
+    let database = Database::open(&url).await.unwrap();
+    database.migrate().await.unwrap();
+    let (kind, subject) = (BlockKind::Login, "Alice".to_owned());
+    let block = Item::Block(BlockItem { kind, subject, reason: String::new(), until_micros: None });
+    let edit = ItemEdit { write: ItemWrite::Put(block), precondition: Precondition::None };
+    database.change("test", 1, &[edit]).await.unwrap();
+
+    let app = app("");
+    let blocked = async |login: &str| {
+        let endpoint = Endpoint::parse("/x").unwrap();
+        let request = Request { login: Some(Id::parse(login).unwrap()), ..Request::new(endpoint) };
+        app.limiter().check(&request, app.now()).await.answer == Answer::Block
+    };
+    let load = async || {
+        let normalization = app.config_sync().rules().file_normalization().clone();
+        let loaded = apply::load(&database, &normalization).await.unwrap();
+        apply::put_in_force(app.config_sync(), app.limiter(), app.now(), loaded, Source::Database);
+    };
+    load().await;
+    let mut other_is_blocked = false;
+    assert!(blocked("Alice").await && !blocked("ALICE").await);
+    for file in ["[identity]\nnormalize = { login = \"casefold\" }", "default_limit = 5"] {
+        app.apply(&Settings::from_toml(file).unwrap()).unwrap();
+        assert!(app.config_sync().rules().normalization_changed());
+        assert!(blocked("Alice").await, "until the items are loaded again: {file}");
+        assert_eq!(blocked("ALICE").await, other_is_blocked, "{file}");
+        load().await;
+        other_is_blocked = !other_is_blocked;
+        assert!(blocked("Alice").await, "{file}");
+        assert_eq!(blocked("ALICE").await, other_is_blocked, "{file}");
     }
 }
 
