@@ -9,7 +9,6 @@ use utoipa::{IntoParams, ToSchema};
 use super::dry_run::parse_flag;
 use super::list_query::check_text;
 use super::{change, page, view};
-use crate::config::sync;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 
@@ -92,7 +91,7 @@ pub(crate) async fn audit(call: Call) -> Result<Response, ApiError> {
     } else {
         database.audit(&filter, after.unwrap_or(0), limit + 1).await
     };
-    let mut entries = entries.map_err(|error| sync::failed(&error))?;
+    let mut entries = entries?;
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = entries.len() > limit;
     entries.truncate(limit);
@@ -121,7 +120,7 @@ pub(crate) async fn record(call: &Call, event: AuditEvent) {
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
             recorded.err().map(|error| error.to_string())
         }
-        Err(error) => Some(error.message().to_owned()),
+        Err(error) => Some(error.to_string()),
     };
     if let Some(error) = error {
         let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);

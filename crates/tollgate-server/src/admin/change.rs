@@ -5,7 +5,6 @@ use tollgate_stores::sql::{
 };
 
 use super::{parse, preconditions};
-use crate::config::sync;
 use crate::http::Call;
 use crate::http::error::{ApiError, Code};
 
@@ -48,7 +47,7 @@ fn name(id: &ItemId) -> String {
 }
 
 pub(crate) fn database(call: &Call) -> Result<Database, ApiError> {
-    call.app.config_sync().database()
+    Ok(call.app.config_sync().database()?)
 }
 
 /// A change that was made, and when.
@@ -74,7 +73,7 @@ impl Applied {
                 updated_at_micros: self.at_micros,
             });
         }
-        let stored = database(call)?.get(id).await.map_err(|error| sync::failed(&error))?;
+        let stored = database(call)?.get(id).await?;
         stored.ok_or_else(|| not_found(id, None))
     }
 }
@@ -138,7 +137,7 @@ pub(crate) async fn plan(
 fn failed(error: DatabaseError, conflict: ConflictError) -> ApiError {
     match error {
         DatabaseError::Conflict { id, found } => conflict(&id, found),
-        error => sync::failed(&error),
+        error => error.into(),
     }
 }
 
@@ -155,7 +154,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
         reject_file_item(call, &edit.id())?;
     }
     // Check against the latest rules, not against those this node has read last.
-    let latest = database.version().await.map_err(|error| sync::failed(&error))?;
+    let latest = database.version().await?;
     if config_sync.version() < latest && !config_sync.wait_until_applied(call.app.counters(), latest).await {
         let message = "this node has not applied the latest configuration yet; nothing was changed, retry";
         return Err(ApiError::new(Code::ServiceUnavailable, message));

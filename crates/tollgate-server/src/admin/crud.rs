@@ -22,7 +22,6 @@ use super::change::{self, Applied, ConflictError};
 use super::list_query::{ListFilter, ListQuery};
 use super::page::Page;
 use super::{dry_run, normalize, preconditions, view};
-use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response, response};
 
@@ -102,7 +101,7 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     if query.includes_source("database") {
         let database = change::database(&call)?;
         let stored = database.list(R::KIND, &filter, page.after.as_ref(), page.limit + 1).await;
-        let stored = stored.map_err(|error| sync::failed(&error))?;
+        let stored = stored?;
         let usage = R::usage(&call, &stored).await?;
         items.extend(
             stored.iter().filter_map(|stored| Some((stored.item.id(), view_of::<R>(&call, stored, &usage)?))),
@@ -130,7 +129,7 @@ pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiEr
         return Ok(response::json(StatusCode::OK, &item));
     }
     let id = normalize::id(&call, &id);
-    let stored = change::database(&call)?.get(&id).await.map_err(|error| sync::failed(&error))?;
+    let stored = change::database(&call)?.get(&id).await?;
     let stored = stored.ok_or_else(|| change::not_found(&id, None))?;
     let etag = preconditions::etag(stored.version);
     let mut response = if preconditions::is_unchanged(&call.parts.headers, stored.version) {

@@ -13,7 +13,6 @@ use utoipa::{IntoParams, ToSchema};
 use super::schema::{BlockInput, QuotaInput, RuleInput, TierInput};
 use super::{change, page, preconditions, view};
 use crate::api::config::ConfigBody;
-use crate::config::sync;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 
@@ -92,9 +91,9 @@ pub(crate) async fn export(call: Call) -> Result<Response, ApiError> {
     let _permit = EXPORTS.try_acquire().map_err(busy)?;
     let database = change::database(&call)?;
     for _ in 0..ATTEMPTS_MAX {
-        let version = database.version().await.map_err(|error| sync::failed(&error))?;
+        let version = database.version().await?;
         let items = selection.read(&database).await?;
-        if database.version().await.map_err(|error| sync::failed(&error))? == version {
+        if database.version().await? == version {
             return Ok(respond(&selection, version, items, is_toml));
         }
     }
@@ -163,7 +162,7 @@ impl Selection {
                 Some(after) if after.kind() == *kind => items.last = Some(after.clone()),
                 _ => {}
             }
-            self.read_kind(database, *kind, &mut items).await.map_err(|error| sync::failed(&error))?;
+            self.read_kind(database, *kind, &mut items).await?;
             if items.has_more {
                 break;
             }

@@ -20,7 +20,7 @@ use super::export::{ITEMS_MAX, KINDS, parse_kinds};
 use super::schema::{BlockImport, QuotaInput, RuleInput, TierInput};
 use super::{parse, preconditions, view};
 use crate::api::config::ConfigBody;
-use crate::config::{normalize, sync};
+use crate::config::normalize;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::{Call, Response, response};
 use crate::records::traffic_sample::Effect;
@@ -123,7 +123,7 @@ pub(crate) async fn import(call: Call, body: Incoming) -> Result<Response, ApiEr
                 return Err(version_differs(found, expected));
             }
             Err(DatabaseError::VersionConflict { .. }) if attempt < ATTEMPTS_MAX => attempt += 1,
-            Err(error) => return Err(sync::failed(&error)),
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -298,8 +298,7 @@ async fn find_surplus(
     let (mut found, mut after) = (Vec::new(), None);
     loop {
         let page = database.list(kind, &ItemFilter::default(), after.as_ref(), ITEMS_PER_QUERY).await;
-        let page: Vec<ItemId> =
-            page.map_err(|error| sync::failed(&error))?.iter().map(|stored| stored.item.id()).collect();
+        let page: Vec<ItemId> = page?.iter().map(|stored| stored.item.id()).collect();
         let is_last = page.len() < usize::try_from(ITEMS_PER_QUERY).unwrap_or(usize::MAX);
         after = page.last().cloned();
         found.extend(page.into_iter().filter(|id| !kept.contains(id)));
@@ -322,7 +321,7 @@ struct Plan {
 
 async fn plan(call: &Call, import: &Import, prune: bool, expected: Option<u64>) -> Result<Plan, ApiError> {
     let database = change::database(call)?;
-    let version = database.version().await.map_err(|error| sync::failed(&error))?;
+    let version = database.version().await?;
     if expected.is_some_and(|expected| expected != version) {
         return Err(version_differs(version, expected));
     }

@@ -20,7 +20,6 @@ use super::parse::{self, KeyFields};
 use super::schema::KeyInput;
 use super::view::{self, Revision};
 use super::{dry_run, normalize, preconditions};
-use crate::config::sync;
 use crate::http::error::{ApiError, Code};
 use crate::http::{Call, Response};
 
@@ -114,7 +113,7 @@ impl AdminResource for Keys {
     async fn usage(call: &Call, stored: &[StoredItem]) -> Result<Self::Usage, ApiError> {
         let ids: Vec<&str> =
             stored.iter().filter_map(|stored| Self::item(&stored.item)).map(|key| &*key.id).collect();
-        let usage = change::database(call)?.keys_usage(&ids).await.map_err(|error| sync::failed(&error))?;
+        let usage = change::database(call)?.keys_usage(&ids).await?;
         Ok(usage.into_iter().map(|usage| (usage.id.clone(), usage)).collect())
     }
 
@@ -230,7 +229,7 @@ pub(crate) async fn update(
     let is_dry_run = dry_run::parse(call)?;
     let mut attempt = 1;
     loop {
-        let stored = change::database(call)?.get(id).await.map_err(|error| sync::failed(&error))?;
+        let stored = change::database(call)?.get(id).await?;
         let found = stored.as_ref().map(|stored| stored.version);
         // `If-None-Match: *` asks for a new key, which only POST creates.
         if precondition == Precondition::Absent || !precondition.holds(found) {

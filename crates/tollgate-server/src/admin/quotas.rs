@@ -15,7 +15,6 @@ use super::list_query::{self, ListFilter};
 use super::schema::QuotaInput;
 use super::view::{self, Revision};
 use super::{change, parse};
-use crate::config::sync;
 use crate::http::Call;
 use crate::http::error::ApiError;
 
@@ -84,8 +83,7 @@ impl AdminResource for Quotas {
     async fn usage(call: &Call, stored: &[StoredItem]) -> Result<Self::Usage, ApiError> {
         let users: Vec<&str> =
             stored.iter().filter_map(|stored| Self::item(&stored.item)).map(|quota| &*quota.user).collect();
-        let usage =
-            change::database(call)?.users_usage(&users).await.map_err(|error| sync::failed(&error))?;
+        let usage = change::database(call)?.users_usage(&users).await?;
         Ok(usage.into_iter().map(|usage| (usage.user.clone(), usage)).collect())
     }
 

@@ -14,7 +14,6 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::admin::dry_run::{self, ChangeQuery, DryRunResponse};
 use crate::check::parse::{parse_endpoint, parse_limit, parse_strategy, parse_user, too_long};
-use crate::config::sync;
 use crate::fleet::membership;
 use crate::http::error::{ApiError, Code, ErrorEnvelope};
 use crate::http::json::{self, Text};
@@ -218,7 +217,7 @@ async fn store_override(
     let edit = ItemEdit { write, precondition: Precondition::None };
     let changed =
         config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
-    Ok(Some(changed.map_err(|error| sync::failed(&error))?.version))
+    Ok(Some(changed?.version))
 }
 
 /// Applies what was written to the database on this node.

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 
 use crate::admin::dry_run;
 use crate::check::request::CheckRequest;
-use crate::config::sync::{self, resets};
+use crate::config::sync::resets;
 use crate::http::error::{ApiError, ErrorEnvelope};
 use crate::http::json::{self, Pairs, Text};
 use crate::http::response;
@@ -151,9 +151,9 @@ async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>,
         Ok(database) => {
             let event = resets::audit_event(config_sync, request);
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
-            recorded.map_err(|error| sync::failed(&error))
+            recorded.map_err(ApiError::from)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     match recorded {
         Ok(version) => Ok(Some(version)),

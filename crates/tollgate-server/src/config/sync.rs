@@ -29,7 +29,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
-use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
+use tollgate_stores::sql::{Database, ItemWrite, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
@@ -41,7 +41,6 @@ pub(crate) use self::usage::{close, flush_usage};
 use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
 use crate::config::settings::{CounterSettings, Settings};
 use crate::counters::Counters;
-use crate::http::error::{ApiError, Code};
 use crate::records::usage::Flusher;
 
 /// How long a request that changed the configuration waits for the change to be in force on this node.
@@ -50,6 +49,20 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const SECRET_DIFFERS: &str = "auth.key_secret is not the secret that the API keys in the database were created with, so this node \
     accepts none of them; use the secret of the other nodes, or restore the old keys.secret; if it is lost, empty the table \
     key_check, restart, and rotate every key";
+
+/// Why config sync cannot serve a request.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SyncError {
+    /// The database was not reached since the start: try again later.
+    #[error("the database is unreachable; /readyz shows the reason")]
+    DatabaseUnreached,
+    /// Other nodes would not accept a new key: correct the secret.
+    #[error("{SECRET_DIFFERS}")]
+    SecretDiffers,
+    /// The operating system is broken.
+    #[error("the system provides no randomness for a new key")]
+    NoRandomness,
+}
 
 /// The state that the sync task shares with request handlers.
 pub(crate) struct ConfigSync {
@@ -157,12 +170,9 @@ impl ConfigSync {
     /// The database.
     ///
     /// # Errors
-    /// 503 until it was reached once. Later outages are reported by its own methods.
-    pub(crate) fn database(&self) -> Result<Database, ApiError> {
-        let database = self.database.load_full().map(|database| (*database).clone());
-        database.ok_or_else(|| {
-            ApiError::new(Code::ServiceUnavailable, "the database is unreachable; /readyz shows the reason")
-        })
+    /// Until it was reached once. Later outages are reported by its own methods.
+    pub(crate) fn database(&self) -> Result<Database, SyncError> {
+        self.database.load().as_deref().cloned().ok_or(SyncError::DatabaseUnreached)
     }
 
     /// Notifies all nodes of a change, and waits a moment until it is in force on this one. Returns whether it is.
@@ -225,25 +235,22 @@ impl ConfigSync {
     ///
     /// # Errors
     /// When the system provides no randomness, or other nodes would not accept the key.
-    pub(crate) fn new_key(&self) -> Result<NewKey, ApiError> {
+    pub(crate) fn new_key(&self) -> Result<NewKey, SyncError> {
         self.require_same_secret()?;
-        NewKey::random().map_err(|_| no_randomness())
+        NewKey::random().map_err(|_| SyncError::NoRandomness)
     }
 
     /// Creates a new secret for an existing API key.
     ///
     /// # Errors
     /// As [`new_key`](Self::new_key).
-    pub(crate) fn new_secret(&self, id: &str) -> Result<NewKey, ApiError> {
+    pub(crate) fn new_secret(&self, id: &str) -> Result<NewKey, SyncError> {
         self.require_same_secret()?;
-        NewKey::with_id(id).map_err(|_| no_randomness())
+        NewKey::with_id(id).map_err(|_| SyncError::NoRandomness)
     }
 
-    fn require_same_secret(&self) -> Result<(), ApiError> {
-        if self.state.load().secret_differs {
-            return Err(ApiError::new(Code::Conflict, SECRET_DIFFERS));
-        }
-        Ok(())
+    fn require_same_secret(&self) -> Result<(), SyncError> {
+        if self.state.load().secret_differs { Err(SyncError::SecretDiffers) } else { Ok(()) }
     }
 
     pub(crate) fn secret(&self) -> &KeySecret {
@@ -296,40 +303,6 @@ impl ConfigSync {
             change(&mut next);
             next
         });
-    }
-}
-
-fn no_randomness() -> ApiError {
-    ApiError::new(Code::InternalError, "the system provides no randomness for a new key")
-}
-
-/// Maps a database error to the response of the API.
-pub(crate) fn failed(error: &DatabaseError) -> ApiError {
-    match error {
-        DatabaseError::Value { field, reason } => ApiError::invalid(field.to_string(), reason.to_string()),
-        DatabaseError::Constraint { .. } => {
-            ApiError::new(Code::Conflict, "the database rejected the change: it conflicts with existing data")
-        }
-        DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
-        DatabaseError::VersionConflict { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the configuration was changed concurrently too often; nothing was changed, send the request again",
-        ),
-        DatabaseError::OutcomeUnknown { .. } => ApiError::new(
-            Code::ServiceUnavailable,
-            "the connection to the database broke during the change, which may or may not be in force; check before sending \
-             the request again",
-        ),
-        // The sync task logs outages once, not per request.
-        error if error.is_unreachable() => ApiError::new(
-            Code::ServiceUnavailable,
-            "the database is unreachable; nothing was changed, send the request again",
-        ),
-        error => {
-            warn!(%error, "the database rejected a request");
-            let message = "the database rejected the request; nothing was changed, the log has the reason";
-            ApiError::new(Code::ServiceUnavailable, message)
-        }
     }
 }
 

@@ -8,11 +8,14 @@ use serde::Serialize;
 use tollgate::Span;
 use tollgate::counters::StoreError;
 use tollgate::headers::retry_after_secs;
+use tollgate_stores::sql::DatabaseError;
+use tracing::warn;
 use utoipa::ToSchema;
 
 use crate::api::decision::DecisionBody;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::error::CheckError;
+use crate::config::sync::SyncError;
 use crate::http::{Response, response};
 
 /// The code of an error. Codes are stable: new ones may be added, existing ones keep their meaning.
@@ -130,6 +133,52 @@ impl From<StoreError> for ApiError {
             _ => "the counters are unreachable; try again",
         };
         ApiError::new(Code::ServiceUnavailable, message)
+    }
+}
+
+impl From<SyncError> for ApiError {
+    fn from(error: SyncError) -> Self {
+        let code = match error {
+            SyncError::DatabaseUnreached => Code::ServiceUnavailable,
+            SyncError::SecretDiffers => Code::Conflict,
+            SyncError::NoRandomness => Code::InternalError,
+        };
+        ApiError::new(code, error.to_string())
+    }
+}
+
+impl From<DatabaseError> for ApiError {
+    fn from(error: DatabaseError) -> Self {
+        match error {
+            DatabaseError::Value { field, reason } => {
+                ApiError::invalid(field.to_string(), reason.to_string())
+            }
+            DatabaseError::Constraint { .. } => ApiError::new(
+                Code::Conflict,
+                "the database rejected the change: it conflicts with existing data",
+            ),
+            DatabaseError::Conflict { .. } => ApiError::new(Code::Conflict, error.to_string()),
+            DatabaseError::VersionConflict { .. } => ApiError::new(
+                Code::ServiceUnavailable,
+                "the configuration was changed concurrently too often; nothing was changed, send the request again",
+            ),
+            DatabaseError::OutcomeUnknown { .. } => ApiError::new(
+                Code::ServiceUnavailable,
+                "the connection to the database broke during the change, which may or may not be in force; check before sending \
+                 the request again",
+            ),
+            // The sync task logs outages once, not per request.
+            error if error.is_unreachable() => ApiError::new(
+                Code::ServiceUnavailable,
+                "the database is unreachable; nothing was changed, send the request again",
+            ),
+            error => {
+                warn!(%error, "the database rejected a request");
+                let message =
+                    "the database rejected the request; nothing was changed, the log has the reason";
+                ApiError::new(Code::ServiceUnavailable, message)
+            }
+        }
     }
 }
 
@@ -307,5 +356,21 @@ impl ApiError {
             headers.insert(header::ALLOW, allow);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_stores::sql::Database;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unreachable_database_is_distinguished_from_a_broken_one() {
+        let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
+        assert!(ApiError::from(unreachable).message().contains("is unreachable"));
+        let broken = ApiError::from(DatabaseError::Corrupt { what: "api_keys" });
+        assert_eq!(broken.code(), Code::ServiceUnavailable);
+        assert!(broken.message().contains("log has the reason"), "{}", broken.message());
     }
 }
