@@ -1,8 +1,7 @@
 //! The parts of the running service, and the settings that a reload replaces. Parts do not know `App`.
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -49,8 +48,7 @@ pub(crate) struct App {
     /// Absent without a configuration file.
     reload: OnceLock<ReloadHandle>,
     draining: AtomicBool,
-    snapshot_failures: AtomicU64,
-    persistence_status: Arc<PersistenceStatus>,
+    persistence: Arc<PersistenceStatus>,
     connections: Arc<ConnectionStats>,
     admin_key: Box<str>,
     idempotency: IdempotencyStore,
@@ -94,6 +92,7 @@ impl App {
         secrets: Secrets<'_>,
         clock: Clock,
         connections: Arc<ConnectionStats>,
+        persistence: Arc<PersistenceStatus>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
         let live = Reloadable::new(&settings, settings.listen, admin_key, None);
@@ -106,8 +105,7 @@ impl App {
             live: ArcSwap::from_pointee(live),
             reload: OnceLock::new(),
             draining: AtomicBool::new(false),
-            snapshot_failures: AtomicU64::new(0),
-            persistence_status: Arc::default(),
+            persistence,
             connections,
             admin_key: admin_key.into(),
             idempotency: IdempotencyStore::new(counters.redis().cloned()),
@@ -129,7 +127,7 @@ impl App {
         let counters = Counters::Memory(tollgate::MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml(settings).unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     pub(crate) fn shared_limiter(&self) -> &Arc<ServiceLimiter> {
@@ -181,7 +179,6 @@ impl App {
             limiter: Arc::clone(&self.limiter),
             clock: self.clock,
             data_dir,
-            persistence_status: Arc::clone(&self.persistence_status),
         }
     }
 
@@ -282,21 +279,8 @@ impl App {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Notes how it went to save the counters.
-    pub(crate) fn record_counters_saved(&self, saved: &io::Result<()>) {
-        if saved.is_err() {
-            self.snapshot_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        self.persistence_status.record_counters(saved);
-    }
-
-    pub(crate) fn persistence_status(&self) -> &PersistenceStatus {
-        &self.persistence_status
-    }
-
-    /// Counter snapshots that could not be written.
-    pub(crate) fn snapshot_failures(&self) -> u64 {
-        self.snapshot_failures.load(Ordering::Relaxed)
+    pub(crate) fn persistence(&self) -> &PersistenceStatus {
+        &self.persistence
     }
 
     /// All metrics as OpenMetrics text.
@@ -309,7 +293,7 @@ impl App {
             idempotency: &self.idempotency,
             connections: &self.connections,
             reload: self.reload(),
-            snapshot_failures: self.snapshot_failures(),
+            persistence: &self.persistence,
         })
     }
 }

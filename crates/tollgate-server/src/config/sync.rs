@@ -16,12 +16,12 @@ mod overrides;
 mod preview;
 pub(crate) mod resets;
 mod rule_sources;
-pub(crate) mod snapshot;
+mod snapshot;
 mod task;
 mod usage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -36,12 +36,14 @@ pub(crate) use self::file_rules::FileRules;
 use self::overrides::{OverrideGuard, OverrideTracker};
 pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
-pub(crate) use self::task::{SyncParts, run};
+pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
 use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
 use crate::config::settings::{CounterSettings, Settings};
-use crate::counters::Counters;
+use crate::counters::{Counters, ServiceLimiter};
 use crate::records::usage::Flusher;
+use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::DataDir;
 
 /// How long a request that changed the configuration waits for the change to be in force on this node.
 const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -49,6 +51,15 @@ const APPLY_TIMEOUT: Duration = Duration::from_secs(2);
 const SECRET_DIFFERS: &str = "auth.key_secret is not the secret that the API keys in the database were created with, so this node \
     accepts none of them; use the secret of the other nodes, or restore the old keys.secret; if it is lost, empty the table \
     key_check, restart, and rotate every key";
+
+/// The parts of the service that config sync works with.
+#[derive(Clone)]
+pub(crate) struct SyncParts {
+    pub(crate) sync: Arc<ConfigSync>,
+    pub(crate) limiter: Arc<ServiceLimiter>,
+    pub(crate) clock: Clock,
+    pub(crate) data_dir: Arc<DataDir>,
+}
 
 /// Why config sync cannot serve a request.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -90,7 +101,6 @@ pub(crate) struct ConfigSync {
     initial_load_done: watch::Sender<bool>,
     poll_now: Notify,
     overrides: OverrideTracker,
-    snapshot_failures: AtomicU64,
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
@@ -163,7 +173,6 @@ impl ConfigSync {
             initial_load_done: watch::Sender::new(false),
             poll_now: Notify::new(),
             overrides: OverrideTracker::default(),
-            snapshot_failures: AtomicU64::new(0),
         }
     }
 
@@ -274,10 +283,6 @@ impl ConfigSync {
     /// The version in force on this node; 0 before the initial load.
     pub(crate) fn version(&self) -> u64 {
         *self.version.borrow()
-    }
-
-    pub(crate) fn snapshot_failures(&self) -> u64 {
-        self.snapshot_failures.load(Ordering::Relaxed)
     }
 
     /// Waits until the initial load has succeeded or failed.

@@ -35,6 +35,7 @@ use crate::config::sync::ConfigSync;
 use crate::counters::ServiceLimiter;
 use crate::listener::ConnectionStats;
 use crate::runtime::clock::Clock;
+use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// The prefix of all names.
 const PREFIX: &str = "tollgate";
@@ -49,7 +50,7 @@ pub(crate) struct MetricSources<'a> {
     pub(crate) connections: &'a ConnectionStats,
     /// Absent without a configuration file.
     pub(crate) reload: Option<&'a ReloadHandle>,
-    pub(crate) snapshot_failures: u64,
+    pub(crate) persistence: &'a PersistenceStatus,
 }
 
 /// Counters of this process, and the registry that exports them.

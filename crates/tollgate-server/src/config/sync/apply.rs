@@ -6,20 +6,32 @@ use std::sync::atomic::Ordering;
 
 use tollgate::accounts::{Accounts, AccountsEditor};
 use tollgate::identity::Normalization;
-use tollgate::rules::overrides::Override;
+use tollgate::rules::overrides::{Override, Overrides};
 use tollgate::{Endpoint, Id, Request, RuleSet, Timestamp};
 use tollgate_stores::sql::{Database, DatabaseError, Item, ItemId, StoredItem};
 use tracing::{error, info, warn};
 
 use super::database_rules::DatabaseRules;
 use super::rule_sources::RuleSources;
-use super::snapshot::Configuration;
 use super::{ConfigSync, Source, items};
 use crate::config::normalize;
 use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
 pub(super) type ItemState = (ItemId, Option<StoredItem>);
+
+/// The configuration at one version.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    pub(super) version: u64,
+    pub(super) rules: DatabaseRules,
+    pub(super) overrides: Overrides,
+    pub(super) accounts: Accounts,
+    /// Whether some ids were not normalized.
+    pub(super) has_other_ids: bool,
+    /// The normalization that the ids were loaded with.
+    pub(super) normalization: Normalization,
+}
 
 /// Loads the whole configuration at one version. Of several items for the same client the one with the normalized id applies,
 /// and of several blocks the longest.
@@ -64,7 +76,7 @@ pub(super) async fn load(
         accounts: loading.accounts.finish(),
         overrides: loading.overrides.into_values().collect(),
         has_other_ids: other_ids > 0,
-        normalization: Some(normalization.clone()),
+        normalization: normalization.clone(),
     })
 }
 
@@ -106,7 +118,7 @@ pub(super) fn put_in_force(
     sync.has_other_ids.store(has_other_ids, Ordering::Relaxed);
     let (accounts, overrides) = (Arc::new(accounts), Arc::new(overrides));
     let mut sources = sync.rules.lock();
-    (sources.database, sources.normalization) = (rules, normalization);
+    (sources.database, sources.normalization) = (rules, Some(normalization));
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
         limiter.records().metrics.apply_rules(set, now);

@@ -9,15 +9,11 @@ use tollgate::rules::overrides::Overrides;
 use tollgate_stores::sql::{ChangeListener, Changes, Database, DatabaseError, Engine, KeySecretCheck};
 use tracing::{error, info, warn};
 
-use super::apply::{ItemState, apply_changes, load, put_in_force, verify_overrides};
-use super::snapshot::{self, Configuration};
-use super::{ConfigSync, SECRET_DIFFERS, Source, resets};
+use super::apply::{Configuration, ItemState, apply_changes, load, put_in_force, verify_overrides};
+use super::snapshot::{self, Head};
+use super::{ConfigSync, SECRET_DIFFERS, Source, SyncParts, resets};
 use crate::config::normalize;
 use crate::config::reload::ReloadHandle;
-use crate::counters::ServiceLimiter;
-use crate::runtime::clock::Clock;
-use crate::runtime::data_dir::DataDir;
-use crate::runtime::data_dir::persistence_status::PersistenceStatus;
 
 /// How long a start waits for a database server before it uses the snapshot.
 const SERVER_LOAD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,22 +30,12 @@ const POLL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Resets that are read back after a gap.
 const RESETS_MAX: u32 = 1_000;
 
-/// The parts of the service that config sync works with.
-#[derive(Clone)]
-pub(crate) struct SyncParts {
-    pub(crate) sync: Arc<ConfigSync>,
-    pub(crate) limiter: Arc<ServiceLimiter>,
-    pub(crate) clock: Clock,
-    pub(crate) data_dir: Arc<DataDir>,
-    pub(crate) persistence_status: Arc<PersistenceStatus>,
-}
-
 /// Keeps this node in sync for as long as the service runs. `reload` is retried when the rules of the database change.
 pub(crate) async fn run(parts: SyncParts, reload: ReloadHandle) {
     let saved_at = parts.data_dir.counters_saved_at();
     let previous = PreviousRun {
         counters_saved_at: saved_at.unwrap_or_else(|| parts.clock.now().as_micros()),
-        version: parts.data_dir.configuration_version(&parts.sync.sql.describe()),
+        version: snapshot::saved_version(&parts.data_dir, &parts.sync.sql.describe()),
     };
     let mut task = SyncTask {
         parts,
@@ -130,7 +116,7 @@ impl SyncTask {
     async fn load_snapshot(&self, reason: &'static str) {
         let SyncParts { sync, limiter, clock, data_dir, .. } = &self.parts;
         let (data_dir, database) = (Arc::clone(data_dir), sync.sql.describe());
-        let read = tokio::task::spawn_blocking(move || data_dir.load_configuration(&database)).await;
+        let read = tokio::task::spawn_blocking(move || snapshot::load(&data_dir, &database)).await;
         if let Some(configuration) = read.ok().flatten() {
             let version = configuration.version;
             put_in_force(sync, limiter, clock.now(), configuration, Source::Snapshot);
@@ -293,22 +279,15 @@ impl SyncTask {
 
 /// Saves the configuration in force to disk. Returns whether it worked.
 pub(super) async fn save_snapshot(parts: &SyncParts) -> bool {
-    let parts = parts.clone();
+    let SyncParts { sync, limiter, data_dir, .. } = parts.clone();
     let saved = tokio::task::spawn_blocking(move || {
-        let SyncParts { sync, limiter, data_dir, persistence_status, .. } = &parts;
         let rules = sync.rules.lock().last_valid.clone();
         let (version, in_force) = (sync.version(), limiter.rules());
         let none = Overrides::default();
-        let overrides = if sync.stores_overrides { in_force.overrides().as_ref() } else { &none };
+        let overrides = if sync.stores_overrides { in_force.overrides() } else { &none };
         let database = sync.sql.describe();
-        let saved = data_dir.save_configuration(|file| {
-            snapshot::write(&database, version, &rules, overrides, &in_force, file)
-        });
-        if saved.is_err() {
-            sync.snapshot_failures.fetch_add(1, Ordering::Relaxed);
-        }
-        persistence_status.record_configuration(&saved);
-        saved.is_ok()
+        let head = Head::new(database, version, &rules, overrides, in_force.normalization().clone());
+        data_dir.save_configuration(|file| snapshot::write(&head, in_force.accounts(), file)).is_ok()
     });
     saved.await.unwrap_or(false)
 }

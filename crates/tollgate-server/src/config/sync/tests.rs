@@ -105,7 +105,7 @@ fn app(text: &str) -> Arc<App> {
     let settings = Settings::from_toml(text).unwrap();
     let counters = Counters::Memory(MemoryCounters::default());
     let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new(SECRET) };
-    App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+    App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
 }
 
 fn stored(version: u64, item: Item) -> StoredItem {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::task::{SyncParts, save_snapshot};
+use super::SyncParts;
+use super::task::save_snapshot;
 
 /// How often usage is added to the database.
 const FLUSH_EVERY: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
     let help = "Batch responses evicted before their idempotency key expired";
     collector.counter("idempotency_evictions", help, sources.idempotency.evicted());
     let help = "Counter snapshots that could not be written";
-    collector.counter("snapshot_failures", help, sources.snapshot_failures);
+    collector.counter("snapshot_failures", help, sources.persistence.counters.failures());
     let help = "Wall clock minus the clock used for decisions";
     collector.gauge("clock_offset_seconds", help, sources.clock.wall_offset());
     collect_connections(sources, collector);

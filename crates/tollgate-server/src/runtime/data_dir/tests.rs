@@ -37,7 +37,8 @@ fn two_processes_cannot_share_a_directory() {
 fn admin_key_is_generated_once() {
     let (_parent, data_dir) = open();
     let first = data_dir.admin_key().unwrap();
-    assert!(first.is_new && first.key.starts_with("tg_admin_") && first.key.len() == 9 + 43, "{}", first.key);
+    let key = &first.key.0;
+    assert!(first.is_new && key.starts_with("tg_admin_") && key.len() == 9 + 43, "{key}");
     let second = data_dir.admin_key().unwrap();
     assert_eq!((second.is_new, second.key), (false, first.key));
     assert_ne!(generate_admin_key().unwrap(), generate_admin_key().unwrap());
@@ -56,7 +57,7 @@ fn operator_may_provide_the_admin_key() {
     let path = data_dir.path().join("admin.key");
     let own = "my-own-key-of-22-chars";
     fs::write(&path, format!("  {own}\r\n")).unwrap();
-    assert_eq!(data_dir.admin_key().unwrap().key, own);
+    assert_eq!(data_dir.admin_key().unwrap().key.0, own);
     for wrong in ["", " \n", "two\nlines", "h\u{e9}"] {
         fs::write(&path, wrong).unwrap();
         let error = data_dir.admin_key().unwrap_err();
@@ -127,7 +128,7 @@ fn failed_save_keeps_the_last_snapshot() {
     data_dir.save_counters(&counters, seed, now).unwrap();
     let path = data_dir.path().join("counters.snap");
     let saved = fs::read(&path).unwrap();
-    // A directory where the draft goes: as good as a full disk, and true for root as well.
+    // A directory in place of the draft fails like a full disk, for root as well.
     fs::create_dir(data_dir.path().join("counters.snap.tmp")).unwrap();
     assert!(data_dir.save_counters(&counters, seed, now).is_err());
     assert_eq!(fs::read(&path).unwrap(), saved);
