@@ -21,7 +21,7 @@ const BATCH_RETENTION_MICROS: u64 = 30 * 86_400 * 1_000_000;
 const ATTEMPTS: usize = 3;
 
 /// The counts of a node since its last batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The node: 1 to 256 bytes. Must be unique per process start, because numbers start at 1.
     pub node: String,
@@ -34,7 +34,7 @@ pub struct UsageBatch {
 }
 
 /// The requests of a user on one day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserUsageDelta {
     /// The user.
     pub user: String,
@@ -49,7 +49,7 @@ pub struct UserUsageDelta {
 }
 
 /// The requests of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUsageDelta {
     /// The key's id.
     pub id: String,
