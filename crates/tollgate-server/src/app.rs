@@ -258,7 +258,7 @@ impl App {
 
     /// Replaces the rules in force.
     pub(crate) fn replace_rules(&self, rules: RuleSet) {
-        self.metrics().apply_rules(&rules, self.now());
+        self.metrics().apply_rules(&rules);
         self.limiter.replace_rules(rules);
     }
 

@@ -110,7 +110,6 @@ impl Loading {
 pub(super) fn put_in_force(
     sync: &ConfigSync,
     limiter: &ServiceLimiter,
-    now: Timestamp,
     configuration: Configuration,
     source: Source,
 ) {
@@ -121,7 +120,7 @@ pub(super) fn put_in_force(
     (sources.database, sources.normalization) = (rules, Some(normalization));
     let set = compile(sync, &mut sources, true);
     if let Some(set) = &set {
-        limiter.records().metrics.apply_rules(set, now);
+        limiter.records().metrics.apply_rules(set);
     }
     limiter.update_rules(|current| {
         let overrides = if sync.stores_overrides { &overrides } else { current.overrides() };
@@ -153,7 +152,7 @@ pub(super) async fn apply_changes(
     if sync.stores_overrides {
         apply_overrides(sync, limiter, now, changed).await;
     }
-    let has_rules = apply_rules(sync, limiter, now, changed);
+    let has_rules = apply_rules(sync, limiter, changed);
     info!(version, changes = changed.len(), "configuration changes are in force");
     sync.version.send_replace(version);
     has_rules
@@ -174,7 +173,7 @@ fn apply_accounts(limiter: &ServiceLimiter, changed: &[ItemState]) {
     }
 }
 
-fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) -> bool {
+fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState]) -> bool {
     let mut sources = sync.rules.lock();
     let mut has_rules = false;
     for (id, stored) in changed {
@@ -185,7 +184,7 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, chan
     }
     let set = if has_rules { compile(sync, &mut sources, false) } else { None };
     if let Some(set) = set {
-        limiter.records().metrics.apply_rules(&set, now);
+        limiter.records().metrics.apply_rules(&set);
         limiter.replace_rules(set);
     }
     has_rules

@@ -119,7 +119,7 @@ impl SyncTask {
         let read = tokio::task::spawn_blocking(move || snapshot::load(&data_dir, &database)).await;
         if let Some(configuration) = read.ok().flatten() {
             let version = configuration.version;
-            put_in_force(sync, limiter, clock.now(), configuration, Source::Snapshot);
+            put_in_force(sync, limiter, configuration, Source::Snapshot);
             warn!(
                 version,
                 reason, "serving without the database: the last valid configuration on disk is in force"
@@ -138,7 +138,7 @@ impl SyncTask {
         let version = configuration.version;
         let (users, keys) = (configuration.accounts.users(), configuration.accounts.keys());
         warn_if_older(version, self.previous.version);
-        put_in_force(sync, limiter, clock.now(), configuration, Source::Database);
+        put_in_force(sync, limiter, configuration, Source::Database);
         info!(version, users, keys, database = %sync.sql.describe(), "the configuration of the database is in force");
         self.replay_missed_resets(database).await;
         sync.database.store(Some(Arc::new(database.clone())));
@@ -255,7 +255,7 @@ impl SyncTask {
         let resets = resets::latest(database, RESETS_MAX).await?;
         info!(version, "reloaded the whole configuration");
         warn_if_older(version, Some(previous));
-        put_in_force(sync, limiter, clock.now(), configuration, Source::Database);
+        put_in_force(sync, limiter, configuration, Source::Database);
         self.reload.retry_after_conflict().await;
         for entry in resets.iter().filter(|entry| entry.version > previous && entry.version <= version) {
             self.replay_reset(entry).await;

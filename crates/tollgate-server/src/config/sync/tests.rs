@@ -158,7 +158,7 @@ async fn block_never_lapses_when_normalization_changes() {
     let load = async || {
         let normalization = app.config_sync().rules().file_normalization().clone();
         let loaded = apply::load(&database, &normalization).await.unwrap();
-        apply::put_in_force(app.config_sync(), app.limiter(), app.now(), loaded, Source::Database);
+        apply::put_in_force(app.config_sync(), app.limiter(), loaded, Source::Database);
     };
     load().await;
     let mut other_is_blocked = false;
