@@ -12,7 +12,6 @@ mod apply;
 mod database_rules;
 mod file_rules;
 pub(crate) mod items;
-mod overrides;
 mod preview;
 pub(crate) mod resets;
 mod rule_sources;
@@ -33,7 +32,6 @@ use tollgate_stores::sql::{Database, ItemWrite, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
-use self::overrides::{OverrideGuard, OverrideTracker};
 pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
@@ -100,7 +98,6 @@ pub(crate) struct ConfigSync {
     /// Whether the initial load has succeeded or failed.
     initial_load_done: watch::Sender<bool>,
     poll_now: Notify,
-    overrides: OverrideTracker,
     pub(crate) flusher: tokio::sync::Mutex<Flusher>,
 }
 
@@ -172,7 +169,6 @@ impl ConfigSync {
             version: watch::Sender::new(0),
             initial_load_done: watch::Sender::new(false),
             poll_now: Notify::new(),
-            overrides: OverrideTracker::default(),
         }
     }
 
@@ -289,17 +285,6 @@ impl ConfigSync {
     pub(crate) async fn wait_for_initial_load(&self, timeout: Duration) {
         let mut done = self.initial_load_done.subscribe();
         let _ = tokio::time::timeout(timeout, done.wait_for(|done| *done)).await;
-    }
-
-    /// Marks an override as being set by this node, which migrates its counter itself, until the guard is dropped.
-    pub(crate) fn begin_override(&self, user: &str, endpoint: &str) -> OverrideGuard<'_> {
-        self.overrides.begin(user, endpoint)
-    }
-
-    /// Makes the task compare an override that this node has just applied with the database. A later one of another node may
-    /// have been applied before it.
-    pub(crate) fn verify_override(&self, user: &str, endpoint: &str) {
-        self.overrides.verify_later(user, endpoint);
     }
 
     fn update_state(&self, change: impl Fn(&mut SyncState)) {

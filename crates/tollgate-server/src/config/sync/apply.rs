@@ -150,7 +150,7 @@ pub(super) async fn apply_changes(
 ) -> bool {
     apply_accounts(limiter, changed);
     if sync.stores_overrides {
-        apply_overrides(sync, limiter, now, changed).await;
+        apply_overrides(limiter, now, changed).await;
     }
     let has_rules = apply_rules(sync, limiter, changed);
     info!(version, changes = changed.len(), "configuration changes are in force");
@@ -191,7 +191,7 @@ fn apply_rules(sync: &ConfigSync, limiter: &ServiceLimiter, changed: &[ItemState
 }
 
 /// Applies all overrides in one step: each step copies all of them, and an import may have thousands.
-async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
+async fn apply_overrides(limiter: &ServiceLimiter, now: Timestamp, changed: &[ItemState]) {
     let (mut set, mut removed) = (Vec::new(), Vec::new());
     for (id, stored) in changed {
         let ItemId::Limit { user, endpoint } = id else { continue };
@@ -206,7 +206,7 @@ async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Times
     // Usage under the old limit is moved to the new counter. With shared counters the node that set the override has done so.
     let mut carried = Vec::new();
     if limiter.counters().memory().is_some() {
-        for new in set.iter().filter(|new| !sync.overrides.is_in_progress(&new.user, &new.endpoint)) {
+        for new in &set {
             let Some(request) = request_of(new) else { continue };
             let used = limiter.consumed_before(&request, new, now).await;
             carried.push((request, new, used));
@@ -216,27 +216,6 @@ async fn apply_overrides(sync: &ConfigSync, limiter: &ServiceLimiter, now: Times
     for (request, new, used) in carried {
         limiter.charge_consumed(&request, new, used, now).await;
     }
-}
-
-/// Compares overrides that this node has set with the database, and applies those that another node has replaced since.
-pub(super) async fn verify_overrides(
-    sync: &ConfigSync,
-    limiter: &ServiceLimiter,
-    database: &Database,
-) -> Result<(), DatabaseError> {
-    for (key, requested) in sync.overrides.unverified() {
-        let (user, endpoint) = (&*key.0, &*key.1);
-        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
-        let stored = database.get(&id).await?.as_ref().and_then(override_of);
-        let rules = limiter.rules();
-        let in_force = rules.overrides().get(user, endpoint).map(|set| &set.limit);
-        if in_force != stored.as_ref().map(|set| &set.limit) {
-            let removed = if stored.is_none() { vec![(user, endpoint)] } else { Vec::new() };
-            limiter.update_overrides(|overrides| overrides.changed(stored.as_slice(), &removed));
-        }
-        sync.overrides.verified(&key, requested);
-    }
-    Ok(())
 }
 
 fn override_of(stored: &StoredItem) -> Option<Override> {

@@ -5,8 +5,7 @@ use tollgate_stores::sql::{
 };
 
 use super::*;
-use crate::app::{App, Secrets};
-use crate::runtime::clock::Clock;
+use crate::app::App;
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
@@ -92,22 +91,6 @@ fn conflicting_rules_can_be_deleted_one_by_one() {
     assert!(sync.compile_with(&[delete("a"), delete("b")]).is_ok());
 }
 
-#[test]
-fn override_is_in_progress_until_the_guard_is_dropped() {
-    let sync = sync("");
-    let guard = sync.begin_override("alice", "/x");
-    assert!(sync.overrides.is_in_progress("alice", "/x") && !sync.overrides.is_in_progress("alice", "/y"));
-    drop(guard);
-    assert!(!sync.overrides.is_in_progress("alice", "/x"));
-}
-
-fn app(text: &str) -> Arc<App> {
-    let settings = Settings::from_toml(text).unwrap();
-    let counters = Counters::Memory(MemoryCounters::default());
-    let secrets = Secrets { admin_key: "key", key_secret: KeySecret::new(SECRET) };
-    App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
-}
-
 fn stored(version: u64, item: Item) -> StoredItem {
     StoredItem { item, version, created_by: "test".to_owned(), created_at_micros: 0, updated_at_micros: 0 }
 }
@@ -118,7 +101,7 @@ async fn apply_changes(app: &App, version: u64, changed: &[apply::ItemState]) {
 
 #[test]
 fn concurrent_reload_and_database_change_both_apply() {
-    let app = app("default_limit = 1000");
+    let app = App::for_tests("default_limit = 1000");
     for round in 1..=300_u32 {
         let file = format!("default_limit = {round}");
         std::thread::scope(|threads| {
@@ -149,7 +132,7 @@ async fn block_never_lapses_when_normalization_changes() {
     let edit = ItemEdit { write: ItemWrite::Put(block), precondition: Precondition::None };
     database.change("test", 1, &[edit]).await.unwrap();
 
-    let app = app("");
+    let app = App::for_tests("");
     let blocked = async |login: &str| {
         let endpoint = Endpoint::parse("/x").unwrap();
         let request = Request { login: Some(Id::parse(login).unwrap()), ..Request::new(endpoint) };
@@ -188,7 +171,7 @@ fn limit(user: &str, requests: u32) -> UserEndpointLimit {
 
 #[tokio::test]
 async fn thousands_of_overrides_apply_at_once_and_store_usage() {
-    let app = app("default_limit = 100\ndefault_window = \"1h\"");
+    let app = App::for_tests("default_limit = 100\ndefault_window = \"1h\"");
     let users: Vec<String> = (0..10_000).map(|number| format!("user-{number}")).collect();
     let request = |user: &'static str| {
         let endpoint = Endpoint::parse("/x").unwrap();
@@ -208,38 +191,4 @@ async fn thousands_of_overrides_apply_at_once_and_store_usage() {
     let deleted: Vec<_> = changed.iter().skip(1).map(|(id, _)| (id.clone(), None)).collect();
     apply_changes(&app, 2, &deleted).await;
     assert_eq!(app.limiter().rules().overrides().len(), 1);
-}
-
-#[tokio::test]
-async fn late_override_does_not_replace_a_later_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let url = format!("sqlite://{}", folder.path().join("gate.db").display());
-    let database = Database::open(&url).await.unwrap();
-    database.migrate().await.unwrap();
-    let app = app("");
-    let (sync, limiter) = (app.config_sync(), app.limiter());
-    let in_force = || {
-        let rules = limiter.rules();
-        rules.overrides().get("alice", "/x").map(|set| set.limit.limit.requests())
-    };
-    // This node's override was stored first and is applied last.
-    let apply_late = || {
-        let late = limit("alice", 5).to_override(Timestamp::from_secs(1)).unwrap();
-        limiter.update_overrides(|overrides| overrides.with(late.clone()));
-        sync.verify_override("alice", "/x");
-    };
-    let item = || Item::Limit(limit("alice", 6));
-    for (write, expected) in [(ItemWrite::Put(item()), Some(6)), (ItemWrite::Delete(item().id()), None)] {
-        let edit = ItemEdit { write, precondition: Precondition::None };
-        database.change("test", 1, &[edit]).await.unwrap();
-        apply_late();
-        assert_eq!(in_force(), Some(5));
-        apply::verify_overrides(sync, limiter, &database).await.unwrap();
-        assert_eq!(in_force(), expected);
-        assert!(sync.overrides.unverified().is_empty());
-    }
-    apply_late();
-    database.close().await;
-    assert!(apply::verify_overrides(sync, limiter, &database).await.is_err());
-    assert_eq!(sync.overrides.unverified().len(), 1, "retried later");
 }
