@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::signal::unix::{SignalKind, signal};
 use tollgate::Timestamp;
 use tollgate::config::Problems;
 use tracing::{error, info, warn};
@@ -152,10 +153,11 @@ impl ReloadHandle {
             (current.started_with.config_file.clone(), current.started_with.source.stamp)
         };
         let mut seen = loaded;
-        let mut hangups = Hangups::new();
+        let hangups = signal(SignalKind::hangup());
+        let mut hangups = hangups.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
         loop {
             let hangup = tokio::select! {
-                () = hangups.next() => true,
+                Some(()) = async { hangups.as_mut()?.recv().await } => true,
                 () = tokio::time::sleep(every) => false,
             };
             let stamp = file.as_deref().and_then(FileStamp::of);
@@ -172,36 +174,6 @@ impl ReloadHandle {
     /// Errors are in the log and the status.
     async fn reload_in_background(self) {
         let _ = tokio::task::spawn_blocking(move || self.reload()).await;
-    }
-}
-
-/// SIGHUP, on Unix.
-struct Hangups {
-    #[cfg(unix)]
-    signals: Option<tokio::signal::unix::Signal>,
-}
-
-impl Hangups {
-    #[cfg(unix)]
-    fn new() -> Self {
-        let signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup());
-        let signals = signals.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
-        Hangups { signals }
-    }
-
-    #[cfg(not(unix))]
-    fn new() -> Self {
-        Hangups {}
-    }
-
-    async fn next(&mut self) {
-        #[cfg(unix)]
-        if let Some(signals) = &mut self.signals
-            && signals.recv().await.is_some()
-        {
-            return;
-        }
-        std::future::pending::<()>().await;
     }
 }
 

@@ -18,6 +18,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::num::NonZeroU32;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -121,7 +122,7 @@ impl DataDir {
     /// When it cannot be created, or another process uses it.
     pub(crate) fn open(path: &Path) -> Result<Self, DataDirError> {
         let unusable = |source| DataDirError::Unusable { path: path.to_owned(), source };
-        create_directory(path).map_err(unusable)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable)?;
         let lock = private_file()
             .create(true)
             .truncate(false)
@@ -343,32 +344,17 @@ fn generate_admin_key() -> io::Result<String> {
     Ok(format!("tg_admin_{}", api_keys::random_secret()?))
 }
 
-#[cfg(unix)]
-fn create_directory(path: &Path) -> io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt;
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)
-}
-
-#[cfg(not(unix))]
-fn create_directory(path: &Path) -> io::Result<()> {
-    fs::create_dir_all(path)
-}
-
 /// Options for a file with mode 0600.
 fn private_file() -> OpenOptions {
     let mut options = OpenOptions::new();
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.mode(0o600);
     options
 }
 
 fn warn_if_readable_by_others(file: &File, path: &Path) {
-    #[cfg(unix)]
-    if let Ok(metadata) = file.metadata() {
-        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions());
-        if mode & 0o077 != 0 {
-            warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "this secret is readable by other users; run chmod 600 on it");
-        }
+    let mode = file.metadata().map_or(0, |metadata| metadata.permissions().mode());
+    if mode & 0o077 != 0 {
+        warn!(file = %path.display(), mode = format_args!("{:o}", mode & 0o777), "this secret is readable by other users; run chmod 600 on it");
     }
 }
 

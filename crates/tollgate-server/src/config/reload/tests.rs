@@ -156,7 +156,6 @@ async fn written_or_replaced_file_is_noticed() {
     watch.abort();
 }
 
-#[cfg(unix)]
 #[tokio::test]
 async fn swapped_symlink_is_noticed() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -43,13 +44,7 @@ impl FileStamp {
     /// The current state of a file, if it exists.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         let metadata = fs::metadata(path).ok()?;
-        #[cfg(unix)]
-        let inode = {
-            use std::os::unix::fs::MetadataExt;
-            (metadata.dev(), metadata.ino())
-        };
-        #[cfg(not(unix))]
-        let inode = (0, 0);
+        let inode = (metadata.dev(), metadata.ino());
         Some(FileStamp { modified: metadata.modified().ok()?, bytes: metadata.len(), inode })
     }
 }
