@@ -294,7 +294,10 @@ impl Settings {
     pub fn reload(&self) -> Result<Settings, SettingsError> {
         let text = self.config_file.as_deref().map(read_file).transpose()?.unwrap_or_default();
         match &self.config_file {
-            Some(path) if text.trim().is_empty() => Err(SettingsError::Empty { path: path.clone() }),
+            Some(path) if text.trim().is_empty() => {
+                let source = io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty");
+                Err(SettingsError::Unreadable { path: path.clone(), source })
+            }
             _ => Self::from_source(self.source.clone(), &text),
         }
     }
