@@ -159,7 +159,7 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     let fields = body.parse(|fields, _| parse::key(fields, call.app.now(), true))?;
     let config_sync = call.app.config_sync();
     let secret = config_sync.new_key()?;
-    let key = new_key(secret.id(), config_sync.key_hash(secret.reveal()), fields);
+    let key = new_key(secret.id(), config_sync.secret().verifier(secret.reveal()), fields);
     let write = ItemWrite::Put(normalize::item(&call, Item::Key(key))?);
     let edit = ItemEdit { write, precondition: Precondition::Absent };
     if dry_run::parse(&call)? {

@@ -42,7 +42,7 @@ pub struct ReloadReport {
     /// The number of rules in the settings.
     pub rules: usize,
     /// Changed keys that require a restart.
-    pub needs_restart: Vec<String>,
+    pub needs_restart: Vec<&'static str>,
 }
 
 /// Reloads settings. Clones share their state.
@@ -50,20 +50,16 @@ pub struct ReloadReport {
 pub struct ReloadHandle(Arc<Shared>);
 
 struct Shared {
-    /// Locked during a reload, so that reloads are serialized.
-    current: Mutex<Current>,
+    /// The settings of the start, to find changes that require a restart.
+    started_with: Settings,
+    /// Held during a reload, so that reloads are serialized.
+    reloading: Mutex<()>,
     /// Locked separately, so that readers do not wait for the disk.
     status: Mutex<ReloadStatus>,
     /// Whether the last settings were valid, but conflicted with the rules of the database.
     conflicts: AtomicBool,
     apply: Apply,
     clock: Clock,
-}
-
-struct Current {
-    /// The settings of the start, to find changes that require a restart.
-    started_with: Settings,
-    generation: u64,
 }
 
 impl fmt::Debug for ReloadHandle {
@@ -77,7 +73,8 @@ impl ReloadHandle {
     pub fn new(settings: Settings, clock: Clock, apply: Apply) -> Self {
         let status = ReloadStatus { last_success: clock.now(), last_error: None, generation: 1 };
         ReloadHandle(Arc::new(Shared {
-            current: Mutex::new(Current { started_with: settings, generation: 1 }),
+            started_with: settings,
+            reloading: Mutex::new(()),
             status: Mutex::new(status),
             conflicts: AtomicBool::new(false),
             apply,
@@ -95,10 +92,10 @@ impl ReloadHandle {
     /// # Errors
     /// All errors in the settings. Nothing changes then.
     pub fn reload(&self) -> Result<ReloadReport, SettingsError> {
-        let mut current = self.0.current.lock();
-        let loaded = current.started_with.reload();
+        let _guard = self.0.reloading.lock();
+        let loaded = self.0.started_with.reload();
         let is_valid = loaded.is_ok();
-        let outcome = loaded.and_then(|new| self.put_in_force(&mut current, &new));
+        let outcome = loaded.and_then(|new| self.put_in_force(&new));
         self.0.conflicts.store(is_valid && outcome.is_err(), Ordering::Relaxed);
         match &outcome {
             Ok(report) => self.note_success(report),
@@ -112,21 +109,19 @@ impl ReloadHandle {
         outcome
     }
 
-    fn put_in_force(&self, current: &mut Current, new: &Settings) -> Result<ReloadReport, SettingsError> {
+    fn put_in_force(&self, new: &Settings) -> Result<ReloadReport, SettingsError> {
         let file = new.config_file.clone();
         (self.0.apply)(new).map_err(|problems| SettingsError::Invalid { file, problems })?;
-        current.generation += 1;
-        if current.started_with.normalization != new.normalization {
+        if self.0.started_with.normalization != new.normalization {
             warn!(
                 "the normalization of [identity] has changed: it takes effect once the database has been loaded again; stored \
                  items keep their ids, export them and import them with prune"
             );
         }
-        let needs_restart = current.started_with.needs_restart(new);
         Ok(ReloadReport {
-            generation: current.generation,
+            generation: self.status().generation + 1,
             rules: new.rules.rules().len(),
-            needs_restart: needs_restart.into_iter().map(str::to_owned).collect(),
+            needs_restart: self.0.started_with.needs_restart(new),
         })
     }
 
@@ -148,10 +143,8 @@ impl ReloadHandle {
 
     /// Reloads on SIGHUP and when the file has changed, which is checked at this interval. Never returns.
     pub async fn watch(self, every: Duration) {
-        let (file, mut loaded) = {
-            let current = self.0.current.lock();
-            (current.started_with.config_file.clone(), current.started_with.source.stamp)
-        };
+        let started_with = &self.0.started_with;
+        let (file, mut loaded) = (started_with.config_file.as_deref(), started_with.source.stamp);
         let mut seen = loaded;
         let hangups = signal(SignalKind::hangup());
         let mut hangups = hangups.inspect_err(|error| warn!(%error, "cannot receive SIGHUP")).ok();
@@ -160,7 +153,7 @@ impl ReloadHandle {
                 Some(()) = async { hangups.as_mut()?.recv().await } => true,
                 () = tokio::time::sleep(every) => false,
             };
-            let stamp = file.as_deref().and_then(FileStamp::of);
+            let stamp = file.and_then(FileStamp::of);
             // A file that changed since the last poll may still be written: half of it might be valid.
             let changed = stamp == seen && stamp != loaded;
             seen = stamp;

@@ -28,7 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
-use tollgate_stores::sql::{Database, ItemWrite, SqlSettings};
+use tollgate_stores::sql::{Database, SqlSettings};
 use tracing::warn;
 
 pub(crate) use self::file_rules::FileRules;
@@ -36,7 +36,7 @@ pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
-use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
+use crate::auth::api_keys::{KeySecret, NewKey};
 use crate::config::settings::{CounterSettings, Settings};
 use crate::counters::{Counters, ServiceLimiter};
 use crate::records::usage::Flusher;
@@ -201,17 +201,6 @@ impl ConfigSync {
         self.rules.lock()
     }
 
-    /// The rule set after these changes: see [`RuleSources::compile_with`].
-    ///
-    /// # Errors
-    /// Everything that is wrong with it.
-    pub(crate) fn compile_with<'w>(
-        &self,
-        changes: impl IntoIterator<Item = &'w ItemWrite>,
-    ) -> Result<RuleSet, Problems> {
-        self.rules.lock().compile_with(changes)
-    }
-
     /// Replaces the rules of the settings file, and passes the new rule set to `put_in_force`.
     ///
     /// # Errors
@@ -229,11 +218,6 @@ impl ConfigSync {
         }
         put_in_force(set);
         Ok(())
-    }
-
-    /// The hash that is stored for an API key.
-    pub(crate) fn key_hash(&self, key: &str) -> Verifier {
-        self.secret.verifier(key)
     }
 
     /// Creates an API key.

@@ -220,7 +220,7 @@ async fn sweep(app: Arc<App>) {
         app.sweep(shard);
         let state = app.counters().state();
         app.count_outage(&state, last.elapsed());
-        store::log_state_change(&known, &state);
+        store::log_state_change(Some(&known), &state);
         known = state;
         last = Instant::now();
     }

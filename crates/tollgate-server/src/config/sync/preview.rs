@@ -24,7 +24,7 @@ pub(crate) fn preview(
                 | ItemWrite::Delete(ItemId::Rule(_) | ItemId::Tier(_))
         )
     });
-    let rules = if changes_rules { sync.compile_with(writes)? } else { in_force.clone() };
+    let rules = if changes_rules { sync.rules().compile_with(writes)? } else { in_force.clone() };
     let (mut overrides, mut accounts) = (Arc::clone(in_force.overrides()), in_force.accounts().edit());
     for write in writes {
         match write {

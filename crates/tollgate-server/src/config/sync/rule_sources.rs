@@ -68,7 +68,7 @@ impl RuleSources {
     ///
     /// # Errors
     /// Everything that is wrong: invalid fields of rules and tiers, and names that the file defines too.
-    pub(super) fn compile_with<'w>(
+    pub(crate) fn compile_with<'w>(
         &self,
         changes: impl IntoIterator<Item = &'w ItemWrite>,
     ) -> Result<RuleSet, Problems> {

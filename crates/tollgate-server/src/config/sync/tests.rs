@@ -1,7 +1,7 @@
 use serde_json::json;
-use tollgate::{Answer, Endpoint, Id, MemoryCounters, Request, Seed, Timestamp};
+use tollgate::{Answer, Endpoint, Id, Request};
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Item, ItemEdit, ItemId, Precondition, RuleItem, StoredItem, UserEndpointLimit,
+    BlockItem, BlockKind, Item, ItemEdit, ItemId, ItemWrite, Precondition, RuleItem, StoredItem, UserEndpointLimit,
 };
 
 use super::*;
@@ -23,12 +23,12 @@ fn put(name: &str) -> ItemWrite {
 #[test]
 fn compile_with_changes_nothing() {
     let sync = sync("[[rules]]\nname = \"mine\"\naction = \"allow\"");
-    let set = sync.compile_with(&[put("other")]).unwrap();
+    let set = sync.rules().compile_with(&[put("other")]).unwrap();
     assert_eq!(set.rules().len(), 2);
     assert!(!sync.rules().last_valid.contains("other"));
-    let error = sync.compile_with(&[put("mine")]).unwrap_err().to_string();
+    let error = sync.rules().compile_with(&[put("mine")]).unwrap_err().to_string();
     assert!(error.contains("\"mine\""), "{error}");
-    assert_eq!(sync.compile_with(&[]).unwrap().rules().len(), 1);
+    assert_eq!(sync.rules().compile_with(&[]).unwrap().rules().len(), 1);
 }
 
 #[test]
@@ -86,9 +86,9 @@ fn conflicting_rules_can_be_deleted_one_by_one() {
         assert_eq!(sync.rules().file_of(name), None, "the database defines it too");
     }
     assert!(sync.rules().file_of("c").is_some());
-    assert_eq!(sync.compile_with(&[delete("a")]).unwrap().rules().len(), 3, "the rules in force stay");
-    assert!(sync.compile_with(&[put("d")]).is_err());
-    assert!(sync.compile_with(&[delete("a"), delete("b")]).is_ok());
+    assert_eq!(sync.rules().compile_with(&[delete("a")]).unwrap().rules().len(), 3, "the rules in force stay");
+    assert!(sync.rules().compile_with(&[put("d")]).is_err());
+    assert!(sync.rules().compile_with(&[delete("a"), delete("b")]).is_ok());
 }
 
 fn stored(version: u64, item: Item) -> StoredItem {
