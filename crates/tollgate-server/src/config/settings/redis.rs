@@ -15,28 +15,11 @@ use tollgate_stores::redis::{
 
 use super::read::{duplicate, duration};
 
-/// Keys that require `store = "redis"`.
-pub(super) const KEYS: [&str; 16] = [
-    "url",
-    "topology",
-    "nodes",
-    "user",
-    "password",
-    "database",
-    "connections",
-    "timeout",
-    "connect_timeout",
-    "sentinel_master",
-    "sentinel_user",
-    "sentinel_password",
-    "virtual_nodes",
-    "leases",
-    "refusal_cache",
-    "tls",
-];
+/// Keys that require `store = "redis"`, besides [`PARAMETERS`].
+pub(super) const KEYS: [&str; 6] = ["url", "nodes", "user", "password", "database", "tls"];
 
 /// Keys that may also be parameters of the URL.
-const PARAMETERS: [&str; 10] = [
+pub(super) const PARAMETERS: [&str; 10] = [
     "topology",
     "connections",
     "timeout",
@@ -95,7 +78,7 @@ pub(super) fn topology_name(topology: &Topology) -> &'static str {
     }
 }
 
-/// Reads the keys of [`KEYS`]. `None` if the servers are invalid.
+/// Reads the keys of [`KEYS`] and [`PARAMETERS`]. `None` if the servers are invalid.
 pub(super) fn read(fields: &mut TableReader<'_, '_>) -> Option<(RedisSettings, TlsFiles)> {
     let url = fields.read("url", url);
     let url = url.as_ref();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value as Json};
 use tollgate::config::{Document, Origin, Problem, Problems, TableReader, Value, read_rule, read_tier};
 use tollgate::{Rule, RuleSet};
-use tollgate_stores::sql::{Item, ItemId, ItemWrite, RuleItem, TierItem};
+use tollgate_stores::sql::{Item, ItemId, ItemWrite};
 
 use super::file_rules::FileRules;
 
@@ -25,8 +25,10 @@ impl DatabaseRules {
     /// Adds or replaces a rule or tier. Returns false for other items.
     pub(super) fn put(&mut self, item: &Item) -> bool {
         let (name, rule) = match item {
-            Item::Rule(rule) => (rule.name.clone(), parse_rule(rule)),
-            Item::Tier(tier) => (tier_rule_name(&tier.name), parse_tier(tier)),
+            Item::Rule(rule) => (rule.name.clone(), parse(&rule.name, &rule.body, "rule", read_rule)),
+            Item::Tier(tier) => {
+                (tier_rule_name(&tier.name), parse(&tier.name, &tier.body, "tier", read_tier))
+            }
             _ => return false,
         };
         self.0.insert(name, DatabaseRule { item: item.clone(), rule });
@@ -108,14 +110,6 @@ fn tier_rule_name(tier: &str) -> String {
 
 fn problem(name: &str, reason: String) -> Problem {
     Problem { origin: Origin::Named("database".to_owned()), key: name.to_owned(), reason }
-}
-
-fn parse_rule(item: &RuleItem) -> Result<Rule, Problems> {
-    parse(&item.name, &item.body, "rule", read_rule)
-}
-
-fn parse_tier(item: &TierItem) -> Result<Rule, Problems> {
-    parse(&item.name, &item.body, "tier", read_tier)
 }
 
 /// Parses a stored body like a table of the settings file.

@@ -26,11 +26,11 @@ pub(super) fn collect(sources: &MetricSources<'_>, collector: &mut Collector) {
 fn collect_connections(sources: &MetricSources<'_>, collector: &mut Collector) {
     let stats = sources.connections;
     let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-    collector.gauge("connections", "Open connections", stats.open());
+    collector.gauge("connections", "Open connections", load(&stats.open));
     collector.counter(
         "connections_refused",
         "Connections refused because of a connection limit",
-        stats.refused(),
+        load(&stats.refused),
     );
     let help = "Connections closed by a timeout";
     collector.counter("connections_timed_out", help, load(&stats.timed_out));

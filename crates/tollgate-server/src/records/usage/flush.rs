@@ -18,7 +18,8 @@ pub(crate) struct Flusher {
     node: String,
     number: u64,
     pending: VecDeque<UsageBatch>,
-    has_loaded_file: bool,
+    /// Whether the file of an earlier process must still be kept.
+    pub(crate) has_loaded_file: bool,
 }
 
 impl Flusher {
@@ -32,16 +33,6 @@ impl Flusher {
         self.pending.extend(batches);
         self.has_loaded_file = true;
         true
-    }
-
-    /// Whether the file of an earlier process must still be kept.
-    pub(crate) fn has_loaded_file(&self) -> bool {
-        self.has_loaded_file
-    }
-
-    /// The file of the earlier process was removed.
-    pub(crate) fn forget_loaded_file(&mut self) {
-        self.has_loaded_file = false;
     }
 
     /// Sends pending batches and new usage. Returns whether all of it was stored.
