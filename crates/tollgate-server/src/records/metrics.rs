@@ -245,7 +245,7 @@ impl RecordSink for Metrics {
         match (counters, decision.rule()) {
             // The decision may have used the previous rule set: the name is compared, the position is a shortcut.
             (Some(counters), Some(rule)) if *counters.rule == *rule.name => counters.count(outcome),
-            (_, Some(rule)) if in_force.names.contains(&rule.name) => {
+            (_, Some(rule)) if in_force.names.contains(&*rule.name) => {
                 RuleCounters::new(&rule.name, &self.decisions).count(outcome);
             }
             _ => self.without_rule.count(outcome),

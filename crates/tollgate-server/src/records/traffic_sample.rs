@@ -148,7 +148,7 @@ impl TrafficSample {
         let counted = differing.into_iter().map(|(example, requests)| EffectExample { requests, ..example });
         let mut examples: Vec<EffectExample> = counted.collect();
         examples.sort_by_key(|example| Reverse(example.requests));
-        let count = |of: fn(&EffectExample) -> bool| {
+        let count = |of: fn(&EffectExample) -> bool| -> usize {
             examples.iter().filter(|example| of(example)).map(|example| example.requests).sum()
         };
         let (newly_refused, newly_admitted) =

@@ -131,7 +131,7 @@ fn read_head(file: &mut impl Read) -> Result<Head, SnapshotError> {
     file.read_exact(&mut length)?;
     let mut head = Vec::new();
     // Reads no more than the file has, whatever its length field says.
-    file.take(u64::from_le_bytes(length)).read_to_end(&mut head)?;
+    file.by_ref().take(u64::from_le_bytes(length)).read_to_end(&mut head)?;
     file.read_exact(&mut checksum)?;
     if checksum != *Sha256::digest(&head) {
         return Err(SnapshotError::Corrupt);

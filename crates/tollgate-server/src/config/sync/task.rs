@@ -283,7 +283,7 @@ pub(super) async fn save_snapshot(parts: &SyncParts) -> bool {
         let rules = sync.rules.lock().last_valid.clone();
         let (version, in_force) = (sync.version(), limiter.rules());
         let none = Overrides::default();
-        let overrides = if sync.stores_overrides { in_force.overrides() } else { &none };
+        let overrides = if sync.stores_overrides { in_force.overrides().as_ref() } else { &none };
         let database = sync.sql.describe();
         let head = Head::new(database, version, &rules, overrides, in_force.normalization().clone());
         data_dir.save_configuration(|file| snapshot::write(&head, in_force.accounts(), file)).is_ok()
