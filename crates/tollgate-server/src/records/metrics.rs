@@ -11,8 +11,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::{Metric, Registry};
@@ -177,7 +177,11 @@ impl Metrics {
             degraded_seconds: register(all, "degraded_seconds", help),
             shadow_refusals: register(all, "shadow_refusals", "Refusals that log_only rules would have made"),
             responses: register(all, "http_responses", "HTTP responses by route and status"),
-            keys_refused: register(all, "keys_refused", "Checks refused because of an invalid client API key"),
+            keys_refused: register(
+                all,
+                "keys_refused",
+                "Checks refused because of an invalid client API key",
+            ),
             callers_refused: register(all, "callers_refused", "Requests refused by the limits of [callers]"),
             in_force: ArcSwap::default(),
             registry,

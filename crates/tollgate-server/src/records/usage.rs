@@ -250,7 +250,10 @@ mod tests {
         assert!(next.load(&unsent));
         assert_eq!(next.unsent(&Usage::default()).unwrap(), unsent);
         let text = String::from_utf8(unsent).unwrap();
-        assert!(text.contains(r#""node":"first","number":1"#) && text.contains(r#""user":"alice""#), "{text}");
+        assert!(
+            text.contains(r#""node":"first","number":1"#) && text.contains(r#""user":"alice""#),
+            "{text}"
+        );
         assert!(!next.load(b"nonsense"));
     }
 }

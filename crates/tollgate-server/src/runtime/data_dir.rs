@@ -141,11 +141,6 @@ impl DataDir {
         }
     }
 
-    /// Its path.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Whether the last saves succeeded.
     pub(crate) fn status(&self) -> &Arc<PersistenceStatus> {
         &self.status
@@ -261,7 +256,12 @@ impl DataDir {
     ///
     /// # Errors
     /// When they cannot be written. The last snapshot stays.
-    pub(crate) fn save_counters(&self, counters: &MemoryCounters, seed: Seed, now: Timestamp) -> io::Result<()> {
+    pub(crate) fn save_counters(
+        &self,
+        counters: &MemoryCounters,
+        seed: Seed,
+        now: Timestamp,
+    ) -> io::Result<()> {
         let saved = self.replace(COUNTERS, |file| counters.save(seed, now, file));
         self.status.counters.record(COUNTERS, &saved);
         saved

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde::{Deserialize, Serialize};
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};

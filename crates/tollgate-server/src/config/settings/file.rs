@@ -27,7 +27,8 @@ pub fn read_text(path: &Path, from: impl Read) -> Result<String, SettingsError> 
     // Limits the read, not the length before it: the file may grow, or be a pipe.
     let read = from.take(BYTES_MAX + 1).read_to_string(&mut text);
     let read = read.and_then(|_| {
-        let too_large = || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {BYTES_MAX} bytes"));
+        let too_large =
+            || io::Error::new(io::ErrorKind::FileTooLarge, format!("larger than {BYTES_MAX} bytes"));
         if text.len() as u64 > BYTES_MAX { Err(too_large()) } else { Ok(()) }
     });
     read.map(|()| text).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })

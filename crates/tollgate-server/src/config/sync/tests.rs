@@ -1,7 +1,8 @@
 use serde_json::json;
 use tollgate::{Answer, Endpoint, Id, Request};
 use tollgate_stores::sql::{
-    BlockItem, BlockKind, Item, ItemEdit, ItemId, ItemWrite, Precondition, RuleItem, StoredItem, UserEndpointLimit,
+    BlockItem, BlockKind, Item, ItemEdit, ItemId, ItemWrite, Precondition, RuleItem, StoredItem,
+    UserEndpointLimit,
 };
 
 use super::*;
@@ -86,7 +87,11 @@ fn conflicting_rules_can_be_deleted_one_by_one() {
         assert_eq!(sync.rules().file_of(name), None, "the database defines it too");
     }
     assert!(sync.rules().file_of("c").is_some());
-    assert_eq!(sync.rules().compile_with(&[delete("a")]).unwrap().rules().len(), 3, "the rules in force stay");
+    assert_eq!(
+        sync.rules().compile_with(&[delete("a")]).unwrap().rules().len(),
+        3,
+        "the rules in force stay"
+    );
     assert!(sync.rules().compile_with(&[put("d")]).is_err());
     assert!(sync.rules().compile_with(&[delete("a"), delete("b")]).is_ok());
 }
