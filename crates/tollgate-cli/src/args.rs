@@ -10,9 +10,9 @@ use crate::commands::keys::Keys;
 use crate::commands::man::Man;
 use crate::commands::migrate::Migrate;
 use crate::commands::quotas::Quotas;
-use crate::commands::request_args::{RequestArgs, ResetArgs};
+use crate::commands::request_args::{RequestArgs, TargetArgs};
 use crate::commands::rules::Rules;
-use crate::commands::serve::Serve;
+use crate::commands::serve::SettingsFlags;
 use crate::commands::tiers::Tiers;
 use crate::commands::users::Users;
 use crate::input::connection::ConnectionArgs;
@@ -65,7 +65,15 @@ pub(crate) struct Global {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     /// Run the service
-    Serve(Serve),
+    #[command(after_help = "\
+Examples:
+  tollgate serve
+  tollgate serve --config tollgate.toml
+  tollgate serve --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
+  TOLLGATE_LOG__LEVEL=debug tollgate serve
+
+Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the file.")]
+    Serve(SettingsFlags),
     /// Update the database schema, as `serve` does at startup
     Migrate(Migrate),
     /// Check a request against its limits and count it
@@ -82,13 +90,15 @@ Exit codes: 0 admitted, 1 refused or blocked, 2 error. --cost 0 counts nothing."
     #[command(after_help = "\
 Examples:
   tollgate status --user alice --endpoint /api/v1/users
-  tollgate status --user alice --endpoint /api/v1/users --json")]
+  tollgate status --user alice --endpoint /api/v1/users --json
+
+Without --cost, the status is that of a request of cost 1.")]
     Status(RequestArgs),
     /// Reset the counters of a client (requires a key)
     #[command(after_help = "\
 Examples:
   TOLLGATE_KEY=$(cat data/admin.key) tollgate reset --user alice --endpoint /api/v1/users")]
-    Reset(ResetArgs),
+    Reset(TargetArgs),
     /// Explain rule by rule how a request would be decided, without counting it
     #[command(after_help = "\
 Examples:

@@ -3,9 +3,8 @@
 use clap::{Args, Subcommand};
 
 use super::serve::SettingsFlags;
-use crate::error::CliError;
-use crate::exit::Exit;
-use crate::output::{Output, toml};
+use crate::output::toml;
+use crate::{CliError, Exit, Output};
 
 /// The order of the sections.
 const SECTIONS: [&str; 9] = [
@@ -20,7 +19,6 @@ const SECTIONS: [&str; 9] = [
     "rules",
 ];
 
-/// The flags of `config`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -49,10 +47,5 @@ as the file.")]
 pub(crate) fn run(config: &Config, output: &Output) -> Result<Exit, CliError> {
     let Command::Show(flags) = &config.command;
     let settings = flags.load()?.to_json();
-    if output.json() {
-        output.value(&settings)?;
-    } else {
-        output.text(&toml::document(&settings, &SECTIONS))?;
-    }
-    Ok(Exit::Ok)
+    Ok(output.result(|| settings.clone(), || toml::document(&settings, &SECTIONS))?)
 }

@@ -9,18 +9,15 @@ use serde_json::{Map, Value};
 
 use super::items::{DeleteArgs, Items, NameArg, PutArgs};
 use super::list::{Columns, LimitArg};
-use crate::client::{Client, without_nulls};
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::client::without_nulls;
 use crate::input::expiry::parse_duration;
 use crate::input::item_file::{self, ItemFile};
 use crate::item_kind::ItemKind;
-use crate::output::Output;
 use crate::output::format::text_of;
 use crate::output::rule::format_limits;
 use crate::output::table::Cell;
+use crate::{CliError, Client, Exit, Output};
 
-/// The flags of `tiers`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -110,8 +110,8 @@ fn invalid(problems: &Problems, has_lines: bool) -> ApiError {
     error.with_message(all.join("; "))
 }
 
-/// A number that JSON cannot express is rejected when its field is parsed.
-fn toml_to_json(value: toml::Value) -> Json {
+/// A TOML value as JSON; a date becomes a string, and a number that JSON cannot express becomes null.
+pub fn toml_to_json(value: toml::Value) -> Json {
     match value {
         toml::Value::String(text) => Json::String(text),
         toml::Value::Integer(number) => Json::from(number),

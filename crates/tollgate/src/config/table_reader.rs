@@ -184,6 +184,11 @@ impl<'n, 'p> TableReader<'n, 'p> {
         self.push(origin, self.key(key), reason);
     }
 
+    /// Where the table starts.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
     /// Whether the table has this key.
     pub fn has(&self, key: &str) -> bool {
         self.entries.contains_key(key)
