@@ -249,10 +249,7 @@ impl App {
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
-        let before = self.live.swap(Arc::new(live));
-        if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
-            callers.extend_retention(before);
-        }
+        self.live.store(Arc::new(live));
         // Accounts are stored under ids normalized by the old settings.
         self.config_sync.poll_now();
         Ok(())

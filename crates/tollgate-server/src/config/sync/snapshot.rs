@@ -180,7 +180,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tollgate::accounts::NewKey;
+    use tollgate::accounts::Key;
     use tollgate::{Endpoint, Id, Limit, Timestamp};
 
     use super::*;
@@ -199,7 +199,7 @@ mod tests {
         let overrides =
             [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
         let mut accounts = Accounts::default().edit();
-        accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
+        accounts.put_key(&Key::new("abcdefghijklmn27", [7; 32])).unwrap();
         let mut bytes = Vec::new();
         write(database, 42, &rules, &overrides, &accounts.finish(), &mut bytes).unwrap();
         bytes
@@ -219,7 +219,7 @@ mod tests {
         assert!(read.rules.contains("burst"));
         let set = read.overrides.get("alice", "/x").unwrap();
         assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
-        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);
+        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier, [7; 32]);
     }
 
     #[test]
