@@ -247,10 +247,7 @@ impl App {
     pub(crate) fn apply(&self, settings: &Settings) -> Result<(), Problems> {
         self.config_sync.replace_file(FileRules::new(settings), |rules| self.replace_rules(rules))?;
         let live = Reloadable::new(settings, self.listen, &self.admin_key, Some(&self.live()));
-        let before = self.live.swap(Arc::new(live));
-        if let (Some(before), Some(callers)) = (&before.callers, &self.live().callers) {
-            callers.extend_retention(before);
-        }
+        self.live.store(Arc::new(live));
         // Another normalization takes effect when the items of the database are loaded again.
         self.config_sync.poll_now();
         Ok(())

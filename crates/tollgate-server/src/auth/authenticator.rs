@@ -52,9 +52,9 @@ impl Caller {
     /// The caller with this key from the database.
     fn with_key(key: &Key<'_>) -> Self {
         Caller {
-            name: format!("key:{}", key.id()).into(),
-            tenant: key.tenant().map(Into::into),
-            scopes: Scopes::from_bits(key.scopes()),
+            name: format!("key:{}", key.id).into(),
+            tenant: key.tenant.map(Into::into),
+            scopes: Scopes::from_bits(key.scopes),
         }
     }
 
@@ -192,7 +192,7 @@ impl Authenticator {
         let rules = parts.limiter.rules();
         match api_keys::verify(rules.accounts(), parts.config_sync.secret(), key, id, now) {
             Ok(key) => {
-                parts.limiter.records().usage.note_key(key.id(), false, now);
+                parts.limiter.records().usage.note_key(key.id, false, now);
                 Ok(Caller::with_key(&key))
             }
             Err(KeyRefusal::Unknown) => found,

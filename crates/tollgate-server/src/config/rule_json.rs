@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn definition_parses_as_the_same_rule() {
-        let text = include_str!("../../../tollgate/tests/good_rules/everything.toml");
+        let text = include_str!("../../../tollgate/tests/valid_rules/everything.toml");
         let set = RuleSet::from_toml(text).unwrap();
         assert!(set.rules().len() > 5);
         for rule in set.rules() {

@@ -131,9 +131,9 @@ impl RecordSink for Usage {
         let exceeded = matches!(decision.answer, Answer::Refuse { .. });
         let key = request.api_key.and_then(ApiKey::known_id).and_then(|id| accounts.key(id.as_str()));
         if let Some(key) = &key {
-            self.note_key(key.id(), exceeded, decision.now);
+            self.note_key(key.id, exceeded, decision.now);
         }
-        let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user()));
+        let user = request.user.map(Id::as_str).or_else(|| key.and_then(|key| key.user));
         if let Some(user) = user.filter(|user| accounts.user(user).is_some()) {
             // The user of a key is not normalized yet.
             let user = decision.rules().normalization().ids.user.normalize(user);

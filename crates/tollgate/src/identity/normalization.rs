@@ -1,4 +1,4 @@
-//! Normalization of identifiers, paths and methods: one form for all spellings that mean the same.
+//! Normalization of identifiers, paths and methods: one form for all variants that mean the same.
 //!
 //! A [`RuleSet`](crate::RuleSet) normalizes its rules once, when it is compiled, and each request before anything is
 //! matched or counted. Accounts and overrides are compared with normalized requests, so their ids must be normalized
@@ -66,14 +66,16 @@ pub enum DescriptorNormalization {
     Named(Vec<(Box<str>, NormalForm)>),
 }
 
-/// How `HEAD` requests are counted.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum HeadCounting {
-    /// As `GET`, because it costs the server the same work.
-    #[default]
-    AsGet,
-    /// As a separate method: rules for `GET` do not match it.
-    Separate,
+named_enum! {
+    /// How `HEAD` requests are counted.
+    #[derive(Default, Serialize, Deserialize)]
+    pub enum HeadCounting {
+        /// As `GET`, because it costs the server the same work.
+        #[default]
+        AsGet = "as_get",
+        /// As a separate method: rules for `GET` do not match it.
+        Separate = "separate",
+    }
 }
 
 /// A value that exceeds its maximum length after normalization.
@@ -109,19 +111,6 @@ impl DescriptorNormalization {
         match self {
             DescriptorNormalization::All(form) => *form == NormalForm::Exact,
             DescriptorNormalization::Named(forms) => forms.iter().all(|(_, form)| *form == NormalForm::Exact),
-        }
-    }
-}
-
-impl HeadCounting {
-    /// All values.
-    pub const ALL: [HeadCounting; 2] = [HeadCounting::AsGet, HeadCounting::Separate];
-
-    /// The name used in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            HeadCounting::AsGet => "as_get",
-            HeadCounting::Separate => "separate",
         }
     }
 }

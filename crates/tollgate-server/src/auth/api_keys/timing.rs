@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use super::tests::{NOW, secret};
 use super::*;
-use tollgate::accounts::NewKey as Record;
+use tollgate::accounts::Key as Record;
 
 /// Texts of each class.
 const TEXTS: usize = 4_096;

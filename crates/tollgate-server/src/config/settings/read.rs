@@ -138,7 +138,7 @@ fn read_headers(fields: &mut TableReader<'_, '_>) -> Option<Vec<HeaderProfile>> 
     for (number, other) in profiles.iter().enumerate() {
         for one in &profiles[..number] {
             if let Some(field) = one.shared_field(*other) {
-                let (one, other, field) = (one.as_str(), other.as_str(), field.name());
+                let (one, other, field) = (one.as_str(), other.as_str(), field.as_str());
                 fields.report("headers", format!("{one:?} and {other:?} conflict: both set {field}"));
             }
         }

@@ -142,7 +142,7 @@ fn read_head(file: &mut impl Read) -> Result<Head, SnapshotError> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use tollgate::accounts::NewKey;
+    use tollgate::accounts::Key;
     use tollgate::{Endpoint, Id, Limit, Timestamp};
 
     use super::*;
@@ -161,7 +161,7 @@ mod tests {
         let overrides =
             [Override::new(user, &endpoint, limit, Timestamp::from_secs(9))].into_iter().collect();
         let mut accounts = Accounts::default().edit();
-        accounts.put_key(&NewKey::new("abcdefghijklmn27", [7; 32])).unwrap();
+        accounts.put_key(&Key::new("abcdefghijklmn27", [7; 32])).unwrap();
         let mut bytes = Vec::new();
         let normalization = Normalization { ignore_path_case: true, ..Normalization::EXACT };
         let head = Head::new("here".to_owned(), 42, &rules, &overrides, normalization);
@@ -184,7 +184,7 @@ mod tests {
         assert!(read.rules.contains("burst") && read.normalization.ignore_path_case);
         let set = read.overrides.get("alice", "/x").unwrap();
         assert_eq!((set.limit.limit.requests(), set.updated_at), (7, Timestamp::from_secs(9)));
-        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier(), &[7; 32]);
+        assert_eq!(read.accounts.key("abcdefghijklmn27").unwrap().verifier, [7; 32]);
     }
 
     #[test]

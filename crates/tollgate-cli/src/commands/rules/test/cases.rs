@@ -128,10 +128,9 @@ fn read_descriptors(
     fields: &mut TableReader<'_, '_>,
     mut descriptors: BTreeMap<String, String>,
 ) -> BTreeMap<String, String> {
-    for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
-        let name_is_id = Id::parse(name).map_err(|error| error.to_string());
-        match name_is_id.and_then(|_| id(value)) {
-            Ok(value) => drop(descriptors.insert(name.to_owned(), value)),
+    for (name, value) in fields.entries("descriptors", id).unwrap_or_default() {
+        match Id::parse(name) {
+            Ok(_) => drop(descriptors.insert(name.to_owned(), value)),
             Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
