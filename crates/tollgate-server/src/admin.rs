@@ -4,7 +4,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod blocks;
-mod body;
+pub(crate) mod body;
 mod change;
 pub(crate) mod counters;
 pub(crate) mod crud;

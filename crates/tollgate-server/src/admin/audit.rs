@@ -105,7 +105,7 @@ pub(crate) async fn record(call: &Call, event: AuditEvent) {
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
             recorded.err().map(|error| error.to_string())
         }
-        Err(error) => Some(error.message().to_owned()),
+        Err(error) => Some(error.to_string()),
     };
     if let Some(error) = error {
         let (request_id, by) = (call.request_id.as_str(), &*call.caller.name);

@@ -47,7 +47,7 @@ impl RequestBody {
         let text = std::str::from_utf8(body)
             .map_err(|error| ApiError::field(Code::InvalidInput, "", format!("not TOML: {error}")))?;
         let document = Document::from_toml(text).map_err(|problems| invalid(&problems, true))?;
-        Ok(RequestBody { values: to_map(document.entries()), document, has_lines: true })
+        Ok(RequestBody { values: document_values(&document), document, has_lines: true })
     }
 
     pub(crate) fn new(values: Map<String, Json>) -> Self {
@@ -60,7 +60,7 @@ impl RequestBody {
     fn from_table(table: Value) -> Self {
         let document = Document::from_value(table, Origin::Named("the body".to_owned()));
         let document = document.unwrap_or_else(Document::empty);
-        RequestBody { values: to_map(document.entries()), document, has_lines: false }
+        RequestBody { values: document_values(&document), document, has_lines: false }
     }
 
     /// The values as written.
@@ -111,18 +111,21 @@ fn invalid(problems: &Problems, has_lines: bool) -> ApiError {
     error.with_message(all.join("; "))
 }
 
+/// The values of a document as JSON; a date becomes a string, and a number that JSON cannot express becomes null.
+pub fn document_values(document: &Document) -> Map<String, Json> {
+    to_map(document.entries())
+}
+
 fn to_map(entries: &[(String, LocatedValue)]) -> Map<String, Json> {
     entries.iter().map(|(key, node)| (key.clone(), to_json(&node.value))).collect()
 }
 
-/// A number or date that JSON cannot express is rejected when its field is parsed.
 fn to_json(value: &Value) -> Json {
     match value {
         Value::Boolean(value) => Json::Bool(*value),
         Value::Integer(number) => Json::from(*number),
         Value::Float(number) => Json::from(*number),
-        Value::Text(text) => Json::from(&**text),
-        Value::Datetime => Json::Null,
+        Value::Text(text) | Value::Datetime(text) => Json::from(&**text),
         Value::List(items) => items.iter().map(|item| to_json(&item.value)).collect(),
         Value::Table(entries) => Json::Object(to_map(entries)),
     }

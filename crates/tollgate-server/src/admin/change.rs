@@ -49,7 +49,7 @@ fn name(id: &ItemId) -> String {
 }
 
 pub(crate) fn database(call: &Call) -> Result<Database, ApiError> {
-    call.app.config_sync().database()
+    Ok(call.app.config_sync().database()?)
 }
 
 /// The id, normalized as `[identity]` says.
@@ -173,7 +173,7 @@ async fn check_rules(call: &Call, database: &Database, edits: &[ItemEdit]) -> Re
     }
     // Read before compiling: a concurrent change makes this version too old, never too new.
     let version = config_sync.version();
-    config_sync.compile_with(writes).map(|_| Some(version)).map_err(|problems| {
+    config_sync.rules().compile_with(writes).map(|_| Some(version)).map_err(|problems| {
         let first = problems.0.first().map(|first| (first.key.clone(), first.reason.clone()));
         let (key, reason) = first.unwrap_or_default();
         ApiError::field(Code::InvalidInput, key, reason).with_message(problems.to_string())

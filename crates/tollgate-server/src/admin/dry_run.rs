@@ -135,8 +135,9 @@ pub(crate) async fn effect(call: &Call, changes: &[ItemChange]) -> Result<Option
     let _replay = REPLAYS.acquire().await.map_err(|_| failed())?;
     let app = Arc::clone(&call.app);
     let replay = tokio::task::spawn_blocking(move || {
-        let (current, preview) = sync::preview(app.config_sync(), &app.limiter().rules(), &writes)?;
-        Ok(app.traffic_sample().compare(&current, &preview, app.now()))
+        let current = app.limiter().rules();
+        let changed = sync::preview(app.config_sync(), &current, &writes)?;
+        Ok(app.traffic_sample().compare(&current, &changed, app.now()))
     });
     let effect: Result<Effect, Problems> = replay.await.map_err(|_| failed())?;
     // Rules that do not compile were rejected before.

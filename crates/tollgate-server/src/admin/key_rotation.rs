@@ -49,7 +49,7 @@ pub(crate) async fn rotate(call: Call, body: Incoming) -> Result<Response, ApiEr
     let rotated = |key: KeyItem| {
         require_active(&key, now)?;
         let new = config_sync.new_secret(&key.id)?;
-        let hash = config_sync.key_hash(new.reveal());
+        let hash = config_sync.secret().verifier(new.reveal());
         secret = Some(new);
         let until = Some((now + overlap).as_micros()).filter(|_| overlap > Span::ZERO);
         let previous_hash = until.map(|_| key.hash);

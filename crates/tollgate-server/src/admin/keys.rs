@@ -176,7 +176,11 @@ pub(crate) async fn create(call: Call, body: Incoming) -> Result<Response, ApiEr
     let fields = body.parse(|fields, _| parse::key(fields, call.app.now(), true))?;
     let config_sync = call.app.config_sync();
     let secret = config_sync.new_key()?;
-    let key = KeyItem { id: secret.id().to_owned(), hash: config_sync.key_hash(secret.reveal()), ..fields };
+    let key = KeyItem {
+        id: secret.id().to_owned(),
+        hash: config_sync.secret().verifier(secret.reveal()),
+        ..fields
+    };
     let write = ItemWrite::Put(change::normalized(&call, Item::Key(key))?);
     let edit = ItemEdit { write, precondition: Precondition::Absent };
     if dry_run::parse(&call)? {

@@ -274,7 +274,7 @@ fn duration(value: &Value) -> Result<Span, String> {
 
 /// A time in RFC 3339, as microseconds since 1970.
 fn instant(value: &Value) -> Result<u64, String> {
-    let written = text(value)?;
+    let written = if let Value::Datetime(time) = value { time.clone() } else { text(value)? };
     let wrong = || format!("{written:?} is not a time such as \"2027-01-31T12:00:00Z\"");
     let instant: jiff::Timestamp = written.parse().map_err(|_| wrong())?;
     u64::try_from(instant.as_microsecond()).map_err(|_| "is before 1970".to_owned())

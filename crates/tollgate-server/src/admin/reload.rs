@@ -22,7 +22,7 @@ pub(crate) struct ReloadResponse {
     /// Generation of the settings in force: 1 at the start, plus 1 per reload.
     generation: u64,
     /// Changed settings that need a restart.
-    needs_restart: Vec<String>,
+    needs_restart: Vec<&'static str>,
 }
 
 /// Reads the settings file again. An invalid file changes nothing; the error lists everything wrong in it.

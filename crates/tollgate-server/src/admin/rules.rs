@@ -113,13 +113,8 @@ impl AdminResource for Rules {
     fn file_items(call: &Call, filter: &ItemFilter) -> Vec<(ItemId, RuleView)> {
         let source = call.app.config_sync().rules().file_source();
         let rules = call.app.config_sync().rules().file_rules();
-        let view = |rule: &Rule| RuleView {
-            revision: SourceRevision::file(source),
-            definition: rule_json::definition(rule),
-            ..RuleView::of(rule)
-        };
         let rules = rules.iter().filter(|rule| matches(rule, filter));
-        rules.map(|rule| (ItemId::Rule(rule.name.to_string()), view(rule))).collect()
+        rules.map(|rule| (ItemId::Rule(rule.name.to_string()), RuleView::of_file(rule, source))).collect()
     }
 }
 
@@ -134,7 +129,17 @@ fn matches(rule: &Rule, filter: &ItemFilter) -> bool {
         && filter.enabled.is_none_or(|enabled| rule.enabled == enabled)
 }
 
+/// A rule of a settings file as `GET /v1/admin/rules` returns it.
+pub fn rule_view(rule: &Rule) -> Json {
+    serde_json::to_value(RuleView::of_file(rule, "file")).unwrap_or_default()
+}
+
 impl RuleView {
+    fn of_file(rule: &Rule, source: &'static str) -> Self {
+        let definition = rule_json::definition(rule);
+        RuleView { revision: SourceRevision::file(source), definition, ..RuleView::of(rule) }
+    }
+
     /// The fields that come from the rule itself.
     fn of(rule: &Rule) -> Self {
         let max_delay = rule.limits.first().and_then(|each| each.limit.max_delay());

@@ -113,15 +113,7 @@ pub(crate) async fn write(call: Call, body: Incoming) -> Result<Response, ApiErr
         return dry_run::respond_override(&call, ItemWrite::Put(Item::Limit((&new).into()))).await;
     }
     let answer = answer_of(&new);
-    let pending = call.app.config_sync().begin_override(&new.user, &new.endpoint);
-    let mut version = None;
-    let stored = async {
-        version = store_override(&call, &new.user, &new.endpoint, Some(&new)).await?;
-        Ok::<(), ApiError>(())
-    };
-    call.app.limiter().set_override(&request, new.clone(), now, stored).await?;
-    catch_up(&call, version, &new.user, &new.endpoint).await;
-    drop(pending);
+    set_override(&call, &request, &new, now).await?;
     tracing::info!(
         by = %call.caller.name, user = ?new.user, endpoint = ?new.endpoint, before, after = %new.limit.limit,
         "override set"
@@ -168,11 +160,14 @@ pub(crate) async fn delete(call: Call) -> Result<Response, ApiError> {
         let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
         return dry_run::respond_override(&call, ItemWrite::Delete(id)).await;
     }
-    let version = store_override(&call, user, endpoint, None).await?;
-    call.app
-        .limiter()
-        .update_overrides(|overrides| overrides.without(user, endpoint).unwrap_or_else(|| overrides.clone()));
-    catch_up(&call, version, user, endpoint).await;
+    if call.app.config_sync().stores_overrides() {
+        let id = ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() };
+        change_database(&call, ItemWrite::Delete(id)).await?;
+    } else {
+        let limiter = call.app.limiter();
+        membership::share(limiter, user, endpoint, None).await.map_err(not_shared)?;
+        limiter.update_overrides(|overrides| overrides.changed(&[], &[(user, endpoint)]));
+    }
     tracing::info!(by = %call.caller.name, ?user, ?endpoint, "override deleted");
     Ok(response::empty(StatusCode::NO_CONTENT))
 }
@@ -188,35 +183,37 @@ fn new_override(rules: &RuleSet, request: &Request<'_>, limit: Limit, now: Times
     Some(Override { updated_at, ..new })
 }
 
-/// Stores the override where all nodes find it: in the database or, if that is local and the counters are shared, on Redis. Returns
-/// its version in the database.
-async fn store_override(
+/// Stores an override where all nodes find it and puts it in force: in the database or, if that is local and the counters are
+/// shared, on Redis. What the user has consumed is carried over.
+async fn set_override(
     call: &Call,
-    user: &str,
-    endpoint: &str,
-    new: Option<&Override>,
-) -> Result<Option<u64>, ApiError> {
-    let config_sync = call.app.config_sync();
-    if !config_sync.stores_overrides() {
-        membership::share(call.app.limiter(), user, endpoint, new).await.map_err(not_shared)?;
-        return Ok(None);
+    request: &Request<'_>,
+    new: &Override,
+    now: Timestamp,
+) -> Result<(), ApiError> {
+    let limiter = call.app.limiter();
+    if !call.app.config_sync().stores_overrides() {
+        let shared = async {
+            membership::share(limiter, &new.user, &new.endpoint, Some(new)).await.map_err(not_shared)
+        };
+        return limiter.set_override(request, new.clone(), now, shared).await;
     }
-    let write = match new {
-        Some(new) => ItemWrite::Put(Item::Limit(new.into())),
-        None => ItemWrite::Delete(ItemId::Limit { user: user.to_owned(), endpoint: endpoint.to_owned() }),
-    };
-    let edit = ItemEdit { write, precondition: Precondition::None };
-    let changed =
-        config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await;
-    Ok(Some(changed?.version))
+    // Counters in memory are carried over by config sync, on each node.
+    let is_shared = call.app.counters().redis().is_some();
+    let consumed = if is_shared { limiter.consumed_before(request, new, now).await } else { 0 };
+    change_database(call, ItemWrite::Put(Item::Limit(new.into()))).await?;
+    limiter.charge_consumed(request, new, consumed, now).await;
+    Ok(())
 }
 
-/// Applies what was written to the database on this node.
-async fn catch_up(call: &Call, version: Option<u64>, user: &str, endpoint: &str) {
-    if let Some(version) = version {
-        call.app.config_sync().verify_override(user, endpoint);
-        call.app.config_sync().wait_until_applied(call.app.counters(), version).await;
-    }
+/// Changes the database, and waits a moment until the change is in force on this node.
+async fn change_database(call: &Call, write: ItemWrite) -> Result<(), ApiError> {
+    let config_sync = call.app.config_sync();
+    let edit = ItemEdit { write, precondition: Precondition::None };
+    let changed =
+        config_sync.database()?.change(&call.caller.name, call.app.now().as_micros(), &[edit]).await?;
+    config_sync.wait_until_applied(call.app.counters(), changed.version).await;
+    Ok(())
 }
 
 impl ConfigQuery {

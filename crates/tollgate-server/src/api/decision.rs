@@ -138,7 +138,7 @@ fn header_name(field: Field) -> HeaderName {
         ($($field:ident),*) => {
             match field {
                 $(Field::$field => {
-                    const NAME: HeaderName = HeaderName::from_static(Field::$field.name());
+                    const NAME: HeaderName = HeaderName::from_static(Field::$field.as_str());
                     NAME
                 })*
             }

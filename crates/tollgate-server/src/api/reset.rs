@@ -96,7 +96,7 @@ async fn record_reset(call: &Call, request: &Request<'_>) -> Result<Option<u64>,
             let recorded = database.record_event(&call.caller.name, call.app.now().as_micros(), &event).await;
             recorded.map_err(ApiError::from)
         }
-        Err(error) => Err(error),
+        Err(error) => Err(error.into()),
     };
     match recorded {
         Ok(version) => Ok(Some(version)),

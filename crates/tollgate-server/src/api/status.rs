@@ -36,7 +36,8 @@ pub(crate) struct StatusQuery {
     tier: Option<String>,
     /// The account name of a login attempt.
     login: Option<String>,
-    /// How many units a request would be charged. Default: 1.
+    /// How many units a request would be charged. With 0, the default, `allowed` shows whether a request of cost 1 would
+    /// be admitted.
     #[param(value_type = Option<u32>)]
     cost: Option<String>,
     /// Overrides the algorithm, as in a check. Requires the scope `override`.

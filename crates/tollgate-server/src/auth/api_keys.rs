@@ -160,8 +160,8 @@ pub(crate) fn verify<'a>(
     const NO_PREVIOUS: Verifier = [0; 32];
     let presented = secret.verifier(text);
     let (key, is_known) = accounts.key_or_decoy(id);
-    let previous = key.previous(now).unwrap_or(&NO_PREVIOUS);
-    let fits = presented.ct_eq(key.verifier()) | presented.ct_eq(previous);
+    let previous = key.previous_verifier(now).unwrap_or(&NO_PREVIOUS);
+    let fits = presented.ct_eq(&key.verifier) | presented.ct_eq(previous);
     if bool::from(fits & Choice::from(u8::from(is_known))) {
         require_valid(key, now)
     } else {
@@ -170,9 +170,9 @@ pub(crate) fn verify<'a>(
 }
 
 fn require_valid(key: Key<'_>, now: Timestamp) -> Result<Key<'_>, KeyRefusal> {
-    if key.is_revoked() {
+    if key.is_revoked {
         Err(KeyRefusal::Revoked)
-    } else if key.expires_at().is_some_and(|end| end <= now) {
+    } else if key.is_expired(now) {
         Err(KeyRefusal::Expired)
     } else {
         Ok(key)

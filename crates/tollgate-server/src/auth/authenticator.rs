@@ -52,9 +52,9 @@ impl Caller {
     /// The caller with this key from the database.
     fn with_key(key: &Key<'_>) -> Self {
         Caller {
-            name: format!("key:{}", key.id()).into(),
-            tenant: key.tenant().map(Into::into),
-            scopes: Scopes::from_bits(key.scopes()),
+            name: format!("key:{}", key.id).into(),
+            tenant: key.tenant.map(Into::into),
+            scopes: Scopes::from_bits(key.scopes),
         }
     }
 
@@ -175,7 +175,7 @@ impl Authenticator {
         let rules = parts.limiter.rules();
         match api_keys::verify(rules.accounts(), parts.config_sync.secret(), key, id, now) {
             Ok(key) => {
-                parts.limiter.records().usage.note_key(key.id(), false, now);
+                parts.limiter.records().usage.note_key(key.id, false, now);
                 Ok(Caller::with_key(&key))
             }
             Err(KeyRefusal::Unknown) => found,
@@ -202,7 +202,7 @@ mod tests {
         let counters = Counters::Memory(MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml("").unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default())
+        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     fn authorize(app: &App, key: &str) -> Result<Caller, AuthError> {

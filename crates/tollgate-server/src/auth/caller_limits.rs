@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use tollgate::algorithms::Outcome;
 use tollgate::counters::memory::MemoryBounds;
-use tollgate::counters::{Charge, Charges, CounterStore, Effect};
+use tollgate::counters::{Charge, Charges, Effect};
 use tollgate::identity::{Subject, SubjectHasher, Tenant, counted_ip, nat64_to_ipv4};
-use tollgate::rules::{RuleLimit, retention_extension};
+use tollgate::rules::RuleLimit;
 use tollgate::{Client, Id, MemoryCounters, Seed, Timestamp};
 
 use super::scope::Scope;
@@ -45,17 +45,8 @@ impl CallerLimiter {
         let CallerLimits(limits) = settings.callers.as_ref()?;
         let usage =
             previous.map_or_else(|| Arc::new(CallerUsage::new()), |previous| Arc::clone(&previous.usage));
-        let (ipv6_prefix, nat64) = (settings.ipv6_prefix, settings.nat64);
+        let (ipv6_prefix, nat64) = (settings.rules.ipv6_prefix(), settings.rules.nat64());
         Some(CallerLimiter { limits: limits.clone(), ipv6_prefix, nat64, usage })
-    }
-
-    /// Extends the retention of usage counted by `previous` limits that were higher.
-    ///
-    /// Called once these limits are in force, so that what the previous ones counted until then is included.
-    pub(crate) fn extend_retention(&self, previous: &CallerLimiter) {
-        if let Some(extension) = retention_extension(&previous.limits, &self.limits) {
-            self.usage.counters.extend_retention(&extension);
-        }
     }
 
     /// Charges a caller the whole cost, or nothing if it exceeds a limit. A cost of zero only tests whether one more unit

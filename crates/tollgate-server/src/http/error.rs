@@ -16,6 +16,7 @@ use crate::auth::AuthError;
 use crate::auth::api_keys::KeyRefusal;
 use crate::check::error::CheckError;
 use crate::config::normalize::NormalizedTooLong;
+use crate::config::sync::SyncError;
 use crate::http::{Response, response};
 
 /// The code of an error. Codes are stable: new ones may be added, existing ones keep their meaning.
@@ -154,6 +155,17 @@ impl From<StoreError> for ApiError {
             _ => "the counters are unreachable; try again",
         };
         ApiError::new(Code::ServiceUnavailable, message)
+    }
+}
+
+impl From<SyncError> for ApiError {
+    fn from(error: SyncError) -> Self {
+        let code = match error {
+            SyncError::DatabaseUnreached => Code::ServiceUnavailable,
+            SyncError::SecretDiffers => Code::Conflict,
+            SyncError::NoRandomness => Code::InternalError,
+        };
+        ApiError::new(code, error.to_string())
     }
 }
 
@@ -340,5 +352,21 @@ impl ApiError {
             headers.insert(header::ALLOW, allow);
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_stores::sql::Database;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn unreachable_database_is_distinguished_from_a_broken_one() {
+        let unreachable = Database::open("postgres://u@127.0.0.1:1/nobody-listens").await.unwrap_err();
+        assert!(ApiError::from(unreachable).message().contains("is unreachable"));
+        let broken = ApiError::from(DatabaseError::Corrupt { what: "api_keys" });
+        assert_eq!(broken.code(), Code::ServiceUnavailable);
+        assert!(broken.message().contains("log has the reason"), "{}", broken.message());
     }
 }

@@ -1,6 +1,6 @@
 mod timing;
 
-use tollgate::accounts::NewKey as Record;
+use tollgate::accounts::Key as Record;
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn known(change: impl Fn(&mut Record<'_>)) -> (Accounts, String) {
 
 fn outcome(accounts: &Accounts, text: &str) -> Result<String, KeyRefusal> {
     let id = id_of(text).unwrap();
-    verify(accounts, &secret(), text, id, NOW).map(|key| key.id().to_owned())
+    verify(accounts, &secret(), text, id, NOW).map(|key| key.id.to_owned())
 }
 
 /// The same key with another secret.
