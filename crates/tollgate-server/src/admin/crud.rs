@@ -213,7 +213,7 @@ pub(crate) async fn written<R: AdminResource>(
     status: StatusCode,
 ) -> Result<Response, ApiError> {
     let stored = applied.stored(call, id).await?;
-    Ok(item_response(&stored, &written_view::<R>(call, &stored).await, status))
+    Ok(item_response(applied, &stored, &written_view::<R>(call, &stored).await, status))
 }
 
 /// An item that was just written. The write succeeded, so a failed lookup of its usage is not reported.
@@ -222,9 +222,23 @@ pub(crate) async fn written_view<R: AdminResource>(call: &Call, stored: &StoredI
     R::view(call, stored, &usage)
 }
 
-/// A response with an item, its `ETag` and, if it is new, its `Location`.
-pub(crate) fn item_response(stored: &StoredItem, view: &impl Serialize, status: StatusCode) -> Response {
-    let mut response = response::json(status, view);
+/// The body of the response to a write.
+#[derive(Serialize)]
+struct Written<'a, V> {
+    #[serde(flatten)]
+    view: &'a V,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    warnings: &'a [String],
+}
+
+/// A response with an item that was written, warnings, its `ETag` and, if it is new, its `Location`.
+pub(crate) fn item_response(
+    applied: &Applied,
+    stored: &StoredItem,
+    view: &impl Serialize,
+    status: StatusCode,
+) -> Response {
+    let mut response = response::json(status, &Written { view, warnings: &applied.warnings });
     let headers = response.headers_mut();
     headers.insert(header::ETAG, preconditions::etag(stored.version));
     if status == StatusCode::CREATED

@@ -33,7 +33,7 @@ impl AccountLimits {
     }
 
     /// One token bucket per window, each with the burst.
-    fn limits(self) -> Result<Vec<Limit>, AccountError> {
+    pub(crate) fn limits(self) -> Result<Vec<Limit>, AccountError> {
         let windows = [
             ("requests_per_second", self.requests_per_second, 1),
             ("requests_per_hour", self.requests_per_hour, 3_600),

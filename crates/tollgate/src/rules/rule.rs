@@ -41,6 +41,22 @@ pub struct Rule {
     pub enabled: bool,
 }
 
+impl Rule {
+    /// Whether the limits of a user or an API key take the place of this rule: it counts users, keys or clients, and no
+    /// condition on endpoint, method, address or descriptor makes it the protection of something else.
+    pub fn is_plan_level(&self) -> bool {
+        let is_plan = |by: &Dimension| {
+            matches!(by, Dimension::Client | Dimension::User | Dimension::ApiKey | Dimension::Tenant)
+        };
+        let Matcher { tiers: _, users: _, tenants: _, endpoints, methods, ips, descriptors } = &self.when;
+        self.per.iter().all(is_plan)
+            && (endpoints.is_empty() || endpoints.iter().any(Pattern::is_everything))
+            && methods.is_empty()
+            && ips.is_empty()
+            && descriptors.is_empty()
+    }
+}
+
 /// A limit of a rule and the id of its counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleLimit {
