@@ -23,6 +23,29 @@ fn put(service: &Service, path: &str, body: &Value) -> Value {
 }
 
 #[test]
+fn rule_that_ends_the_built_in_default_warns() {
+    let service = Service::unconfigured();
+    let block = json!({ "action": "block", "when": { "users": ["bob"] } });
+    assert_eq!(put(&service, "/v1/admin/rules/no-bob", &block)["warnings"], Value::Null);
+    assert_eq!(service.check("alice", "/").json()["rule"], "default");
+    let pro = json!({ "when": { "tiers": ["pro"] }, "per": ["user"], "requests_per_minute": 600 });
+    let path = "/v1/admin/rules/pro";
+    let dry_run = put(&service, &format!("{path}?dry_run=true"), &pro);
+    for answer in [dry_run, put(&service, path, &pro)] {
+        let warning = answer["warnings"][0].as_str().unwrap_or_default();
+        assert!(warning.contains("clients that no rule matches are now unlimited"), "{answer}");
+    }
+    let check = r#"{"user_id":"alice","tier":"pro","endpoint":"/","cost":599}"#;
+    assert_eq!(service.post("/v1/rate-limit/check", check).status, 200, "not refused by the default");
+    assert_eq!(service.check("carol", "/").json()["rule"], Value::Null);
+    assert_eq!(put(&service, path, &pro)["warnings"], Value::Null, "it ended before");
+    let everyone = json!({ "per": ["client"], "requests_per_minute": 50 });
+    assert_eq!(service.admin("DELETE", path, "").status, 204);
+    assert_eq!(service.check("carol", "/").json()["rule"], "default", "applies again");
+    assert_eq!(put(&service, "/v1/admin/rules/all", &everyone)["warnings"], Value::Null);
+}
+
+#[test]
 fn quota_warns_about_stricter_rules() {
     let service = Service::with_config(REPORTS);
     let quota = json!({ "requests_per_hour": 5_000 });

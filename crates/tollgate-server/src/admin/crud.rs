@@ -60,8 +60,8 @@ pub(crate) trait AdminResource {
         async { Ok(Self::Usage::default()) }
     }
 
-    /// Items that the settings file defines. They can be read, not changed.
-    fn file_items(_call: &Call, _filter: &ItemFilter) -> Vec<(ItemId, Self::View)> {
+    /// Items of the settings file, or only those of one source (`file`, `built-in`). They can be read, not changed.
+    fn file_items(_call: &Call, _filter: &ItemFilter, _source: Option<&str>) -> Vec<(ItemId, Self::View)> {
         Vec::new()
     }
 }
@@ -94,11 +94,8 @@ pub(crate) async fn list<R: AdminResource>(call: Call) -> Result<Response, ApiEr
     let query = ListQuery::parse(&call, R::FILTERS)?;
     let page = Page::parse(R::KIND, query.get("limit"), query.get("after"))?;
     let filter = query.item_filter(&call)?;
-    let mut items = Vec::new();
-    if query.includes_source(call.app.config_sync().rules().file_source()) {
-        items = R::file_items(&call, &filter);
-        items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
-    }
+    let mut items = R::file_items(&call, &filter, query.get("source"));
+    items.retain(|(id, _)| page.after.as_ref().is_none_or(|after| id > after));
     let has_file_items = !items.is_empty();
     if query.includes_source("database") {
         let database = change::database(&call)?;
@@ -126,7 +123,7 @@ pub(crate) async fn create<R: Writable>(call: Call, body: Incoming) -> Result<Re
 pub(crate) async fn read<R: AdminResource>(call: Call) -> Result<Response, ApiError> {
     let id = path_id::<R>(&call)?;
     let named = ItemFilter { prefix: Some(id.to_string()), ..ItemFilter::default() };
-    if let Some((_, item)) = R::file_items(&call, &named).into_iter().find(|(known, _)| *known == id) {
+    if let Some((_, item)) = R::file_items(&call, &named, None).into_iter().find(|(known, _)| *known == id) {
         return Ok(response::json(StatusCode::OK, &item));
     }
     let id = change::normalized_id(&call, &id);

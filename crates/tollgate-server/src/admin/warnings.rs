@@ -6,6 +6,10 @@ use tollgate_stores::sql::{AccountLimits, Item, ItemEdit, ItemWrite};
 
 use crate::http::Call;
 
+const DEFAULT_ENDS: &str = "the built-in default of 100 requests per minute ends with the first rule that limits \
+                            requests: clients that no rule matches are now unlimited; add a rule for all clients, \
+                            or set default_limit";
+
 /// Stricter rules that are named for one quota or key.
 const RULES_MAX: usize = 5;
 /// Quotas and keys of one change that are compared with the rules.
@@ -18,7 +22,14 @@ pub(crate) fn of(call: &Call, edits: &[ItemEdit]) -> Vec<String> {
         ItemWrite::Put(item) => Some(item),
         ItemWrite::Delete(_) => None,
     });
-    items.filter_map(limits_of).take(OWNERS_MAX).flat_map(|limits| stricter_rules(&rules, &limits)).collect()
+    let mut warnings = Vec::new();
+    if call.app.config_sync().rules().leaves_clients_unlimited(edits.iter().map(|edit| &edit.write)) {
+        warnings.push(DEFAULT_ENDS.to_owned());
+    }
+    warnings.extend(
+        items.filter_map(limits_of).take(OWNERS_MAX).flat_map(|limits| stricter_rules(&rules, &limits)),
+    );
+    warnings
 }
 
 /// Limits that are set for one user or key.

@@ -1,6 +1,6 @@
 //! Rules that limit a user or API key more strictly than the limits set for it.
 
-use super::rule::{Action, Rule};
+use super::rule::Rule;
 use super::set::RuleSet;
 use crate::accounts::AccountLimits;
 use crate::identity::Dimension;
@@ -23,12 +23,10 @@ impl RuleSet {
     /// The rules, and their first limits, that `limits` do not replace and that admit fewer requests on average.
     pub fn stricter_rules(&self, owner: LimitOwner<'_>, limits: AccountLimits) -> Vec<(&Rule, &Limit)> {
         let Ok(limits) = limits.limits() else { return Vec::new() };
-        let remaining = self.rules.iter().filter(|rule| {
-            rule.enabled
-                && matches!(rule.action, Action::Reject | Action::Throttle)
-                && may_match(rule, owner)
-                && !is_replaced(rule, owner)
-        });
+        let remaining = self
+            .rules
+            .iter()
+            .filter(|rule| rule.enforces() && may_match(rule, owner) && !is_replaced(rule, owner));
         let stricter = |limit: &&Limit| limits.iter().any(|own| admits_less(limit, own));
         remaining
             .filter_map(|rule| {
