@@ -96,7 +96,30 @@ fn all_windows_are_enforced() {
 }
 
 #[test]
-fn burst_sizes_every_bucket() {
+fn burst_belongs_to_the_shortest_window() {
+    let limits = AccountLimits {
+        requests_per_second: Some(10),
+        requests_per_hour: Some(1_000),
+        burst: Some(20),
+        ..AccountLimits::default()
+    };
+    let of_key = limiter(RULES);
+    edit(&of_key, |editor| editor.put_key(&Key { limits, ..new_key("k1") }).unwrap());
+    let tier = "requests_per_second = 10\nrequests_per_hour = 1000\nburst_size = 20";
+    let of_rule = limiter(&format!("[[rules]]\nname = \"r\"\nper = [\"client\"]\n{tier}"));
+    let of_tier = limiter(&format!("[[tiers]]\nname = \"t\"\n{tier}"));
+    let in_tier = Request { tier: id("t"), ..by_user("alice") };
+    for (limiter, request) in
+        [(of_key, by_key("api_key:k1")), (of_rule, by_user("alice")), (of_tier, in_tier)]
+    {
+        assert_eq!(admitted(&limiter, &request), 20);
+        let later = NOW + Span::from_secs(1);
+        assert_eq!((0..50).filter(|_| limiter.check_now(&request, later).admits()).count(), 10);
+    }
+}
+
+#[test]
+fn quotas_and_short_forms_have_equal_buckets() {
     let limiter = limiter(RULES);
     let limits = AccountLimits { requests_per_hour: Some(3_600), burst: Some(2), ..AccountLimits::default() };
     edit(&limiter, |editor| editor.put_user("alice", None, limits).unwrap());

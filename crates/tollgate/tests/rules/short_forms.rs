@@ -54,7 +54,7 @@ fn short_forms_become_ordered_rules_of_one_layer() {
         [
             "allow exempt:user_id:root:  in client",
             "reject endpoint:GET,POST /search: sliding_window_counter 10/1m in client",
-            "reject endpoint:/api/*: token_bucket 5/1s^7, token_bucket 1000/1d^7 in client",
+            "reject endpoint:/api/*: token_bucket 5/1s^7, token_bucket 1000/1d in client",
             "reject tier:free: token_bucket 50/1h in client",
             "reject default: token_bucket 100/1m in client",
         ]
