@@ -250,7 +250,18 @@ fn account_limits_replace_all_plan_level_rules() {
 
 #[test]
 fn account_limits_apply_without_a_rule() {
-    let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { tenants = [\"acme\"] }\naction = \"allow\"");
+    let rules = r#"
+        [[rules]]
+        name = "a"
+        when = { tenants = ["acme"] }
+        action = "allow"
+        [[rules]]
+        name = "ends-the-built-in-default"
+        when = { users = ["nobody"] }
+        per = ["user"]
+        requests_per_hour = 1
+    "#;
+    let limiter = limiter(rules);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
         editor.put_key(&Key { limits: per_hour(3), ..new_key("k1") }).unwrap();
@@ -274,7 +285,7 @@ fn log_only_rules_are_not_replaced() {
     "#;
     let limiter = limiter(rules);
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(2)).unwrap());
-    assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["trial", "@quota"]);
+    assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["trial", "default"]);
 }
 
 #[test]
