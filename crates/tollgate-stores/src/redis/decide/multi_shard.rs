@@ -216,7 +216,7 @@ pub(crate) fn merge(
     debug_assert_eq!(verdicts.len(), charges.charges.len());
     let verdicts = charges.charges.iter().zip(verdicts);
     let verdicts = verdicts.map(|(charge, verdict)| verdict.unwrap_or_else(|| Verdict::unused(charge.limit)));
-    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown };
+    let verdicts = Verdicts { verdicts: verdicts.collect(), cooldown, in_cooldown, shared: fault.is_none() };
     match fault {
         Some(fault) if verdicts.admitted(charges) => Err(fault.clone()),
         _ => Ok(verdicts),
