@@ -10,7 +10,9 @@ use arc_swap::ArcSwap;
 use tollgate::config::Problems;
 use tollgate::headers::HeaderProfile;
 use tollgate::{Limiter, RuleSet, Seed, Timestamp};
+use tollgate_stores::counters::{Counters, StoreState};
 
+use crate::ServiceLimiter;
 use crate::api::batch_check::BodyBudget;
 use crate::auth::api_keys::KeySecret;
 use crate::auth::caller_limits::CallerLimiter;
@@ -22,7 +24,6 @@ use crate::check::{Checker, OverridePolicy};
 use crate::config::reload::ReloadHandle;
 use crate::config::settings::Settings;
 use crate::config::sync::{ConfigSync, FileRules, SyncParts};
-use crate::counters::{Counters, ServiceLimiter, StoreState};
 use crate::http::request_id::RequestIds;
 use crate::listener::ConnectionStats;
 use crate::records::Records;

@@ -20,9 +20,6 @@ mod admin;
 // Protocol-neutral: a CheckRequest becomes a Decision; batches, idempotency.
 mod check;
 
-// The choice between counters in memory and on Redis.
-mod counters;
-
 // What is recorded of decisions: metrics, usage, traffic sample.
 mod records;
 
@@ -42,3 +39,6 @@ pub mod runtime;
 pub mod fuzzing;
 
 pub use self::admin::import::check_import;
+
+/// The limiter of this service.
+type ServiceLimiter = tollgate::Limiter<tollgate_stores::counters::Counters, records::Records>;

@@ -12,9 +12,9 @@ use tollgate::accounts::Key;
 use super::api_keys::{self, KeyRefusal};
 use super::scope::{Scope, Scopes};
 use super::throttle::AuthThrottle;
+use crate::ServiceLimiter;
 use crate::config::settings::{AuthSettings, Caller as CallerSettings};
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
 use crate::http::error::{ApiError, Code};
 use crate::runtime::clock::Clock;
 
@@ -219,13 +219,13 @@ mod tests {
     use std::sync::Arc;
 
     use tollgate::{MemoryCounters, Seed};
+    use tollgate_stores::counters::Counters;
 
     use super::*;
     use crate::app::App;
     use crate::app::Secrets;
     use crate::auth::api_keys::KeySecret;
     use crate::config::settings::Settings;
-    use crate::counters::Counters;
 
     /// A service that has not read its database.
     fn app() -> Arc<App> {

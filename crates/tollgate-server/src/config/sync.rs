@@ -30,6 +30,7 @@ use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
 use tollgate::identity::Normalization;
+use tollgate_stores::counters::Counters;
 use tollgate_stores::sql::{Database, DatabaseError, ItemWrite, SqlSettings};
 use tracing::warn;
 
@@ -41,7 +42,6 @@ pub(crate) use self::task::{SyncParts, run};
 pub(crate) use self::usage::{close, flush_usage};
 use crate::auth::api_keys::{KeySecret, NewKey, Verifier};
 use crate::config::settings::{CounterSettings, Settings};
-use crate::counters::Counters;
 use crate::http::error::{ApiError, Code};
 use crate::records::usage::Flusher;
 

@@ -11,7 +11,7 @@ use tollgate::rules::overrides::{Override, Overrides};
 use tollgate_stores::redis::{Fleet, RedisCounters};
 use tracing::{info, warn};
 
-use crate::counters::ServiceLimiter;
+use crate::ServiceLimiter;
 use crate::runtime::data_dir::DataDir;
 
 const DATA_LOST: &str = "the counter store lost its data or was restored to an older state";

@@ -27,12 +27,12 @@ use tollgate::{Answer, Decision, Refusal, RuleSet, Timestamp};
 
 use self::collector::Collector;
 use self::retired_series::RetiredRules;
+use crate::ServiceLimiter;
 use crate::auth::api_keys::KeyRefusal;
 use crate::auth::throttle::AuthThrottle;
 use crate::check::idempotency::IdempotencyStore;
 use crate::config::reload::ReloadHandle;
 use crate::config::sync::ConfigSync;
-use crate::counters::ServiceLimiter;
 use crate::listener::ConnectionStats;
 use crate::runtime::clock::Clock;
 

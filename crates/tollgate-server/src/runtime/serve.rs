@@ -167,7 +167,7 @@ async fn serve_until(
     let server = settings.server.clone();
     let new_admin_key = admin_key.is_new.then_some(AdminKeyOnce(admin_key.key));
     let config_problem = app.config_sync().state().problem();
-    ready(Ready { settings, address, new_admin_key, store_problem: store.trouble(), config_problem });
+    ready(Ready { settings, address, new_admin_key, store_problem: store.problem(), config_problem });
 
     let end = async {
         end.await;

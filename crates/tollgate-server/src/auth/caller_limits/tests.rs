@@ -1,10 +1,11 @@
 use std::net::Ipv6Addr;
 
+use tollgate_stores::counters::Counters;
+
 use super::*;
 use crate::app::{App, Secrets};
 use crate::auth::api_keys::KeySecret;
 use crate::auth::scope::Scopes;
-use crate::counters::Counters;
 use crate::http::error::Code;
 use crate::runtime::clock::Clock;
 

@@ -15,8 +15,8 @@ use super::database_rules::DatabaseRules;
 use super::rule_sources::RuleSources;
 use super::snapshot::Configuration;
 use super::{ConfigSync, Source, items};
+use crate::ServiceLimiter;
 use crate::config::normalize;
-use crate::counters::ServiceLimiter;
 
 /// A changed item in its current state; `None` if it was deleted.
 pub(super) type ItemState = (ItemId, Option<StoredItem>);

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tollgate::Seed;
+use tollgate_stores::counters::{Counters, StoreState};
 use tollgate_stores::redis::{RedisCounters, RedisSettingsError};
 use tracing::{error, info, warn};
 
 use crate::config::settings::{CounterSettings, RedisCounterSettings};
-use crate::counters::{Counters, StoreState};
 use crate::fleet::membership;
 use crate::runtime::data_dir::DataDir;
 
@@ -35,14 +35,14 @@ pub(super) async fn open(
             let seed = membership::join(&redis, data_dir).await;
             let counters = Counters::Redis(redis);
             match counters.state() {
-                StoreState::Reached => info!("connected to the counter store"),
-                StoreState::Hindered(reason) => {
+                StoreState::Up => info!("connected to the counter store"),
+                StoreState::Impaired(reason) => {
                     warn!(reason, "connected to the counter store, which needs attention");
                 }
-                StoreState::Unreached(reason) => {
+                StoreState::Unreachable(reason) => {
                     warn!(reason, "counter store unreachable: using the local fallback until it recovers");
                 }
-                StoreState::Refused(reason) => log_rejection(&reason),
+                StoreState::Rejected(reason) => log_rejection(&reason),
             }
             Ok((counters, seed))
         }
@@ -52,13 +52,13 @@ pub(super) async fn open(
 /// Logs when the counter store starts or stops rejecting this node. The store itself logs outages.
 pub(super) fn log_state_change(before: &StoreState, now: &StoreState) {
     match (before, now) {
-        (StoreState::Refused(_), StoreState::Refused(_))
-        | (StoreState::Hindered(_), StoreState::Hindered(_)) => {}
-        (StoreState::Reached, StoreState::Hindered(reason)) => {
+        (StoreState::Rejected(_), StoreState::Rejected(_))
+        | (StoreState::Impaired(_), StoreState::Impaired(_)) => {}
+        (StoreState::Up, StoreState::Impaired(reason)) => {
             warn!(reason, "the counter store needs attention");
         }
-        (_, StoreState::Refused(reason)) => log_rejection(reason),
-        (StoreState::Refused(_), _) => info!("the counter store accepts this node again"),
+        (_, StoreState::Rejected(reason)) => log_rejection(reason),
+        (StoreState::Rejected(_), _) => info!("the counter store accepts this node again"),
         _ => {}
     }
 }
