@@ -17,7 +17,7 @@
 
 mod audit;
 mod change;
-mod changes;
+mod change_feed;
 mod engine;
 mod error;
 mod items;
@@ -31,18 +31,18 @@ mod version;
 
 pub use self::audit::{AUDIT_COUNT_MAX, AuditEntry, AuditEvent, AuditFilter};
 pub use self::change::{AppliedChange, ItemChange, ItemEdit, ItemWrite, Precondition};
-pub use self::changes::Changes;
+pub use self::change_feed::Changes;
 pub use self::error::{DatabaseError, ValueError};
 pub use self::items::list::{ITEM_COUNT_MAX, ItemFilter};
 pub use self::items::{
-    BlockItem, BlockKind, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
+    BlockItem, Item, ItemId, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem,
 };
 pub use self::key_secret::KeySecretCheck;
 pub use self::listener::ChangeListener;
 pub use self::migrations::Migration;
 pub use self::settings::{Engine, SqlSettings, UrlError};
 pub use self::usage::{KeyUsage, KeyUsageDelta, UsageBatch, UserUsage, UserUsageDelta};
-pub use tollgate::accounts::AccountLimits;
+pub use tollgate::accounts::{AccountLimits, BlockKind};
 pub use tollgate::rules::overrides::UserEndpointLimit;
 
 use self::change::Author;
@@ -143,7 +143,7 @@ impl Database {
     /// # Errors
     /// When a query fails, or a row is corrupt.
     pub async fn changes_since(&self, version: u64) -> Result<Changes, DatabaseError> {
-        changes::since(&self.pool, version).await
+        change_feed::since(&self.pool, version).await
     }
 
     /// A listener for notifications of changes.

@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use tollgate::accounts::BlockKind;
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::row::stored_item;
 use super::table::{CHUNK_ROWS, Table, check_text};
-use super::{BlockKind, ItemId, ItemKind, StoredItem};
+use super::{ItemId, ItemKind, StoredItem};
 use crate::sql::engine::{Pool, Transaction, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};

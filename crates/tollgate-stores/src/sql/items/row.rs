@@ -1,13 +1,13 @@
 //! Converts items to rows of their tables and back.
 
 use serde_json::{Map, Value as Json};
-use tollgate::accounts::AccountLimits;
+use tollgate::accounts::{AccountLimits, BlockKind};
 use tollgate::rules::overrides::UserEndpointLimit;
 
 use super::row_reader::RowReader;
 use super::rule_columns;
 use super::table::{ColumnType, ColumnValue, Table};
-use super::{BlockItem, BlockKind, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem};
+use super::{BlockItem, Item, ItemKind, KeyItem, QuotaItem, RuleItem, StoredItem, TierItem};
 use crate::sql::engine::{Row, from_i64, to_i64};
 use crate::sql::error::{DatabaseError, ValueError};
 
