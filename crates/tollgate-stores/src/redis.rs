@@ -32,14 +32,13 @@ pub use self::connection::server::ServerStats;
 pub use self::fleet::Fleet;
 pub use self::fleet::idempotency::{IdempotencyLock, IdempotencyLocks};
 pub use self::health::server_info::ServerInfo;
-pub use self::script::keys::SCHEMA;
 pub use self::settings::{Address, Login, RedisSettings, Secret, Tls, Topology, VIRTUAL_NODES_DEFAULT};
 pub use self::url::{ServerUrl, UrlError};
 
 use self::connection::error::Fault;
 use self::decide::Decider;
 use self::decide::penalty_list::PenaltyList;
-use self::decide::schema::Schema;
+use self::decide::join_state::JoinState;
 use self::fleet::pubsub::Subscriber;
 use self::fleet::reconcile::Reconciler;
 use self::fleet::resets::Resets;
@@ -57,7 +56,7 @@ pub struct RedisCounters(Arc<Parts>);
 struct Parts {
     timeout: Duration,
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     decider: Arc<Decider>,
     penalties: Arc<PenaltyList>,
     resets: Arc<Resets>,
@@ -97,30 +96,29 @@ impl RedisCounters {
         let shards = ShardMap::open(settings).map_err(|fault| RedisSettingsError(fault.to_string()))?;
         let shards = Arc::new(shards);
         let background = BackgroundCalls::new(Arc::clone(&shards));
-        let schema = Arc::new(Schema::new(Arc::clone(&shards), settings.schema));
-        let health = Arc::new(Health::new(Arc::clone(&shards), Arc::clone(&schema)));
+        let join_state = Arc::new(JoinState::new(Arc::clone(&shards)));
+        let health = Arc::new(Health::new(Arc::clone(&shards), Arc::clone(&join_state)));
         let penalties = Arc::new(PenaltyList::new(Arc::clone(&shards), background.clone()));
         let decider = Arc::new(Decider::new(
             settings,
             Arc::clone(&shards),
-            Arc::clone(&schema),
+            Arc::clone(&join_state),
             background,
             Arc::clone(&penalties),
         ));
         let resets = Arc::new(Resets::new(
             Arc::clone(&shards),
-            Arc::clone(&schema),
+            Arc::clone(&join_state),
             Arc::clone(&decider),
             Arc::clone(&health),
             Arc::clone(&penalties),
         ));
-        let fleet = Fleet::new(&shards, &schema, Arc::clone(&decider), &health, Arc::clone(&resets));
+        let fleet = Fleet::new(&shards, &join_state, Arc::clone(&decider), &health, Arc::clone(&resets));
         let fleet = Arc::new(fleet);
-        let server_info = Arc::new(ServerInfoPoller::new(Arc::clone(&shards), Arc::clone(&schema)));
+        let server_info = Arc::new(ServerInfoPoller::new(Arc::clone(&shards), Arc::clone(&join_state)));
 
         let mut tasks = JoinSet::new();
         tasks.spawn(Arc::clone(&fleet).run_heartbeat());
-        tasks.spawn(Arc::clone(&fleet).run_replication());
         let (subscribed, resets_seen) = (Arc::clone(&fleet), Arc::clone(&resets));
         let connect_timeout = settings.connect_timeout;
         tasks.spawn(Subscriber::new(Arc::clone(&shards), subscribed, resets_seen, connect_timeout).run());
@@ -130,10 +128,10 @@ impl RedisCounters {
 
         Ok(RedisCounters(Arc::new(Parts {
             timeout: settings.timeout,
-            reconciler: Reconciler::new(Arc::clone(&shards), Arc::clone(&schema), Arc::clone(&resets)),
+            reconciler: Reconciler::new(Arc::clone(&shards), Arc::clone(&join_state), Arc::clone(&resets)),
             idempotency: IdempotencyLocks::new(Arc::clone(&shards), settings.timeout),
             shards,
-            schema,
+            join_state,
             decider,
             penalties,
             resets,
@@ -146,14 +144,14 @@ impl RedisCounters {
 
     /// Waits until every server is connected, one rejects us, or `patience` has passed. Returns whether all are connected.
     pub async fn connected(&self, patience: Duration) -> bool {
-        let Parts { shards, schema, health, .. } = &*self.0;
+        let Parts { shards, join_state, health, .. } = &*self.0;
         let all = async {
             loop {
                 let servers = shards.servers();
                 for server in &servers {
                     server.connected().await;
                 }
-                if health.misconfiguration().is_some() || !servers.is_empty() && schema.is_known() {
+                if health.misconfiguration().is_some() || !servers.is_empty() && join_state.has_joined() {
                     return !servers.is_empty() && servers.iter().all(|server| server.is_connected());
                 }
                 // The servers are not discovered yet, or the fleet is not joined.

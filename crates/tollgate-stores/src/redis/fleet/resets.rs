@@ -5,14 +5,13 @@
 //! is bounded in size and expires after a day, so reconciliation after a longer outage may undo a reset.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 use redis::{Cmd, FromRedisValue, Value};
 use tokio::sync::broadcast;
 use tokio::time::sleep;
-use tollgate::Timestamp;
 use tollgate::counters::{Charge, Charges};
 use tollgate::identity::Subject;
 
@@ -21,10 +20,10 @@ use crate::redis::connection::error::Fault;
 use crate::redis::connection::random::jitter;
 use crate::redis::decide::Decider;
 use crate::redis::decide::penalty_list::{Member, PenaltyList};
-use crate::redis::decide::schema::Schema;
+use crate::redis::decide::join_state::JoinState;
 use crate::redis::health::Health;
 use crate::redis::lease::counter_key;
-use crate::redis::script::keys::{self, CounterKey};
+use crate::redis::script::keys;
 use crate::redis::topology::{ShardId, ShardMap};
 
 /// The message of a reset: the log score and the counters follow.
@@ -41,7 +40,7 @@ const SUBSCRIBER_BACKLOG: usize = 256;
 /// Resets counters and follows the resets of other nodes.
 pub(crate) struct Resets {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     decider: Arc<Decider>,
     health: Arc<Health>,
     penalties: Arc<PenaltyList>,
@@ -73,13 +72,13 @@ impl Reset {
 impl Resets {
     pub(crate) fn new(
         shards: Arc<ShardMap>,
-        schema: Arc<Schema>,
+        join_state: Arc<JoinState>,
         decider: Arc<Decider>,
         health: Arc<Health>,
         penalties: Arc<PenaltyList>,
     ) -> Self {
         let (seen, subscribers) = (SeenResets::default(), broadcast::Sender::new(SUBSCRIBER_BACKLOG));
-        Resets { shards, schema, decider, health, penalties, seen, subscribers }
+        Resets { shards, join_state, decider, health, penalties, seen, subscribers }
     }
 
     /// Resets of other nodes from now on.
@@ -135,14 +134,15 @@ impl Resets {
 
     /// Deletes a counter. Returns whether it existed.
     pub(super) async fn delete_counter(&self, charge: &Charge<'_>) -> Result<bool, Fault> {
-        let keys = self.schema.counter_keys(charge, Timestamp::from(SystemTime::now()))?;
-        let shard = self.shards.shard_of(charge.subject);
-        let mut existed = false;
-        for key in std::iter::once(keys.current).chain(keys.previous.map(|(previous, _)| previous)) {
-            let reply = self.shards.admin(shard, delete(&key, charge.subject)).await?;
-            existed |= matches!(reply, Value::Int(count) if count > 0);
-        }
-        Ok(existed)
+        self.join_state.check()?;
+        let key = keys::counter(charge);
+        let delete = if key.is_hash {
+            Cmd::hdel(key.name, keys::field(charge.subject).as_slice())
+        } else {
+            Cmd::del(key.name)
+        };
+        let reply = self.shards.admin(self.shards.shard_of(charge.subject), delete).await?;
+        Ok(matches!(reply, Value::Int(count) if count > 0))
     }
 
     /// Writes counters that are about to be reset to the logs of their shards. Where that fails, the message must do.
@@ -215,9 +215,7 @@ impl Resets {
     /// Reads the logs of all shards every second, until stopped.
     pub(crate) async fn follow_logs(self: Arc<Self>) {
         loop {
-            let home = self.shards.home();
-            let logs = std::iter::once(home).chain(self.shards.other_shards(home));
-            let reachable = logs.filter(|shard| self.shards.is_reachable(*shard));
+            let reachable = self.shards.log_shards().into_iter().filter(|shard| self.shards.is_reachable(*shard));
             // At once, so that a slow server does not delay the others.
             let deadline = self.shards.admin_deadline();
             let _ = join_all(reachable.map(|shard| self.read_log(shard, deadline))).await;
@@ -286,16 +284,6 @@ impl Resets {
     pub(super) fn log_shard(&self, subject: Subject) -> ShardId {
         if self.shards.is_ring() { self.shards.shard_of(subject) } else { self.shards.home() }
     }
-}
-
-/// Deletes a counter.
-fn delete(key: &CounterKey, subject: Subject) -> Cmd {
-    let mut delete = redis::cmd(if key.is_hash { "HDEL" } else { "DEL" });
-    delete.arg(&key.name);
-    if key.is_hash {
-        delete.arg(keys::field(subject).as_slice());
-    }
-    delete
 }
 
 fn hex(counter: u128) -> String {

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use crate::redis::connection::server::Server;
-use crate::redis::decide::schema::Schema;
+use crate::redis::decide::join_state::JoinState;
 use crate::redis::topology::{ADMIN_TIMEOUT_MIN, ShardMap};
 
 /// Figures of one server, from `INFO`.
@@ -37,13 +37,13 @@ const NEARLY_FULL_PERCENT: u64 = 70;
 /// Polls the servers and keeps their last figures.
 pub(crate) struct ServerInfoPoller {
     shards: Arc<ShardMap>,
-    schema: Arc<Schema>,
+    join_state: Arc<JoinState>,
     last: Mutex<Vec<ServerInfo>>,
 }
 
 impl ServerInfoPoller {
-    pub(crate) fn new(shards: Arc<ShardMap>, schema: Arc<Schema>) -> Self {
-        ServerInfoPoller { shards, schema, last: Mutex::default() }
+    pub(crate) fn new(shards: Arc<ShardMap>, join_state: Arc<JoinState>) -> Self {
+        ServerInfoPoller { shards, join_state, last: Mutex::default() }
     }
 
     pub(crate) fn last(&self) -> Vec<ServerInfo> {
@@ -54,7 +54,7 @@ impl ServerInfoPoller {
     pub(crate) async fn run(self: Arc<Self>) {
         let mut warnings = Warnings::default();
         loop {
-            let has_joined = self.schema.is_known();
+            let has_joined = self.join_state.has_joined();
             if has_joined {
                 self.poll(&mut warnings).await;
             }
