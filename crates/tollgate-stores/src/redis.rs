@@ -37,8 +37,8 @@ pub use self::url::{ServerUrl, UrlError};
 
 use self::connection::error::Fault;
 use self::decide::Decider;
-use self::decide::penalty_list::PenaltyList;
 use self::decide::join_state::JoinState;
+use self::decide::penalty_list::PenaltyList;
 use self::fleet::pubsub::Subscriber;
 use self::fleet::reconcile::Reconciler;
 use self::fleet::resets::Resets;

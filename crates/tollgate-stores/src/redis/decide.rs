@@ -1,10 +1,10 @@
 //! One decision on shared counters, from the known refusal to the remembered verdict.
 
+pub(crate) mod join_state;
 pub(crate) mod lease_use;
 pub(crate) mod multi_shard;
 pub(crate) mod penalty_list;
 pub(crate) mod refusal_cache;
-pub(crate) mod join_state;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -18,11 +18,11 @@ use tollgate::algorithms::Outcome;
 use tollgate::counters::{Charge, Charges, Effect, Verdicts};
 use tollgate::{Span, Timestamp};
 
+use self::join_state::JoinState;
 use self::lease_use::LeaseUse;
 use self::multi_shard::MultiShard;
 use self::penalty_list::PenaltyList;
 use self::refusal_cache::RefusalCache;
-use self::join_state::JoinState;
 use super::connection::error::Fault;
 use super::lease::cooldowns::Cooldowns;
 use super::lease::{LeaseTable, LeasedCounter, ServedBy};

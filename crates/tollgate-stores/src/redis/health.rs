@@ -193,9 +193,8 @@ impl Health {
 
 /// The rules of a decision and their keys.
 fn describe(charges: &Charges<'_>) -> String {
-    let describe = |charge: &Charge<'_>| {
-        format!("rule {:?}, key {}", charge.rule, keys::counter(charge).name)
-    };
+    let describe =
+        |charge: &Charge<'_>| format!("rule {:?}, key {}", charge.rule, keys::counter(charge).name);
     let rules: Vec<String> = charges.charges.iter().take(NAMED_MAX).map(describe).collect();
     rules.join("; or ")
 }

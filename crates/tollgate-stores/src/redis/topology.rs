@@ -290,9 +290,7 @@ async fn call_outside_cluster(server: &Server, command: Cmd, deadline: Instant) 
 
 /// `PUBLISH` to the channel of the fleet.
 fn publish(message: &str) -> Cmd {
-    let mut publish = redis::cmd("PUBLISH");
-    publish.arg(keys::shared(CHANNEL)).arg(message);
-    publish
+    Cmd::publish(keys::shared(CHANNEL), message)
 }
 
 /// The rejection if most servers rejected discovery: a single one may be misconfigured or still starting.

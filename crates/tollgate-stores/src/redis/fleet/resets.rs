@@ -19,8 +19,8 @@ use super::seen_resets::SeenResets;
 use crate::redis::connection::error::Fault;
 use crate::redis::connection::random::jitter;
 use crate::redis::decide::Decider;
-use crate::redis::decide::penalty_list::{Member, PenaltyList};
 use crate::redis::decide::join_state::JoinState;
+use crate::redis::decide::penalty_list::{Member, PenaltyList};
 use crate::redis::health::Health;
 use crate::redis::lease::counter_key;
 use crate::redis::script::keys;
@@ -31,9 +31,9 @@ pub(super) const MESSAGE: &str = "reset";
 const LOG: &str = "resets";
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Entries in a log.
-const LOG_MAX: i64 = 10_000;
+const LOG_MAX: isize = 10_000;
 /// A log expires this long after its last entry.
-const LOG_TTL_MILLIS: u64 = 86_400_000;
+const LOG_TTL_MILLIS: i64 = 86_400_000;
 /// Resets that a slow subscriber may be behind; older ones are lost to it.
 const SUBSCRIBER_BACKLOG: usize = 256;
 
@@ -169,22 +169,12 @@ impl Resets {
     /// look only for later entries.
     async fn write_log(&self, shard: ShardId, counters: &[u128]) -> Result<u64, Fault> {
         let log = keys::shared(LOG);
-        let mut latest = redis::cmd("ZRANGE");
-        latest.arg(&log).arg(-1).arg(-1).arg("WITHSCORES");
-        let latest = entries(self.shards.admin(shard, latest).await?)?;
+        let latest = entries(self.shards.admin(shard, Cmd::zrange_withscores(&log, -1, -1)).await?)?;
         let after = latest.last().map_or(0, |(_, score)| score.saturating_add(1));
         let score = self.shards.time(shard).await?.as_micros().max(after);
-        let mut add = redis::cmd("ZADD");
-        add.arg(&log);
-        for counter in counters {
-            add.arg(score).arg(hex(*counter));
-        }
-        self.shards.admin(shard, add).await?;
-        let mut trim = redis::cmd("ZREMRANGEBYRANK");
-        trim.arg(&log).arg(0).arg(-LOG_MAX - 1);
-        let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&log).arg(LOG_TTL_MILLIS);
-        for command in [trim, expire] {
+        let members: Vec<(u64, String)> = counters.iter().map(|counter| (score, hex(*counter))).collect();
+        self.shards.admin(shard, Cmd::zadd_multiple(&log, &members)).await?;
+        for command in [Cmd::zremrangebyrank(&log, 0, -LOG_MAX - 1), Cmd::pexpire(&log, LOG_TTL_MILLIS)] {
             let _ = self.shards.admin(shard, command).await;
         }
         Ok(score)
@@ -215,7 +205,8 @@ impl Resets {
     /// Reads the logs of all shards every second, until stopped.
     pub(crate) async fn follow_logs(self: Arc<Self>) {
         loop {
-            let reachable = self.shards.log_shards().into_iter().filter(|shard| self.shards.is_reachable(*shard));
+            let reachable =
+                self.shards.log_shards().into_iter().filter(|shard| self.shards.is_reachable(*shard));
             // At once, so that a slow server does not delay the others.
             let deadline = self.shards.admin_deadline();
             let _ = join_all(reachable.map(|shard| self.read_log(shard, deadline))).await;

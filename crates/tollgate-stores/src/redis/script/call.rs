@@ -107,13 +107,7 @@ impl ScriptCall {
     }
 
     /// Adds a charge. `violation` says whether a refusal counts against the client. `now` only selects calendar windows.
-    pub(crate) fn push(
-        &mut self,
-        charge: &Charge<'_>,
-        violation: bool,
-        extra: Extra,
-        now: Timestamp,
-    ) {
+    pub(crate) fn push(&mut self, charge: &Charge<'_>, violation: bool, extra: Extra, now: Timestamp) {
         let limit = charge.limit;
         let kind = Kind::of(limit);
         let mut bits = match extra {
