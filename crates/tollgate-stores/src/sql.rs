@@ -12,7 +12,7 @@
 //! The server rolls back a change whose future is dropped (`engine.rs`).
 //!
 //! Queries are the same on all engines and consist of constants and bound values. Engines differ in the schema (`migrations/`),
-//! the upsert syntax (`items/table.rs`), the connection setup (`engine/`) and the migration lock (`migrations.rs`). Names are
+//! the upsert syntax (`query.rs`), the connection setup (`engine/`) and the migration lock (`migrations.rs`). Names are
 //! opaque and compared byte by byte. NUL characters are rejected everywhere, because PostgreSQL cannot store them in text.
 
 mod audit;

@@ -303,7 +303,7 @@ async fn insert(
     for piece in chunks(rows, |row| row.columns.iter().map(ColumnValue::weight).sum()) {
         let mut query = table.insert(piece.iter().map(NewRow::values));
         if replace {
-            table.push_replace(&mut query, transaction.engine());
+            table.push_replace(&mut query);
         }
         transaction.execute(&query).await?;
     }

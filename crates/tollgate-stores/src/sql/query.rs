@@ -1,4 +1,6 @@
 //! A statement and its bound values. Only constants become part of the text; everything else is bound.
+//!
+//! Statements are written in the dialect of SQLite. PostgreSQL differs in placeholders, MySQL in upserts.
 
 use std::fmt::Write as _;
 
@@ -75,8 +77,13 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// The text with PostgreSQL's placeholders `$1`, `$2` instead of `?`. No statement contains a literal `?`.
-    pub(super) fn numbered(&self) -> String {
+    /// The text for MySQL.
+    pub(super) fn for_mysql(&self) -> String {
+        mysql_upsert(&self.text).unwrap_or_else(|| self.text.clone())
+    }
+
+    /// The text for PostgreSQL, with placeholders `$1`, `$2` instead of `?`. No statement contains a literal `?`.
+    pub(super) fn for_postgres(&self) -> String {
         let mut pieces = self.text.split('?');
         let mut numbered = pieces.next().unwrap_or_default().to_owned();
         for (piece, number) in pieces.zip(1..) {
@@ -86,19 +93,43 @@ impl<'a> Query<'a> {
     }
 }
 
+/// `ON CONFLICT (…) DO UPDATE SET … excluded.column` as `ON DUPLICATE KEY UPDATE … VALUES(column)`.
+fn mysql_upsert(text: &str) -> Option<String> {
+    let (insert, rest) = text.split_once(" ON CONFLICT (")?;
+    let (_, update) = rest.split_once(") DO UPDATE SET ")?;
+    let mut pieces = update.split("excluded.");
+    let mut upsert = format!("{insert} ON DUPLICATE KEY UPDATE {}", pieces.next().unwrap_or_default());
+    for piece in pieces {
+        let is_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        let (column, rest) = piece.split_at(piece.find(|letter| !is_name(letter)).unwrap_or(piece.len()));
+        let _ = write!(upsert, "VALUES({column}){rest}");
+    }
+    Some(upsert)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn placeholders_are_numbered_in_order() {
-        assert_eq!(Query::new("SELECT a FROM t").numbered(), "SELECT a FROM t");
-        assert_eq!(Query::new("a = ? AND b > ?").numbered(), "a = $1 AND b > $2");
+        assert_eq!(Query::new("SELECT a FROM t").for_postgres(), "SELECT a FROM t");
+        assert_eq!(Query::new("a = ? AND b > ?").for_postgres(), "a = $1 AND b > $2");
         let mut insert = Query::new("INSERT INTO t (");
         insert.list(["a", "b"].into_iter()).push(") VALUES ");
         insert.rows([vec![Value::Int(1), Value::Text("x")], vec![Value::Int(2), Value::Text("y")]]);
-        assert_eq!(insert.numbered(), "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4)");
+        assert_eq!(insert.for_postgres(), "INSERT INTO t (a, b) VALUES ($1, $2), ($3, $4)");
         assert_eq!(insert.values.len(), 4);
+    }
+
+    #[test]
+    fn mysql_has_its_own_upsert() {
+        let upsert = "INSERT INTO t (a, b) VALUES (?, ?) ON CONFLICT (a) DO UPDATE SET b = t.b + excluded.b, \
+                      a = excluded.a";
+        let expected =
+            "INSERT INTO t (a, b) VALUES (?, ?) ON DUPLICATE KEY UPDATE b = t.b + VALUES(b), a = VALUES(a)";
+        assert_eq!(Query::new(upsert).for_mysql(), expected);
+        assert_eq!(Query::new("SELECT a FROM t").for_mysql(), "SELECT a FROM t");
     }
 
     #[test]

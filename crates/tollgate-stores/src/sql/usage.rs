@@ -4,12 +4,14 @@
 //! batch was added sends it again; it counts once. All nodes write rows in the order of their ids, which avoids deadlocks.
 
 use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
 
+use jiff::civil::Date;
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
 use super::error::DatabaseError;
-use super::items::table::{CHUNK_ROWS, check_name, push_on_conflict, push_proposed};
+use super::items::table::{CHUNK_ROWS, check_name};
 use super::query::{Query, Value};
 use super::settings::Engine;
 
@@ -19,6 +21,31 @@ const BATCH_NUMBERS: u64 = 100;
 const BATCH_RETENTION_MICROS: u64 = 30 * 86_400 * 1_000_000;
 /// Attempts at a batch after a deadlock, or when the same batch is added concurrently.
 const ATTEMPTS: usize = 3;
+
+/// Adds to the totals of the current day and month, or starts new ones. Day and month come last, because MySQL assigns columns
+/// in order and later expressions see the new values.
+const ADD_TO_USER: &str = " \
+    ON CONFLICT (user_id) DO UPDATE SET \
+    requests_of_day = CASE \
+        WHEN user_usage.day = excluded.day THEN user_usage.requests_of_day + excluded.requests_of_day \
+        WHEN user_usage.day < excluded.day THEN excluded.requests_of_day \
+        ELSE user_usage.requests_of_day END, \
+    requests_of_month = CASE \
+        WHEN user_usage.month = excluded.month THEN user_usage.requests_of_month + excluded.requests_of_month \
+        WHEN user_usage.month < excluded.month THEN excluded.requests_of_month \
+        ELSE user_usage.requests_of_month END, \
+    exceeded_count = user_usage.exceeded_count + excluded.exceeded_count, \
+    last_request_at_micros = CASE \
+        WHEN user_usage.last_request_at_micros < excluded.last_request_at_micros \
+        THEN excluded.last_request_at_micros ELSE user_usage.last_request_at_micros END, \
+    day = CASE WHEN user_usage.day < excluded.day THEN excluded.day ELSE user_usage.day END, \
+    month = CASE WHEN user_usage.month < excluded.month THEN excluded.month ELSE user_usage.month END";
+const ADD_TO_KEY: &str = " \
+    ON CONFLICT (api_key_id) DO UPDATE SET \
+    requests = api_key_usage.requests + excluded.requests, \
+    last_used_at_micros = CASE \
+        WHEN api_key_usage.last_used_at_micros < excluded.last_used_at_micros \
+        THEN excluded.last_used_at_micros ELSE api_key_usage.last_used_at_micros END";
 
 /// The counts of a node since its last batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -223,8 +250,7 @@ async fn add_users(
              last_request_at_micros, exceeded_count) VALUES ",
         );
         query.rows(piece.iter().cloned());
-        push_roll_over(&mut query, transaction.engine());
-        transaction.execute(&query).await?;
+        transaction.execute(query.push(ADD_TO_USER)).await?;
     }
     Ok(())
 }
@@ -246,12 +272,7 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
         let mut query =
             Query::new("INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ");
         query.rows(piece.iter().cloned());
-        let engine = transaction.engine();
-        push_on_conflict(&mut query, engine, ["api_key_id"].into_iter());
-        push_sum(&mut query, engine, "api_key_usage.requests", "requests");
-        query.push(", ");
-        push_greater(&mut query, engine, "api_key_usage.last_used_at_micros", "last_used_at_micros");
-        transaction.execute(&query).await?;
+        transaction.execute(query.push(ADD_TO_KEY)).await?;
     }
     Ok(())
 }
@@ -288,52 +309,6 @@ async fn rows_in(
     Ok(rows)
 }
 
-/// Completes the `INSERT` into `user_usage`: adds to the totals of the current day and month, or starts new ones. Day and month
-/// come last, because MySQL assigns columns in order and later expressions see the new values.
-fn push_roll_over(query: &mut Query<'_>, engine: Engine) {
-    push_on_conflict(query, engine, ["user_id"].into_iter());
-    let counts = [
-        ("requests_of_day", "user_usage.requests_of_day", "day", "user_usage.day"),
-        ("requests_of_month", "user_usage.requests_of_month", "month", "user_usage.month"),
-    ];
-    for (count, old_count, period, old_period) in counts {
-        query.push(count).push(" = CASE WHEN ").push(old_period).push(" = ");
-        push_proposed(query, engine, period);
-        query.push(" THEN ").push(old_count).push(" + ");
-        push_proposed(query, engine, count);
-        query.push(" WHEN ").push(old_period).push(" < ");
-        push_proposed(query, engine, period);
-        query.push(" THEN ");
-        push_proposed(query, engine, count);
-        query.push(" ELSE ").push(old_count).push(" END, ");
-    }
-    push_sum(query, engine, "user_usage.exceeded_count", "exceeded_count");
-    let later = [
-        ("user_usage.last_request_at_micros", "last_request_at_micros"),
-        ("user_usage.day", "day"),
-        ("user_usage.month", "month"),
-    ];
-    for (old, column) in later {
-        query.push(", ");
-        push_greater(query, engine, old, column);
-    }
-}
-
-/// `column = old + new`.
-fn push_sum(query: &mut Query<'_>, engine: Engine, old: &'static str, column: &'static str) {
-    query.push(column).push(" = ").push(old).push(" + ");
-    push_proposed(query, engine, column);
-}
-
-/// `column = greatest(old, new)`.
-fn push_greater(query: &mut Query<'_>, engine: Engine, old: &'static str, column: &'static str) {
-    query.push(column).push(" = CASE WHEN ").push(old).push(" < ");
-    push_proposed(query, engine, column);
-    query.push(" THEN ");
-    push_proposed(query, engine, column);
-    query.push(" ELSE ").push(old).push(" END");
-}
-
 /// Sums per day and user, in order.
 fn by_day(deltas: &[UserUsageDelta]) -> BTreeMap<u32, BTreeMap<&str, UserUsageDelta>> {
     let mut days: BTreeMap<u32, BTreeMap<&str, UserUsageDelta>> = BTreeMap::new();
@@ -351,15 +326,11 @@ fn by_day(deltas: &[UserUsageDelta]) -> BTreeMap<u32, BTreeMap<&str, UserUsageDe
     days
 }
 
-/// The month of a day since 1970, counted from January of year 0. The computation starts years in March, so that a leap day is
-/// the last day of its year; 400 years have 146,097 days.
+/// The month of a day since 1970, counted from January of year 0.
 fn month_of(day: u32) -> i64 {
-    let days = i64::from(day) + 719_468; // since 0000-03-01
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let months_since_march = (5 * day_of_year + 2) / 153;
-    (era * 400 + year_of_era) * 12 + months_since_march + 2
+    let since_1970 = Duration::from_secs(u64::from(day) * 86_400);
+    let date = Date::constant(1970, 1, 1).saturating_add(since_1970);
+    i64::from(date.year()) * 12 + i64::from(date.month()) - 1
 }
 
 #[cfg(test)]

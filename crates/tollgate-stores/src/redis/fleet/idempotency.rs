@@ -47,7 +47,8 @@ impl IdempotencyLocks {
     ) -> Result<IdempotencyLock, StoreError> {
         let tag = tag(key);
         let name = keys::idempotency(&tag);
-        let if_absent = SetOptions::default().conditional_set(ExistenceCheck::NX).with_expiration(expiry(ttl));
+        let if_absent =
+            SetOptions::default().conditional_set(ExistenceCheck::NX).with_expiration(expiry(ttl));
         if self.call(&tag, Cmd::set_options(&name, body.as_slice(), if_absent)).await? == Value::Okay {
             return Ok(IdempotencyLock::Acquired);
         }

@@ -3,7 +3,6 @@
 use super::{ItemId, ItemKind};
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::{Query, Value};
-use crate::sql::settings::Engine;
 
 /// Maximum rows per statement, and roughly the maximum bytes: far below the limits of all engines.
 pub(in crate::sql) const CHUNK_ROWS: usize = 200;
@@ -209,11 +208,10 @@ impl Table {
     }
 
     /// Turns an `INSERT` into an upsert.
-    pub(in crate::sql) fn push_replace(&self, query: &mut Query<'_>, engine: Engine) {
-        push_on_conflict(query, engine, self.key_names());
+    pub(in crate::sql) fn push_replace(&self, query: &mut Query<'_>) {
+        query.push(" ON CONFLICT (").list(self.key_names()).push(") DO UPDATE SET ");
         for (number, name) in self.column_names().skip(self.key_columns).enumerate() {
-            query.push(if number == 0 { "" } else { ", " }).push(name).push(" = ");
-            push_proposed(query, engine, name);
+            query.push(if number == 0 { "" } else { ", " }).push(name).push(" = excluded.").push(name);
         }
     }
 
@@ -241,26 +239,6 @@ impl Table {
             .collect();
         self.check(&keys)
     }
-}
-
-/// Appends ` ON CONFLICT … SET ` in the syntax of the engine.
-pub(in crate::sql) fn push_on_conflict(
-    query: &mut Query<'_>,
-    engine: Engine,
-    keys: impl Iterator<Item = &'static str>,
-) {
-    match engine {
-        Engine::MySql => query.push(" ON DUPLICATE KEY UPDATE "),
-        Engine::Sqlite | Engine::Postgres => query.push(" ON CONFLICT (").list(keys).push(") DO UPDATE SET "),
-    };
-}
-
-/// Appends the value that the `INSERT` proposed for a column.
-pub(in crate::sql) fn push_proposed(query: &mut Query<'_>, engine: Engine, column: &'static str) {
-    match engine {
-        Engine::MySql => query.push("VALUES(").push(column).push(")"),
-        Engine::Sqlite | Engine::Postgres => query.push("excluded.").push(column),
-    };
 }
 
 impl ColumnValue {
