@@ -98,7 +98,17 @@ fn outage(server: &ServerStats) -> String {
     format!("{} {what} ({reason})", server.server)
 }
 
-// Calls to Redis are boxed: their futures would enlarge every check, also with counters in memory.
+/// The same call on either store. Calls to Redis are boxed: their futures would enlarge every check, also with counters in
+/// memory.
+macro_rules! on_either {
+    ($counters:expr, $store:ident => $call:expr) => {
+        match $counters {
+            Counters::Memory($store) => $call.await,
+            Counters::Redis($store) => Box::pin($call).await,
+        }
+    };
+}
+
 impl CounterStore for Counters {
     async fn charge_all(&self, charges: &Charges<'_>, now: Timestamp) -> Result<Verdicts, StoreError> {
         match self {
@@ -122,10 +132,7 @@ impl CounterStore for Counters {
     }
 
     async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reconcile(held, now).await,
-            Counters::Redis(redis) => Box::pin(redis.reconcile(held, now)).await,
-        }
+        on_either!(self, store => store.reconcile(held, now))
     }
 
     async fn reconcile_and_charge(
@@ -134,26 +141,17 @@ impl CounterStore for Counters {
         charges: &Charges<'_>,
         now: Timestamp,
     ) -> Result<Verdicts, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reconcile_and_charge(held, charges, now).await,
-            Counters::Redis(redis) => Box::pin(redis.reconcile_and_charge(held, charges, now)).await,
-        }
+        on_either!(self, store => store.reconcile_and_charge(held, charges, now))
     }
 }
 
 impl CounterAdmin for Counters {
     async fn reset(&self, charges: &Charges<'_>) -> Result<usize, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.reset(charges).await,
-            Counters::Redis(redis) => Box::pin(redis.reset(charges)).await,
-        }
+        on_either!(self, store => store.reset(charges))
     }
 
     async fn pardon(&self, client: &str) -> Result<bool, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.pardon(client).await,
-            Counters::Redis(redis) => Box::pin(redis.pardon(client)).await,
-        }
+        on_either!(self, store => store.pardon(client))
     }
 
     async fn penalized_clients(
@@ -161,10 +159,7 @@ impl CounterAdmin for Counters {
         count_max: usize,
         now: Timestamp,
     ) -> Result<Vec<PenalizedClient>, StoreError> {
-        match self {
-            Counters::Memory(memory) => memory.penalized_clients(count_max, now).await,
-            Counters::Redis(redis) => Box::pin(redis.penalized_clients(count_max, now)).await,
-        }
+        on_either!(self, store => store.penalized_clients(count_max, now))
     }
 }
 

@@ -247,28 +247,12 @@ impl Database {
         usage::add(&self.pool, batch).await
     }
 
-    /// The totals of a user, if there are any.
-    ///
-    /// # Errors
-    /// When the query fails.
-    pub async fn user_usage(&self, user: &str) -> Result<Option<UserUsage>, DatabaseError> {
-        Ok(self.users_usage(&[user]).await?.pop())
-    }
-
     /// The totals of these users, in no particular order. Users without totals are missing.
     ///
     /// # Errors
     /// When the query fails.
     pub async fn users_usage(&self, users: &[&str]) -> Result<Vec<UserUsage>, DatabaseError> {
         usage::of_users(&self.pool, users).await
-    }
-
-    /// The totals of a key, if there are any.
-    ///
-    /// # Errors
-    /// When the query fails.
-    pub async fn key_usage(&self, id: &str) -> Result<Option<KeyUsage>, DatabaseError> {
-        Ok(self.keys_usage(&[id]).await?.pop())
     }
 
     /// The totals of these keys, in no particular order. Keys without totals are missing.

@@ -64,12 +64,10 @@ macro_rules! bound {
     ($sql:expr, $query:expr, $text:ident) => {{
         let mut query = sqlx::query(AssertSqlSafe($sql));
         for value in &$query.values {
-            query = match *value {
-                Value::Int(number) => query.bind(number),
-                Value::MaybeInt(number) => query.bind(number),
-                Value::Text(text) => query.bind(text.$text()),
-                Value::MaybeText(text) => query.bind(text.map(|text| text.$text())),
-                Value::MaybeBytes(bytes) => query.bind(bytes.map(<[u8]>::to_vec)),
+            query = match value {
+                Value::Int(number) => query.bind(*number),
+                Value::Text(text) => query.bind(text.as_deref().map(|text| text.$text())),
+                Value::Bytes(bytes) => query.bind(bytes.as_deref().map(<[u8]>::to_vec)),
             };
         }
         query

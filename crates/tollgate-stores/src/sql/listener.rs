@@ -1,6 +1,5 @@
 //! Notifications of changes: PostgreSQL `LISTEN`/`NOTIFY`.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,12 +48,6 @@ impl Drop for ChangeListener {
         if let Some(task) = &self.task {
             task.abort();
         }
-    }
-}
-
-impl fmt::Debug for ChangeListener {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("ChangeListener").field("settings", &self.settings).finish_non_exhaustive()
     }
 }
 

@@ -197,7 +197,7 @@ async fn totals<T>(
 }
 
 async fn is_added(transaction: &mut Transaction, batch: &UsageBatch) -> Result<bool, DatabaseError> {
-    let values = [Value::Text(&batch.node), Value::Int(to_i64(batch.number, "number")?)];
+    let values = [batch.node.as_str().into(), to_i64(batch.number, "number")?.into()];
     let query = Query::with("SELECT number FROM usage_batches WHERE node = ? AND number = ?", values);
     Ok(transaction.row(&query).await?.is_some())
 }
@@ -206,19 +206,19 @@ async fn is_added(transaction: &mut Transaction, batch: &UsageBatch) -> Result<b
 async fn store_number(transaction: &mut Transaction, batch: &UsageBatch) -> Result<(), DatabaseError> {
     let users = batch.users.iter().map(|delta| delta.last_micros);
     let last = users.chain(batch.keys.iter().map(|delta| delta.last_micros)).max().unwrap_or(0);
-    let (node, number) = (Value::Text(&batch.node), to_i64(batch.number, "number")?);
-    let values = [node, Value::Int(number), Value::Int(to_i64(last, "last_micros")?)];
+    let (node, number) = (batch.node.as_str(), to_i64(batch.number, "number")?);
+    let values = [node.into(), number.into(), to_i64(last, "last_micros")?.into()];
     let insert = Query::with("INSERT INTO usage_batches (node, number, at_micros) VALUES (?, ?, ?)", values);
     transaction.execute(&insert).await?;
     // Not for every batch: nodes that delete old numbers may block each other.
     if !batch.number.is_multiple_of(BATCH_NUMBERS) {
         return Ok(());
     }
-    let old = [node, Value::Int(number - i64::try_from(BATCH_NUMBERS).unwrap_or(0))];
+    let old = [node.into(), (number - i64::try_from(BATCH_NUMBERS).unwrap_or(0)).into()];
     transaction
         .execute(&Query::with("DELETE FROM usage_batches WHERE node = ? AND number <= ?", old))
         .await?;
-    let old = [Value::Int(to_i64(last.saturating_sub(BATCH_RETENTION_MICROS), "last_micros")?)];
+    let old = [to_i64(last.saturating_sub(BATCH_RETENTION_MICROS), "last_micros")?.into()];
     transaction.execute(&Query::with("DELETE FROM usage_batches WHERE at_micros < ?", old)).await?;
     Ok(())
 }
@@ -233,15 +233,15 @@ async fn add_users(
         lock_existing(transaction, "SELECT user_id FROM user_quotas WHERE user_id IN (", &ids).await?;
     let mut rows = Vec::new();
     for (user, delta) in users.iter().filter(|(user, _)| existing.contains(**user)) {
-        let requests = Value::Int(to_i64(delta.requests, "requests")?);
+        let requests = to_i64(delta.requests, "requests")?;
         rows.push(vec![
-            Value::Text(user),
-            Value::Int(day.into()),
-            requests,
-            Value::Int(month_of(day)),
-            requests,
-            Value::Int(to_i64(delta.last_micros, "last_micros")?),
-            Value::Int(to_i64(delta.exceeded, "exceeded")?),
+            Value::from(*user),
+            day.into(),
+            requests.into(),
+            month_of(day).into(),
+            requests.into(),
+            to_i64(delta.last_micros, "last_micros")?.into(),
+            to_i64(delta.exceeded, "exceeded")?.into(),
         ]);
     }
     for piece in rows.chunks(CHUNK_ROWS) {
@@ -266,7 +266,7 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
     let mut rows = Vec::new();
     for (id, (requests, last)) in sums.into_iter().filter(|(id, _)| existing.contains(*id)) {
         let (requests, last) = (to_i64(requests, "requests")?, to_i64(last, "last_micros")?);
-        rows.push(vec![Value::Text(id), Value::Int(requests), Value::Int(last)]);
+        rows.push(vec![Value::from(id), requests.into(), last.into()]);
     }
     for piece in rows.chunks(CHUNK_ROWS) {
         let mut query =
@@ -303,7 +303,7 @@ async fn rows_in(
     let mut rows = Vec::new();
     for piece in ids.chunks(CHUNK_ROWS) {
         let mut query = Query::new(select);
-        query.bind_all(piece.iter().map(|id| Value::Text(id))).push(end);
+        query.bind_all(piece.iter().copied()).push(end);
         rows.extend(transaction.rows(&query).await?);
     }
     Ok(rows)

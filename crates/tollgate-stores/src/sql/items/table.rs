@@ -34,14 +34,6 @@ pub(in crate::sql) enum ColumnType {
     Bytes,
 }
 
-/// The value of one column of a row.
-#[derive(Clone, PartialEq)]
-pub(in crate::sql) enum ColumnValue {
-    Int(Option<i64>),
-    Text(Option<String>),
-    Bytes(Option<Vec<u8>>),
-}
-
 /// The columns that all tables of items have in common, after their own.
 const COMMON_COLUMNS: [&str; 4] = ["created_by", "created_at_micros", "updated_at_micros", "version"];
 
@@ -182,7 +174,7 @@ impl Table {
             query.list(self.key_names()).push(" IN (");
             for (number, id) in ids.iter().enumerate() {
                 query.push(if number == 0 { "" } else { ", " });
-                query.bind_all(id.key_values().into_iter().flatten().map(Value::Text));
+                query.bind_all(id.key_values().into_iter().flatten());
             }
             query.push(")");
             return;
@@ -193,7 +185,7 @@ impl Table {
                 self.key_names().zip(id.key_values().into_iter().flatten()).enumerate()
             {
                 query.push(if position == 0 { "" } else { " AND " }).push(key).push(" = ");
-                query.bind(Value::Text(value));
+                query.bind(value);
             }
             query.push(")");
         }
@@ -216,9 +208,9 @@ impl Table {
     }
 
     /// Checks that every engine can store these values unchanged.
-    pub(in crate::sql) fn check(&self, values: &[ColumnValue]) -> Result<(), DatabaseError> {
+    pub(in crate::sql) fn check(&self, values: &[Value<'_>]) -> Result<(), DatabaseError> {
         for (position, (column, value)) in self.columns.iter().zip(values).enumerate() {
-            let (ColumnValue::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
+            let (Value::Text(Some(text)), ColumnType::Text(max)) = (value, column.column_type) else {
                 continue;
             };
             if text.is_empty() && position < self.key_columns {
@@ -231,32 +223,8 @@ impl Table {
 
     /// Checks that every engine can store this id.
     pub(in crate::sql) fn check_id(&self, id: &ItemId) -> Result<(), DatabaseError> {
-        let keys: Vec<ColumnValue> = id
-            .key_values()
-            .into_iter()
-            .flatten()
-            .map(|key| ColumnValue::Text(Some(key.to_owned())))
-            .collect();
+        let keys: Vec<Value<'_>> = id.key_values().into_iter().flatten().map(Value::from).collect();
         self.check(&keys)
-    }
-}
-
-impl ColumnValue {
-    pub(in crate::sql) fn value(&self) -> Value<'_> {
-        match self {
-            ColumnValue::Int(number) => Value::MaybeInt(*number),
-            ColumnValue::Text(text) => Value::MaybeText(text.as_deref()),
-            ColumnValue::Bytes(bytes) => Value::MaybeBytes(bytes.as_deref()),
-        }
-    }
-
-    /// Its approximate size in a statement.
-    pub(in crate::sql) fn weight(&self) -> usize {
-        match self {
-            ColumnValue::Int(_) => 8,
-            ColumnValue::Text(text) => text.as_ref().map_or(0, String::len),
-            ColumnValue::Bytes(bytes) => bytes.as_ref().map_or(0, Vec::len),
-        }
     }
 }
 
