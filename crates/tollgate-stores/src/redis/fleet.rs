@@ -166,10 +166,10 @@ impl Fleet {
 
     /// Handles a pub/sub message.
     pub(crate) fn receive(&self, message: &str) {
-        match message.split_once(' ') {
-            Some((resets::MESSAGE, arguments)) => self.resets.receive(arguments),
-            Some((COOLDOWN_MESSAGE, arguments)) => self.decider.receive_cooldown(arguments),
-            None if message == CHANGE_MESSAGE => self.changes.send_modify(|count| *count += 1),
+        match message.split_once(' ').unwrap_or((message, "")) {
+            (resets::MESSAGE, _) => self.resets.receive(),
+            (COOLDOWN_MESSAGE, arguments) => self.decider.receive_cooldown(arguments),
+            (CHANGE_MESSAGE, _) => self.changes.send_modify(|count| *count += 1),
             _ => self.wake.notify_one(),
         }
     }

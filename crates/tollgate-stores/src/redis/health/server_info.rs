@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::{Cmd, FromRedisValue, InfoDict};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -81,31 +81,15 @@ impl ServerInfoPoller {
 }
 
 async fn fetch(server: &Server, command: &Cmd) -> Option<ServerInfo> {
-    let text = match server.query(command, ADMIN_TIMEOUT_MIN).await {
-        Ok(Value::BulkString(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
-        Ok(Value::VerbatimString { text, .. }) => text,
-        _ => return None,
-    };
-    Some(ServerInfo::parse(server.name(), &text))
-}
-
-impl ServerInfo {
-    fn parse(server: &str, text: &str) -> Self {
-        let field = |name: &str| {
-            text.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .unwrap_or_default()
-                .trim()
-        };
-        let number = |name: &str| field(name).parse().unwrap_or(0);
-        ServerInfo {
-            server: server.to_owned(),
-            maxmemory_policy: field("maxmemory_policy").to_owned(),
-            maxmemory: number("maxmemory"),
-            used_memory: number("used_memory"),
-            evicted_keys: number("evicted_keys"),
-        }
-    }
+    let reply = server.query(command, ADMIN_TIMEOUT_MIN).await.ok()?;
+    let info = InfoDict::from_redis_value(reply).ok()?;
+    Some(ServerInfo {
+        server: server.name().to_owned(),
+        maxmemory_policy: info.get("maxmemory_policy").unwrap_or_default(),
+        maxmemory: info.get("maxmemory").unwrap_or(0),
+        used_memory: info.get("used_memory").unwrap_or(0),
+        evicted_keys: info.get("evicted_keys").unwrap_or(0),
+    })
 }
 
 /// Warnings already logged, each once per server.
