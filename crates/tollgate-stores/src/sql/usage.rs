@@ -22,30 +22,46 @@ const BATCH_RETENTION_MICROS: u64 = 30 * 86_400 * 1_000_000;
 /// Attempts at a batch after a deadlock, or when the same batch is added concurrently.
 const ATTEMPTS: usize = 3;
 
+/// How a table of totals is updated.
+struct Totals {
+    /// Selects the users or keys that exist.
+    existing: &'static str,
+    insert: &'static str,
+    update: &'static str,
+}
+
 /// Adds to the totals of the current day and month, or starts new ones. Day and month come last, because MySQL assigns columns
 /// in order and later expressions see the new values.
-const ADD_TO_USER: &str = " \
-    ON CONFLICT (user_id) DO UPDATE SET \
-    requests_of_day = CASE \
-        WHEN user_usage.day = excluded.day THEN user_usage.requests_of_day + excluded.requests_of_day \
-        WHEN user_usage.day < excluded.day THEN excluded.requests_of_day \
-        ELSE user_usage.requests_of_day END, \
-    requests_of_month = CASE \
-        WHEN user_usage.month = excluded.month THEN user_usage.requests_of_month + excluded.requests_of_month \
-        WHEN user_usage.month < excluded.month THEN excluded.requests_of_month \
-        ELSE user_usage.requests_of_month END, \
-    exceeded_count = user_usage.exceeded_count + excluded.exceeded_count, \
-    last_request_at_micros = CASE \
-        WHEN user_usage.last_request_at_micros < excluded.last_request_at_micros \
-        THEN excluded.last_request_at_micros ELSE user_usage.last_request_at_micros END, \
-    day = CASE WHEN user_usage.day < excluded.day THEN excluded.day ELSE user_usage.day END, \
-    month = CASE WHEN user_usage.month < excluded.month THEN excluded.month ELSE user_usage.month END";
-const ADD_TO_KEY: &str = " \
-    ON CONFLICT (api_key_id) DO UPDATE SET \
-    requests = api_key_usage.requests + excluded.requests, \
-    last_used_at_micros = CASE \
-        WHEN api_key_usage.last_used_at_micros < excluded.last_used_at_micros \
-        THEN excluded.last_used_at_micros ELSE api_key_usage.last_used_at_micros END";
+const USERS: Totals = Totals {
+    existing: "SELECT user_id FROM user_quotas WHERE user_id IN (",
+    insert: "INSERT INTO user_usage (user_id, day, requests_of_day, month, requests_of_month, \
+             last_request_at_micros, exceeded_count) VALUES ",
+    update: " ON CONFLICT (user_id) DO UPDATE SET \
+             requests_of_day = CASE \
+                 WHEN user_usage.day = excluded.day THEN user_usage.requests_of_day + excluded.requests_of_day \
+                 WHEN user_usage.day < excluded.day THEN excluded.requests_of_day \
+                 ELSE user_usage.requests_of_day END, \
+             requests_of_month = CASE \
+                 WHEN user_usage.month = excluded.month \
+                 THEN user_usage.requests_of_month + excluded.requests_of_month \
+                 WHEN user_usage.month < excluded.month THEN excluded.requests_of_month \
+                 ELSE user_usage.requests_of_month END, \
+             exceeded_count = user_usage.exceeded_count + excluded.exceeded_count, \
+             last_request_at_micros = CASE \
+                 WHEN user_usage.last_request_at_micros < excluded.last_request_at_micros \
+                 THEN excluded.last_request_at_micros ELSE user_usage.last_request_at_micros END, \
+             day = CASE WHEN user_usage.day < excluded.day THEN excluded.day ELSE user_usage.day END, \
+             month = CASE WHEN user_usage.month < excluded.month THEN excluded.month ELSE user_usage.month END",
+};
+const KEYS: Totals = Totals {
+    existing: "SELECT id FROM api_keys WHERE id IN (",
+    insert: "INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ",
+    update: " ON CONFLICT (api_key_id) DO UPDATE SET \
+             requests = api_key_usage.requests + excluded.requests, \
+             last_used_at_micros = CASE \
+                 WHEN api_key_usage.last_used_at_micros < excluded.last_used_at_micros \
+                 THEN excluded.last_used_at_micros ELSE api_key_usage.last_used_at_micros END",
+};
 
 /// The counts of a node since its last batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -228,31 +244,21 @@ async fn add_users(
     day: u32,
     users: BTreeMap<&str, UserUsageDelta>,
 ) -> Result<(), DatabaseError> {
-    let ids: Vec<&str> = users.keys().copied().collect();
-    let existing =
-        lock_existing(transaction, "SELECT user_id FROM user_quotas WHERE user_id IN (", &ids).await?;
-    let mut rows = Vec::new();
-    for (user, delta) in users.iter().filter(|(user, _)| existing.contains(**user)) {
+    let mut rows = BTreeMap::new();
+    for (user, delta) in users {
         let requests = to_i64(delta.requests, "requests")?;
-        rows.push(vec![
-            Value::from(*user),
+        let row = vec![
+            user.into(),
             day.into(),
             requests.into(),
             month_of(day).into(),
             requests.into(),
             to_i64(delta.last_micros, "last_micros")?.into(),
             to_i64(delta.exceeded, "exceeded")?.into(),
-        ]);
+        ];
+        rows.insert(user, row);
     }
-    for piece in rows.chunks(CHUNK_ROWS) {
-        let mut query = Query::new(
-            "INSERT INTO user_usage (user_id, day, requests_of_day, month, requests_of_month, \
-             last_request_at_micros, exceeded_count) VALUES ",
-        );
-        query.rows(piece.iter().cloned());
-        transaction.execute(query.push(ADD_TO_USER)).await?;
-    }
-    Ok(())
+    add_rows(transaction, &USERS, rows).await
 }
 
 async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Result<(), DatabaseError> {
@@ -261,18 +267,28 @@ async fn add_keys(transaction: &mut Transaction, keys: &[KeyUsageDelta]) -> Resu
         let (requests, last) = sums.entry(&delta.id).or_default();
         (*requests, *last) = (requests.saturating_add(delta.requests), delta.last_micros.max(*last));
     }
-    let ids: Vec<&str> = sums.keys().copied().collect();
-    let existing = lock_existing(transaction, "SELECT id FROM api_keys WHERE id IN (", &ids).await?;
-    let mut rows = Vec::new();
-    for (id, (requests, last)) in sums.into_iter().filter(|(id, _)| existing.contains(*id)) {
+    let mut rows = BTreeMap::new();
+    for (id, (requests, last)) in sums {
         let (requests, last) = (to_i64(requests, "requests")?, to_i64(last, "last_micros")?);
-        rows.push(vec![Value::from(id), requests.into(), last.into()]);
+        rows.insert(id, vec![id.into(), requests.into(), last.into()]);
     }
+    add_rows(transaction, &KEYS, rows).await
+}
+
+/// Adds rows to a table of totals. Skips those whose user or key does not exist.
+async fn add_rows(
+    transaction: &mut Transaction,
+    totals: &Totals,
+    rows: BTreeMap<&str, Vec<Value<'_>>>,
+) -> Result<(), DatabaseError> {
+    let ids: Vec<&str> = rows.keys().copied().collect();
+    let existing = lock_existing(transaction, totals.existing, &ids).await?;
+    let rows = rows.into_iter().filter(|(id, _)| existing.contains(*id));
+    let rows: Vec<_> = rows.map(|(_, row)| row).collect();
     for piece in rows.chunks(CHUNK_ROWS) {
-        let mut query =
-            Query::new("INSERT INTO api_key_usage (api_key_id, requests, last_used_at_micros) VALUES ");
-        query.rows(piece.iter().cloned());
-        transaction.execute(query.push(ADD_TO_KEY)).await?;
+        let mut query = Query::new(totals.insert);
+        query.rows(piece.iter().cloned()).push(totals.update);
+        transaction.execute(&query).await?;
     }
     Ok(())
 }
