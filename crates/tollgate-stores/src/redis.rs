@@ -21,6 +21,7 @@ mod url;
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join;
@@ -39,6 +40,7 @@ use self::connection::error::Fault;
 use self::decide::Decider;
 use self::decide::join_state::JoinState;
 use self::decide::penalty_list::PenaltyList;
+use self::decide::refusal_cache::RefusalCache;
 use self::fleet::pubsub::Subscriber;
 use self::fleet::reconcile::Reconciler;
 use self::fleet::resets::Resets;
@@ -221,19 +223,19 @@ impl RedisCounters {
     /// The server's clock minus ours in seconds, as of the last reply.
     #[expect(clippy::cast_precision_loss, reason = "a gauge")]
     pub fn clock_offset_seconds(&self) -> f64 {
-        self.0.decider.clock_offset_micros() as f64 / 1e6
+        self.0.decider.clock_offset.load(Ordering::Relaxed) as f64 / 1e6
     }
 
     /// Leases of this node.
     pub fn leases(&self) -> LeaseStats {
-        let leases = self.0.decider.leases();
+        let Decider { leases, charges, .. } = &*self.0.decider;
         let (held, units) = leases.outstanding(Instant::now());
-        LeaseStats { held, units, served: leases.served(), charges: self.0.decider.charges() }
+        LeaseStats { held, units, served: leases.served(), charges: charges.load(Ordering::Relaxed) }
     }
 
     /// Refusals answered from the cache.
     pub fn cached_refusals(&self) -> u64 {
-        self.0.decider.cached_refusals()
+        self.0.decider.refusals.as_ref().map_or(0, RefusalCache::hits)
     }
 
     /// Calls not sent because no server of the cluster owns their slot.
@@ -243,7 +245,7 @@ impl RedisCounters {
 
     /// Charges refunded because another shard refused.
     pub fn refunds(&self) -> u64 {
-        self.0.decider.refunds()
+        self.0.decider.multi_shard.refunds()
     }
 
     /// Decides, and records the outcome for health and resets.
@@ -282,7 +284,7 @@ impl CounterStore for RedisCounters {
 
     /// Nodes with a heartbeat in the last seconds, including this one.
     fn nodes(&self) -> NonZeroU32 {
-        NonZeroU32::new(self.0.decider.leases().nodes()).unwrap_or(NonZeroU32::MIN)
+        NonZeroU32::new(self.0.decider.leases.nodes()).unwrap_or(NonZeroU32::MIN)
     }
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {

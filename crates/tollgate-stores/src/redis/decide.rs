@@ -44,16 +44,17 @@ pub(crate) struct Decider {
     join_state: Arc<JoinState>,
     background: BackgroundCalls,
     /// None if the cache is disabled.
-    refusals: Option<RefusalCache>,
+    pub(super) refusals: Option<RefusalCache>,
     leasing: bool,
-    leases: LeaseTable,
+    pub(super) leases: LeaseTable,
     cooldowns: Cooldowns,
-    multi_shard: MultiShard,
+    pub(super) multi_shard: MultiShard,
     penalties: Arc<PenaltyList>,
     timeout: Duration,
     /// The server's clock minus ours in microseconds, as of the last reply.
-    clock_offset: AtomicI64,
-    charges: AtomicU64,
+    pub(super) clock_offset: AtomicI64,
+    /// Charges decided, by whatever means.
+    pub(super) charges: AtomicU64,
 }
 
 /// The charges of one decision that go to one shard.
@@ -305,29 +306,6 @@ impl Decider {
         call.push(&charge, false, extra, now);
         let shard = self.shards.shard_of(charge.subject);
         let _ = self.shards.call(shard, call.command(), Instant::now() + self.timeout).await;
-    }
-
-    pub(crate) fn leases(&self) -> &LeaseTable {
-        &self.leases
-    }
-
-    /// Charges decided, by whatever means.
-    pub(crate) fn charges(&self) -> u64 {
-        self.charges.load(Ordering::Relaxed)
-    }
-
-    /// Charges refunded because another shard refused.
-    pub(crate) fn refunds(&self) -> u64 {
-        self.multi_shard.refunds()
-    }
-
-    pub(crate) fn cached_refusals(&self) -> u64 {
-        self.refusals.as_ref().map_or(0, RefusalCache::hits)
-    }
-
-    /// The server's clock minus ours in microseconds.
-    pub(crate) fn clock_offset_micros(&self) -> i64 {
-        self.clock_offset.load(Ordering::Relaxed)
     }
 }
 

@@ -100,7 +100,7 @@ impl Fleet {
     /// Assumes at least this many nodes until the first heartbeats have been exchanged, for a node that starts while Redis
     /// is unreachable.
     pub fn restore_node_count(&self, nodes: NonZeroU32) {
-        let leases = self.decider.leases();
+        let leases = &self.decider.leases;
         leases.set_nodes(leases.nodes().max(nodes.get()));
     }
 
@@ -178,7 +178,7 @@ impl Fleet {
     pub(crate) async fn run_heartbeat(self: Arc<Self>) {
         let mut grace = MembershipGrace::new();
         loop {
-            let outcome = self.heartbeat(grace.nodes_min(self.decider.leases().nodes())).await;
+            let outcome = self.heartbeat(grace.nodes_min(self.decider.leases.nodes())).await;
             grace.note(&outcome);
             self.health.note_heartbeat(&outcome);
             let interval = if self.join_state.has_joined() {
@@ -194,7 +194,7 @@ impl Fleet {
     async fn heartbeat(&self, nodes_min: u32) -> Result<(), Fault> {
         let now = self.shards.time(self.shards.home()).await?;
         let nodes = self.membership.register(now).await?;
-        self.decider.leases().set_nodes(nodes.max(nodes_min));
+        self.decider.leases.set_nodes(nodes.max(nodes_min));
         self.join_state.join().await?;
         let version = self.config.settled_version().await?;
         self.seed.restore().await?;

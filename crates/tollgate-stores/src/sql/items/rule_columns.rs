@@ -9,20 +9,11 @@ use super::row_reader::RowReader;
 use crate::sql::error::{DatabaseError, ValueError};
 use crate::sql::query::Value;
 
-/// Keys of a rule that replace `limits`.
-const RULE_SHORT_FORM: [&str; 5] =
+/// Keys of a rule or tier that replace `limits`.
+const SHORT_FORM: [&str; 5] =
     ["requests_per_second", "requests_per_minute", "requests_per_hour", "requests_per_day", "burst_size"];
-/// Keys of a tier that replace `limits`.
-const TIER_SHORT_FORM: [&str; 8] = [
-    "limit",
-    "window",
-    "burst",
-    "requests_per_second",
-    "requests_per_minute",
-    "requests_per_hour",
-    "requests_per_day",
-    "burst_size",
-];
+/// Keys that only a tier has in addition.
+const TIER_SHORT_FORM: [&str; 3] = ["limit", "window", "burst"];
 
 /// The columns of a rule, in the order of its table.
 pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec<Value<'a>>, DatabaseError> {
@@ -36,7 +27,7 @@ pub(super) fn of_rule<'a>(name: &'a str, body: &Map<String, Json>) -> Result<Vec
         keys.text("layer")?,
         keys.text("algorithm")?,
         keys.json("limits", Json::is_array, "a list")?,
-        keys.collect(&RULE_SHORT_FORM),
+        keys.collect(SHORT_FORM.iter()),
         keys.text("action")?,
         keys.duration("max_delay")?,
         keys.text("on_store_failure")?,
@@ -86,7 +77,7 @@ pub(super) fn of_tier<'a>(
         description.into(),
         keys.text("algorithm")?,
         keys.json("limits", Json::is_array, "a list")?,
-        keys.collect(&TIER_SHORT_FORM),
+        keys.collect(TIER_SHORT_FORM.iter().chain(&SHORT_FORM)),
         keys.duration("max_delay")?,
     ];
     keys.finish()?;
@@ -211,8 +202,8 @@ impl BodyKeys {
     }
 
     /// Those of these keys that are present, as one object.
-    fn collect(&mut self, keys: &[&str]) -> Value<'static> {
-        let found = keys.iter().filter_map(|key| self.left.remove_entry(*key));
+    fn collect<'a>(&mut self, keys: impl Iterator<Item = &'a &'static str>) -> Value<'static> {
+        let found = keys.filter_map(|key| self.left.remove_entry(*key));
         let found: Map<String, Json> = found.collect();
         (!found.is_empty()).then(|| Json::Object(found).to_string()).into()
     }
