@@ -18,6 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 
 /// Notifications that the configuration may have changed. Only PostgreSQL sends any.
+#[derive(Debug)]
 pub struct ChangeListener {
     settings: SqlSettings,
     /// Coalesces all notifications since the last [`changed`](Self::changed).

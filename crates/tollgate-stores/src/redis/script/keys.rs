@@ -13,7 +13,7 @@ use tollgate::limit::Algorithm;
 /// Prefix of all keys, for Redis ACL rules.
 pub(crate) const PREFIX: &str = "rl:";
 /// Version of key names and of the packed state.
-pub const SCHEMA: u8 = 1;
+pub(crate) const SCHEMA: u8 = 1;
 
 /// Lowercase base32.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";

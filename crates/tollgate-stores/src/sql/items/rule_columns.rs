@@ -226,8 +226,8 @@ mod tests {
 
     fn round_trip(body: Json) -> Result<Json, DatabaseError> {
         let Json::Object(body) = body else { panic!("an object") };
-        let columns = row::columns(&Item::Rule(RuleItem { name: "r".to_owned(), body }))?;
-        match row::item(ItemKind::Rule, columns)? {
+        let rule = Item::Rule(RuleItem { name: "r".to_owned(), body });
+        match row::item(ItemKind::Rule, row::columns(&rule)?)? {
             Item::Rule(rule) => Ok(rule.body.into()),
             other => panic!("{other:?}"),
         }
