@@ -40,7 +40,7 @@ fuzz_target!(|data: Input| {
         let mut names = Vec::new();
         for profile in HeaderProfile::ALL {
             for_each(&decision, &[profile], |field, value| {
-                let name = field.name();
+                let name = field.as_str();
                 assert_header(name, value);
                 names.push(name);
             });

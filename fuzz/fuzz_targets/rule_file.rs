@@ -44,8 +44,8 @@ fn assert_consistent(rules: RuleSet) {
             ..Request::new(endpoint)
         };
         let now = Timestamp::from_secs(1_767_225_600);
-        let explained = block_on(limiter.explain(&request, now)).decision;
-        let peeked = block_on(limiter.peek(&request, now));
+        let explained = block_on(limiter.snapshot().explain(&request, now)).decision;
+        let peeked = block_on(limiter.snapshot().peek(&request, now));
         assert_eq!((peeked.answer, &peeked.reports), (explained.answer, &explained.reports));
         assert_eq!(peeked.rule_name(), explained.rule_name());
         assert_eq!(limiter.check_now(&request, now).answer, peeked.answer);

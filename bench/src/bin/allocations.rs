@@ -35,8 +35,8 @@ fn allocations_of<C: Contender>() -> Result<f64> {
     per_check(|| Ok(contender.check(&key)))
 }
 
-fn allocations_with(spelling: Normalization) -> Result<f64> {
-    let limiter = Limiter::new(many(10_000)?.with_normalization(spelling), counters(1));
+fn allocations_with(normalization: Normalization) -> Result<f64> {
+    let limiter = Limiter::new(many(10_000)?.with_normalization(normalization), counters(1));
     let (clock, question) = (Clock::new(), Question::new(1, 10_000));
     per_check(|| question.ask(|request| limiter.check_now(request, clock.now()).admits()))
 }

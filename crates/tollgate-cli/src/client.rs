@@ -34,10 +34,12 @@ const NO_KEY_HINT: &str =
     "hint: set TOLLGATE_KEY or `key` in ~/.config/tollgate/config.toml; see `tollgate --help`";
 
 /// A connection to one server.
+#[derive(Clone)]
 pub(crate) struct Client {
     url: ServerUrl,
     key: Option<HeaderValue>,
     agent: Agent,
+    bulk: bool,
     /// Printed after a 401 instead of the general hint.
     hint: Option<String>,
 }
@@ -82,21 +84,6 @@ impl Precondition {
     }
 }
 
-/// A request before headers for all requests are added.
-struct ApiRequest<'a> {
-    method: Method,
-    path: &'a str,
-    body: Option<Vec<u8>>,
-    precondition: Precondition,
-    bulk: bool,
-}
-
-impl<'a> ApiRequest<'a> {
-    fn new(method: Method, path: &'a str) -> Self {
-        ApiRequest { method, path, body: None, precondition: Precondition::None, bulk: false }
-    }
-}
-
 impl Client {
     /// A client for a server. The certificate files are only read for `https://`.
     pub(crate) fn new(url: ServerUrl, key: Option<Secret>, files: &TlsFiles) -> Result<Self, ClientError> {
@@ -111,7 +98,7 @@ impl Client {
             config = config.tls_config(files.tls_config()?);
         }
         let key = key.filter(|key| !key.reveal().is_empty()).map(|key| bearer(&key)).transpose()?;
-        Ok(Client { url, key, agent: config.build().new_agent(), hint: None })
+        Ok(Client { url, key, agent: config.build().new_agent(), bulk: false, hint: None })
     }
 
     /// Sets the hint for a 401.
@@ -125,13 +112,22 @@ impl Client {
         exposed.then(|| format!("the key is sent to {} unencrypted: use https://", self.url))
     }
 
-    pub(crate) fn get(&self, path: &str) -> Result<ApiResponse, ClientError> {
-        self.send(ApiRequest::new(Method::GET, path))
+    /// The same server, with the timeout and response size of imports and exports.
+    pub(crate) fn bulk(&self) -> Self {
+        Client { bulk: true, ..self.clone() }
     }
 
-    pub(crate) fn post(&self, path: &str, body: &impl Serialize) -> Result<ApiResponse, ClientError> {
-        let body = Some(self.to_json(body)?);
-        self.send(ApiRequest { body, ..ApiRequest::new(Method::POST, path) })
+    pub(crate) fn get(&self, path: &str) -> Result<ApiResponse, ClientError> {
+        self.send(Method::GET, path, None, Precondition::None)
+    }
+
+    pub(crate) fn post(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+        precondition: Precondition,
+    ) -> Result<ApiResponse, ClientError> {
+        self.send(Method::POST, path, Some(self.to_json(body)?), precondition)
     }
 
     pub(crate) fn put(
@@ -140,33 +136,11 @@ impl Client {
         body: &impl Serialize,
         precondition: Precondition,
     ) -> Result<ApiResponse, ClientError> {
-        let body = Some(self.to_json(body)?);
-        self.send(ApiRequest { body, precondition, ..ApiRequest::new(Method::PUT, path) })
+        self.send(Method::PUT, path, Some(self.to_json(body)?), precondition)
     }
 
     pub(crate) fn delete(&self, path: &str, precondition: Precondition) -> Result<ApiResponse, ClientError> {
-        self.send(ApiRequest { precondition, ..ApiRequest::new(Method::DELETE, path) })
-    }
-
-    /// `POST` with a large body or response.
-    pub(crate) fn post_bulk(
-        &self,
-        path: &str,
-        body: &impl Serialize,
-        precondition: Precondition,
-    ) -> Result<ApiResponse, ClientError> {
-        let body = Some(self.to_json(body)?);
-        self.send(ApiRequest { body, precondition, bulk: true, ..ApiRequest::new(Method::POST, path) })
-    }
-
-    /// `GET` with a large response.
-    pub(crate) fn get_bulk(&self, path: &str) -> Result<ApiResponse, ClientError> {
-        self.send(ApiRequest { bulk: true, ..ApiRequest::new(Method::GET, path) })
-    }
-
-    /// Rejects a response that has neither a success status nor an error envelope.
-    pub(crate) fn require_success(&self, response: ApiResponse) -> Result<ApiResponse, ClientError> {
-        if response.status.is_success() { Ok(response) } else { Err(self.not_tollgate(response.status)) }
+        self.send(Method::DELETE, path, None, precondition)
     }
 
     /// The error for a JSON response that lacks a field.
@@ -174,43 +148,35 @@ impl Client {
         ClientError::MissingField { url: self.url.clone(), name: name.to_owned() }
     }
 
-    fn not_tollgate(&self, status: StatusCode) -> ClientError {
-        ClientError::NotTollgate { url: self.url.clone(), status }
-    }
-
     fn to_json(&self, body: &impl Serialize) -> Result<Vec<u8>, ClientError> {
         let bytes = without_nulls(body).and_then(|body| serde_json::to_vec(&body));
         bytes.map_err(|error| self.connection_error(error.into()))
     }
 
-    fn send(&self, request: ApiRequest<'_>) -> Result<ApiResponse, ClientError> {
-        let mut builder = Request::builder()
-            .method(request.method)
-            .uri(format!("{}{}", self.url, request.path))
-            .header(ACCEPT, "application/json");
-        if request.body.is_some() {
-            builder = builder.header(CONTENT_TYPE, "application/json");
-        }
-        for (name, value) in request.precondition.header().into_iter().chain(self.authorization()) {
-            builder = builder.header(name, value);
-        }
-        match request.body {
-            Some(body) => self.run(builder.body(&*body), request.bulk),
-            None => self.run(builder.body(()), request.bulk),
-        }
-    }
-
-    fn authorization(&self) -> Option<(HeaderName, HeaderValue)> {
-        Some((AUTHORIZATION, self.key.clone()?))
-    }
-
-    fn run(
+    fn send(
         &self,
-        request: http::Result<Request<impl AsSendBody>>,
-        bulk: bool,
+        method: Method,
+        path: &str,
+        body: Option<Vec<u8>>,
+        precondition: Precondition,
     ) -> Result<ApiResponse, ClientError> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.url))
+            .header(ACCEPT, "application/json");
+        let authorization = self.key.clone().map(|key| (AUTHORIZATION, key));
+        for (name, value) in precondition.header().into_iter().chain(authorization) {
+            request = request.header(name, value);
+        }
+        match body {
+            Some(body) => self.run(request.header(CONTENT_TYPE, "application/json").body(&*body)),
+            None => self.run(request.body(())),
+        }
+    }
+
+    fn run(&self, request: http::Result<Request<impl AsSendBody>>) -> Result<ApiResponse, ClientError> {
         let (timeout, bytes_max) =
-            if bulk { (TIMEOUT_BULK, RESPONSE_BYTES_MAX_BULK) } else { (TIMEOUT, RESPONSE_BYTES_MAX) };
+            if self.bulk { (TIMEOUT_BULK, RESPONSE_BYTES_MAX_BULK) } else { (TIMEOUT, RESPONSE_BYTES_MAX) };
         let exchange = || {
             let request = self.agent.configure_request(request?).timeout_global(Some(timeout)).build();
             let (head, body) = self.agent.run(request)?.into_parts();
@@ -235,10 +201,17 @@ impl Client {
             Ok(body) if body.get("error").is_some_and(Value::is_object) => {
                 let hint = self.hint.as_deref().or(self.key.is_none().then_some(NO_KEY_HINT));
                 let hint = hint.filter(|_| status == StatusCode::UNAUTHORIZED);
-                Err(ClientError::Api(Box::new(ApiError::read(text, status, &body["error"], hint))))
+                let error = ApiError { text, status, body, hint: hint.map(str::to_owned) };
+                Err(ClientError::Api(Box::new(error)))
             }
-            Ok(body) if body.is_object() => Ok(ApiResponse { status, etag, text, body }),
-            _ => Err(self.proxy_error(status, headers, &text).unwrap_or_else(|| self.not_tollgate(status))),
+            // A refused check has an error status and a decision.
+            Ok(body) if body.is_object() && (status.is_success() || !body["allowed"].is_null()) => {
+                Ok(ApiResponse { status, etag, text, body })
+            }
+            _ => {
+                let not_tollgate = || ClientError::NotTollgate { url: self.url.clone(), status };
+                Err(self.proxy_error(status, headers, &text).unwrap_or_else(not_tollgate))
+            }
         }
     }
 

@@ -9,9 +9,8 @@ use tollgate_server::runtime::serve::ServeError;
 use tollgate_stores::sql::DatabaseError;
 
 use crate::client::ClientError;
-use crate::exit::Exit;
-use crate::output::Output;
 use crate::output::format::plural;
+use crate::{Exit, Output};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

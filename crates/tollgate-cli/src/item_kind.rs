@@ -26,14 +26,7 @@ impl ItemKind {
 
     /// The singular, for messages.
     pub(crate) fn noun(self) -> &'static str {
-        match self {
-            ItemKind::Rule => "rule",
-            ItemKind::Tier => "tier",
-            ItemKind::Quota => "quota",
-            ItemKind::Block => "block",
-            ItemKind::Limit => "limit",
-            ItemKind::Key => "key",
-        }
+        self.plural().trim_end_matches('s')
     }
 
     /// The plural, in paths, responses and files.

@@ -52,11 +52,11 @@ fn run(
     connect: impl FnOnce() -> Result<Client, CliError>,
 ) -> Result<Exit, CliError> {
     match command {
-        Command::Serve(serve) => commands::serve::run(serve, output),
+        Command::Serve(flags) => commands::serve::run(flags, output),
         Command::Migrate(migrate) => commands::migrate::run(migrate, output),
         Command::Check(request) => commands::check::run(request, &connect()?, output),
         Command::Status(request) => commands::status::run(request, &connect()?, output),
-        Command::Reset(reset) => commands::reset::run(reset, &connect()?, output),
+        Command::Reset(target) => commands::reset::run(target, &connect()?, output),
         Command::Explain(request) => commands::explain::run(request, &connect()?, output),
         Command::Inspect(inspect) => commands::inspect::run(inspect, &connect()?, output),
         Command::Rules(rules) => commands::rules::run(rules, output, connect),

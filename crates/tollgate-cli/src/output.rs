@@ -13,16 +13,10 @@ pub(crate) mod toml;
 
 use std::io::{self, IsTerminal, Write};
 
-use clap::ValueEnum;
-use serde::Serialize;
+pub(crate) use clap::ColorChoice as Color;
+use serde_json::Value;
 
-/// When to use colors. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    Auto,
-    Always,
-    Never,
-}
+use crate::Exit;
 
 /// The meaning of a piece of text, which decides its color.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -69,16 +63,20 @@ impl Output {
         self.bytes(text.as_bytes())
     }
 
-    /// Prints a response body unchanged, on a line of its own.
-    pub(crate) fn body(&self, text: &str) -> io::Result<()> {
-        self.text(&format!("{}\n", text.trim_end()))
+    /// Prints a server's response: with `--json` its body unchanged, otherwise `text`.
+    pub(crate) fn response(&self, body: &str, text: impl FnOnce() -> String) -> io::Result<Exit> {
+        self.text(&if self.json { format!("{}\n", body.trim_end()) } else { text() })?;
+        Ok(Exit::Ok)
     }
 
-    /// Prints a value as JSON.
-    pub(crate) fn value(&self, value: &impl Serialize) -> io::Result<()> {
-        let mut text = serde_json::to_string_pretty(value)?;
-        text.push('\n');
-        self.text(&text)
+    /// Prints the result of a command: `json` with `--json`, otherwise `text`.
+    pub(crate) fn result(
+        &self,
+        json: impl FnOnce() -> Value,
+        text: impl FnOnce() -> String,
+    ) -> io::Result<Exit> {
+        self.text(&if self.json { format!("{:#}\n", json()) } else { text() })?;
+        Ok(Exit::Ok)
     }
 
     /// Prints bytes unchanged. A closed pipe is not an error.

@@ -34,13 +34,6 @@ pub(crate) const FULL_KEY: &str =
 const KEY_FLAGS: [&str; 2] = ["--key", "--api-key"];
 const ID_LEN: usize = 16;
 const SECRET_LEN: usize = 43;
-/// A truncated secret of this length after a valid id is still taken for a key.
-const SECRET_LEN_MIN: usize = 16;
-
-/// Whether a text that should be a key id contains more of the key.
-pub(crate) fn is_full_key(text: &str) -> bool {
-    text.strip_prefix("tg_").is_some_and(|rest| rest.contains('_'))
-}
 
 /// Whether a full key stands in an argument that does not take one.
 ///
@@ -55,15 +48,15 @@ pub(crate) fn contains_misplaced_key(args: impl IntoIterator<Item = OsString>) -
     })
 }
 
-/// Whether a client's key, `tg_<id>_<secret>`, or an admin key is anywhere in a text.
-fn contains_key(text: &str) -> bool {
+/// Whether a client's key, `tg_<id>_<secret>`, or an admin key is anywhere in a text. The secret may be truncated.
+pub(crate) fn contains_key(text: &str) -> bool {
     text.match_indices("tg_").any(|(at, prefix)| {
         let Some((id, secret)) = text[at + prefix.len()..].split_once('_') else { return false };
         let is_secret_byte = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         let is_id = id.len() == ID_LEN && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'2'..=b'7'));
         let len = secret.bytes().take_while(is_secret_byte).count();
         // File and user names may start with tg_ too.
-        is_id && len >= SECRET_LEN_MIN || id == "admin" && len >= SECRET_LEN
+        is_id && len > 0 || id == "admin" && len >= SECRET_LEN
     })
 }
 

@@ -174,7 +174,7 @@ fn oversized_file_is_rejected() {
         assert_eq!((ran.code, &*ran.stdout), (2, ""), "{command}");
         assert_eq!(
             ran.stderr,
-            format!("error: {path}: the file is larger than 16777216 bytes\n"),
+            format!("error: cannot read {path}: larger than 16777216 bytes\n"),
             "{command}"
         );
     }
@@ -182,7 +182,7 @@ fn oversized_file_is_rejected() {
 
 #[test]
 fn list_ignores_missing_files_of_the_service() {
-    let file = "[auth]\nkey_secret_file = \"/nowhere/keys.secret\"\n";
+    let file = "[auth]\nkey_secret_file = \"/nowhere/keys.secret\"\n[callers]\n";
     let files = Files::new(&[("tollgate.toml", file)]);
     let path = files.path("tollgate.toml");
     assert_eq!(run(&["rules", "list", &path]).code, 0);
@@ -262,10 +262,10 @@ fn rules_are_listed_in_order_of_evaluation() {
     let files = Files::new(&[("tollgate.toml", GOOD)]);
     let path = files.path("tollgate.toml");
     let expected = "\
-PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS
-1         bad-net    block   -     -      ips=203.0.113.0/24                                             -
+PRIORITY  RULE       ACTION  PER   LAYER  WHEN                                                           LIMITS  SOURCE  VERSION
+1         bad-net    block   -     -      ips=203.0.113.0/24                                             -  file
 500       free-tier  reject  user  user   descriptors.plan=eu endpoints=/api/v1/* methods=GET tiers=free  \
-1000/1h burst 20 token_bucket
+1000/1h burst 20 token_bucket  file
 ";
     let shown = run(&["rules", "list", &path]);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();

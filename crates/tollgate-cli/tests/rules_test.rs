@@ -199,7 +199,7 @@ expect = { allowed = true }
         "2: tests[0].name: must be a string, not an integer",
         "3: tests[0].request.endpoint: the endpoint has a malformed percent-escape at byte 3",
         "3: tests[0].request.ip: \"here\" is not an address",
-        "3: tests[0].request.descriptors: plan: must be a string, not an integer",
+        "3: tests[0].request.descriptors.plan: must be a string, not an integer",
         "3: tests[0].request.usr: unknown key (did you mean user?)",
         "4: tests[0].steps[0].expect: is required, for example { allowed = true }",
         "5: tests[0].steps[0].repeat: must be between 1 and 1000000",

@@ -4,17 +4,17 @@
 
 pub(crate) mod audit;
 pub(crate) mod blocks;
-mod body;
+pub(crate) mod body;
 mod change;
 pub(crate) mod counters;
 pub(crate) mod crud;
+mod definition;
 pub(crate) mod dry_run;
 pub(crate) mod export;
 pub(crate) mod import;
 pub(crate) mod key_rotation;
 pub(crate) mod keys;
 pub(crate) mod list_query;
-mod normalize;
 mod page;
 mod parse;
 pub(crate) mod penalties;

@@ -171,7 +171,7 @@ impl Checker<'_> {
             _ => None,
         };
         if let Some(key) = key {
-            let tenant = key.tenant();
+            let tenant = key.tenant;
             return Ok((ApiKey::known(key), tenant));
         }
         let opaque = ApiKey::parse(text).map_err(|error| invalid_id("api_key", error))?;

@@ -38,7 +38,9 @@ pub mod runtime;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
+pub use self::admin::body::document_values;
 pub use self::admin::import::check_import;
+pub use self::admin::rules::rule_view;
 
 /// The limiter of this service.
 type ServiceLimiter = tollgate::Limiter<tollgate_stores::counters::Counters, records::Records>;

@@ -2,9 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use tollgate::counters::{
-    Charges, CounterAdmin, CounterStore, PenalizedClient, RetentionExtension, StoreError, Verdicts,
-};
+use tollgate::counters::{Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts};
 use tollgate::{MemoryCounters, Timestamp};
 
 use crate::redis::{RedisCounters, ServerStats};
@@ -123,12 +121,6 @@ impl CounterStore for Counters {
 
     fn is_reachable(&self, charges: &Charges<'_>) -> bool {
         self.redis().is_none_or(|redis| redis.is_reachable(charges))
-    }
-
-    fn extend_retention(&self, slower: &RetentionExtension) {
-        if let Counters::Memory(memory) = self {
-            memory.extend_retention(slower);
-        }
     }
 
     async fn reconcile(&self, held: &mut Charges<'_>, now: Timestamp) -> Result<(), StoreError> {

@@ -70,10 +70,6 @@ impl RedisCluster {
     }
 
     /// Starts a cluster with more settings, written as command line arguments.
-    ///
-    /// # Panics
-    ///
-    /// With the logs, if the cluster is not complete within twenty seconds.
     pub fn with(args: &[&str]) -> Self {
         let options = RedisOptions::with_args(&[&SETTINGS, args].concat());
         let nodes = thread::scope(|scope| {
@@ -112,10 +108,6 @@ impl RedisCluster {
     }
 
     /// The master of a slot, as a running node sees it.
-    ///
-    /// # Panics
-    ///
-    /// If the slot has no master.
     pub fn slot_owner(&self, slot: u16) -> SocketAddr {
         let owners = self.owners();
         let owner = owners.iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
@@ -123,35 +115,16 @@ impl RedisCluster {
     }
 
     /// The node at this address.
-    ///
-    /// # Panics
-    ///
-    /// If no node of the cluster has this address.
     pub fn server_at(&self, address: SocketAddr) -> &RedisServer {
         self.nodes.iter().find(|node| node.address() == address).expect("an address of the cluster")
     }
 
-    /// Kills the master of a slot (`SIGKILL`); returns its address.
-    pub fn kill_master_of(&self, slot: u16) -> SocketAddr {
-        let master = self.slot_owner(slot);
-        self.server_at(master).kill9();
-        master
-    }
-
     /// Waits until all running nodes agree that running masters serve all slots and their replicas are in sync.
-    ///
-    /// # Panics
-    ///
-    /// With the logs, if that takes longer than `timeout`.
     pub fn wait_until_healthy(&self, timeout: Duration) {
         self.expect_soon(timeout, || self.is_ok(), "the cluster is not healthy");
     }
 
     /// Moves a slot to another master, and calls `halfway` when half of its keys, rounded up, have moved.
-    ///
-    /// # Panics
-    ///
-    /// If a step fails.
     pub fn migrate_slot(&self, slot: u16, to: SocketAddr, halfway: impl FnOnce(&SlotMigration)) {
         let from = self.slot_owner(slot);
         let (source, target) = (self.server_at(from), self.server_at(to));

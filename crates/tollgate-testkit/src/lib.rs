@@ -13,7 +13,8 @@
 //! - [`free_port`], [`listen`], [`Certificates`], [`RespClient`]: building blocks.
 //!
 //! All calls block, none needs an async runtime, and all methods take `&self`, so threads can share a server. Failures
-//! panic with the server's log.
+//! panic with the server's log: a server that does not start in time, a server that was killed, an option that it was
+//! started without.
 //!
 //! ```
 //! use std::time::Duration;
@@ -39,6 +40,7 @@
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
+    clippy::missing_errors_doc,
     clippy::missing_panics_doc,
     reason = "test code reports failures by panicking"
 )]

@@ -11,28 +11,33 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const LOWEST: u64 = 10_000;
 const COUNT: u64 = 22_000; // the ephemeral range of Linux starts at 32768
+const ATTEMPTS: usize = 20;
 const STRIDE: u64 = 7919; // coprime to COUNT: visits every port before repeating one
 
 /// Returns a loopback port that is currently free and that this process has not received before.
 ///
 /// Parallel test processes may receive the same port: if a server cannot bind it, try another.
-///
-/// # Panics
-///
-/// If no port is free.
 pub fn free_port() -> u16 {
     (0..COUNT).map(|_| next_candidate()).find(|port| is_free(*port)).expect("no free port below 32000")
 }
 
 /// Listens on a loopback port that [`free_port`] does not return again in this process.
-///
-/// # Panics
-///
-/// If no port is free.
 pub fn listen() -> TcpListener {
     (0..COUNT)
         .find_map(|_| TcpListener::bind(("127.0.0.1", free_port())).ok())
         .expect("a free port can be listened on")
+}
+
+/// Starts a server on new ports until it can bind them. `start` fails with the server's log.
+pub(crate) fn start_on_free_port<T>(name: &str, mut start: impl FnMut() -> Result<T, String>) -> T {
+    for _ in 0..ATTEMPTS {
+        match start() {
+            Ok(server) => return server,
+            Err(log) if log.contains("Address already in use") => {}
+            Err(log) => panic!("{name} does not start:\n{log}"),
+        }
+    }
+    panic!("{ATTEMPTS} ports in a row were taken between choosing and binding them");
 }
 
 fn next_candidate() -> u16 {

@@ -55,6 +55,19 @@ impl Process {
         Self::spawn_with(command, StopSignal::Kill, None)
     }
 
+    /// Redirects the output of a command to a file.
+    pub(crate) fn log_to<'a>(command: &'a mut Command, file: &Path) -> &'a mut Command {
+        let output = fs::File::create(file).expect("the folder is writable");
+        command.stdout(output.try_clone().expect("a file can be cloned")).stderr(output)
+    }
+
+    /// Waits until the process is ready. `None` if it ends first or is not ready in time.
+    pub(crate) fn when_ready(mut self, timeout: Duration, is_ready: impl Fn(u32) -> bool) -> Option<Self> {
+        let pid = self.pid();
+        let settled = wait_until(timeout, || is_ready(pid) || self.has_ended());
+        (settled && !self.has_ended()).then_some(self)
+    }
+
     /// Starts a process that is stopped by `stop`. If this process dies first, the guard also removes `folder`.
     pub(crate) fn spawn_with(command: &mut Command, stop: StopSignal, folder: Option<&Path>) -> Self {
         let mut child = spawn(command);
@@ -90,18 +103,12 @@ impl Process {
     /// Sends `SIGSTOP`; returns when the process has stopped.
     pub(crate) fn freeze(&self) {
         self.signal("STOP");
-        let stopped = wait_until(Duration::from_secs(5), || self.stat_field(2).starts_with('T'));
+        let stopped = wait_until(Duration::from_secs(5), || self.is_stopped());
         assert!(stopped, "process {} does not stop", self.pid());
     }
 
     pub(crate) fn thaw(&self) {
         self.signal("CONT");
-    }
-
-    /// User and system time of all threads.
-    pub(crate) fn cpu_time(&self) -> Duration {
-        let ticks: u64 = [13, 14].map(|field| self.stat_field(field).parse::<u64>().unwrap()).iter().sum();
-        Duration::from_millis(ticks * 10) // USER_HZ is 100 on Linux
     }
 
     fn signal(&self, name: &str) {
@@ -110,12 +117,10 @@ impl Process {
         assert!(kill.is_ok_and(|status| status.success()), "cannot send SIG{name} to process {}", self.pid());
     }
 
-    /// A field of `/proc/PID/stat`, numbered from 0.
-    fn stat_field(&self, index: usize) -> String {
+    fn is_stopped(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("the process exists");
-        // The program name, field 1, may contain spaces.
-        let (_, after_name) = stat.rsplit_once(") ").expect("the name is in parentheses");
-        after_name.split(' ').nth(index - 2).expect("the field exists").to_owned()
+        // The state follows the program name, which may contain spaces.
+        stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T'))
     }
 }
 

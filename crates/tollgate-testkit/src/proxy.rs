@@ -85,10 +85,6 @@ pub struct FaultProxy {
 
 impl FaultProxy {
     /// Starts a proxy that forwards to `server`, without a fault.
-    ///
-    /// # Panics
-    ///
-    /// If no port is free.
     pub fn in_front_of(server: SocketAddr) -> Self {
         // Never reused in this process: a test that drops its proxy must not find another server there.
         let listener = listen();
@@ -122,11 +118,6 @@ impl FaultProxy {
     /// Connections accepted so far, including those closed at once.
     pub fn connections_opened(&self) -> usize {
         self.shared.opened.load(Ordering::SeqCst)
-    }
-
-    /// Bytes forwarded so far, in both directions.
-    pub fn bytes_forwarded(&self) -> u64 {
-        self.shared.bytes_forwarded.load(Ordering::SeqCst)
     }
 
     /// Commands forwarded to the server so far.
@@ -178,7 +169,6 @@ struct Shared {
     fault_changed: Condvar,
     stopped: AtomicBool,
     opened: AtomicUsize,
-    bytes_forwarded: AtomicU64,
     commands_forwarded: AtomicU64,
 }
 

@@ -3,9 +3,10 @@
 //! Settings are in a file rather than on the command line, so that `CONFIG REWRITE`, and with it a Sentinel failover,
 //! survives a restart. The kit authenticates as a user of its own, so that a test can restrict the default user.
 
+mod settings;
+
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,42 +17,15 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::poll::eventually;
-use crate::port::free_port;
+use crate::port::{free_port, start_on_free_port};
 use crate::process::Process;
 use crate::resp::{Reply, RespClient};
+pub use settings::RedisOptions;
 
 const START_DEADLINE: Duration = Duration::from_secs(10);
 const REPLY_DEADLINE: Duration = Duration::from_secs(10);
-const PORT_ATTEMPTS: usize = 20;
 /// A sentinel that demotes a master closes the connections of its clients.
 const CONNECT_ATTEMPTS: usize = 5;
-const KIT_USER: &str = "testkit on >testkit ~* &* +@all";
-
-/// Options of a server. By default it needs no password and persists nothing.
-#[derive(Clone, Debug, Default)]
-pub struct RedisOptions {
-    /// More settings, written as command line arguments: `["--maxmemory", "3mb"]`.
-    pub args: Vec<String>,
-    /// The password of the default user (`requirepass`).
-    pub password: Option<String>,
-    /// ACL users, written as in an ACL file without the word `user`: `alice on >secret ~* +@all`.
-    pub users: Vec<String>,
-    /// Keep the users in an ACL file, as `ACL LOAD` and `ACL SAVE` require. Redis then ignores `password`.
-    pub acl_file: bool,
-    /// Also listen on a Unix socket.
-    pub unix_socket: bool,
-    /// Also listen for TLS on a second port. Client certificates are optional unless `args` contain
-    /// `["--tls-auth-clients", "yes"]`.
-    pub tls: bool,
-}
-
-impl RedisOptions {
-    /// The defaults with more settings, written as command line arguments.
-    pub fn with_args(args: &[&str]) -> Self {
-        Self { args: args.iter().map(ToString::to_string).collect(), ..Self::default() }
-    }
-}
 
 /// The role of a `redis-server`.
 #[derive(Clone, Copy)]
@@ -90,24 +64,15 @@ impl RedisServer {
     }
 
     /// Starts a server; returns when it replies.
-    ///
-    /// # Panics
-    ///
-    /// With the server's log, if it does not reply within ten seconds.
     pub fn start_with(options: &RedisOptions) -> Self {
         Self::start_as(Role::Single, options)
     }
 
     pub(crate) fn start_as(role: Role<'_>, options: &RedisOptions) -> Self {
-        for _ in 0..PORT_ATTEMPTS {
+        start_on_free_port("redis-server", || {
             let server = Self::configure(role, options);
-            match server.run() {
-                Ok(()) => return server,
-                Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("redis-server does not start:\n{log}"),
-            }
-        }
-        panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
+            server.run().map(|()| server)
+        })
     }
 
     /// The loopback port.
@@ -126,37 +91,21 @@ impl RedisServer {
     }
 
     /// `rediss://localhost:PORT`, with the default user's password if there is one.
-    ///
-    /// # Panics
-    ///
-    /// If the server was started without TLS.
     pub fn tls_url(&self) -> String {
         format!("rediss://{}localhost:{}", self.url_password(), self.tls_address().port())
     }
 
     /// The address of the TLS port.
-    ///
-    /// # Panics
-    ///
-    /// If the server was started without TLS.
     pub fn tls_address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.tls_port.expect("started with TLS")).into()
     }
 
     /// The certificates of the server, a client and their CA.
-    ///
-    /// # Panics
-    ///
-    /// If the server was started without TLS.
     pub fn certificates(&self) -> &Certificates {
         self.certificates.as_ref().expect("started with TLS")
     }
 
     /// The Unix socket.
-    ///
-    /// # Panics
-    ///
-    /// If the server was started without a Unix socket.
     pub fn socket_path(&self) -> &Path {
         self.socket.as_deref().expect("started with a Unix socket")
     }
@@ -177,10 +126,6 @@ impl RedisServer {
     }
 
     /// The process id.
-    ///
-    /// # Panics
-    ///
-    /// If the server was killed. So do the methods below unless documented otherwise.
     pub fn pid(&self) -> u32 {
         self.with_process(Process::pid)
     }
@@ -188,11 +133,6 @@ impl RedisServer {
     /// Whether the process runs (or is frozen).
     pub fn is_running(&self) -> bool {
         lock(&self.process).as_mut().is_some_and(|process| !process.has_ended())
-    }
-
-    /// User and system time of the process, in steps of 10 ms.
-    pub fn cpu_time(&self) -> Duration {
-        self.with_process(Process::cpu_time)
     }
 
     /// Sends `SIGSTOP`: connections stay open, commands get no reply.
@@ -212,30 +152,18 @@ impl RedisServer {
     }
 
     /// Kills the process if it runs, and starts it again with the same port, folder and settings.
-    ///
-    /// # Panics
-    ///
-    /// With the server's log, if it does not reply within ten seconds.
     pub fn restart(&self) {
         self.kill9();
         self.run().unwrap_or_else(|log| panic!("redis-server does not restart:\n{log}"));
     }
 
-    /// Runs one command on the kit's connection, as a user with all permissions.
-    ///
-    /// # Panics
-    ///
-    /// If there is no reply. An error reply is a reply.
+    /// Runs one command on the kit's connection, as a user with all permissions. An error reply is a reply.
     pub fn command(&self, arguments: &[&[u8]]) -> Reply {
         self.try_command(arguments)
             .unwrap_or_else(|error| panic!("port {}: {error}\n{}", self.port, self.log()))
     }
 
     /// Like [`command`](Self::command), for a server that may be down.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket.
     pub fn try_command(&self, arguments: &[&[u8]]) -> io::Result<Reply> {
         let mut open = lock(&self.client);
         for _ in 1..CONNECT_ATTEMPTS {
@@ -248,10 +176,6 @@ impl RedisServer {
     }
 
     /// Runs one command; returns the reply as `redis-cli` prints it, one element per line.
-    ///
-    /// # Panics
-    ///
-    /// If there is no reply. An error reply is a reply.
     pub fn cli(&self, arguments: &[&str]) -> String {
         let arguments: Vec<&[u8]> = arguments.iter().map(|argument| argument.as_bytes()).collect();
         self.command(&arguments).to_string()
@@ -314,71 +238,21 @@ impl RedisServer {
             client: Mutex::new(None),
             folder,
         };
-        let settings = server.settings(role, options);
-        fs::write(server.folder().join("redis.conf"), settings).expect("the folder is writable");
+        fs::write(server.folder().join("redis.conf"), settings::write(&server, role, options))
+            .expect("the folder is writable");
         server
-    }
-
-    fn settings(&self, role: Role<'_>, options: &RedisOptions) -> String {
-        let mut lines = format!("bind 127.0.0.1\nport {}\nlogfile redis.log\n", self.port);
-        lines += &directive("dir", &[&self.folder().to_string_lossy()]);
-        match role {
-            Role::Single => lines += SERVER_SETTINGS,
-            Role::ClusterNode => {
-                lines += SERVER_SETTINGS;
-                let _ = writeln!(lines, "cluster-enabled yes\ncluster-port {}", self.bus_port());
-            }
-            Role::Sentinel(monitored) => lines += monitored,
-        }
-        lines += &self.user_settings(options);
-        lines += &self.listener_settings();
-        lines + &lines_of(&options.args)
-    }
-
-    fn user_settings(&self, options: &RedisOptions) -> String {
-        let password = options.password.iter().map(|password| directive("requirepass", &[password]));
-        let users =
-            options.users.iter().map(String::as_str).chain([KIT_USER]).map(|user| format!("user {user}\n"));
-        if options.acl_file {
-            let acl: String = users.collect();
-            fs::write(self.folder().join("users.acl"), acl).expect("the folder is writable");
-            return "aclfile users.acl\n".to_owned();
-        }
-        password.chain(users).collect()
-    }
-
-    fn listener_settings(&self) -> String {
-        let mut lines = String::new();
-        if let Some(socket) = &self.socket {
-            lines += &directive("unixsocket", &[&socket.to_string_lossy()]);
-        }
-        if let (Some(port), Some(files)) = (self.tls_port, &self.certificates) {
-            lines += &directive("tls-port", &[&port.to_string()]);
-            lines += &directive("tls-ca-cert-file", &[&files.authority.to_string_lossy()]);
-            lines += &directive("tls-cert-file", &[&files.server.to_string_lossy()]);
-            lines += &directive("tls-key-file", &[&files.server_key.to_string_lossy()]);
-            lines += "tls-auth-clients optional\n";
-        }
-        lines
     }
 
     /// Starts the process and waits for a reply. Fails with the log.
     fn run(&self) -> Result<(), String> {
-        let output = File::create(self.folder().join("output.txt")).expect("the folder is writable");
         let mut command = Command::new("redis-server");
         command.arg("redis.conf").current_dir(self.folder());
-        command.stdout(output.try_clone().expect("a file can be cloned")).stderr(output);
         if self.is_sentinel {
             command.arg("--sentinel");
         }
-        let mut process = Process::spawn(&mut command);
-        let settled =
-            || (self.answers_as(process.pid()) || process.has_ended()).then(|| !process.has_ended());
-        if eventually(START_DEADLINE, settled) != Some(true) {
-            drop(process);
-            return Err(self.log());
-        }
-        *lock(&self.process) = Some(process);
+        let process = Process::spawn(Process::log_to(&mut command, &self.folder().join("output.txt")));
+        let process = process.when_ready(START_DEADLINE, |pid| self.answers_as(pid));
+        *lock(&self.process) = Some(process.ok_or_else(|| self.log())?);
         Ok(())
     }
 
@@ -420,17 +294,6 @@ impl std::fmt::Debug for RedisServer {
     }
 }
 
-// For quick replication: a snapshot on disk starts at once, a diskless one only at the next one-second tick, and Redis checks
-// `hz` times a second whether it is complete.
-const SERVER_SETTINGS: &str = "\
-save \"\"
-appendonly no
-enable-debug-command yes
-repl-diskless-sync no
-repl-diskless-sync-delay 0
-hz 50
-";
-
 /// A poisoned lock only means that another test thread panicked; the value is still valid.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -446,43 +309,4 @@ pub(crate) fn logs_of<'a>(servers: impl IntoIterator<Item = &'a RedisServer>) ->
 pub(crate) fn fields(lines: &str) -> HashMap<String, String> {
     let pairs = lines.lines().filter_map(|line| line.split_once(':'));
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
-}
-
-/// Converts command line arguments to lines of a configuration file.
-fn lines_of(args: &[String]) -> String {
-    let starts = args.iter().enumerate().filter(|(_, arg)| arg.starts_with("--")).map(|(at, _)| at);
-    let starts: Vec<usize> = starts.collect();
-    assert_eq!(starts.first().copied().unwrap_or(args.len()), 0, "settings start with --: {args:?}");
-    let ends = starts.iter().skip(1).copied().chain([args.len()]);
-    let settings = starts.iter().zip(ends).map(|(start, end)| &args[*start..end]);
-    settings.map(|setting| directive(&setting[0][2..], &setting[1..])).collect()
-}
-
-fn directive(name: &str, values: &[impl AsRef<str>]) -> String {
-    let escape = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"");
-    let values = values.iter().map(|value| format!(" \"{}\"", escape(value.as_ref())));
-    format!("{name}{}\n", values.collect::<String>())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn arguments_become_configuration_lines() {
-        let args = RedisOptions::with_args(&[
-            "--maxmemory",
-            "3mb",
-            "--save",
-            "",
-            "--rename-command",
-            "KEYS",
-            "a\"b",
-        ]);
-        assert_eq!(
-            lines_of(&args.args),
-            "maxmemory \"3mb\"\nsave \"\"\nrename-command \"KEYS\" \"a\\\"b\"\n"
-        );
-        assert_eq!(lines_of(&[]), "");
-    }
 }

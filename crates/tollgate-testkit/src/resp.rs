@@ -29,19 +29,11 @@ impl Reply {
     }
 
     /// The number, sent as an integer or as text.
-    ///
-    /// # Panics
-    ///
-    /// If it is not a number.
     pub fn int(&self) -> i64 {
         self.to_string().parse().unwrap_or_else(|_| panic!("{self:?} is not a number"))
     }
 
     /// The elements of an array.
-    ///
-    /// # Panics
-    ///
-    /// If it is not an array.
     pub fn items(&self) -> &[Reply] {
         match self {
             Self::Array(items) => items,
@@ -50,10 +42,6 @@ impl Reply {
     }
 
     /// The bytes of a string; null is empty.
-    ///
-    /// # Panics
-    ///
-    /// If it is not a string.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::Simple(text) => text.as_bytes(),
@@ -88,10 +76,6 @@ pub struct RespClient {
 
 impl RespClient {
     /// Connects. `timeout` applies to connecting and to each read and write.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket.
     pub fn connect(address: SocketAddr, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nodelay(true)?;
@@ -101,38 +85,22 @@ impl RespClient {
     }
 
     /// Changes the read timeout.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket; `InvalidInput` if the timeout is zero.
     pub fn set_timeout(&mut self, timeout: Duration) -> io::Result<()> {
         self.stream.get_ref().set_read_timeout(Some(timeout))
     }
 
     /// Sends one command and waits for its reply.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket; `InvalidData` if the reply is not RESP.
     pub fn command(&mut self, arguments: &[&[u8]]) -> io::Result<Reply> {
         self.send(&request(arguments))?;
         self.receive()
     }
 
     /// Sends raw bytes, for example a pipeline of commands.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.get_mut().write_all(bytes)
     }
 
     /// Waits for the next reply.
-    ///
-    /// # Errors
-    ///
-    /// Errors of the socket; `InvalidData` if the reply is not RESP.
     pub fn receive(&mut self) -> io::Result<Reply> {
         let line = self.line()?;
         let (kind, rest) = line.split_at_checked(1).ok_or_else(|| not_resp(&line))?;

@@ -19,20 +19,8 @@ const QUICK_DOWN_AFTER: Duration = Duration::from_millis(1_500);
 
 // By default sentinels announce themselves every two seconds and look for replicas every ten, and a sentinel that was not
 // scheduled for two seconds enters TILT mode for thirty.
-const QUICK: [&[u8]; 12] = [
-    b"SENTINEL",
-    b"DEBUG",
-    b"INFO-PERIOD",
-    b"200",
-    b"PUBLISH-PERIOD",
-    b"100",
-    b"ASK-PERIOD",
-    b"200",
-    b"TILT-PERIOD",
-    b"500",
-    b"MIN-LINK-RECONNECT-PERIOD",
-    b"100",
-];
+const QUICK: &str = "SENTINEL DEBUG INFO-PERIOD 200 PUBLISH-PERIOD 100 ASK-PERIOD 200 TILT-PERIOD 500 \
+    MIN-LINK-RECONNECT-PERIOD 100";
 
 /// A running master, two replicas and three sentinels with a quorum of two. Killed on drop.
 ///
@@ -51,20 +39,12 @@ impl SentinelFleet {
 
     /// Starts servers that consider a master down after 1.5 seconds, for tests that kill it. On a busy machine they may also
     /// replace a master that is alive.
-    ///
-    /// # Panics
-    ///
-    /// As [`SentinelFleet::with`].
     pub fn with_quick_failover() -> Self {
         Self::assemble(&[], QUICK_DOWN_AFTER)
     }
 
     /// Starts servers with more settings, which do not apply to the sentinels:
     /// `&["--min-replicas-to-write", "1", "--min-replicas-max-lag", "1"]`.
-    ///
-    /// # Panics
-    ///
-    /// With the logs, if the fleet is not complete within twenty seconds.
     pub fn with(args: &[&str]) -> Self {
         Self::assemble(args, DOWN_AFTER)
     }
@@ -105,10 +85,6 @@ impl SentinelFleet {
     }
 
     /// The current master, as reported by a sentinel.
-    ///
-    /// # Panics
-    ///
-    /// If no sentinel runs.
     pub fn master(&self) -> SocketAddr {
         self.sentinels.iter().find_map(master_of).expect("a running sentinel")
     }
@@ -119,10 +95,6 @@ impl SentinelFleet {
     }
 
     /// The server or sentinel at this address.
-    ///
-    /// # Panics
-    ///
-    /// If no server of the fleet has this address.
     pub fn server_at(&self, address: SocketAddr) -> &RedisServer {
         let all = self.servers.iter().chain(&self.sentinels);
         all.into_iter().find(|server| server.address() == address).expect("an address of the fleet")
@@ -136,10 +108,6 @@ impl SentinelFleet {
     }
 
     /// Waits until all running sentinels report the same master other than `old`, and its own role is master.
-    ///
-    /// # Panics
-    ///
-    /// With the logs, if that takes longer than `timeout`.
     pub fn wait_for_new_master(&self, old: SocketAddr, timeout: Duration) -> SocketAddr {
         let agreed = eventually(timeout, || self.agreed_master().filter(|master| *master != old));
         agreed.unwrap_or_else(|| panic!("no new master:\n{}", self.logs()))
@@ -168,7 +136,7 @@ impl SentinelFleet {
 
 fn start_sentinel(monitor: &str) -> RedisServer {
     let sentinel = RedisServer::start_as(Role::Sentinel(monitor), &RedisOptions::default());
-    assert_eq!(sentinel.command(&QUICK).to_string(), "OK");
+    assert_eq!(sentinel.cli(&QUICK.split(' ').collect::<Vec<_>>()), "OK");
     sentinel
 }
 

@@ -26,10 +26,6 @@ pub struct SharedSqlServer<E: SqlEngine> {
 
 impl<E: SqlEngine> SharedSqlServer<E> {
     /// The server of this nextest run, or of this process under `cargo test`. Starts it if none runs.
-    ///
-    /// # Panics
-    ///
-    /// With the server's log, if it does not start.
     pub fn get() -> Self {
         let instance = match std::env::var("NEXTEST_RUN_ID") {
             Ok(run) => {

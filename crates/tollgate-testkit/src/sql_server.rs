@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{MetadataExt, chown};
@@ -18,11 +18,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::poll::eventually;
-use crate::port::free_port;
+use crate::port::{free_port, start_on_free_port};
 use crate::process::{Process, StopSignal};
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
-const PORT_ATTEMPTS: usize = 20;
 
 /// The user in every URL.
 pub(crate) const USER: &str = "tollgate";
@@ -74,30 +73,19 @@ pub struct SqlServer<E: SqlEngine> {
 
 impl<E: SqlEngine> SqlServer<E> {
     /// Starts a server in a new folder; returns when it accepts connections, after a few seconds.
-    ///
-    /// # Panics
-    ///
-    /// With the server's log, if it does not start within thirty seconds.
     pub fn start() -> Self {
-        let mut instance = SqlInstance::new(E::NAME);
+        let instance = SqlInstance::new(E::NAME);
         E::init(&instance);
-        for _ in 0..PORT_ATTEMPTS {
-            let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
-            let server = Self { engine: PhantomData, databases, process, instance };
-            match server.run() {
-                Ok(()) => {
-                    if let Some(sql) = E::init_sql() {
-                        server.execute(E::DEFAULT_DATABASE, &sql);
-                    }
-                    return server;
-                }
-                Err(log) if log.contains("Address already in use") => {
-                    instance = SqlInstance { port: free_port(), ..server.instance };
-                }
-                Err(log) => panic!("{} does not start:\n{log}", E::NAME),
-            }
+        let (databases, process) = (AtomicU32::new(0), Mutex::new(None));
+        let mut server = Self { engine: PhantomData, databases, process, instance };
+        start_on_free_port(E::NAME, || {
+            server.instance.port = free_port();
+            server.run()
+        });
+        if let Some(sql) = E::init_sql() {
+            server.execute(E::DEFAULT_DATABASE, &sql);
         }
-        panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
+        server
     }
 
     /// Creates the empty database `test_N`, counted from 0; returns its URL with user and password.
@@ -107,10 +95,6 @@ impl<E: SqlEngine> SqlServer<E> {
     }
 
     /// Runs statements with the server's own client; returns their output, one line per row.
-    ///
-    /// # Panics
-    ///
-    /// If a statement fails.
     pub fn execute(&self, database: &str, sql: &str) -> String {
         run_to_end(&mut E::client(&self.instance, database, sql))
     }
@@ -173,18 +157,11 @@ impl<E: SqlEngine> SqlServer<E> {
     }
 
     fn run(&self) -> Result<(), String> {
-        let output = File::create(self.instance.path("output.txt")).expect("the folder is writable");
         let mut command = E::server(&self.instance);
-        command.stdout(output.try_clone().expect("a file can be cloned")).stderr(output);
-        let mut process = Process::spawn_with(&mut command, E::STOP, Some(&self.instance.folder));
-        let pid = process.pid();
-        let settled =
-            || (E::is_ready(&self.instance, pid) || process.has_ended()).then(|| !process.has_ended());
-        if eventually(START_DEADLINE, settled) != Some(true) {
-            drop(process);
-            return Err(self.instance.log());
-        }
-        *self.lock() = Some(process);
+        let command = Process::log_to(&mut command, &self.instance.path("output.txt"));
+        let process = Process::spawn_with(command, E::STOP, Some(&self.instance.folder));
+        let process = process.when_ready(START_DEADLINE, |pid| E::is_ready(&self.instance, pid));
+        *self.lock() = Some(process.ok_or_else(|| self.instance.log())?);
         Ok(())
     }
 

@@ -9,12 +9,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::poll::eventually;
-use crate::port::free_port;
+use crate::port::{free_port, start_on_free_port};
 use crate::process::Process;
 
 const START_DEADLINE: Duration = Duration::from_secs(30);
-const PORT_ATTEMPTS: usize = 20;
 
 /// A running `nginx` on a loopback port, killed on drop.
 ///
@@ -32,19 +30,11 @@ pub struct TlsProxy {
 
 impl TlsProxy {
     /// Starts nginx with the server certificate; returns when it listens.
-    ///
-    /// # Panics
-    ///
-    /// With nginx's log, if it does not start.
     pub fn in_front_of(server: SocketAddr, certificates: &Certificates) -> Self {
         Self::start(server, certificates, "")
     }
 
     /// Starts nginx that requires a client certificate signed by the CA.
-    ///
-    /// # Panics
-    ///
-    /// With nginx's log, if it does not start.
     pub fn with_client_auth(server: SocketAddr, certificates: &Certificates) -> Self {
         let authority = certificates.authority.display();
         Self::start(
@@ -70,18 +60,13 @@ impl TlsProxy {
     }
 
     fn start(server: SocketAddr, certificates: &Certificates, more: &str) -> Self {
-        for _ in 0..PORT_ATTEMPTS {
+        start_on_free_port("nginx", || {
             let folder = TempDir::new().expect("a temporary folder can be created");
             let ports @ [port, redirecting_port] = [free_port(), free_port()];
             let text = configuration(server, certificates, ports, more);
             fs::write(folder.path().join("nginx.conf"), text).expect("the folder is writable");
-            match run(folder.path()) {
-                Ok(process) => return Self { port, redirecting_port, _process: process, _folder: folder },
-                Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("nginx does not start:\n{log}"),
-            }
-        }
-        panic!("{PORT_ATTEMPTS} ports in a row were taken between choosing and binding them");
+            Ok(Self { port, redirecting_port, _process: run(folder.path())?, _folder: folder })
+        })
     }
 }
 
@@ -92,17 +77,11 @@ fn run(folder: &Path) -> Result<Process, String> {
     let program = ["/usr/sbin/nginx"].into_iter().find(|path| Path::new(path).exists()).unwrap_or("nginx");
     let mut command = Command::new(program);
     command.arg("-p").arg(folder).arg("-c").arg(folder.join("nginx.conf")).arg("-e").arg(&log);
-    let output = fs::File::create(folder.join("output")).expect("the folder is writable");
-    let mut process = Process::spawn(command.stderr(output));
-    let error_log = || fs::read_to_string(&log).unwrap_or_default();
-    let outcome = eventually(START_DEADLINE, || {
-        // nginx writes its process id once it listens.
-        if fs::read_to_string(folder.join("pid")).is_ok_and(|pid| pid.ends_with('\n')) {
-            return Some(Ok(()));
-        }
-        (process.has_ended() || error_log().contains("Address already in use")).then(|| Err(error_log()))
-    });
-    outcome.unwrap_or_else(|| Err(format!("nginx does not listen: {}", error_log()))).map(|()| process)
+    let process = Process::spawn(Process::log_to(&mut command, &folder.join("output")));
+    // nginx writes its process id once it listens.
+    let listens = |_| fs::read_to_string(folder.join("pid")).is_ok_and(|pid| pid.ends_with('\n'));
+    let process = process.when_ready(START_DEADLINE, listens);
+    process.ok_or_else(|| fs::read_to_string(&log).unwrap_or_default())
 }
 
 // A single process in the foreground, so that killing it stops everything.

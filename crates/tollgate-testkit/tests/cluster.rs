@@ -64,7 +64,8 @@ fn replica_is_promoted_and_old_master_demoted() {
     let master = cluster.server_at(cluster.slot_owner(slot));
     assert_eq!(master.cli(&["SET", "a", "here"]), "OK");
     assert_eq!(master.cli(&["WAIT", "1", "5000"]), "1");
-    let dead = cluster.kill_master_of(slot);
+    let dead = cluster.slot_owner(slot);
+    cluster.server_at(dead).kill9();
     cluster.wait_until_healthy(PATIENCE);
     let new = cluster.slot_owner(slot);
     assert_ne!(new, dead);

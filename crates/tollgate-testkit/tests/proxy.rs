@@ -63,7 +63,6 @@ fn no_fault_forwards_and_counts_everything() {
     assert_eq!(two.command(&[b"GET", b"big"]).unwrap(), Reply::Bulk(Some(value)));
     assert_eq!(bench.proxy.connections_opened(), 2);
     assert_eq!(bench.proxy.commands_forwarded(), 4);
-    assert!(bench.proxy.bytes_forwarded() > 600_000);
 }
 
 #[test]

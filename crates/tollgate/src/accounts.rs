@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub(crate) use self::blocks::BlockPosition;
 use self::blocks::Blocks;
 pub use self::blocks::{Block, BlockKind, BlockTarget};
-pub use self::editor::{AccountsEditor, NewKey};
+pub use self::editor::AccountsEditor;
 use self::keys::{KeyRecord, KeyShard};
 pub use self::limits::AccountLimits;
 pub(crate) use self::limits::CompiledLimits;
@@ -45,10 +45,10 @@ pub struct Accounts {
     users: Shards<Table<UserRecord>>,
     keys: Shards<KeyShard>,
     blocks: Blocks,
-    tiers: Arc<Pool<Box<str>>>,
+    tiers: Arc<Pool<Box<str>, Box<str>>>,
     /// Limits of users and of keys, separate because they are counted under different names.
-    quotas: Arc<Pool<CompiledLimits>>,
-    key_limits: Arc<Pool<CompiledLimits>>,
+    quotas: Arc<Pool<AccountLimits, CompiledLimits>>,
+    key_limits: Arc<Pool<AccountLimits, CompiledLimits>>,
 }
 
 /// Why an account is rejected. Nothing was changed.
@@ -122,33 +122,46 @@ impl Accounts {
 
     /// The API key with this id.
     pub fn key(&self, id: &str) -> Option<Key<'_>> {
-        if self.keys.count() == 0 {
-            return None;
-        }
-        let hash = hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes());
-        Some(Key { accounts: self, fields: self.keys.of(hash)?.get(hash, id)? })
+        self.key_record(id).map(|record| self.key_of(record))
     }
 
     /// The API key with this id, or a decoy, and whether it is the key itself.
     ///
     /// Looking up a key that exists and one that does not takes the same time, so timing does not reveal which ids exist.
     pub fn key_or_decoy(&self, id: &str) -> (Key<'_>, bool) {
-        let hash = hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes());
-        let (fields, is_key) = KeyShard::get_or_decoy(self.keys.of(hash), hash, id);
-        (Key { accounts: self, fields }, is_key)
+        let hash = self.hash_of_key(id);
+        let (record, is_key) = KeyShard::get_or_decoy(self.keys.of(hash), hash, id);
+        (self.key_of(record), is_key)
+    }
+
+    fn key_record(&self, id: &str) -> Option<KeyRecord<'_>> {
+        if self.keys.count() == 0 {
+            return None;
+        }
+        let hash = self.hash_of_key(id);
+        self.keys.of(hash)?.get(hash, id)
+    }
+
+    fn key_of<'a>(&'a self, record: KeyRecord<'a>) -> Key<'a> {
+        record.into_key(self.tier(record.tier), written(&self.key_limits, record.limits))
     }
 
     /// The user with this id.
     pub fn user(&self, id: &str) -> Option<User<'_>> {
-        self.user_by_hash(self.hash_of_user(id))
+        let UserRecord { tier, limits } = self.user_record(self.hash_of_user(id))?;
+        Some(User { tier: self.tier(tier), limits: written(&self.quotas, limits) })
+    }
+
+    fn user_record(&self, hash: u128) -> Option<UserRecord> {
+        self.users.of(hash)?.get(hash).copied()
     }
 
     fn hash_of_user(&self, id: &str) -> u128 {
         hash_of(self.seed, tag::USER, id.as_bytes())
     }
 
-    fn user_by_hash(&self, hash: u128) -> Option<User<'_>> {
-        Some(User { accounts: self, record: *self.users.of(hash)?.get(hash)? })
+    fn hash_of_key(&self, id: &str) -> u128 {
+        hash_of(self.seed, tag::KNOWN_KEY, id.as_bytes())
     }
 
     /// The block set for exactly this target, if it is in force at `now`.
@@ -164,16 +177,6 @@ impl Accounts {
     #[must_use]
     pub fn edit(&self) -> AccountsEditor {
         AccountsEditor::new(self.clone())
-    }
-
-    /// The heap size in bytes, including memory shared with other generations.
-    pub fn heap_bytes(&self) -> usize {
-        self.users.heap_bytes()
-            + self.keys.heap_bytes()
-            + self.blocks.heap_bytes()
-            + self.tiers.heap_bytes(|tier| tier.len())
-            + self.quotas.heap_bytes(CompiledLimits::heap_bytes)
-            + self.key_limits.heap_bytes(CompiledLimits::heap_bytes)
     }
 
     fn tier(&self, id: Option<PoolId>) -> Option<&str> {
@@ -195,106 +198,76 @@ fn hash_of(seed: Seed, tag: u8, id: &[u8]) -> u128 {
     hasher.subject().0
 }
 
+/// The limits of a pool as they were set; empty if there are none.
+fn written(pool: &Pool<AccountLimits, CompiledLimits>, id: Option<PoolId>) -> AccountLimits {
+    id.and_then(|id| pool.get(id)).map_or_else(AccountLimits::default, |compiled| compiled.written)
+}
+
 /// The account of a user.
-#[derive(Copy, Clone)]
+#[derive(Copy, Clone, Debug)]
 pub struct User<'a> {
-    accounts: &'a Accounts,
-    record: UserRecord,
-}
-
-impl<'a> User<'a> {
     /// The tier.
-    pub fn tier(&self) -> Option<&'a str> {
-        self.accounts.tier(self.record.tier)
-    }
-
+    pub tier: Option<&'a str>,
     /// The limits set for the user; empty if there are none.
-    pub fn limits(&self) -> AccountLimits {
-        self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
-    }
-
-    pub(crate) fn compiled_limits(&self) -> Option<&'a CompiledLimits> {
-        self.accounts.quotas.get(self.record.limits?)
-    }
-}
-
-impl fmt::Debug for User<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "User(tier: {:?}, {:?})", self.tier(), self.limits())
-    }
+    pub limits: AccountLimits,
 }
 
 /// The account of an API key.
 #[derive(Copy, Clone)]
 pub struct Key<'a> {
-    accounts: &'a Accounts,
-    fields: KeyRecord<'a>,
+    /// The public part of the key.
+    pub id: &'a str,
+    /// The keyed hash that the presented key must match.
+    pub verifier: [u8; 32],
+    /// The verifier from before the last rotation, and when it expires.
+    pub previous: Option<([u8; 32], Timestamp)>,
+    /// The user that the key belongs to.
+    pub user: Option<&'a str>,
+    /// The tenant that the key belongs to.
+    pub tenant: Option<&'a str>,
+    /// The tier.
+    pub tier: Option<&'a str>,
+    /// Permission bits, defined by the application.
+    pub scopes: u16,
+    /// The limits set for the key; empty if there are none.
+    pub limits: AccountLimits,
+    /// When the key expires.
+    pub expires_at: Option<Timestamp>,
+    /// Whether the key was revoked.
+    pub is_revoked: bool,
 }
 
 impl<'a> Key<'a> {
-    /// The public part of the key.
-    pub fn id(&self) -> &'a str {
-        self.fields.id
-    }
-
-    /// The keyed hash that the presented key must match.
-    pub fn verifier(&self) -> &'a [u8; 32] {
-        self.fields.verifier
+    /// A key without user, tenant, tier, limits and expiry.
+    pub fn new(id: &'a str, verifier: [u8; 32]) -> Self {
+        Key {
+            id,
+            verifier,
+            previous: None,
+            user: None,
+            tenant: None,
+            tier: None,
+            scopes: 0,
+            limits: AccountLimits::default(),
+            expires_at: None,
+            is_revoked: false,
+        }
     }
 
     /// The verifier from before the last rotation, while it is still valid.
-    pub fn previous(&self, now: Timestamp) -> Option<&'a [u8; 32]> {
-        self.fields.previous.filter(|(_, until)| now < *until).map(|(verifier, _)| verifier)
-    }
-
-    /// The user that the key belongs to.
-    pub fn user(&self) -> Option<&'a str> {
-        self.fields.user
-    }
-
-    /// The tenant that the key belongs to.
-    pub fn tenant(&self) -> Option<&'a str> {
-        self.fields.tenant
-    }
-
-    /// The tier.
-    pub fn tier(&self) -> Option<&'a str> {
-        self.accounts.tier(self.fields.tier)
-    }
-
-    /// Permission bits, defined by the application.
-    pub fn scopes(&self) -> u16 {
-        self.fields.scopes
-    }
-
-    /// The limits set for the key; empty if there are none.
-    pub fn limits(&self) -> AccountLimits {
-        self.compiled_limits().map_or_else(AccountLimits::default, |compiled| compiled.written)
-    }
-
-    pub(crate) fn compiled_limits(&self) -> Option<&'a CompiledLimits> {
-        self.accounts.key_limits.get(self.fields.limits?)
-    }
-
-    /// When the key expires.
-    pub fn expires_at(&self) -> Option<Timestamp> {
-        self.fields.expires_at
+    pub fn previous_verifier(&self, now: Timestamp) -> Option<&[u8; 32]> {
+        self.previous.as_ref().filter(|(_, until)| now < *until).map(|(verifier, _)| verifier)
     }
 
     /// Whether the key has expired at `now`.
     pub fn is_expired(&self, now: Timestamp) -> bool {
-        self.fields.expires_at.is_some_and(|at| at <= now)
-    }
-
-    /// Whether the key was revoked.
-    pub fn is_revoked(&self) -> bool {
-        self.fields.is_revoked
+        self.expires_at.is_some_and(|at| at <= now)
     }
 }
 
 impl fmt::Debug for Key<'_> {
     /// The id only: verifiers are secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Key").field(&self.id()).finish()
+        f.debug_tuple("Key").field(&self.id).finish()
     }
 }

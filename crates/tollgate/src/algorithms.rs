@@ -123,3 +123,7 @@ pub(crate) fn tolerance(limit: &Limit) -> Span {
     let window = limit.window_longest();
     (window + window).max(FLOOR)
 }
+
+fn narrow(count: u64) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

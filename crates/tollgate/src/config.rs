@@ -6,7 +6,6 @@ mod limits;
 mod normalization;
 mod rule;
 mod short_forms;
-mod suggest;
 mod table_reader;
 pub mod values;
 
@@ -14,7 +13,7 @@ use hashbrown::HashSet;
 
 pub use self::document::{Document, LocatedValue, Origin, Problem, Problems, TableReader, Value};
 pub use self::normalization::read_normalization;
-pub use self::rule::read as read_rule;
+pub use self::rule::{network, read as read_rule};
 pub use self::short_forms::{read_limit_and_window, read_tier};
 use crate::penalties::{PenaltyPolicy, VIOLATIONS_MAX};
 use crate::rules::{Rule, RuleSet, RuleSetError};
@@ -46,9 +45,9 @@ impl RuleSet {
 ///
 /// Without rules and short forms, each client is limited to 100 requests per minute.
 pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
-    let mut names = RuleNames::default();
+    let mut names = HashSet::new();
     let own: Vec<Rule> =
-        fields.list_of_tables("rules", |one| names.unique(one, ("name", rule::peek_name), read_rule));
+        fields.list_of_tables("rules", |one| read_unique(&mut names, one, "name", read_rule));
     let mut rules = short_forms::read(fields, own.is_empty(), &mut names);
     rules.extend(own);
     let penalties = fields.table("progressive_penalties", read_penalties).flatten();
@@ -65,26 +64,18 @@ pub fn read_rules(fields: &mut TableReader<'_, '_>) -> Option<RuleSet> {
     }
 }
 
-/// The rule names read so far, to report duplicates at their line.
-#[derive(Default)]
-struct RuleNames(HashSet<Box<str>>);
-
-impl RuleNames {
-    /// Reads a rule and reports a duplicate name at `key`. The name counts even if the rest of the rule is invalid.
-    fn unique(
-        &mut self,
-        fields: &mut TableReader<'_, '_>,
-        (key, name): (&str, fn(&TableReader<'_, '_>) -> Option<String>),
-        read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>,
-    ) -> Option<Rule> {
-        let rule = read(fields);
-        if let Some(name) = name(fields)
-            && !self.0.insert(name.clone().into())
-        {
-            fields.report(key, format!("the name {name:?} is already used by an earlier rule"));
-        }
-        rule
+/// Reads a rule. Reports at `key` if an earlier rule has the same name.
+fn read_unique(
+    names: &mut HashSet<Box<str>>,
+    fields: &mut TableReader<'_, '_>,
+    key: &str,
+    read: impl FnOnce(&mut TableReader<'_, '_>) -> Option<Rule>,
+) -> Option<Rule> {
+    let rule = read(fields)?;
+    if !names.insert(rule.name.clone()) {
+        fields.report(key, format!("the name {:?} is already used by an earlier rule", rule.name));
     }
+    Some(rule)
 }
 
 fn read_penalties(fields: &mut TableReader<'_, '_>) -> Option<PenaltyPolicy> {

@@ -155,10 +155,6 @@ pub trait CounterStore: Send + Sync {
         true
     }
 
-    /// Extends the retention of counters after a limit was lowered. For a store that drops counters by an expiry
-    /// computed from the limit they were written under.
-    fn extend_retention(&self, _extension: &RetentionExtension) {}
-
     /// Adds what the fallback counted, regardless of the limits, and removes it from `pending`. No verdict is computed
     /// and no violation is counted. Only a store that can be unreachable needs it.
     ///
@@ -184,28 +180,6 @@ pub trait CounterStore: Send + Sync {
             self.reconcile(pending, now).await?;
             self.charge_all(charges, now).await
         }
-    }
-}
-
-/// Retains counters longer after a limit was lowered: their consumption now takes longer to be restored.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub struct RetentionExtension {
-    /// The counter, as the exclusive or of its subject and counter id; `None` for all counters.
-    pub counter: Option<u128>,
-    /// The factor of the extension is `numerator / denominator`.
-    pub numerator: u32,
-    /// See `numerator`; never zero.
-    pub denominator: u32,
-    /// The longest retention under the lowered limits, from the time a counter was written.
-    pub max: Span,
-}
-
-impl RetentionExtension {
-    /// Extends one retention.
-    pub fn apply(&self, retention: Span) -> Span {
-        let extended = u128::from(retention.as_micros()) * u128::from(self.numerator);
-        let extended = u64::try_from(extended.div_ceil(u128::from(self.denominator))).unwrap_or(u64::MAX);
-        Span::from_micros(extended).min(self.max).max(retention)
     }
 }
 

@@ -54,25 +54,15 @@ pub enum Answer {
     Unavailable,
 }
 
-/// Why a request is refused.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// A limit is used up.
-    OverLimit,
-    /// The cost exceeds what the limit ever admits at once.
-    CostExceedsLimit,
-    /// The client is in cooldown after repeated violations.
-    Cooldown,
-}
-
-impl Refusal {
-    /// The name in responses and records.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Refusal::OverLimit => "over_limit",
-            Refusal::CostExceedsLimit => "cost_exceeds_limit",
-            Refusal::Cooldown => "cooldown",
-        }
+named_enum! {
+    /// Why a request is refused.
+    pub enum Refusal {
+        /// A limit is used up.
+        OverLimit = "over_limit",
+        /// The cost exceeds what the limit ever admits at once.
+        CostExceedsLimit = "cost_exceeds_limit",
+        /// The client is in cooldown after repeated violations.
+        Cooldown = "cooldown",
     }
 }
 
@@ -188,14 +178,14 @@ impl Draft {
         Draft { reports, binding, cooldown: Some(left), ..Draft::new(answer, Decider::Limits) }
     }
 
-    /// The decision of a rule with `action = "block"`.
-    pub(crate) fn blocked_by_rule(rule: u32) -> Self {
-        Draft::new(Answer::Block, Decider::Rule(rule))
-    }
-
-    /// The decision about a blocked user or API key.
-    pub(crate) fn blocked(block: BlockPosition) -> Self {
-        Draft::new(Answer::Block, Decider::Block(block))
+    /// The decision about a request that is blocked or that no limit applies to.
+    pub(crate) fn without_counters(plan: &ChargePlan<'_>) -> Option<Self> {
+        match plan.end {
+            EvaluationEnd::Blocked(rule) => Some(Draft::new(Answer::Block, Decider::Rule(rule))),
+            EvaluationEnd::BlockedPrincipal(block) => Some(Draft::new(Answer::Block, Decider::Block(block))),
+            _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
+            _ => None,
+        }
     }
 
     fn new(answer: Answer, decided_by: Decider) -> Self {

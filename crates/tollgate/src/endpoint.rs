@@ -44,46 +44,28 @@ const LENGTH_MAX: usize = ENDPOINT_BYTES_MAX;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint<'a>(Cow<'a, str>);
 
-/// Why a text is not an endpoint. Positions are byte offsets in the original text.
+/// Why a text is not an endpoint, with the length or the byte offset in the original text.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
     /// The text or its normal form is too long.
-    #[error("the endpoint is {length} bytes long; the maximum is {LENGTH_MAX}")]
-    TooLong {
-        /// Its length in bytes.
-        length: usize,
-    },
+    #[error("the endpoint is {0} bytes long; the maximum is {LENGTH_MAX}")]
+    TooLong(usize),
     /// A `%` without two hexadecimal digits.
-    #[error("the endpoint has a malformed percent-escape at byte {at}")]
-    MalformedEscape {
-        /// The position of the `%`.
-        at: usize,
-    },
+    #[error("the endpoint has a malformed percent-escape at byte {0}")]
+    MalformedEscape(usize),
     /// Escapes that are not UTF-8, which servers interpret differently.
-    #[error("the endpoint has percent-escapes that are not UTF-8 at byte {at}")]
-    NotUtf8 {
-        /// The start of the character.
-        at: usize,
-    },
+    #[error("the endpoint has percent-escapes that are not UTF-8 at byte {0}")]
+    NotUtf8(usize),
     /// A dot that was percent-encoded more than once, as in attempts to hide `..`.
-    #[error("the endpoint has a dot encoded more than once in the segment at byte {at}")]
-    DoubleEncodedDot {
-        /// The start of the segment.
-        at: usize,
-    },
+    #[error("the endpoint has a dot encoded more than once in the segment at byte {0}")]
+    DoubleEncodedDot(usize),
     /// A backslash, which some servers treat as a slash.
-    #[error("the endpoint has a backslash at byte {at}")]
-    Backslash {
-        /// The position of the character.
-        at: usize,
-    },
+    #[error("the endpoint has a backslash at byte {0}")]
+    Backslash(usize),
     /// A control character.
-    #[error("the endpoint has a control character at byte {at}")]
-    ControlCharacter {
-        /// The position of the character.
-        at: usize,
-    },
+    #[error("the endpoint has a control character at byte {0}")]
+    ControlCharacter(usize),
     /// A scheme without a host, as in `http:///path`. Some servers treat the first segment as the host.
     #[error("the endpoint has a scheme but no host")]
     NoHost,
@@ -160,7 +142,7 @@ pub(crate) fn absolute_form_path(raw: &str) -> Option<usize> {
 }
 
 fn check_length(text: &str) -> Result<(), EndpointError> {
-    if text.len() > LENGTH_MAX { Err(EndpointError::TooLong { length: text.len() }) } else { Ok(()) }
+    if text.len() > LENGTH_MAX { Err(EndpointError::TooLong(text.len())) } else { Ok(()) }
 }
 
 /// The fast path: whether the text is certainly normal. Texts with an escaped percent sign are not recognized.
@@ -258,7 +240,7 @@ fn push_segment(normal: &mut String, segment: &str, at: usize) -> Result<(), End
     let decoded = normal.get(parent..).unwrap_or_default();
     // Checked after decoding, because `%25%32%65` decodes to `%252e`.
     if has_encoded_dot(decoded) {
-        return Err(EndpointError::DoubleEncodedDot { at });
+        return Err(EndpointError::DoubleEncodedDot(at));
     }
     let name = decoded.split(';').next().unwrap_or_default();
     let end = match name {
@@ -310,8 +292,8 @@ fn has_encoded_dot(decoded: &str) -> bool {
 
 fn refuse_ambiguous(byte: u8, at: usize) -> Result<(), EndpointError> {
     match byte {
-        b'\\' => Err(EndpointError::Backslash { at }),
-        _ if byte.is_ascii_control() => Err(EndpointError::ControlCharacter { at }),
+        b'\\' => Err(EndpointError::Backslash(at)),
+        _ if byte.is_ascii_control() => Err(EndpointError::ControlCharacter(at)),
         _ => Ok(()),
     }
 }
@@ -338,7 +320,7 @@ struct EscapedCharacter {
 impl EscapedCharacter {
     /// Decodes the character whose first `%` is at `at`. Error positions are relative to `text`.
     fn read(text: &[u8], at: usize) -> Result<Self, EndpointError> {
-        let first = escaped_byte(text, at).ok_or(EndpointError::MalformedEscape { at })?;
+        let first = escaped_byte(text, at).ok_or(EndpointError::MalformedEscape(at))?;
         let length = match first {
             0..=0x7F => 1,
             0x80..=0xDF => 2,
@@ -347,12 +329,12 @@ impl EscapedCharacter {
         };
         let mut utf8 = [first, 0, 0, 0];
         for (index, byte) in utf8.iter_mut().enumerate().take(length).skip(1) {
-            *byte = escaped_byte(text, at + 3 * index).ok_or(EndpointError::NotUtf8 { at })?;
+            *byte = escaped_byte(text, at + 3 * index).ok_or(EndpointError::NotUtf8(at))?;
         }
         let character = Self { utf8, length };
         // The standard library rejects overlong forms, surrogates and stray continuation bytes.
         if std::str::from_utf8(character.bytes()).is_err() {
-            return Err(EndpointError::NotUtf8 { at });
+            return Err(EndpointError::NotUtf8(at));
         }
         Ok(character)
     }
@@ -377,12 +359,12 @@ impl EndpointError {
     /// The same error with its position shifted by `offset`.
     pub(crate) fn shifted(self, offset: usize) -> Self {
         match self {
-            Self::MalformedEscape { at } => Self::MalformedEscape { at: at + offset },
-            Self::NotUtf8 { at } => Self::NotUtf8 { at: at + offset },
-            Self::DoubleEncodedDot { at } => Self::DoubleEncodedDot { at: at + offset },
-            Self::Backslash { at } => Self::Backslash { at: at + offset },
-            Self::ControlCharacter { at } => Self::ControlCharacter { at: at + offset },
-            Self::TooLong { .. } | Self::NoHost => self,
+            Self::MalformedEscape(at) => Self::MalformedEscape(at + offset),
+            Self::NotUtf8(at) => Self::NotUtf8(at + offset),
+            Self::DoubleEncodedDot(at) => Self::DoubleEncodedDot(at + offset),
+            Self::Backslash(at) => Self::Backslash(at + offset),
+            Self::ControlCharacter(at) => Self::ControlCharacter(at + offset),
+            Self::TooLong(_) | Self::NoHost => self,
         }
     }
 }
@@ -478,21 +460,18 @@ mod tests {
     #[test]
     fn length_is_limited_before_and_after_normalization() {
         assert_eq!(normal(&format!("/{}", "a".repeat(2047))).len(), 2048);
-        assert_eq!(refusal(&format!("/{}", "a".repeat(2048))), EndpointError::TooLong { length: 2049 });
-        assert_eq!(refusal(&"a".repeat(2048)), EndpointError::TooLong { length: 2049 });
-        assert_eq!(refusal(&format!("/{}", "é".repeat(400))), EndpointError::TooLong { length: 2401 });
-        assert_eq!(
-            refusal(&format!("/?{}", "a".repeat(1 << 20))),
-            EndpointError::TooLong { length: (1 << 20) + 2 }
-        );
+        assert_eq!(refusal(&format!("/{}", "a".repeat(2048))), EndpointError::TooLong(2049));
+        assert_eq!(refusal(&"a".repeat(2048)), EndpointError::TooLong(2049));
+        assert_eq!(refusal(&format!("/{}", "é".repeat(400))), EndpointError::TooLong(2401));
+        assert_eq!(refusal(&format!("/?{}", "a".repeat(1 << 20))), EndpointError::TooLong((1 << 20) + 2));
     }
 
     #[test]
     fn errors_have_positions() {
         assert_eq!(refusal("/ab/c%zz").to_string(), "the endpoint has a malformed percent-escape at byte 5");
-        assert_eq!(refusal("http://h/é%C3x"), EndpointError::NotUtf8 { at: 11 });
-        assert_eq!(refusal("/a/b%5c"), EndpointError::Backslash { at: 4 });
-        assert_eq!(refusal("/a/x%252e"), EndpointError::DoubleEncodedDot { at: 3 });
+        assert_eq!(refusal("http://h/é%C3x"), EndpointError::NotUtf8(11));
+        assert_eq!(refusal("/a/b%5c"), EndpointError::Backslash(4));
+        assert_eq!(refusal("/a/x%252e"), EndpointError::DoubleEncodedDot(3));
     }
 
     /// Random sequences of pieces that are special to some step.

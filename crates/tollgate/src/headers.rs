@@ -2,38 +2,27 @@
 
 use std::fmt::Write;
 
+use itoa::Buffer;
+
 use crate::counters::Effect;
 use crate::decision::{Decision, LimitReport};
 use crate::time::Span;
 
-/// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum HeaderProfile {
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
-    XRateLimit,
-    /// The `X-RateLimit-*` fields as Envoy writes them: all limits listed, reset in seconds from now.
-    Draft03,
-    /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy`.
-    Draft06,
-    /// `RateLimit-Policy` and `RateLimit` as structured fields.
-    Draft10,
+named_enum! {
+    /// A family of header fields. Drafts are versioned, so that a client written for one keeps working.
+    pub enum HeaderProfile {
+        /// `X-RateLimit-Limit`, `-Remaining`, `-Reset` (Unix seconds) and `-Strategy`.
+        XRateLimit = "x-ratelimit",
+        /// The `X-RateLimit-*` fields as Envoy writes them: all limits listed, reset in seconds from now.
+        Draft03 = "draft-03",
+        /// `RateLimit-Limit`, `-Remaining`, `-Reset` in seconds from now, and `RateLimit-Policy`.
+        Draft06 = "draft-06",
+        /// `RateLimit-Policy` and `RateLimit` as structured fields.
+        Draft10 = "draft-10",
+    }
 }
 
 impl HeaderProfile {
-    /// All profiles.
-    pub const ALL: [HeaderProfile; 4] =
-        [HeaderProfile::XRateLimit, HeaderProfile::Draft03, HeaderProfile::Draft06, HeaderProfile::Draft10];
-
-    /// The name in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            HeaderProfile::XRateLimit => "x-ratelimit",
-            HeaderProfile::Draft03 => "draft-03",
-            HeaderProfile::Draft06 => "draft-06",
-            HeaderProfile::Draft10 => "draft-10",
-        }
-    }
-
     /// The fields of the profile, besides `Retry-After`.
     pub const fn fields(self) -> &'static [Field] {
         match self {
@@ -50,46 +39,19 @@ impl HeaderProfile {
     }
 }
 
-/// A header field.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Field {
-    /// `X-RateLimit-Limit`.
-    XLimit,
-    /// `X-RateLimit-Remaining`.
-    XRemaining,
-    /// `X-RateLimit-Reset`.
-    XReset,
-    /// `X-RateLimit-Strategy`.
-    XStrategy,
-    /// `RateLimit-Limit`.
-    Limit,
-    /// `RateLimit-Remaining`.
-    Remaining,
-    /// `RateLimit-Reset`.
-    Reset,
-    /// `RateLimit-Policy`.
-    Policy,
-    /// `RateLimit`.
-    RateLimit,
-    /// `Retry-After`.
-    RetryAfter,
-}
-
-impl Field {
-    /// The name in lower case, as HTTP/2 requires.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Field::XLimit => "x-ratelimit-limit",
-            Field::XRemaining => "x-ratelimit-remaining",
-            Field::XReset => "x-ratelimit-reset",
-            Field::XStrategy => "x-ratelimit-strategy",
-            Field::Limit => "ratelimit-limit",
-            Field::Remaining => "ratelimit-remaining",
-            Field::Reset => "ratelimit-reset",
-            Field::Policy => "ratelimit-policy",
-            Field::RateLimit => "ratelimit",
-            Field::RetryAfter => "retry-after",
-        }
+named_enum! {
+    /// A header field. Names are in lower case, as HTTP/2 requires.
+    pub enum Field {
+        XLimit = "x-ratelimit-limit",
+        XRemaining = "x-ratelimit-remaining",
+        XReset = "x-ratelimit-reset",
+        XStrategy = "x-ratelimit-strategy",
+        Limit = "ratelimit-limit",
+        Remaining = "ratelimit-remaining",
+        Reset = "ratelimit-reset",
+        Policy = "ratelimit-policy",
+        RateLimit = "ratelimit",
+        RetryAfter = "retry-after",
     }
 }
 
@@ -102,7 +64,7 @@ impl Field {
 /// # let request = Request { user: Some(Id::parse("a")?), ..Request::new(Endpoint::parse("/")?) };
 /// let decision = limiter.check_now(&request, Timestamp::from_secs(1_000));
 /// let mut lines = Vec::new();
-/// for_each(&decision, &[HeaderProfile::Draft10], |field, value| lines.push(format!("{}: {value}", field.name())));
+/// for_each(&decision, &[HeaderProfile::Draft10], |field, value| lines.push(format!("{}: {value}", field.as_str())));
 /// assert_eq!(lines, ["ratelimit-policy: \"default\";q=100;w=60", "ratelimit: \"default\";r=99;t=1"]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -118,7 +80,7 @@ pub fn for_each(decision: &Decision, profiles: &[HeaderProfile], mut put: impl F
         }
     }
     if let Some(wait) = decision.retry_after() {
-        put(Field::RetryAfter, Digits::new(retry_after_secs(wait)).as_str());
+        put(Field::RetryAfter, Buffer::new().format(retry_after_secs(wait)));
     }
 }
 
@@ -128,10 +90,10 @@ pub fn retry_after_secs(wait: Span) -> u64 {
 }
 
 fn x_ratelimit(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
-    put(Field::XLimit, Digits::new(u64::from(report.requests)).as_str());
-    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
+    put(Field::XLimit, Buffer::new().format(report.requests));
+    put(Field::XRemaining, Buffer::new().format(report.remaining()));
     let reset_at = decision.now + report.verdict.reset_after;
-    put(Field::XReset, Digits::new(reset_at.as_secs_ceil()).as_str());
+    put(Field::XReset, Buffer::new().format(reset_at.as_secs_ceil()));
     put(Field::XStrategy, report.algorithm.as_str());
 }
 
@@ -142,14 +104,14 @@ fn draft_03(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Fiel
         let _ = write!(line, ", {};w={window};name={}", each.requests, quoted(&policy_name(decision, each)));
     }
     put(Field::XLimit, &line);
-    put(Field::XRemaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::XReset, Digits::new(seconds_to_reset(decision, report)).as_str());
+    put(Field::XRemaining, Buffer::new().format(report.remaining()));
+    put(Field::XReset, Buffer::new().format(seconds_to_reset(decision, report)));
 }
 
 fn draft_06(decision: &Decision, report: &LimitReport, put: &mut impl FnMut(Field, &str)) {
-    put(Field::Limit, Digits::new(u64::from(report.requests)).as_str());
-    put(Field::Remaining, Digits::new(u64::from(report.remaining())).as_str());
-    put(Field::Reset, Digits::new(seconds_to_reset(decision, report)).as_str());
+    put(Field::Limit, Buffer::new().format(report.requests));
+    put(Field::Remaining, Buffer::new().format(report.remaining()));
+    put(Field::Reset, Buffer::new().format(seconds_to_reset(decision, report)));
     let policies =
         enforced(decision).map(|each| format!("{};w={}", each.requests, each.window.as_secs_ceil()));
     put(Field::Policy, &policies.collect::<Vec<_>>().join(", "));
@@ -199,31 +161,6 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// A decimal number without an allocation.
-struct Digits {
-    digits: [u8; 20],
-    start: usize,
-}
-
-impl Digits {
-    fn new(mut number: u64) -> Self {
-        let mut digits = [b'0'; 20];
-        let mut start = digits.len();
-        loop {
-            start -= 1;
-            digits[start] = b'0' + u8::try_from(number % 10).unwrap_or(0);
-            number /= 10;
-            if number == 0 {
-                return Digits { digits, start };
-            }
-        }
-    }
-
-    fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.digits[self.start..]).unwrap_or("0")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -246,7 +183,7 @@ mod tests {
         }
         let mut lines = Vec::new();
         let decision = limiter.check_now(&request, now);
-        for_each(&decision, &[profile], |field, value| lines.push(format!("{}: {value}", field.name())));
+        for_each(&decision, &[profile], |field, value| lines.push(format!("{}: {value}", field.as_str())));
         lines
     }
 
@@ -264,7 +201,7 @@ mod tests {
             assert_eq!(decision.binding().unwrap().window.as_secs_ceil(), seconds, "{window}");
             let mut policy = None;
             for_each(&decision, &[HeaderProfile::Draft10], |field, value| {
-                policy = policy.take().or((field.name() == "ratelimit-policy").then(|| value.to_owned()));
+                policy = policy.take().or((field.as_str() == "ratelimit-policy").then(|| value.to_owned()));
             });
             assert_eq!(policy.as_deref(), Some(&*format!("\"r\";q=2;w={seconds}")));
         }
@@ -286,7 +223,7 @@ mod tests {
     #[test]
     fn profiles_list_the_fields_they_write() {
         for profile in HeaderProfile::ALL {
-            let names: Vec<&str> = profile.fields().iter().map(|field| field.name()).collect();
+            let names: Vec<&str> = profile.fields().iter().map(|field| field.as_str()).collect();
             let lines = lines(profile, 1);
             let written: Vec<&str> = lines.iter().map(|line| line.split(':').next().unwrap()).collect();
             assert_eq!(written, names, "{profile:?}");
@@ -329,12 +266,5 @@ mod tests {
     fn older_drafts_list_all_limits() {
         assert_eq!(lines(HeaderProfile::Draft06, 1)[3], "ratelimit-policy: 2;w=60, 5;w=3600");
         assert!(lines(HeaderProfile::Draft03, 1)[0].starts_with("x-ratelimit-limit: 2, 2;w=60;name="));
-    }
-
-    #[test]
-    fn digits_equal_to_string() {
-        for number in [0, 7, 10, 1_999, u64::from(u32::MAX), u64::MAX] {
-            assert_eq!(Digits::new(number).as_str(), number.to_string());
-        }
     }
 }

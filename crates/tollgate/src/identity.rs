@@ -147,22 +147,26 @@ pub enum Dimension {
 }
 
 impl Dimension {
+    /// The dimensions without a parameter, by the name used in configuration.
+    const NAMED: [(&'static str, Dimension); 9] = [
+        ("global", Dimension::Global),
+        ("client", Dimension::Client),
+        ("ip", Dimension::Ip),
+        ("tenant", Dimension::Tenant),
+        ("user", Dimension::User),
+        ("api_key", Dimension::ApiKey),
+        ("login", Dimension::Login),
+        ("endpoint", Dimension::Endpoint),
+        ("method", Dimension::Method),
+    ];
+
     /// Parses the name used in configuration.
     pub fn parse(text: &str) -> Option<Self> {
-        Some(match text {
-            "global" => Dimension::Global,
-            "client" => Dimension::Client,
-            "ip" => Dimension::Ip,
-            "tenant" => Dimension::Tenant,
-            "user" => Dimension::User,
-            "api_key" => Dimension::ApiKey,
-            "login" => Dimension::Login,
-            "endpoint" => Dimension::Endpoint,
-            "method" => Dimension::Method,
-            other => {
-                Dimension::Descriptor(other.strip_prefix("descriptor:").filter(|n| !n.is_empty())?.into())
-            }
-        })
+        if let Some((_, dimension)) = Self::NAMED.into_iter().find(|(name, _)| *name == text) {
+            return Some(dimension);
+        }
+        let name = text.strip_prefix("descriptor:").filter(|name| !name.is_empty())?;
+        Some(Dimension::Descriptor(name.into()))
     }
 
     /// Whether it counts exactly this client.
@@ -189,18 +193,11 @@ impl Dimension {
 
 impl fmt::Display for Dimension {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Dimension::Global => "global",
-            Dimension::Client => "client",
-            Dimension::Ip => "ip",
-            Dimension::Tenant => "tenant",
-            Dimension::User => "user",
-            Dimension::ApiKey => "api_key",
-            Dimension::Login => "login",
-            Dimension::Endpoint => "endpoint",
-            Dimension::Method => "method",
-            Dimension::Descriptor(name) => return write!(f, "descriptor:{name}"),
-        })
+        if let Dimension::Descriptor(name) = self {
+            return write!(f, "descriptor:{name}");
+        }
+        let found = Dimension::NAMED.into_iter().find(|(_, dimension)| dimension == self);
+        f.write_str(found.map_or("", |(name, _)| name))
     }
 }
 
@@ -277,40 +274,32 @@ impl SubjectHasher {
 
     /// Adds the request's value of `dimension`. False if the request has none.
     pub fn push(&mut self, dimension: &Dimension, request: &Request<'_>, ipv6_prefix: u8) -> bool {
-        let value = match dimension {
-            Dimension::Global => Some(b"".as_slice()),
+        let (tag, value) = match dimension {
+            Dimension::Global => (tag::GLOBAL, Some(b"".as_slice())),
             Dimension::Client => {
-                return request.client().is_some_and(|client| {
-                    self.push_client(client, ipv6_prefix);
-                    true
-                });
+                return request.client().map(|client| self.push_client(client, ipv6_prefix)).is_some();
             }
-            Dimension::Ip => {
-                return request.ip.is_some_and(|ip| {
-                    self.push_ip(ip, ipv6_prefix);
-                    true
-                });
+            Dimension::Ip => return request.ip.map(|ip| self.push_ip(ip, ipv6_prefix)).is_some(),
+            Dimension::Tenant => (tag::TENANT, id_bytes(request.tenant)),
+            Dimension::User => (tag::USER, id_bytes(request.user)),
+            Dimension::ApiKey => match request.api_key {
+                Some(key) => (key.tag(), Some(key.as_bytes())),
+                None => return false,
+            },
+            Dimension::Login => (tag::LOGIN, id_bytes(request.login)),
+            Dimension::Endpoint => (tag::ENDPOINT, Some(request.endpoint.as_str().as_bytes())),
+            Dimension::Method => {
+                (tag::METHOD, request.method.map(|method| method.counted().as_str().as_bytes()))
             }
-            Dimension::Tenant => request.tenant.map(|id| id.as_str().as_bytes()),
-            Dimension::User => request.user.map(|id| id.as_str().as_bytes()),
-            Dimension::ApiKey => {
-                return request.api_key.is_some_and(|key| {
-                    self.push_bytes(key.tag(), key.as_bytes());
-                    true
-                });
-            }
-            Dimension::Login => request.login.map(|id| id.as_str().as_bytes()),
-            Dimension::Endpoint => Some(request.endpoint.as_str().as_bytes()),
-            Dimension::Method => request.method.map(|method| method.counted().as_str().as_bytes()),
             Dimension::Descriptor(name) => {
-                return request.descriptor(name).is_some_and(|value| {
+                let value = request.descriptor(name);
+                if value.is_some() {
                     self.push_bytes(tag::DESCRIPTOR, name.as_bytes());
-                    self.push_bytes(tag::DESCRIPTOR, value.as_str().as_bytes());
-                    true
-                });
+                }
+                (tag::DESCRIPTOR, id_bytes(value))
             }
         };
-        value.map(|value| self.push_bytes(tag::of(dimension), value)).is_some()
+        value.map(|value| self.push_bytes(tag, value)).is_some()
     }
 
     /// Adds a client.
@@ -342,10 +331,12 @@ impl SubjectHasher {
     }
 }
 
+fn id_bytes(id: Option<Id<'_>>) -> Option<&[u8]> {
+    id.map(|id| id.as_str().as_bytes())
+}
+
 /// The tags of values. Stored counters depend on them: never change one.
 pub(crate) mod tag {
-    use super::Dimension;
-
     pub(crate) const GLOBAL: u8 = 1;
     pub(crate) const IP: u8 = 2;
     pub(crate) const TENANT: u8 = 3;
@@ -355,24 +346,8 @@ pub(crate) mod tag {
     pub(crate) const ENDPOINT: u8 = 7;
     pub(crate) const METHOD: u8 = 8;
     pub(crate) const DESCRIPTOR: u8 = 9;
-    pub(crate) const CLIENT: u8 = 10;
     pub(crate) const OVERRIDE: u8 = 12;
     pub(crate) const KNOWN_KEY: u8 = 13;
-
-    pub(crate) fn of(dimension: &Dimension) -> u8 {
-        match dimension {
-            Dimension::Global => GLOBAL,
-            Dimension::Client => CLIENT,
-            Dimension::Ip => IP,
-            Dimension::Tenant => TENANT,
-            Dimension::User => USER,
-            Dimension::ApiKey => API_KEY,
-            Dimension::Login => LOGIN,
-            Dimension::Endpoint => ENDPOINT,
-            Dimension::Method => METHOD,
-            Dimension::Descriptor(_) => DESCRIPTOR,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -402,12 +377,11 @@ mod tests {
     #[test]
     fn different_value_lists_have_different_subjects() {
         let per = &["user", "tenant"];
-        let spellings =
-            [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
+        let pairs = [("a:b", "c"), ("a", "b:c"), ("a:b:c", "}"), ("}", "a:b:c"), ("a\0", "c"), ("a", "\0c")];
         // Values that contain the tag of the next one.
-        let spellings = spellings.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
+        let pairs = pairs.into_iter().chain([("a\u{3}b", "c"), ("a", "b\u{3}c")]);
         let subjects: std::collections::HashSet<_> =
-            spellings.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
+            pairs.map(|(user, tenant)| subject(&request(user, tenant), per).unwrap()).collect();
         assert_eq!(subjects.len(), 8);
     }
 

@@ -7,7 +7,6 @@ use crate::counters::fallback::share;
 use crate::counters::{Charge, Charges, Verdicts};
 use crate::identity::Dimension;
 use crate::limit::Limit;
-use crate::rules::MissingDimension;
 use crate::time::{Span, Timestamp};
 
 /// The endpoints that an inspection covers.
@@ -70,33 +69,15 @@ impl InspectedCounter {
 }
 
 impl Inspection {
-    pub(crate) fn new(skipped: &[MissingDimension<'_>], now: Timestamp) -> Self {
-        let owned = |MissingDimension { rule, by }: &MissingDimension<'_>| SkippedRule {
-            rule: (*rule).to_owned(),
-            missing: by.iter().map(|&dimension| dimension.clone()).collect(),
-        };
-        let skipped = skipped.iter().map(owned).collect();
-        Inspection { counters: Vec::new(), cooldown: None, skipped, degraded: false, now }
-    }
-
-    /// Adds the counters of these charges.
-    pub(crate) fn add(&mut self, charges: &Charges<'_>, verdicts: &Verdicts) {
-        self.add_by(charges, verdicts, Limit::clone);
-    }
-
-    /// Adds fallback counters, with the share that one of `nodes` nodes has of each limit.
-    pub(crate) fn add_share(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, nodes: NonZeroU32) {
-        self.add_by(charges, verdicts, |limit| share(limit, nodes));
-        self.degraded = true;
-    }
-
-    fn add_by(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, limit: impl Fn(&Limit) -> Limit) {
+    /// Adds the counters of these charges; with `nodes`, fallback counters that hold the share of one of that many nodes.
+    pub(crate) fn add(&mut self, charges: &Charges<'_>, verdicts: &Verdicts, nodes: Option<NonZeroU32>) {
         let inspected = |(charge, verdict): (&Charge<'_>, &Verdict)| InspectedCounter {
             rule: charge.rule.to_owned(),
-            limit: limit(charge.limit),
+            limit: nodes.map_or_else(|| charge.limit.clone(), |nodes| share(charge.limit, nodes)),
             verdict: *verdict,
         };
         self.counters.extend(charges.charges.iter().zip(&verdicts.verdicts).map(inspected));
         self.cooldown = self.cooldown.or(verdicts.cooldown);
+        self.degraded |= nodes.is_some();
     }
 }

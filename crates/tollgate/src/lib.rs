@@ -3,6 +3,9 @@
 //! [`Limiter::check`] is the entry point. The library opens no socket, reads no clock and needs no runtime: time is an
 //! argument. The modules below are listed in the order in which a request passes them.
 
+#[macro_use]
+mod named_enum; // enums with a name per value
+
 pub mod config; // TOML or JSON to validated rules; every error with line and key
 
 pub mod endpoint; // request paths in a normal form
@@ -26,8 +29,8 @@ pub mod headers; // rate-limit response headers
 pub mod inspect; // what the counters of a client hold
 pub mod record; // decisions for metrics and usage
 
+mod mutex; // the mutex of the memory counters, or that of loom
 pub mod snapshot; // checksummed streams of counter and account snapshots
-mod sync;
 mod time;
 
 pub use self::accounts::Accounts;

@@ -11,46 +11,25 @@ pub use self::limit_override::LimitOverride;
 use crate::calendar::Calendar;
 use crate::time::Span;
 
-/// The algorithm of a limit.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Algorithm {
-    /// A bucket of `capacity` tokens, refilled at `requests / window`.
-    TokenBucket,
-    /// The generic cell rate algorithm. It makes the same decisions as the token bucket.
-    Gcra,
-    /// Two aligned windows, the previous one weighted by how much of it still overlaps.
-    SlidingWindowCounter,
-    /// A log of every admitted request: never more than `requests` in any window.
-    SlidingWindowLog,
-    /// A count per aligned or calendar window.
-    FixedWindow,
-    /// A queue that starts requests evenly spaced: an admitted request may be delayed.
-    LeakyBucket,
+named_enum! {
+    /// The algorithm of a limit.
+    pub enum Algorithm {
+        /// A bucket of `capacity` tokens, refilled at `requests / window`.
+        TokenBucket = "token_bucket",
+        /// The generic cell rate algorithm. It makes the same decisions as the token bucket.
+        Gcra = "gcra",
+        /// Two aligned windows, the previous one weighted by how much of it still overlaps.
+        SlidingWindowCounter = "sliding_window_counter",
+        /// A log of every admitted request: never more than `requests` in any window.
+        SlidingWindowLog = "sliding_window_log",
+        /// A count per aligned or calendar window.
+        FixedWindow = "fixed_window",
+        /// A queue that starts requests evenly spaced: an admitted request may be delayed.
+        LeakyBucket = "leaky_bucket",
+    }
 }
 
 impl Algorithm {
-    /// All algorithms, in the order of the documentation.
-    pub const ALL: [Algorithm; 6] = [
-        Algorithm::TokenBucket,
-        Algorithm::Gcra,
-        Algorithm::SlidingWindowCounter,
-        Algorithm::SlidingWindowLog,
-        Algorithm::FixedWindow,
-        Algorithm::LeakyBucket,
-    ];
-
-    /// The name in configuration and API (`strategy`).
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Algorithm::TokenBucket => "token_bucket",
-            Algorithm::Gcra => "gcra",
-            Algorithm::SlidingWindowCounter => "sliding_window_counter",
-            Algorithm::SlidingWindowLog => "sliding_window_log",
-            Algorithm::FixedWindow => "fixed_window",
-            Algorithm::LeakyBucket => "leaky_bucket",
-        }
-    }
-
     /// The algorithm of that name; `sliding_window` is an alias of `sliding_window_counter`.
     pub fn parse(name: &str) -> Option<Self> {
         if name == "sliding_window" {

@@ -1,7 +1,7 @@
 //! The limiter decides requests against the rule set in force.
 //!
 //! - `check`: the steps of one decision, in order
-//! - `snapshot`: several calls against the same rule set
+//! - `snapshot`: one or more calls against the same rule set
 //! - `explain`, `inspect`: why a decision came out as it did, and what the counters of a client hold
 //! - `reset`, `set_override`: changes to the counters and limits of one client
 //! - `reconcile`: adds what was counted during an outage to the shared counters
@@ -19,13 +19,12 @@ use std::sync::Arc;
 pub use self::reset::Reset;
 pub use self::snapshot::LimiterSnapshot;
 use crate::accounts::Accounts;
-use crate::counters::CounterStore;
 use crate::counters::fallback::Fallback;
 use crate::counters::memory::{MemoryBounds, MemoryCounters};
 use crate::identity::Seed;
 use crate::record::{NoRecords, RecordSink};
 use crate::rules::overrides::Overrides;
-use crate::rules::{CurrentRules, RuleSet, Snapshot, retention_extensions};
+use crate::rules::{CurrentRules, RuleSet, Snapshot};
 use crate::time::Timestamp;
 
 /// Decides requests: a rule set, counters, and a sink for records.
@@ -108,7 +107,8 @@ impl<S, R: RecordSink> Limiter<S, R> {
     /// joins a fleet after it has started.
     pub fn set_seed(&self, seed: Seed) {
         self.rules.update(|rules| rules.with_overrides(Arc::clone(rules.overrides())).with_seed(seed));
-        self.fallback.discard_pending();
+        // Subjects are hashed with another key now.
+        self.fallback.pending.clear();
     }
 
     /// The rule set in force.
@@ -118,11 +118,9 @@ impl<S, R: RecordSink> Limiter<S, R> {
 
     /// The rule set in force together with this limiter, for several calls that must see the same rules.
     pub fn snapshot(&self) -> LimiterSnapshot<'_, S, R> {
-        LimiterSnapshot::new(self, self.rules.load())
+        LimiterSnapshot { limiter: self, rules: self.rules.load() }
     }
-}
 
-impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     /// Replaces the rules and keeps overrides and accounts.
     pub fn replace_rules(&self, rules: RuleSet) {
         self.update_rules(move |current| {
@@ -142,14 +140,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     }
 
     /// Replaces rules, overrides and accounts together. `next` may run again if another change interferes.
-    ///
-    /// Counters of limits that became lower are retained longer. A decision that started under the old rules and
-    /// writes after the change is not covered: its counter expires at the old limit's rate.
     pub fn update_rules(&self, next: impl Fn(&RuleSet) -> RuleSet) {
-        let before = self.rules.update(|current| next(current).with_seed(current.seed));
-        for extension in retention_extensions(&before, &self.rules.load()) {
-            self.counters.extend_retention(&extension);
-            self.fallback.counters().extend_retention(&extension);
-        }
+        self.rules.update(|current| next(current).with_seed(current.seed));
     }
 }

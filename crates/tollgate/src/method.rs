@@ -5,37 +5,31 @@ use std::fmt;
 /// The maximum length of a method in bytes.
 const LENGTH_MAX: usize = 32;
 
-/// An HTTP method.
-///
-/// Methods that HTTP does not define are all [`Method::Other`]: otherwise a client could get a new counter with every
-/// invented method.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Method {
-    /// `GET`
-    Get,
-    /// `HEAD`, counted as `GET`.
-    Head,
-    /// `HEAD`, counted separately from `GET`: see [`HeadCounting`](crate::identity::HeadCounting).
-    SeparateHead,
-    /// `POST`
-    Post,
-    /// `PUT`
-    Put,
-    /// `PATCH`
-    Patch,
-    /// `DELETE`
-    Delete,
-    /// `OPTIONS`
-    Options,
-    /// `TRACE`
-    Trace,
-    /// `CONNECT`
-    Connect,
-    /// Any other well-formed method.
-    Other,
+named_enum! {
+    /// An HTTP method.
+    ///
+    /// Methods that HTTP does not define are all [`Method::Other`]: otherwise a client could get a new counter with every
+    /// invented method.
+    #[derive(PartialOrd, Ord)]
+    pub enum Method {
+        Get = "GET",
+        /// `HEAD`, counted as `GET`.
+        Head = "HEAD",
+        /// `HEAD`, counted separately from `GET`: see [`HeadCounting`](crate::identity::HeadCounting).
+        SeparateHead = "HEAD",
+        Post = "POST",
+        Put = "PUT",
+        Patch = "PATCH",
+        Delete = "DELETE",
+        Options = "OPTIONS",
+        Trace = "TRACE",
+        Connect = "CONNECT",
+        /// Any other well-formed method.
+        Other = "OTHER",
+    }
 }
 
-/// Why a text is not a method.
+/// Why a text is not a method, with the length or the byte offset.
 #[non_exhaustive]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MethodError {
@@ -43,32 +37,14 @@ pub enum MethodError {
     #[error("the method is empty")]
     Empty,
     /// The text is too long.
-    #[error("the method is {length} bytes long; the maximum is {LENGTH_MAX}")]
-    TooLong {
-        /// Its length in bytes.
-        length: usize,
-    },
+    #[error("the method is {0} bytes long; the maximum is {LENGTH_MAX}")]
+    TooLong(usize),
     /// A character that HTTP does not allow in a method, such as a space.
-    #[error("the method has an invalid character at byte {at}")]
-    NotAToken {
-        /// The byte offset of the character.
-        at: usize,
-    },
+    #[error("the method has an invalid character at byte {0}")]
+    NotAToken(usize),
 }
 
 impl Method {
-    const STANDARD: [Self; 9] = [
-        Self::Get,
-        Self::Post,
-        Self::Head,
-        Self::Put,
-        Self::Patch,
-        Self::Delete,
-        Self::Options,
-        Self::Trace,
-        Self::Connect,
-    ];
-
     /// Parses a method, ignoring case.
     ///
     /// HTTP methods are case-sensitive, but many servers are not: `get` must not bypass a limit on `GET`.
@@ -81,30 +57,14 @@ impl Method {
             return Err(MethodError::Empty);
         }
         if text.len() > LENGTH_MAX {
-            return Err(MethodError::TooLong { length: text.len() });
+            return Err(MethodError::TooLong(text.len()));
         }
-        if let Some(method) = Self::STANDARD.into_iter().find(|m| m.as_str().eq_ignore_ascii_case(text)) {
+        if let Some(method) = Self::ALL.into_iter().find(|m| m.as_str().eq_ignore_ascii_case(text)) {
             return Ok(method);
         }
         match text.bytes().position(|byte| !is_token_byte(byte)) {
-            Some(at) => Err(MethodError::NotAToken { at }),
+            Some(at) => Err(MethodError::NotAToken(at)),
             None => Ok(Self::Other),
-        }
-    }
-
-    /// The method in upper case; `OTHER` for undefined methods.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Head | Self::SeparateHead => "HEAD",
-            Self::Post => "POST",
-            Self::Put => "PUT",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
-            Self::Options => "OPTIONS",
-            Self::Trace => "TRACE",
-            Self::Connect => "CONNECT",
-            Self::Other => "OTHER",
         }
     }
 
@@ -143,14 +103,18 @@ const fn is_token_byte(byte: u8) -> bool {
 mod tests {
     use super::*;
 
+    fn standard() -> impl Iterator<Item = Method> {
+        Method::ALL.into_iter().filter(|method| !matches!(method, Method::SeparateHead | Method::Other))
+    }
+
     #[test]
     fn methods_ignore_case() {
-        for method in Method::STANDARD {
+        for method in standard() {
             let upper = method.as_str();
             let lower = upper.to_lowercase();
             let mixed = format!("{}{}", &lower[..1], &upper[1..]);
-            for spelling in [upper, &lower, &mixed] {
-                assert_eq!(Method::parse(spelling), Ok(method), "{spelling}");
+            for variant in [upper, &lower, &mixed] {
+                assert_eq!(Method::parse(variant), Ok(method), "{variant}");
             }
         }
     }
@@ -167,26 +131,26 @@ mod tests {
         for byte in 0..=127_u8 {
             let is_separator = "\"(),/:;<=>?@[\\]{} ".contains(char::from(byte));
             let expected = if is_separator || byte.is_ascii_control() {
-                Err(MethodError::NotAToken { at: 1 })
+                Err(MethodError::NotAToken(1))
             } else {
                 Ok(Method::Other)
             };
             assert_eq!(Method::parse(&format!("A{}", char::from(byte))), expected, "{byte}");
         }
-        assert_eq!(Method::parse("GÉT"), Err(MethodError::NotAToken { at: 1 }));
+        assert_eq!(Method::parse("GÉT"), Err(MethodError::NotAToken(1)));
     }
 
     #[test]
     fn empty_and_long_methods_are_rejected() {
         assert_eq!(Method::parse(""), Err(MethodError::Empty));
-        assert_eq!(Method::parse(&"A".repeat(33)), Err(MethodError::TooLong { length: 33 }));
+        assert_eq!(Method::parse(&"A".repeat(33)), Err(MethodError::TooLong(33)));
     }
 
     #[test]
     fn head_counts_as_get() {
         assert_eq!(Method::Head.counted(), Method::Get);
         assert_eq!(Method::Head.to_string(), "HEAD");
-        for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
+        for method in standard().filter(|method| *method != Method::Head) {
             assert_eq!(method.counted(), method);
         }
     }
@@ -195,7 +159,7 @@ mod tests {
     fn separate_head_is_not_get() {
         assert_eq!(Method::Head.with_separate_head().counted(), Method::SeparateHead);
         assert_eq!(Method::SeparateHead.with_separate_head().to_string(), "HEAD");
-        for method in Method::STANDARD.into_iter().filter(|method| *method != Method::Head) {
+        for method in standard().filter(|method| *method != Method::Head) {
             assert_eq!(method.with_separate_head(), method);
         }
     }

@@ -75,11 +75,6 @@ impl PenaltyState {
         (!left.is_zero() && left <= policy.cooldown_plausible_max()).then_some(left)
     }
 
-    /// The violations that count at `now`.
-    pub fn active_violations(&self, policy: &PenaltyPolicy, now: Timestamp) -> usize {
-        self.violations.iter().filter(|at| **at + policy.detection_window > now).count()
-    }
-
     /// Records a refusal by a limit of that window. Returns whether it was a new violation.
     pub fn record_refusal(&mut self, policy: &PenaltyPolicy, window: Span, now: Timestamp) -> bool {
         if now < self.episode_until {
@@ -157,9 +152,8 @@ mod tests {
         }
         assert!(state.cooldown_remaining(&policy, Timestamp::from_secs(130)).is_some());
         let later = state.expires_at(&policy);
-        assert_eq!(
-            (state.active_violations(&policy, later), state.cooldown_remaining(&policy, later)),
-            (0, None)
-        );
+        assert_eq!(state.cooldown_remaining(&policy, later), None);
+        assert!(state.record_refusal(&policy, MINUTE, later));
+        assert_eq!(state.violations, [later]);
     }
 }

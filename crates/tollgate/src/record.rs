@@ -6,7 +6,7 @@ use crate::identity::Request;
 /// One decision and its request.
 #[derive(Debug)]
 pub struct Record<'a> {
-    /// What was asked, as it is counted: identifiers are folded where the rules [fold](crate::identity::Normalization) them.
+    /// The request as it is counted: [normalized](crate::identity::Normalization).
     pub request: &'a Request<'a>,
     /// The decision.
     pub decision: &'a Decision,

@@ -35,8 +35,8 @@ fn explain_peek_and_cost_zero_agree() {
             let expected = remaining_and_reset(&limiter.check_now(&request(0), NOW));
             assert_eq!((expected.0, expected.1.is_zero()), (5 - used, used == 0), "{algorithm}");
             for cost in [0, 1, 9] {
-                let peeked = block_on(limiter.peek(&request(cost), NOW));
-                let explained = block_on(limiter.explain(&request(cost), NOW));
+                let peeked = block_on(limiter.snapshot().peek(&request(cost), NOW));
+                let explained = block_on(limiter.snapshot().explain(&request(cost), NOW));
                 assert_eq!(remaining_and_reset(&peeked), expected, "{algorithm}, cost {cost}, {used} used");
                 assert_eq!(
                     remaining_and_reset(&explained.decision),
@@ -92,7 +92,7 @@ fn counters_are_reported_during_a_cooldown() {
     assert!(limiter.check_now(&request(2), NOW).admits());
     assert!(!limiter.check_now(&request(1), NOW).admits());
     let later = NOW + Span::from_secs(5);
-    let explained = block_on(limiter.explain(&request(1), later));
+    let explained = block_on(limiter.snapshot().explain(&request(1), later));
     assert!(matches!(explained.decision.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
     assert_eq!(
         explained.cooldown_until(),
@@ -108,7 +108,7 @@ fn counters_are_reported_during_a_cooldown() {
         assert!(rule.matched && rule.reports.len() == 1, "{rule:?}");
         assert!(rule.reason.contains("in cooldown"), "{}", rule.reason);
     }
-    let ended = block_on(limiter.explain(&request(1), NOW + Span::from_secs(60)));
+    let ended = block_on(limiter.snapshot().explain(&request(1), NOW + Span::from_secs(60)));
     assert_eq!((ended.cooldown_until(), ended.decision.admits()), (None, true));
     assert_eq!(ended.reports().len(), 2);
     assert!(ended.rules(&asked).iter().all(|rule| rule.reason == "matches: its limits apply"));
@@ -129,7 +129,7 @@ fn next_allowed_at_ignores_retry_after_floor() {
         let limiter = limiter(&rules);
         assert!(limiter.check_now(&request(1), NOW).admits());
         assert!(!limiter.check_now(&request(1), NOW).admits());
-        let explained = block_on(limiter.explain(&request(1), NOW));
+        let explained = block_on(limiter.snapshot().explain(&request(1), NOW));
         assert_eq!(explained.decision.retry_after(), Some(Span::from_secs(3_600)));
         let next = explained.next_allowed_at().unwrap();
         assert_eq!(next, NOW + Span::from_secs(wait));

@@ -169,16 +169,19 @@ fn failed_reconciliation_keeps_the_fallback_counter() {
 fn reads_include_fallback_charges() {
     let looks: [fn(&Limiter<&Shared>) -> u32; 3] = [
         |node| {
-            let decision = now_or_never(node.peek(&request("alice"), Timestamp::from_secs(7_200)));
+            let decision = now_or_never(node.snapshot().peek(&request("alice"), Timestamp::from_secs(7_200)));
             decision.binding().unwrap().remaining()
         },
         |node| {
-            let explained = now_or_never(node.explain(&request("alice"), Timestamp::from_secs(7_200)));
+            let explained =
+                now_or_never(node.snapshot().explain(&request("alice"), Timestamp::from_secs(7_200)));
             explained.decision.binding().unwrap().remaining()
         },
         |node| {
             let now = Timestamp::from_secs(7_200);
-            let seen = now_or_never(node.inspect(&request("alice"), EndpointScope::Requested, now)).unwrap();
+            let seen =
+                now_or_never(node.snapshot().inspect(&request("alice"), EndpointScope::Requested, now))
+                    .unwrap();
             assert!(!seen.degraded);
             seen.counters[0].verdict.remaining
         },
@@ -268,7 +271,7 @@ fn failed_reset_still_clears_the_fallback() {
     let limiter = node(&shared);
     shared.down.store(true, Ordering::Relaxed);
     assert_eq!(admitted(&limiter, 7_200), 25);
-    assert_eq!(now_or_never(limiter.reset(&request("alice"))), Err(StoreError::Unreachable));
+    assert_eq!(now_or_never(limiter.snapshot().reset(&request("alice"))), Err(StoreError::Unreachable));
     assert!(limiter.fallback_counters().is_empty());
     shared.down.store(false, Ordering::Relaxed);
     reconcile(&limiter, 7_200);

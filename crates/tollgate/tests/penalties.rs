@@ -129,8 +129,16 @@ fn cooldown_until_is_separate_from_retry_after() {
     for cost in [0, 1, 2] {
         let request = Request { user, cost, ..Request::new(Endpoint::parse("/").unwrap()) };
         assert_eq!(limiter.check_now(&request, now).cooldown_until(), Some(ends), "cost {cost}");
-        assert_eq!(block_on(limiter.peek(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
-        assert_eq!(block_on(limiter.explain(&request, now)).cooldown_until(), Some(ends), "cost {cost}");
+        assert_eq!(
+            block_on(limiter.snapshot().peek(&request, now)).cooldown_until(),
+            Some(ends),
+            "cost {cost}"
+        );
+        assert_eq!(
+            block_on(limiter.snapshot().explain(&request, now)).cooldown_until(),
+            Some(ends),
+            "cost {cost}"
+        );
         assert_eq!(limiter.check_now(&request, ends).cooldown_until(), None, "cost {cost}");
     }
 }
@@ -168,7 +176,7 @@ impl CounterStore for CooldownAlone {
 /// The headers of a profile, by name.
 fn headers(decision: &Decision, profile: HeaderProfile) -> Vec<(&'static str, String)> {
     let mut headers = Vec::new();
-    for_each(decision, &[profile], |field, value| headers.push((field.name(), value.to_owned())));
+    for_each(decision, &[profile], |field, value| headers.push((field.as_str(), value.to_owned())));
     headers
 }
 
@@ -177,12 +185,12 @@ fn before_and_in_a_cooldown<S: CounterStore>(limiter: &Limiter<S>) -> [Decision;
     let user = Some(Id::parse("alice").unwrap());
     let request = Request { user, ..Request::new(Endpoint::parse("/").unwrap()) };
     let now = Timestamp::from_secs(1_000);
-    let before = block_on(limiter.peek(&request, now));
+    let before = block_on(limiter.snapshot().peek(&request, now));
     while block_on(limiter.check(&request, now)).admits() {}
     let later = now + Span::from_secs(6);
     let in_cooldown = block_on(limiter.check(&request, later));
     assert!(matches!(in_cooldown.answer, Answer::Refuse { reason: Refusal::Cooldown, .. }));
-    let explained = block_on(limiter.explain(&request, later)).decision;
+    let explained = block_on(limiter.snapshot().explain(&request, later)).decision;
     assert_eq!((explained.answer, &explained.reports), (in_cooldown.answer, &in_cooldown.reports));
     assert_eq!(explained.binding(), in_cooldown.binding());
     [before, in_cooldown]
@@ -244,8 +252,9 @@ fn override_set_during_a_cooldown_keeps_consumption() {
         assert_eq!(block_on(limiter.consumed_before(&request, &new, now)), used, "{later} s later");
         let agreed = std::future::ready(Ok::<(), Infallible>(()));
         block_on(limiter.set_override(&request, new.clone(), now, agreed)).unwrap();
-        let read =
-            block_on(limiter.peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)));
+        let read = block_on(
+            limiter.snapshot().peek(&Request { cost: 0, ..request.clone() }, now + Span::from_secs(600)),
+        );
         assert_eq!(read.binding().unwrap().remaining(), 36.min(36 - used + 6));
     }
 }

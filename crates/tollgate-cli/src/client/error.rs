@@ -70,58 +70,39 @@ impl ClientError {
 }
 
 /// An error envelope.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct ApiError {
     /// The envelope unchanged.
     pub(crate) text: String,
     pub(crate) status: StatusCode,
-    code: String,
-    message: String,
-    field: Option<String>,
-    reason: Option<String>,
-    retry_after_us: Option<u64>,
-    request_id: Option<String>,
-    hint: Option<String>,
+    /// The envelope parsed.
+    pub(super) body: Value,
+    pub(super) hint: Option<String>,
 }
 
 impl std::error::Error for ApiError {}
 
 impl std::fmt::Display for ApiError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ({}", self.message, self.code)?;
+        let error = &self.body["error"];
+        let details = &error["details"];
+        let message = error["message"].as_str().unwrap_or("the server gave no reason");
+        let code = error["code"].as_str().unwrap_or("UNKNOWN");
+        write!(f, "{message} ({code}")?;
         // Most messages already contain field and reason.
-        let new = |text: &Option<String>| text.clone().filter(|text| !self.message.contains(text.as_str()));
-        match (new(&self.field), new(&self.reason)) {
-            (Some(field), Some(reason)) => write!(f, ", {field}: {reason}")?,
-            (Some(one), None) | (None, Some(one)) => write!(f, ", {one}")?,
-            (None, None) => {}
+        let place = [&details["field"], &details["reason"]].into_iter().filter_map(Value::as_str);
+        let place: Vec<&str> = place.filter(|text| !message.contains(text)).collect();
+        if !place.is_empty() {
+            write!(f, ", {}", place.join(": "))?;
         }
-        if let Some(wait) = self.retry_after_us {
+        if let Some(wait) = details["retry_after_us"].as_u64() {
             write!(f, ", retry in {}", format_duration(wait.div_ceil(1_000_000)))?;
         }
-        match &self.request_id {
+        match error["request_id"].as_str() {
             // Only internal errors need a look at the server's log.
-            Some(id) if self.code == "INTERNAL_ERROR" => write!(f, ", request {id})")?,
+            Some(id) if code == "INTERNAL_ERROR" => write!(f, ", request {id})")?,
             _ => f.write_str(")")?,
         }
         self.hint.as_ref().map_or(Ok(()), |hint| write!(f, "\n{hint}"))
-    }
-}
-
-impl ApiError {
-    pub(super) fn read(text: String, status: StatusCode, error: &Value, hint: Option<&str>) -> Self {
-        let field = |value: &Value| value.as_str().map(str::to_owned);
-        let details = &error["details"];
-        ApiError {
-            text,
-            status,
-            code: field(&error["code"]).unwrap_or_else(|| "UNKNOWN".to_owned()),
-            message: field(&error["message"]).unwrap_or_else(|| "the server gave no reason".to_owned()),
-            field: field(&details["field"]),
-            reason: field(&details["reason"]),
-            retry_after_us: details["retry_after_us"].as_u64(),
-            request_id: field(&error["request_id"]),
-            hint: hint.map(str::to_owned),
-        }
     }
 }

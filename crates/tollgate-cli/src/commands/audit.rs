@@ -4,14 +4,10 @@ use clap::Args;
 use serde_json::Value;
 
 use super::list::{Columns, ListQuery};
-use crate::client::Client;
-use crate::error::CliError;
-use crate::exit::Exit;
-use crate::output::Output;
 use crate::output::format::{format_time, joined, text_of};
 use crate::output::table::Cell;
+use crate::{CliError, Client, Exit, Output};
 
-/// The flags of `audit`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

@@ -5,10 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::error::CliError;
-use crate::secret::{FULL_KEY, is_full_key};
-
-const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
+pub(super) const KINDS: [&str; 5] = ["user", "api_key", "ip", "login", "tenant"];
 
 /// A client and its kind. There is no `Debug`, because the name may be an API key.
 #[derive(Clone, PartialEq, Eq)]
@@ -38,12 +35,6 @@ impl ClientName {
             return Err("ip: must be followed by an address or a network such as 192.0.2.0/24");
         }
         Ok(client)
-    }
-
-    /// Rejects a full key, which would end up in a URL. Not done while parsing, because clap repeats the argument.
-    pub(super) fn reject_full_key(&self, argument: &str) -> Result<(), CliError> {
-        let is_full = self.kind == "api_key" && is_full_key(&self.name);
-        if is_full { Err(CliError::Arguments(format!("{argument} {FULL_KEY}"))) } else { Ok(()) }
     }
 }
 

@@ -3,11 +3,8 @@
 use clap::{Args, Command};
 use clap_complete::Shell;
 
-use crate::error::CliError;
-use crate::exit::Exit;
-use crate::output::Output;
+use crate::{CliError, Exit, Output};
 
-/// The flags of `completions`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

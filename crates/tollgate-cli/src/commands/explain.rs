@@ -3,25 +3,20 @@
 use serde_json::Value;
 
 use super::request_args::RequestArgs;
-use crate::client::Client;
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::client::Precondition;
 use crate::output::decision::decision;
 use crate::output::format::{format_duration, format_reset, text_of};
 use crate::output::table::{Cell, Table};
-use crate::output::{Output, Style, escape};
+use crate::output::{Style, escape};
+use crate::{CliError, Client, Exit, Output};
 
 pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let response = client.post("/v1/rate-limit/explain", request)?;
-    if output.json() {
-        output.body(&response.text)?;
-    } else {
-        output.text(&decision(&response.body, output))?;
-        output.text(&account(&response.body["account"]))?;
-        output.text("\n")?;
-        output.text(&rules(&response.body["rules"]).render(output))?;
-    }
-    Ok(Exit::Ok)
+    let response = client.post("/v1/rate-limit/explain", request, Precondition::None)?;
+    let body = &response.body;
+    Ok(output.response(&response.text, || {
+        let rules = rules(&body["rules"]).render(output);
+        format!("{}{}\n{rules}", decision(body, output), account(&body["account"]))
+    })?)
 }
 
 /// What the server's accounts add to the request: `account: user alice, tier gold`, and the source of an override.

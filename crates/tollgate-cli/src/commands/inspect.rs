@@ -4,14 +4,11 @@ use clap::Args;
 use serde_json::Value;
 
 use super::client_name::ClientName;
-use crate::client::Client;
 use crate::client::url::query;
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::output::format::{format_duration, format_full_at, format_reset, plural};
-use crate::output::{Output, Style, escape};
+use crate::output::{Style, escape};
+use crate::{CliError, Client, Exit, Output};
 
-/// The flags of `inspect`.
 #[derive(Args)]
 pub(crate) struct Inspect {
     /// Client: `alice`, 203.0.113.7, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
@@ -29,7 +26,6 @@ pub(crate) struct Inspect {
 }
 
 pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    inspect.subject.reject_full_key("SUBJECT")?;
     let pairs = [
         (inspect.subject.kind, Some(&*inspect.subject.name)),
         ("endpoint", inspect.endpoint.as_deref()),
@@ -37,12 +33,7 @@ pub(crate) fn run(inspect: &Inspect, client: &Client, output: &Output) -> Result
         ("method", inspect.method.as_deref()),
     ];
     let response = client.get(&format!("/v1/admin/counters{}", query(&pairs)))?;
-    if output.json() {
-        output.body(&response.text)?;
-    } else {
-        output.text(&render(&response.body, output))?;
-    }
-    Ok(Exit::Ok)
+    Ok(output.response(&response.text, || render(&response.body, output))?)
 }
 
 fn render(body: &Value, output: &Output) -> String {

@@ -7,17 +7,16 @@ use serde_json::{Map, Value, json};
 
 use super::list::{Columns, LimitArg, ListQuery};
 use crate::client::url::segment;
-use crate::client::{ApiResponse, Client, Precondition};
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::client::{ApiResponse, Precondition};
 use crate::input::confirm::ConfirmArgs;
 use crate::input::item_file::{ItemFile, without_server_fields};
 use crate::item_kind::ItemKind;
 use crate::output::changes;
+use crate::output::escape;
 use crate::output::format::{format_time, text_of};
 use crate::output::record::field_table;
 use crate::output::toml;
-use crate::output::{Output, escape};
+use crate::{CliError, Client, Exit, Output};
 
 /// The name of an item.
 #[derive(Args)]
@@ -28,10 +27,11 @@ pub(crate) struct NameArg {
 }
 
 /// The user of a quota.
-#[derive(Args)]
+#[derive(Args, Serialize)]
 pub(crate) struct UserArg {
     /// User id
     #[arg(value_parser = NonEmptyStringValueParser::new())]
+    #[serde(rename = "user_id")]
     pub(crate) user: String,
 }
 
@@ -59,7 +59,6 @@ pub(crate) struct WriteArgs {
     pub(crate) if_version: Option<u64>,
 }
 
-/// The flags of `put`.
 #[derive(Args)]
 pub(crate) struct PutArgs {
     /// Fail if it already exists
@@ -69,7 +68,6 @@ pub(crate) struct PutArgs {
     write: WriteArgs,
 }
 
-/// The flags of `delete`.
 #[derive(Args)]
 pub(crate) struct DeleteArgs {
     #[command(flatten)]
@@ -104,31 +102,24 @@ impl Items<'_> {
 
     /// Fetches one item.
     pub(crate) fn get(&self, id: &str) -> Result<ApiResponse, CliError> {
-        Ok(self.client.require_success(self.client.get(&self.path(id))?)?)
+        Ok(self.client.get(&self.path(id))?)
     }
 
     /// Prints one item as a list of fields, those of `order` first.
     pub(crate) fn print_fields(&self, id: &str, order: &[&str]) -> Result<Exit, CliError> {
         let response = self.get(id)?;
-        if self.output.json() {
-            self.output.body(&response.text)?;
-        } else {
-            self.output.text(&field_table(&response.body, order).render(self.output))?;
-        }
-        Ok(Exit::Ok)
+        let fields = || field_table(&response.body, order).render(self.output);
+        Ok(self.output.response(&response.text, fields)?)
     }
 
     /// Prints one item as the TOML that `put` and `apply` accept.
     pub(crate) fn print_toml(&self, id: &str) -> Result<Exit, CliError> {
         let response = self.get(id)?;
-        if self.output.json() {
-            self.output.body(&response.text)?;
-            return Ok(Exit::Ok);
-        }
-        let item = response.body.as_object().cloned().unwrap_or_default();
-        let entry = toml::entry(self.kind.plural(), &without_server_fields(item).0);
-        self.output.text(&format!("{}{entry}", origin_comment(&response.body)))?;
-        Ok(Exit::Ok)
+        Ok(self.output.response(&response.text, || {
+            let item = response.body.as_object().cloned().unwrap_or_default();
+            let entry = toml::entry(self.kind.plural(), &without_server_fields(item).0);
+            format!("{}{entry}", origin_comment(&response.body))
+        })?)
     }
 
     /// Creates or replaces the item of a file or of flags.
@@ -151,7 +142,7 @@ impl Items<'_> {
         dry: &DryRunArg,
     ) -> Result<Exit, CliError> {
         let path = format!("{}{}", self.path(id), dry.query());
-        let response = self.client.require_success(self.client.put(&path, body, precondition)?)?;
+        let response = self.client.put(&path, body, precondition)?;
         let created = response.status == http::StatusCode::CREATED;
         // The server normalizes the id of a blocked network.
         let id = response.body["client"].as_str().unwrap_or(id);
@@ -167,13 +158,13 @@ impl Items<'_> {
         dry: &DryRunArg,
     ) -> Result<ApiResponse, CliError> {
         let path = format!("{}/{action}{}", self.path(id), dry.query());
-        Ok(self.client.require_success(self.client.post(&path, body)?)?)
+        Ok(self.client.post(&path, body, Precondition::None)?)
     }
 
     /// Creates an item whose id the server chooses.
     pub(crate) fn create(&self, body: &impl Serialize, dry: &DryRunArg) -> Result<ApiResponse, CliError> {
         let path = format!("/v1/admin/{}{}", self.kind.plural(), dry.query());
-        Ok(self.client.require_success(self.client.post(&path, body)?)?)
+        Ok(self.client.post(&path, body, Precondition::None)?)
     }
 
     /// Reports what a write did, or with `--dry-run` would do.
@@ -184,16 +175,11 @@ impl Items<'_> {
         response: &ApiResponse,
         dry: &DryRunArg,
     ) -> Result<Exit, CliError> {
-        if self.output.json() {
-            self.output.body(&response.text)?;
-        } else if dry.dry_run {
-            self.report_dry_run(&response.body)?;
-        } else {
+        Ok(self.output.response(&response.text, || {
             let version = response.version().map(|version| format!(" (version {})", escape(version)));
-            let version = version.unwrap_or_default();
-            self.output.text(&format!("{}{version}\n", self.done(action, id)))?;
-        }
-        Ok(Exit::Ok)
+            let done = || format!("{}{}\n", self.done(action, id), version.unwrap_or_default());
+            self.dry_run_or(dry, &response.body, done)
+        })?)
     }
 
     /// Deletes an item after a confirmation.
@@ -208,26 +194,22 @@ impl Items<'_> {
     /// Deletes an item without a confirmation.
     pub(crate) fn delete_unconfirmed(&self, id: &str, write: &WriteArgs) -> Result<Exit, CliError> {
         let path = format!("{}{}", self.path(id), write.dry.query());
-        let response = self.client.delete(&path, write.precondition())?;
-        let response = self.client.require_success(response)?;
-        if self.output.json() && response.body.is_null() {
-            self.output.value(&json!({ "deleted": { "kind": self.kind.noun(), "id": id } }))?;
-        } else if self.output.json() {
-            self.output.body(&response.text)?;
-        } else if write.dry.dry_run {
-            self.report_dry_run(&response.body)?;
-        } else {
-            self.output.text(&format!("{}\n", self.done("deleted", id)))?;
+        let mut response = self.client.delete(&path, write.precondition())?;
+        if response.body.is_null() {
+            response.text = format!("{:#}", json!({ "deleted": { "kind": self.kind.noun(), "id": id } }));
         }
-        Ok(Exit::Ok)
+        let done = || format!("{}\n", self.done("deleted", id));
+        Ok(self.output.response(&response.text, || self.dry_run_or(&write.dry, &response.body, done))?)
     }
 
-    fn report_dry_run(&self, body: &Value) -> Result<(), CliError> {
-        let none = changes::Counts::of(body).total() == 0;
-        let changes = changes::render(body, self.output);
-        self.output.text(if none { "no changes\n" } else { &changes })?;
+    /// The changes of a dry run, or what was done.
+    fn dry_run_or(&self, dry: &DryRunArg, body: &Value, done: impl FnOnce() -> String) -> String {
+        if !dry.dry_run {
+            return done();
+        }
         self.output.note("dry run: nothing was changed");
-        Ok(())
+        let changes = changes::render(body, self.output);
+        if changes.is_empty() { "no changes\n".to_owned() } else { changes }
     }
 
     /// `created rule a`; for blocks `blocked user:alice`.

@@ -3,38 +3,23 @@
 //! A new key is printed alone on standard output, so that a script can capture it. Everything else goes to standard error.
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::items::{DeleteArgs, DryRunArg, Items};
 use super::list::{Columns, LimitArg};
-use crate::client::{ApiResponse, Client};
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::client::ApiResponse;
 use crate::input::confirm::ConfirmArgs;
 use crate::input::expiry::{Expiry, parse_duration, parse_expiry};
 use crate::item_kind::ItemKind;
 use crate::output::format::{format_time, joined, text_of};
 use crate::output::table::Cell;
-use crate::output::{Output, Style, escape};
-use crate::secret::{FULL_KEY, is_full_key};
-
-/// The flags of `keys`.
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate keys create 'checkout service' --scope check
-  tollgate keys list --user alice
-  tollgate keys rotate 4kq2mz7ehv3xw5ta --overlap 24h
-  tollgate keys revoke 4kq2mz7ehv3xw5ta")]
-pub(crate) struct Keys {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::output::{Style, escape};
+use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Create a key and print it; it is shown only once
     #[command(after_help = "\
 Examples:
@@ -109,15 +94,14 @@ Examples:
 }
 
 #[derive(Args)]
-struct KeyIdArg {
+pub(crate) struct KeyIdArg {
     /// Key id: the part between tg_ and the second _
     #[arg(value_parser = parse_id)]
     id: String,
 }
 
-/// The flags of `keys rotate`.
 #[derive(Args)]
-struct Rotate {
+pub(crate) struct Rotate {
     #[command(flatten)]
     key: KeyIdArg,
     /// How long the old secret stays valid; 0s invalidates it immediately
@@ -134,7 +118,7 @@ struct Rotate {
 
 /// The flags of `keys create`. They serialize to the request body.
 #[derive(Args, Serialize)]
-struct Create {
+pub(crate) struct Create {
     /// Name, for example what the key is used for
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     name: String,
@@ -149,9 +133,9 @@ struct Create {
     #[arg(long)]
     tier: Option<String>,
     /// What the key may do; separate several with commas or repeat the flag
-    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',')]
+    #[arg(long = "scope", value_name = "SCOPE", value_delimiter = ',', value_parser = SCOPES)]
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    scopes: Vec<Scope>,
+    scopes: Vec<String>,
     /// Requests per second
     #[arg(long, value_name = "N")]
     requests_per_second: Option<u32>,
@@ -177,17 +161,7 @@ struct Create {
     dry: DryRunArg,
 }
 
-/// A scope. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum, Serialize)]
-#[serde(rename_all = "lowercase")]
-enum Scope {
-    Check,
-    Read,
-    Config,
-    Reset,
-    Override,
-    Admin,
-}
+const SCOPES: [&str; 6] = ["check", "read", "config", "reset", "override", "admin"];
 
 #[allow(clippy::ref_option, reason = "the signature that serde expects")]
 fn expiry_field<S: serde::Serializer>(expires: &Option<Expiry>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -197,21 +171,10 @@ fn expiry_field<S: serde::Serializer>(expires: &Option<Expiry>, serializer: S) -
     }))
 }
 
+/// Parses `ID` or `tg_ID`.
 fn parse_id(text: &str) -> Result<String, &'static str> {
-    match text.strip_prefix("tg_") {
-        // Rejected later, because clap would repeat the key in its message.
-        _ if is_full_key(text) => Ok(text.to_owned()),
-        Some("") => Err("must not be empty"),
-        None if text.is_empty() => Err("must not be empty"),
-        stripped => Ok(stripped.unwrap_or(text).to_owned()),
-    }
-}
-
-impl KeyIdArg {
-    /// The id. A full key is rejected, because it would end up in a URL.
-    fn checked(&self) -> Result<&str, CliError> {
-        if is_full_key(&self.id) { Err(CliError::Arguments(format!("ID {FULL_KEY}"))) } else { Ok(&self.id) }
-    }
+    let id = text.strip_prefix("tg_").unwrap_or(text);
+    if id.is_empty() { Err("must not be empty") } else { Ok(id.to_owned()) }
 }
 
 const COLUMNS: Columns = Columns {
@@ -250,9 +213,9 @@ const FIELDS: [&str; 16] = [
     "revoked_by",
 ];
 
-pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Key, client, output };
-    match &keys.command {
+    match command {
         Command::Create(create) => {
             let response = items.create(&**create, &create.dry)?;
             print_new_key(&items, &response, "created", None, create.quiet, &create.dry)
@@ -266,23 +229,23 @@ pub(crate) fn run(keys: &Keys, client: &Client, output: &Output) -> Result<Exit,
             ];
             items.list(&filters, limit, &COLUMNS)
         }
-        Command::Show(key) => items.print_fields(key.checked()?, &FIELDS),
+        Command::Show(key) => items.print_fields(&key.id, &FIELDS),
         Command::Rotate(rotate) => run_rotate(rotate, &items),
         Command::Revoke { key, confirm, dry } => {
-            let id = key.checked()?;
+            let id = &key.id;
             if !dry.dry_run && !confirm.confirmed(&format!("revoke key {id} permanently"))? {
                 return Ok(Exit::Refused);
             }
             let response = items.post_action(id, "revoke", &json!({}), dry)?;
             items.report_written("revoked", id, &response, dry)
         }
-        Command::Delete { key, delete } => items.delete(key.checked()?, delete),
+        Command::Delete { key, delete } => items.delete(&key.id, delete),
     }
 }
 
 fn run_rotate(rotate: &Rotate, items: &Items<'_>) -> Result<Exit, CliError> {
     let Rotate { key, overlap, quiet, confirm, dry } = rotate;
-    let id = key.checked()?;
+    let id = &key.id;
     let immediately = tollgate::config::values::parse_span(overlap).is_ok_and(|span| span.as_micros() == 0);
     let action = format!("invalidate the current secret of key {id} immediately");
     if immediately && !dry.dry_run && !confirm.confirmed(&action)? {
@@ -308,24 +271,20 @@ fn print_new_key(
 ) -> Result<Exit, CliError> {
     let output = items.output;
     let id = text_of(&response.body["id"]);
-    let not_printed = |source| CliError::KeyNotPrinted { id: id.clone(), source };
     if dry.dry_run {
         return items.report_written(action, &id, response, dry);
     }
-    if output.json() {
-        output.secret(&format!("{}\n", response.text.trim_end())).map_err(not_printed)?;
-        return Ok(Exit::Ok);
-    }
-    let key = response.body["key"].as_str().ok_or_else(|| {
-        CliError::Arguments(
-            "the response does not contain the new key: revoke it and create another".to_owned(),
-        )
-    })?;
+    let text = match response.body["key"].as_str() {
+        _ if output.json() => response.text.trim_end().to_owned(),
+        Some(key) => escape(key),
+        None => return Err(items.client.missing_field("key").into()),
+    };
+    let quiet = quiet || output.json();
     if !quiet {
         let name = text_of(&response.body["name"]);
         output.note(&format!("{action} key {id} ({name}); the key is shown only this once:"));
     }
-    output.secret(&format!("{}\n", escape(key))).map_err(not_printed)?;
+    output.secret(&format!("{text}\n")).map_err(|source| CliError::KeyNotPrinted { id, source })?;
     if let Some(note) = note.filter(|_| !quiet) {
         output.note(note);
     }
@@ -394,11 +353,9 @@ mod tests {
     }
 
     #[test]
-    fn full_key_is_not_accepted_as_id() {
+    fn key_id_may_have_its_prefix() {
         assert_eq!(parse_id("4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
         assert_eq!(parse_id("tg_4kq2mz7ehv3xw5ta").as_deref(), Ok("4kq2mz7ehv3xw5ta"));
-        let full = KeyIdArg { id: parse_id("tg_4kq2mz7ehv3xw5ta_hunter2").unwrap() };
-        assert!(full.checked().is_err_and(|error| !error.to_string().contains("hunter2")));
         assert!(parse_id("").is_err() && parse_id("tg_").is_err());
     }
 }

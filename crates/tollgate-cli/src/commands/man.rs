@@ -4,11 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Command};
 
-use crate::error::CliError;
-use crate::exit::Exit;
-use crate::output::Output;
+use crate::{CliError, Exit, Output};
 
-/// The flags of `man`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

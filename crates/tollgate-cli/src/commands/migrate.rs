@@ -1,20 +1,17 @@
 //! `tollgate migrate`: updates the database schema.
 
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use tollgate_server::config::settings::{Flags, Settings, environment};
-use tollgate_stores::sql::{Database, DatabaseError, Engine, Migration, SqlSettings};
+use tollgate_stores::sql::{Database, Engine, Migration, SqlSettings};
 
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::output::escape;
 use crate::output::format::plural;
-use crate::output::{Output, escape};
+use crate::{CliError, Exit, Output};
 
-/// The flags of `migrate`.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -40,32 +37,22 @@ pub(crate) fn run(migrate: &Migrate, output: &Output) -> Result<Exit, CliError> 
     let flags = Flags { config: config.clone(), data_dir: data_dir.clone(), ..Flags::default() };
     let settings = Settings::load(&flags, environment())?;
     let sql = settings.database.sql(&settings.data_dir);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    if *dry_run {
-        // A dry run must not create the file.
-        let steps = if is_missing(&sql) { None } else { Some(runtime.block_on(pending(&sql))?) };
-        return print_pending(&sql, steps.as_deref(), output);
+    // A dry run must not create the file.
+    if *dry_run && is_missing(&sql) {
+        return print(&sql, "pending", None, output);
     }
-    if settings.database.url.is_none() {
+    if !dry_run && settings.database.url.is_none() {
         create_directory(&settings.data_dir)?;
     }
-    let steps = runtime.block_on(migrate_schema(&sql))?;
-    print_applied(&sql, &steps, output)
-}
-
-async fn pending(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
-    let database = Database::connect(sql.clone()).await?;
-    let steps = database.pending_migrations().await;
-    database.close().await;
-    steps
-}
-
-async fn migrate_schema(sql: &SqlSettings) -> Result<Vec<Migration>, DatabaseError> {
-    let database = Database::connect(sql.clone()).await?;
-    let steps = database.migrate().await;
-    database.close().await;
-    steps
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    let steps = runtime.block_on(async {
+        let database = Database::connect(sql.clone()).await?;
+        let steps = if *dry_run { database.pending_migrations().await } else { database.migrate().await };
+        database.close().await;
+        steps
+    })?;
+    print(&sql, if *dry_run { "pending" } else { "applied" }, Some(&steps), output)
 }
 
 /// Whether the database is a file that does not exist yet.
@@ -84,44 +71,30 @@ fn create_directory(path: &Path) -> Result<(), CliError> {
     builder.create(path).map_err(|source| CliError::Read { path: path.display().to_string(), source })
 }
 
-fn print_pending(sql: &SqlSettings, steps: Option<&[Migration]>, output: &Output) -> Result<Exit, CliError> {
-    let place = sql.describe();
-    if output.json() {
-        let steps = steps.map(steps_json);
-        output.value(&json!({ "database": place, "exists": steps.is_some(), "pending": steps }))?;
-        return Ok(Exit::Ok);
-    }
-    let place = escape(&place);
-    output.text(&match steps {
-        None => format!("{place} does not exist yet and would be created\n"),
-        Some([]) => format!("{place} is up to date\n"),
-        Some(steps) => format!("{place} has {} pending\n{}", plural(steps.len(), "migration"), lines(steps)),
-    })?;
-    Ok(Exit::Ok)
-}
-
-fn print_applied(sql: &SqlSettings, steps: &[Migration], output: &Output) -> Result<Exit, CliError> {
-    let place = sql.describe();
-    if output.json() {
-        output.value(&json!({ "database": place, "applied": steps_json(steps) }))?;
-        return Ok(Exit::Ok);
-    }
-    let place = escape(&place);
-    output.text(&match steps {
-        [] => format!("{place} is already up to date\n"),
-        steps => format!("{place}: applied {}\n{}", plural(steps.len(), "migration"), lines(steps)),
-    })?;
-    Ok(Exit::Ok)
-}
-
-fn lines(steps: &[Migration]) -> String {
-    let mut text = String::new();
-    for Migration { number, name, .. } in steps {
-        let _ = writeln!(text, "  {number} {name}");
-    }
-    text
-}
-
-fn steps_json(steps: &[Migration]) -> Value {
-    steps.iter().map(|step| json!({ "number": step.number, "name": step.name })).collect()
+/// Prints the steps that are pending or were applied; `None` if the database does not exist.
+fn print(
+    sql: &SqlSettings,
+    state: &str,
+    steps: Option<&[Migration]>,
+    output: &Output,
+) -> Result<Exit, CliError> {
+    let database = sql.describe();
+    let json = || {
+        let step = |step: &Migration| json!({ "number": step.number, "name": step.name });
+        let list = steps.map(|steps| steps.iter().map(step).collect::<Vec<_>>());
+        json!({ "database": database, "exists": steps.is_some(), state: list })
+    };
+    let text = || {
+        let place = escape(&database);
+        match steps {
+            None => format!("{place} does not exist yet and would be created\n"),
+            Some([]) => format!("{place} is up to date\n"),
+            Some(steps) => {
+                let lines: Vec<String> =
+                    steps.iter().map(|step| format!("\n  {} {}", step.number, step.name)).collect();
+                format!("{place}: {} {state}{}\n", plural(steps.len(), "migration"), lines.concat())
+            }
+        }
+    };
+    Ok(output.result(json, text)?)
 }

@@ -1,34 +1,22 @@
 //! `tollgate quotas`: per-user quotas.
 
-use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand};
 use http::StatusCode;
-use serde_json::{Map, Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value};
 
 use super::items::{DeleteArgs, Items, UserArg, WriteArgs};
 use super::list::{Columns, LimitArg};
-use crate::client::{Client, Precondition};
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::client::{Precondition, without_nulls};
 use crate::input::item_file::without_server_fields;
 use crate::item_kind::ItemKind;
+use crate::output::Style;
 use crate::output::format::{format_time, text_of};
 use crate::output::table::Cell;
-use crate::output::{Output, Style};
-
-/// The flags of `quotas`.
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate quotas list --tier pro
-  tollgate quotas set alice --tier pro --requests-per-day 50000
-  tollgate quotas delete alice")]
-pub(crate) struct Quotas {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// List users with a quota, and their usage
     #[command(after_help = "\
 Examples:
@@ -74,11 +62,13 @@ Examples:
     },
 }
 
-#[derive(Args)]
+/// The flags of `quotas set`. They serialize to the fields of the quota.
+#[derive(Args, Serialize)]
 #[command(group = ArgGroup::new("what").multiple(true).required(true)
     .args(["tier", "requests_per_hour", "requests_per_day", "burst", "unset"]))]
-struct Set {
+pub(crate) struct Set {
     #[command(flatten)]
+    #[serde(flatten)]
     user: UserArg,
     /// Tier of the user
     #[arg(long)]
@@ -93,31 +83,15 @@ struct Set {
     #[arg(long, value_name = "N")]
     burst: Option<u32>,
     /// Fields to remove
-    #[arg(long, value_name = "FIELD", value_delimiter = ',')]
-    unset: Vec<Field>,
+    #[arg(long, value_name = "FIELD", value_delimiter = ',', value_parser = UNSETTABLE)]
+    #[serde(skip)]
+    unset: Vec<String>,
     #[command(flatten)]
+    #[serde(skip)]
     write: WriteArgs,
 }
 
-/// A field of a quota. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-enum Field {
-    Tier,
-    RequestsPerHour,
-    RequestsPerDay,
-    Burst,
-}
-
-impl Field {
-    fn key(self) -> &'static str {
-        match self {
-            Field::Tier => "tier",
-            Field::RequestsPerHour => "requests_per_hour",
-            Field::RequestsPerDay => "requests_per_day",
-            Field::Burst => "burst",
-        }
-    }
-}
+const UNSETTABLE: [&str; 4] = ["tier", "requests-per-hour", "requests-per-day", "burst"];
 
 /// How often `set` retries when another writer changes the same quota.
 const ATTEMPTS: usize = 5;
@@ -154,9 +128,9 @@ const FIELDS: [&str; 12] = [
     "blocked_until",
 ];
 
-pub(crate) fn run(quotas: &Quotas, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let items = Items { kind: ItemKind::Quota, client, output };
-    match &quotas.command {
+    match command {
         Command::List { prefix, tier, limit } => {
             let filters = [("prefix", prefix.as_deref()), ("tier", tier.as_deref())];
             items.list(&filters, limit, &COLUMNS)
@@ -202,18 +176,11 @@ fn current(items: &Items<'_>, user: &str) -> Result<(Map<String, Value>, Precond
 
 fn changed(mut item: Map<String, Value>, set: &Set) -> Map<String, Value> {
     for field in &set.unset {
-        item.remove(field.key());
+        item.remove(&field.replace('-', "_"));
     }
-    let pairs = [
-        ("user_id", json!(set.user.user)),
-        ("tier", json!(set.tier)),
-        ("requests_per_hour", json!(set.requests_per_hour)),
-        ("requests_per_day", json!(set.requests_per_day)),
-        ("burst", json!(set.burst)),
-    ];
-    item.extend(
-        pairs.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value)),
-    );
+    // Serializing plain data does not fail.
+    let flags = without_nulls(set).unwrap_or_default();
+    item.extend(flags.as_object().cloned().unwrap_or_default());
     item
 }
 

@@ -19,32 +19,12 @@ pub(crate) struct RequestArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub(crate) target: TargetArgs,
-    /// Tier of the client
-    #[arg(long)]
-    tier: Option<String>,
     /// Cost of the request; 0 counts nothing
     #[arg(long, value_name = "N")]
     cost: Option<u32>,
-    #[command(flatten)]
-    #[serde(flatten)]
-    limit_override: LimitOverrideArgs,
 }
 
-/// The flags of `reset`.
-#[derive(Args, Serialize)]
-pub(crate) struct ResetArgs {
-    #[command(flatten)]
-    #[serde(flatten)]
-    pub(crate) target: TargetArgs,
-    /// Tier of the client; selects the rule that completes a partial override
-    #[arg(long)]
-    tier: Option<String>,
-    #[command(flatten)]
-    #[serde(flatten)]
-    limit_override: LimitOverrideArgs,
-}
-
-/// The client and endpoint of a request.
+/// The client and endpoint of a request, and a limit that replaces the rule's. These are the flags of `reset`.
 #[derive(Args, Serialize)]
 #[command(group = ArgGroup::new("client").args(["user", "api_key", "ip", "tenant", "login"]).required(true).multiple(true))]
 pub(crate) struct TargetArgs {
@@ -75,11 +55,9 @@ pub(crate) struct TargetArgs {
     #[arg(long = "descriptor", value_name = "NAME=VALUE", value_parser = parse_descriptor)]
     #[serde(skip_serializing_if = "Vec::is_empty", serialize_with = "as_map")]
     descriptors: Vec<(String, String)>,
-}
-
-/// A limit that replaces the rule's for this check.
-#[derive(Args, Serialize)]
-struct LimitOverrideArgs {
+    /// Tier of the client
+    #[arg(long)]
+    tier: Option<String>,
     /// Limit that replaces the rule's
     #[arg(long, value_name = "N", help_heading = "Overrides")]
     limit: Option<u32>,

@@ -3,8 +3,7 @@
 mod apply;
 mod export;
 mod lint;
-mod list_file;
-mod remote;
+mod list;
 mod test;
 mod warnings;
 
@@ -12,30 +11,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::items::{DeleteArgs, Items, NameArg};
-use crate::client::Client;
-use crate::error::CliError;
-use crate::exit::Exit;
+use super::items::{DeleteArgs, Items, NameArg, PutArgs};
 use crate::input::item_file;
 use crate::item_kind::ItemKind;
-use crate::output::Output;
-
-/// The flags of `rules`.
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate rules lint rules.toml                 report errors, offline
-  tollgate rules test rules.toml tests.toml      test rules against sample requests, offline
-  tollgate rules list                            list the rules of the server
-  tollgate rules diff rules/*.toml               show what apply would change
-  tollgate rules apply rules/*.toml --prune      make the server's rules match the files")]
-pub(crate) struct Rules {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Report all errors in a rule file, an import file or a settings file, and warn about suspicious rules
     #[command(after_help = "\
 Examples:
@@ -64,7 +46,7 @@ Examples:
 
 With a file, the command works offline. Without one, it lists the rules of the server: those of its settings file
 (source: file) and those of its database (source: database).")]
-    List(remote::List),
+    List(list::List),
     /// Test rules against sample requests with a simulated clock
     #[command(after_help = test::HELP)]
     Test {
@@ -79,7 +61,7 @@ With a file, the command works offline. Without one, it lists the rules of the s
 
 /// Subcommands that need a server.
 #[derive(Subcommand)]
-enum RemoteCommand {
+pub(crate) enum RemoteCommand {
     /// Print one rule of the server as TOML
     #[command(after_help = "\
 Examples:
@@ -96,7 +78,7 @@ Examples:
   echo '{\"name\": \"no-bots\", \"action\": \"block\", \"when\": {\"ips\": [\"192.0.2.0/24\"]}}' | tollgate rules put -
 
 JSON with a `version`, as printed by `rules get --json`, is written only if the rule is still at that version.")]
-    Put(remote::Put),
+    Put(Put),
     /// Delete a rule on the server
     #[command(after_help = "\
 Examples:
@@ -116,7 +98,7 @@ Examples:
   tollgate rules diff rules/*.toml --prune
 
 Exit codes: 0 no changes, 1 changes, 2 error.")]
-    Diff(apply::Diff),
+    Diff(apply::ImportArgs),
     /// Apply files to the server: print the plan, then apply all of it or nothing
     #[command(after_help = "\
 Examples:
@@ -144,20 +126,28 @@ Examples:
     Export(export::Export),
 }
 
+#[derive(Args)]
+pub(crate) struct Put {
+    /// File with one [[rules]] entry, or its JSON; - reads standard input
+    file: PathBuf,
+    #[command(flatten)]
+    options: PutArgs,
+}
+
 /// Runs a subcommand. Those that work on files do not call `connect`.
 pub(crate) fn run(
-    rules: &Rules,
+    command: &Command,
     output: &Output,
     connect: impl FnOnce() -> Result<Client, CliError>,
 ) -> Result<Exit, CliError> {
-    match &rules.command {
+    match command {
         Command::Lint { file } => lint::run(file, output),
         Command::List(list) => match &list.file {
             Some(_) if list.limit.limit.is_some() => {
                 Err(CliError::Arguments("--limit cannot be combined with a file".to_owned()))
             }
-            Some(file) => list_file::run(file, output),
-            None => remote::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
+            Some(file) => list::list_file(file, output),
+            None => list::list(list, &Items { kind: ItemKind::Rule, client: &connect()?, output }),
         },
         Command::Test { rules, tests } => test::run(rules, tests, output),
         Command::Remote(command) => run_remote(command, &connect()?, output),

@@ -8,28 +8,11 @@ use tollgate_server::config::settings::{Flags, Settings, environment};
 use tollgate_server::runtime::logging;
 use tollgate_server::runtime::serve::{banner, serve};
 
-use crate::error::CliError;
-use crate::exit::Exit;
-use crate::output::Output;
-
-/// The flags of `serve`.
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate serve
-  tollgate serve --config tollgate.toml
-  tollgate serve --listen 0.0.0.0:8080 --data-dir /var/lib/tollgate
-  TOLLGATE_LOG__LEVEL=debug tollgate serve
-
-Flags override the environment (TOLLGATE_SECTION__KEY), which overrides the file.")]
-pub(crate) struct Serve {
-    #[command(flatten)]
-    flags: SettingsFlags,
-}
+use crate::{CliError, Exit, Output};
 
 /// The flags that override environment and file.
 #[derive(Args)]
-pub(super) struct SettingsFlags {
+pub(crate) struct SettingsFlags {
     /// Settings file
     #[arg(long, value_name = "FILE", env = "TOLLGATE_CONFIG")]
     config: Option<PathBuf>,
@@ -55,8 +38,8 @@ fn parse_address(text: &str) -> Result<SocketAddr, &'static str> {
     text.parse().map_err(|_| "must be an IP address and a port, such as 127.0.0.1:8080")
 }
 
-pub(crate) fn run(serve_flags: &Serve, output: &Output) -> Result<Exit, CliError> {
-    let settings = serve_flags.flags.load()?;
+pub(crate) fn run(flags: &SettingsFlags, output: &Output) -> Result<Exit, CliError> {
+    let settings = flags.load()?;
     logging::init(&settings.log);
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(CliError::Runtime)?;

@@ -3,29 +3,24 @@
 use serde_json::Value;
 
 use super::request_args::RequestArgs;
-use crate::client::Client;
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::output::format::{format_full_at, format_reset};
-use crate::output::{Output, Style, escape};
-use crate::secret::is_full_key;
+use crate::output::{Style, escape};
+use crate::secret::contains_key;
+use crate::{CliError, Client, Exit, Output};
 
 const KEY_IN_URL: &str = "--api-key: `status` would send the key in its URL, which servers and proxies log; use `tollgate explain`, \
     which sends it in the body";
 
 pub(crate) fn run(request: &RequestArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    if request.target.api_key.as_ref().is_some_and(|key| is_full_key(key.reveal())) {
+    if request.target.api_key.as_ref().is_some_and(|key| contains_key(key.reveal())) {
         return Err(CliError::Arguments(KEY_IN_URL.to_owned()));
     }
     // In the query, not in the path: some proxies decode `%2F` in paths.
     let response = client.get(&format!("/v1/rate-limit/status{}", request.query()))?;
-    if output.json() {
-        output.body(&response.text)?;
-        return Ok(Exit::Ok);
-    }
-    let (subject, details) = (request.target.describe(), details(&response.body).join(", "));
-    output.text(&format!("{}: {details}\n", output.paint(Style::Heading, &subject)))?;
-    Ok(Exit::Ok)
+    Ok(output.response(&response.text, || {
+        let subject = output.paint(Style::Heading, &request.target.describe());
+        format!("{subject}: {}\n", details(&response.body).join(", "))
+    })?)
 }
 
 fn details(body: &Value) -> Vec<String> {

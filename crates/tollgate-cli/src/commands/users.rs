@@ -1,34 +1,19 @@
 //! `tollgate users`: blocks and unblocks clients.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde_json::{Map, Value};
 
-use super::client_name::ClientName;
+use super::client_name::{ClientName, KINDS};
 use super::items::{Items, WriteArgs};
 use super::list::{Columns, LimitArg};
-use crate::client::Client;
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::input::expiry::{Expiry, parse_expiry};
 use crate::item_kind::ItemKind;
-use crate::output::Output;
 use crate::output::format::{format_time, text_of};
 use crate::output::table::Cell;
-
-/// The flags of `users`.
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tollgate users block alice --reason 'scraping' --until 24h
-  tollgate users unblock alice
-  tollgate users blocked")]
-pub(crate) struct Users {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::{CliError, Client, Exit, Output};
 
 #[derive(Subcommand)]
-enum Command {
+pub(crate) enum Command {
     /// Block a user, API key, tenant, login or network
     #[command(after_help = "\
 Examples:
@@ -69,8 +54,8 @@ Examples:
   tollgate users blocked --all")]
     Blocked {
         /// Only clients of this kind
-        #[arg(long)]
-        kind: Option<ClientKind>,
+        #[arg(long, value_parser = KINDS)]
+        kind: Option<String>,
         /// Include expired blocks
         #[arg(long)]
         all: bool,
@@ -80,45 +65,25 @@ Examples:
 }
 
 #[derive(Args)]
-struct BlockTarget {
+pub(crate) struct BlockTarget {
     /// Client: `alice`, 203.0.113.7, 192.0.2.0/24, or with a prefix: `user:`, `api_key:` (the key's id), `ip:`, `login:`, `tenant:`
     #[arg(value_name = "CLIENT", value_parser = ClientName::parse_blockable)]
     client: ClientName,
 }
 
-impl BlockTarget {
-    fn checked(&self) -> Result<String, CliError> {
-        self.client.reject_full_key("CLIENT")?;
-        Ok(self.client.to_string())
-    }
-}
-
-/// A kind of client. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-enum ClientKind {
-    User,
-    ApiKey,
-    Tenant,
-    Login,
-    Ip,
-}
-
 const COLUMNS: Columns = Columns { headings: &["CLIENT", "UNTIL", "REASON", "BY", "SINCE"], row };
 
-pub(crate) fn run(users: &Users, client: &Client, output: &Output) -> Result<Exit, CliError> {
+pub(crate) fn run(command: &Command, client: &Client, output: &Output) -> Result<Exit, CliError> {
     let blocks = Items { kind: ItemKind::Block, client, output };
-    match &users.command {
+    match command {
         Command::Block { target, reason, until, write } => {
-            let name = target.checked()?;
+            let name = target.client.to_string();
             let body = body(&name, reason, until.as_ref());
             blocks.put(&name, &body, write.precondition(), &write.dry)
         }
-        Command::Unblock { target, write } => blocks.delete_unconfirmed(&target.checked()?, write),
+        Command::Unblock { target, write } => blocks.delete_unconfirmed(&target.client.to_string(), write),
         Command::Blocked { kind, all, limit } => {
-            let kind = kind.and_then(|kind| kind.to_possible_value());
-            let kind = kind.as_ref().map(clap::builder::PossibleValue::get_name);
-            let filters = [("kind", kind), ("active", (!all).then_some("true"))];
+            let filters = [("kind", kind.as_deref()), ("active", (!all).then_some("true"))];
             blocks.list(&filters, limit, &COLUMNS)
         }
     }

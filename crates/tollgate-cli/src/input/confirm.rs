@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use clap::Args;
 
-use crate::error::CliError;
+use crate::CliError;
 use crate::output::escape;
 
 /// The flag that skips the question.

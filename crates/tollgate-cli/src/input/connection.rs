@@ -12,9 +12,9 @@ use clap::Args;
 use tollgate::config::{Document, Problems, Value, values};
 
 use crate::client::url::ServerUrl;
-use crate::client::{Client, ClientError, TlsFiles};
-use crate::error::CliError;
+use crate::client::{ClientError, TlsFiles};
 use crate::secret::Secret;
+use crate::{CliError, Client};
 
 /// Where `tollgate serve` listens by default.
 const URL_DEFAULT: &str = "http://127.0.0.1:8080";

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 
 use serde_json::{Map, Value};
-use tollgate::config::{Origin, Problem, Problems};
 
 use super::item_file;
 use super::rule_file::read_text;
-use crate::error::CliError;
+use crate::CliError;
 use crate::item_kind::ItemKind;
+use crate::output::format::text_of;
 
 /// All items by kind. A kind without items was declared empty by a file (`rules = []`) or by `--kinds`.
 #[derive(Debug, Default)]
@@ -23,12 +23,9 @@ impl ImportSet {
         for path in paths {
             let text = read_text(path)?;
             let path = path.display().to_string();
-            let problems = match item_file::parse(&text) {
-                Ok(table) => imports.add(&path, table, &mut seen),
-                Err(problems) => problems,
-            };
-            if !problems.0.is_empty() {
-                return Err(CliError::Invalid { path, problems });
+            match item_file::check(&text) {
+                Ok(table) => imports.add(&path, table, &mut seen)?,
+                Err(problems) => return Err(CliError::Invalid { path, problems }),
             }
         }
         if !kinds.is_empty() {
@@ -56,57 +53,27 @@ impl ImportSet {
         self.0.iter().map(|(kind, items)| (kind.plural().to_owned(), items.clone().into())).collect()
     }
 
-    /// Adds the contents of a file and returns its errors.
-    fn add(&mut self, path: &str, mut table: Map<String, Value>, seen: &mut Seen) -> Problems {
-        // A file may be a server's export.
-        table.remove("version");
-        if table.get("next").is_some_and(Value::is_null) {
-            table.remove("next");
-        }
-        let mut invalid = Vec::new();
-        for (list, value) in table {
+    /// Adds the items of a checked file.
+    fn add(&mut self, path: &str, table: Map<String, Value>, seen: &mut Seen) -> Result<(), CliError> {
+        for (list, items) in table {
             let kind = ItemKind::IN_FILES.into_iter().find(|kind| kind.plural() == list);
-            match (kind, value) {
-                (Some(kind), Value::Array(items)) => {
-                    let merged = self.0.entry(kind).or_default();
-                    for (number, item) in items.into_iter().enumerate() {
-                        match read_item(kind, item, path, seen) {
-                            Ok(item) => merged.push(item),
-                            Err(reason) => invalid.push((format!("{list}[{number}]"), reason)),
-                        }
-                    }
+            let (Some(kind), Value::Array(items)) = (kind, items) else { continue };
+            let merged = self.0.entry(kind).or_default();
+            for item in items {
+                let id =
+                    kind.id_fields().iter().map(|key| text_of(&item[*key])).collect::<Vec<_>>().join(" ");
+                if let Some(other) = seen.insert((kind, id.clone()), path.to_owned()) {
+                    let noun = kind.noun();
+                    let reason = format!("{path}: {noun} {id:?} is already defined in {other}");
+                    return Err(CliError::Arguments(reason));
                 }
-                (Some(_), _) => {
-                    invalid.push((list.clone(), format!("must be a list of tables ([[{list}]])")));
-                }
-                (None, _) => invalid.push((list.clone(), unsupported(&list).to_owned())),
+                let item = item.as_object().cloned().unwrap_or_default();
+                merged.push(item_file::without_server_fields(item).0.into());
             }
         }
-        let origin = || Origin::Named("cannot be applied".to_owned());
-        let problem = |(key, reason)| Problem { origin: origin(), key, reason };
-        Problems(invalid.into_iter().map(problem).collect())
+        Ok(())
     }
 }
 
 /// The file in which each item was seen first.
 type Seen = HashMap<(ItemKind, String), String>;
-
-fn read_item(kind: ItemKind, item: Value, path: &str, seen: &mut Seen) -> Result<Value, String> {
-    let Value::Object(item) = item else { return Err("must be a table".to_owned()) };
-    let part = |key: &&str| match item.get(*key) {
-        Some(Value::String(part)) => Ok(part.clone()),
-        _ => Err(format!("{key} is missing or not a string")),
-    };
-    let id = kind.id_fields().iter().map(part).collect::<Result<Vec<String>, String>>()?.join(" ");
-    match seen.insert((kind, id.clone()), path.to_owned()) {
-        Some(other) => Err(format!("{id:?} is already defined in {other}")),
-        None => Ok(item_file::without_server_fields(item).0.into()),
-    }
-}
-
-fn unsupported(list: &str) -> &'static str {
-    match list {
-        "keys" => "keys cannot be applied, because files hold no secrets: use `tollgate keys create`",
-        _ => "is a server setting: only rules, tiers, quotas, blocks and limits can be applied",
-    }
-}

@@ -3,10 +3,11 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use tollgate::config::{Document, Origin, Problem, Problems, read_rule, read_tier};
+use tollgate::config::{Document, Origin, Problem, Problems};
+use tollgate_server::{check_import, document_values};
 
 use super::rule_file::read_text;
-use crate::error::CliError;
+use crate::CliError;
 use crate::item_kind::ItemKind;
 use crate::output::changes::SERVER_FIELDS;
 
@@ -23,7 +24,9 @@ pub(crate) struct ItemFile {
 pub(crate) fn read(path: &Path, kind: ItemKind) -> Result<ItemFile, CliError> {
     let text = read_text(path)?;
     let path = path.display().to_string();
-    let table = parse(&text).map_err(|problems| CliError::Invalid { path: path.clone(), problems })?;
+    // JSON may be a response of the server, which is not an import.
+    let table = if is_json(&text) { parse(&text) } else { check(&text) };
+    let table = table.map_err(|problems| CliError::Invalid { path: path.clone(), problems })?;
     let invalid = |reason: String| CliError::Arguments(format!("{path}: {reason}"));
     let list = kind.plural();
     let item = match table.get(list) {
@@ -57,56 +60,45 @@ pub(crate) fn without_server_fields(mut item: Map<String, Value>) -> (Map<String
 
 /// Parses a file in TOML or JSON.
 pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Problems> {
-    let problem = |line: usize, reason: String| {
-        Problems(vec![Problem { origin: Origin::Line(line), key: String::new(), reason }])
-    };
     if is_json(text) {
-        return serde_json::from_str(text).map_err(|error| problem(error.line(), error.to_string()));
+        return serde_json::from_str(text)
+            .map_err(|error| problem(Origin::Line(error.line()), error.to_string()));
     }
-    check(&Document::from_toml(text)?)?;
-    let table: toml::Table = toml::from_str(text).map_err(|error| problem(1, error.message().to_owned()))?;
-    Ok(table.into_iter().map(|(key, value)| (key, to_json(value))).collect())
+    Ok(document_values(&Document::from_toml(text)?))
 }
 
-/// Checks rules and tiers here, because the server's errors have no line numbers. Other lists are left to the server.
-fn check(document: &Document) -> Result<(), Problems> {
-    let mut problems = Problems::default();
-    let mut fields = document.fields(&mut problems);
-    fields.list_of_tables("rules", read_rule);
-    fields.list_of_tables("tiers", |tier| {
-        tier.skip("description");
-        read_tier(tier)
-    });
-    problems.into_result(Some(()))
+/// Checks a file as an import would, because the server's errors have no line numbers. Reports all errors.
+pub(crate) fn check(text: &str) -> Result<Map<String, Value>, Problems> {
+    check_import(&document(text)?)?;
+    parse(text)
+}
+
+/// The document that `rules apply` would send.
+pub(crate) fn document(text: &str) -> Result<Document, Problems> {
+    if !is_json(text) {
+        return Document::from_toml(text);
+    }
+    let stripped = |item: Value| match item {
+        Value::Object(item) => Value::Object(without_server_fields(item).0),
+        other => other,
+    };
+    let list = |(name, value): (String, Value)| match value {
+        Value::Array(items) => (name, items.into_iter().map(stripped).collect()),
+        other => (name, other),
+    };
+    let lists: Map<String, Value> =
+        parse(text)?.into_iter().filter(|(_, value)| !value.is_null()).map(list).collect();
+    let origin = Origin::Named("JSON".to_owned());
+    let value = serde_json::from_value(Value::Object(lists))
+        .map_err(|error| problem(origin.clone(), error.to_string()))?;
+    Ok(Document::from_value(value, origin).unwrap_or_else(Document::empty))
+}
+
+fn problem(origin: Origin, reason: String) -> Problems {
+    Problems(vec![Problem { origin, key: String::new(), reason }])
 }
 
 /// No TOML document starts with a brace.
 pub(crate) fn is_json(text: &str) -> bool {
     text.trim_start().starts_with('{')
-}
-
-/// A TOML value as JSON; a date becomes a string.
-fn to_json(value: toml::Value) -> Value {
-    match value {
-        toml::Value::String(text) => Value::String(text),
-        toml::Value::Integer(number) => number.into(),
-        toml::Value::Float(number) => number.into(),
-        toml::Value::Boolean(value) => Value::Bool(value),
-        toml::Value::Datetime(time) => Value::String(time.to_string()),
-        toml::Value::Array(items) => items.into_iter().map(to_json).collect(),
-        toml::Value::Table(table) => {
-            Value::Object(table.into_iter().map(|(key, value)| (key, to_json(value))).collect())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dates_become_strings() {
-        let read = to_json(toml::Value::Table(toml::from_str("until = 2027-01-31T12:00:00Z").unwrap()));
-        assert_eq!(read, serde_json::json!({"until": "2027-01-31T12:00:00Z"}));
-    }
 }

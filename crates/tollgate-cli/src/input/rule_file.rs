@@ -6,17 +6,16 @@ use std::io;
 use std::path::Path;
 
 use tollgate::RuleSet;
-use tollgate::config::values::{boolean, integer};
-use tollgate::config::{Document, Origin, Problems, TableReader, Value, read_normalization, read_rules};
+use tollgate::config::{Document, Origin, Problems, TableReader, read_normalization, read_rules, values};
 use tollgate::identity::Normalization;
 use tollgate::rules::IPV6_PREFIX_DEFAULT;
 use tollgate_server::config::settings::{self, Settings, SettingsError};
 
 use super::import_file;
-use crate::error::CliError;
+use crate::CliError;
 
 /// Sections of a settings file that do not affect rules; `serve` checks them.
-const SERVICE_SECTIONS: [&str; 5] = ["server", "counters", "auth", "log", "database"];
+const SERVICE_SECTIONS: [&str; 6] = ["server", "counters", "auth", "callers", "log", "database"];
 
 /// A rule file without errors.
 pub(crate) struct RuleFile {
@@ -40,7 +39,7 @@ impl RuleFile {
     /// Reads every section of a file as the service does and reports all errors.
     pub(crate) fn read_all_sections(path: &Path) -> Result<Self, CliError> {
         Self::read_with(path, |path, text| match Settings::from_toml(text) {
-            Ok(settings) => Ok(settings.rules),
+            Ok(settings) => Ok(settings.rule_set()),
             Err(SettingsError::Invalid { problems, .. }) => {
                 Err(CliError::Invalid { path: path.to_owned(), problems })
             }
@@ -80,11 +79,9 @@ pub(crate) fn read_text(path: &Path) -> Result<String, CliError> {
     }
 }
 
-/// The lines of the items of a list.
-pub(crate) fn lines(value: &Value) -> Vec<usize> {
-    let Value::List(items) = value else { return Vec::new() };
-    let line = |origin: &Origin| if let Origin::Line(line) = origin { *line } else { 0 };
-    items.iter().map(|item| line(&item.origin)).collect()
+/// The line of a table; 0 if it has none.
+pub(crate) fn line(fields: &TableReader<'_, '_>) -> usize {
+    if let Origin::Line(line) = fields.origin() { *line } else { 0 }
 }
 
 fn read_set(text: &str) -> Result<RuleSet, Problems> {
@@ -113,8 +110,8 @@ struct Identity {
 /// Reads normalization as the service does, so that tests identify clients the same way. Other keys are not checked.
 fn identity(fields: &mut TableReader<'_, '_>) -> Identity {
     let identity = Identity {
-        ipv6_prefix: fields.peek("ipv6_prefix", integer(0..=128)),
-        nat64: fields.peek("nat64", boolean).unwrap_or(false),
+        ipv6_prefix: fields.peek("ipv6_prefix", values::integer(0..=128)),
+        nat64: fields.peek("nat64", values::boolean).unwrap_or(false),
         normalization: read_normalization(fields),
     };
     fields.skip_rest();
@@ -125,17 +122,7 @@ fn identity(fields: &mut TableReader<'_, '_>) -> Identity {
 fn rule_lines(text: &str) -> HashMap<String, usize> {
     let Ok(document) = Document::from_toml(text) else { return HashMap::new() };
     let mut problems = Problems::default();
-    let rules = document.fields(&mut problems).read("rules", |rules| Ok(lines_by_name(rules)));
-    rules.unwrap_or_default()
-}
-
-fn lines_by_name(rules: &Value) -> HashMap<String, usize> {
-    let Value::List(items) = rules else { return HashMap::new() };
-    let name = |value: &Value| {
-        let Value::Table(entries) = value else { return None };
-        let (_, name) = entries.iter().find(|(key, _)| key == "name")?;
-        if let Value::Text(name) = &name.value { Some(name.clone()) } else { None }
-    };
-    let named = items.iter().zip(lines(rules)).filter_map(|(item, line)| Some((name(&item.value)?, line)));
-    named.collect()
+    let mut fields = document.fields(&mut problems);
+    let rules = fields.list_of_tables("rules", |rule| Some((rule.peek("name", values::text)?, line(rule))));
+    rules.into_iter().collect()
 }

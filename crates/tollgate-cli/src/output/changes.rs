@@ -42,10 +42,10 @@ impl Counts {
     pub(crate) fn of(body: &Value) -> Self {
         let mut counts = Counts::default();
         for change in changes(body) {
-            match change_kind(change) {
-                ChangeKind::Create => counts.created += 1,
-                ChangeKind::Update => counts.updated += 1,
-                ChangeKind::Delete => counts.deleted += 1,
+            match change_mark(change) {
+                '+' => counts.created += 1,
+                '~' => counts.updated += 1,
+                _ => counts.deleted += 1,
             }
         }
         counts
@@ -54,13 +54,6 @@ impl Counts {
     pub(crate) fn total(self) -> usize {
         self.created + self.updated + self.deleted
     }
-}
-
-#[derive(Copy, Clone, PartialEq, Eq)]
-enum ChangeKind {
-    Create,
-    Update,
-    Delete,
 }
 
 /// The changes in a response.
@@ -82,11 +75,12 @@ pub(crate) fn render(body: &Value, output: &Output) -> String {
     text
 }
 
-fn change_kind(change: &Value) -> ChangeKind {
+/// `+` created, `~` updated, `-` deleted.
+fn change_mark(change: &Value) -> char {
     match (change["before"].is_null(), change["after"].is_null()) {
-        (true, _) => ChangeKind::Create,
-        (false, true) => ChangeKind::Delete,
-        (false, false) => ChangeKind::Update,
+        (true, _) => '+',
+        (false, false) => '~',
+        (false, true) => '-',
     }
 }
 
@@ -95,13 +89,14 @@ fn change(change: &Value, output: &Output, text: &mut String) {
     let side = |key: &str| change[key].as_object().unwrap_or(&none);
     let (before, after) = (side("before"), side("after"));
     let id = id(change);
-    let title = format!("{} {}", kind(&change["kind"]), id.join(" "));
-    let (style, mark) = match change_kind(change) {
-        ChangeKind::Create => (Style::Good, '+'),
-        ChangeKind::Update => (Style::Warning, '~'),
-        ChangeKind::Delete => (Style::Bad, '-'),
+    let mark = change_mark(change);
+    let style = match mark {
+        '+' => Style::Good,
+        '~' => Style::Warning,
+        _ => Style::Bad,
     };
-    let _ = writeln!(text, "{}", output.paint(style, &format!("{mark} {title}")));
+    let title = format!("{mark} {} {}", kind(&change["kind"]), id.join(" "));
+    let _ = writeln!(text, "{}", output.paint(style, &title));
     let mut all = before.clone();
     all.extend(after.clone());
     for key in toml::ordered_keys(&all) {
@@ -109,8 +104,12 @@ fn change(change: &Value, output: &Output, text: &mut String) {
         if SERVER_FIELDS.contains(&key) || old == new || is_in_title(key, change, &id) {
             continue;
         }
-        line(key, old, Style::Bad, '-', output, text);
-        line(key, new, Style::Good, '+', output, text);
+        for (value, style, mark) in [(old, Style::Bad, '-'), (new, Style::Good, '+')] {
+            if let Some(value) = value.filter(|value| !value.is_null()) {
+                let line = format!("{mark} {}", toml::line(key, value));
+                let _ = writeln!(text, "    {}", output.paint(style, &line));
+            }
+        }
     }
 }
 
@@ -134,13 +133,6 @@ fn id(change: &Value) -> Vec<String> {
     let written = change["id"].as_str().filter(|_| change["kind"] == "user_endpoint_limit");
     let parts: Option<Vec<Value>> = written.and_then(|text| serde_json::from_str(text).ok());
     parts.map_or_else(|| vec![printable(&change["id"])], |parts| parts.iter().map(printable).collect())
-}
-
-fn line(key: &str, value: Option<&Value>, style: Style, mark: char, output: &Output, text: &mut String) {
-    if let Some(value) = value.filter(|value| !value.is_null()) {
-        let shown = format!("{mark} {}", toml::line(key, value));
-        let _ = writeln!(text, "    {}", output.paint(style, &shown));
-    }
 }
 
 /// How many affected clients are listed.

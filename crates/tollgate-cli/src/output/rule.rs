@@ -43,9 +43,8 @@ pub(crate) fn format_limits(item: &Value) -> String {
     let one = |limit: &Value| {
         let burst = limit["burst"].as_u64().map(|burst| format!(" burst {burst}")).unwrap_or_default();
         let requests = if limit["requests"].is_null() { &limit["limit"] } else { &limit["requests"] };
-        let delay = limit["max_delay"].as_str().map(|delay| format!(" delay {delay}")).unwrap_or_default();
         let algorithm = limit["algorithm"].as_str().map(|name| format!(" {name}")).unwrap_or_default();
-        format!("{}/{}{burst}{delay}{algorithm}", text_of(requests), text_of(&limit["window"]))
+        format!("{}/{}{burst}{algorithm}", text_of(requests), text_of(&limit["window"]))
     };
     let mut parts: Vec<String> = match item["limits"].as_array() {
         Some(limits) => limits.iter().map(one).collect(),
@@ -56,6 +55,7 @@ pub(crate) fn format_limits(item: &Value) -> String {
         let number = &item[format!("requests_per_{key}")];
         parts.extend(number.as_u64().map(|number| format!("{number}/{unit}")));
     }
+    parts.extend(item["max_delay"].as_str().map(|delay| format!("delay {delay}")));
     parts.extend(item["burst_size"].as_u64().map(|burst| format!("burst {burst}")));
     // A single limit already shows its algorithm.
     let algorithm = item["algorithm"].as_str().filter(|_| item["limit"].is_null());

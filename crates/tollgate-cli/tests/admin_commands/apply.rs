@@ -157,14 +157,17 @@ fn empty_list_is_sent_and_empty_file_is_rejected() {
 #[test]
 fn invalid_file_is_rejected_before_any_request() {
     for (text, reason) in [
-        ("[server]\nlisten = \"127.0.0.1:1\"\n", "server: is a server setting"),
-        ("default_limit = 5\n", "default_limit: is a server setting"),
-        ("[[keys]]\nname = \"k\"\n", "keys cannot be applied"),
+        ("[server]\nlisten = \"127.0.0.1:1\"\n", "bad.toml:1: server: unknown key"),
+        ("default_limit = 5\n", "bad.toml:1: default_limit: unknown key"),
+        (
+            "[[keys]]\nname = \"k\"\n",
+            "bad.toml:1: keys: keys cannot be imported: their secrets are not stored",
+        ),
         ("[rules]\nname = \"k\"\n", "rules: must be a list of tables ([[rules]])"),
-        ("[[quotas]]\ntier = \"pro\"\n", "quotas[0]: user_id is missing"),
+        ("[[quotas]]\ntier = \"pro\"\n", "bad.toml:1: quotas[0].user_id: is missing"),
         (
             "[[blocks]]\nclient = \"user:a\"\n[[blocks]]\nclient = \"user:a\"\n",
-            "blocks[1]: \"user:a\" is already defined in",
+            "bad.toml:4: blocks[1].client: \"user:a\" is given twice",
         ),
         (
             "[[rules]]\nname = \"a\"\naction = \"explode\"\n",

@@ -25,8 +25,8 @@ fn list_without_a_file_shows_server_rules() {
         &["rules", "list", "--prefix", "free", "--source", "database", "--enabled", "true"],
     );
     let expected = "\
-PRIORITY  RULE       ACTION  PER   WHEN        LIMITS  SOURCE    VERSION
-500       free-tier  reject  user  tiers=free  10/1m   database  7
+PRIORITY  RULE       ACTION  PER   LAYER  WHEN        LIMITS  SOURCE    VERSION
+500       free-tier  reject  user         tiers=free  10/1m   database  7
 ";
     assert_eq!((ran.code, &*ran.stdout, &*ran.stderr), (0, expected, ""));
     assert_eq!(sent[0].line(), "GET /v1/admin/rules?prefix=free&source=database&enabled=true&limit=1000");
@@ -158,7 +158,7 @@ fn put_needs_exactly_one_named_rule() {
             "must contain exactly one [[rules]]",
         ),
         ("[[tiers]]\nname = \"a\"\nlimit = 1\nwindow = 1", "must contain exactly one [[rules]]"),
-        ("[[rules]]\nname = \"a\"\naction = \"allow\"\n[server]\n", "must contain exactly one [[rules]]"),
+        ("[[rules]]\nname = \"a\"\naction = \"allow\"\n[server]\n", ":4: server: unknown key"),
         ("[[rules]]\naction = \"allow\"", ":1: rules[0].name: is missing"),
         ("{}", "the rule has no name"),
         ("{", ":1: EOF while parsing"),

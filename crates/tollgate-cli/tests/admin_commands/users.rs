@@ -66,7 +66,7 @@ fn invalid_arguments_exit_with_2() {
     ] {
         assert_eq!(run(args).code, 2, "{args:?}");
     }
-    let ran = run(&["users", "block", "api_key:tg_abc_hunter2", "--reason", "r"]);
+    let ran = run(&["users", "block", "api_key:tg_4kq2mz7ehv3xw5ta_hunter2", "--reason", "r"]);
     assert!(ran.code == 2 && ran.stderr.contains("is a full API key: pass only its id"), "{}", ran.stderr);
 }
 

@@ -16,7 +16,7 @@ fn new_database_is_created_and_migrated_once() {
     assert!(!files.file("data").exists(), "a dry run creates nothing");
     let made = run(&migrate);
     assert!(
-        made.code == 0 && made.stdout.contains("applied ") && made.stdout.contains("\n  1 "),
+        made.code == 0 && made.stdout.contains(" applied\n") && made.stdout.contains("\n  1 "),
         "{}{}",
         made.stdout,
         made.stderr

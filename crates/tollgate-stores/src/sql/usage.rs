@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
 
 use jiff::civil::Date;
+use serde::{Deserialize, Serialize};
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
@@ -64,7 +65,7 @@ const KEYS: Totals = Totals {
 };
 
 /// The counts of a node since its last batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The node: 1 to 256 bytes. Must be unique per process start, because numbers start at 1.
     pub node: String,
@@ -77,7 +78,7 @@ pub struct UsageBatch {
 }
 
 /// The requests of a user on one day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserUsageDelta {
     /// The user.
     pub user: String,
@@ -92,7 +93,7 @@ pub struct UserUsageDelta {
 }
 
 /// The requests of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUsageDelta {
     /// The key's id.
     pub id: String,

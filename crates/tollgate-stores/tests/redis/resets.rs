@@ -62,7 +62,7 @@ async fn count_alone(node: &Limiter<RedisCounters>, users: &[&str], cost: u32) {
 }
 
 async fn left(node: &Limiter<RedisCounters>, user: &str) -> Option<u32> {
-    let result = node.peek(&Request { cost: 0, ..request(user) }, now()).await;
+    let result = node.snapshot().peek(&Request { cost: 0, ..request(user) }, now()).await;
     (!result.degraded).then(|| result.binding().unwrap().remaining())
 }
 
@@ -100,7 +100,7 @@ fn reset_survives_reconciliation_without_pubsub() {
         // The first read after the outage has happened.
         let beats = server.commandstats("zadd");
         assert!(wait_until(PATIENCE, || server.commandstats("zadd") > beats + 4));
-        other.reset(&request("alice")).await.unwrap();
+        other.snapshot().reset(&request("alice")).await.unwrap();
         bring_all(&cut_off).await;
         assert_eq!(left(&other, "dave").await, Some(80));
         assert_eq!(left(&other, "alice").await, Some(100));
@@ -197,7 +197,7 @@ fn reset_survives_while_the_home_server_is_down() {
         count_alone(&cut_off, &users[..2], 20).await;
         servers[home].kill9();
         assert!(wait_until(PATIENCE, || stores[1].servers().iter().any(|server| !server.connected)));
-        other.reset(&request(users[0])).await.unwrap();
+        other.snapshot().reset(&request(users[0])).await.unwrap();
         proxies[away].set(Fault::None);
         bring_all(&cut_off).await;
         assert_eq!(left(&other, users[1]).await, Some(79));

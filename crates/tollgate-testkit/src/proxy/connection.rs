@@ -158,7 +158,6 @@ impl Connection {
     }
 
     fn write_all(&self, bytes: &mut &[u8]) -> io::Result<()> {
-        self.count_bytes(bytes.len()); // before writing: a client that has the bytes must find them counted
         (&self.client).write_all(bytes)?;
         *bytes = b"";
         Ok(())
@@ -178,10 +177,6 @@ impl Connection {
             (&self.client).write_all(replacement)?;
         }
         Ok(())
-    }
-
-    fn count_bytes(&self, count: usize) {
-        self.shared.bytes_forwarded.fetch_add(count as u64, Ordering::SeqCst);
     }
 }
 
@@ -282,7 +277,6 @@ impl Requests {
     fn forward(&self, bytes: &[u8], commands: u64) -> io::Result<()> {
         *self.connection.awaited() += commands;
         // Counted before sending: a client that has the reply must find its command counted.
-        self.connection.count_bytes(bytes.len());
         self.connection.shared.commands_forwarded.fetch_add(commands, Ordering::SeqCst);
         (&self.connection.server).write_all(bytes)
     }

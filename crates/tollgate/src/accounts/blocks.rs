@@ -29,37 +29,23 @@ pub enum BlockTarget<'a> {
     Ip(IpNet),
 }
 
-/// The kind of a block's target.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
-pub enum BlockKind {
-    /// A user.
-    User,
-    /// An API key.
-    ApiKey,
-    /// A tenant.
-    Tenant,
-    /// A login name.
-    Login,
-    /// An address or network.
-    Ip,
+named_enum! {
+    /// The kind of a block's target.
+    pub enum BlockKind {
+        /// A user.
+        User = "user",
+        /// An API key.
+        ApiKey = "api_key",
+        /// A tenant.
+        Tenant = "tenant",
+        /// A login name.
+        Login = "login",
+        /// An address or network.
+        Ip = "ip",
+    }
 }
 
 impl BlockKind {
-    /// All kinds, in lookup order.
-    pub const ALL: [BlockKind; 5] =
-        [BlockKind::User, BlockKind::ApiKey, BlockKind::Tenant, BlockKind::Login, BlockKind::Ip];
-
-    /// The name used in the API and in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            BlockKind::User => "user",
-            BlockKind::ApiKey => "api_key",
-            BlockKind::Tenant => "tenant",
-            BlockKind::Login => "login",
-            BlockKind::Ip => "ip",
-        }
-    }
-
     /// Parses [`as_str`](Self::as_str).
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.as_str() == name)
@@ -281,10 +267,5 @@ impl Blocks {
     pub(super) fn at(&self, at: BlockPosition) -> Option<Block<'_>> {
         let record = self.table.at(usize::from(at.shard))?.at(at.position as usize)?;
         Some(Block { kind: record.kind, reason: &record.reason, until: record.until })
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        let reasons = self.table.iter().flat_map(Table::iter).map(|(_, record)| record.reason.len() + 16);
-        self.table.heap_bytes() + reasons.sum::<usize>() + self.lengths.capacity() * 16
     }
 }

@@ -1,65 +1,15 @@
 //! The editor that makes the next generation of accounts.
 
-use std::fmt;
 use std::sync::Arc;
 
 use super::blocks::{BlockRecord, BlockTarget};
 use super::keys::KeyRecord;
 use super::limits::{AccountLimits, CompiledLimits};
 use super::pool::{Pool, PoolId};
-use super::{AccountError, Accounts, UserRecord, hash_of};
-use crate::identity::{Id, tag};
+use super::{AccountError, Accounts, Key, UserRecord};
+use crate::identity::Id;
 use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::time::Timestamp;
-
-/// An API key to add.
-#[derive(Copy, Clone)]
-pub struct NewKey<'a> {
-    /// The public part of the key.
-    pub id: &'a str,
-    /// The keyed hash that the presented key must match.
-    pub verifier: [u8; 32],
-    /// The verifier from before a rotation, and when it expires.
-    pub previous: Option<([u8; 32], Timestamp)>,
-    /// The user that the key belongs to.
-    pub user: Option<&'a str>,
-    /// The tenant that the key belongs to.
-    pub tenant: Option<&'a str>,
-    /// The tier.
-    pub tier: Option<&'a str>,
-    /// Permission bits, defined by the application.
-    pub scopes: u16,
-    /// Limits set for the key.
-    pub limits: AccountLimits,
-    /// When the key expires.
-    pub expires_at: Option<Timestamp>,
-    /// Whether the key was revoked.
-    pub is_revoked: bool,
-}
-
-impl<'a> NewKey<'a> {
-    /// A key without user, tenant, tier, limits and expiry.
-    pub fn new(id: &'a str, verifier: [u8; 32]) -> Self {
-        NewKey {
-            id,
-            verifier,
-            previous: None,
-            user: None,
-            tenant: None,
-            tier: None,
-            scopes: 0,
-            limits: AccountLimits::default(),
-            expires_at: None,
-            is_revoked: false,
-        }
-    }
-}
-
-impl fmt::Debug for NewKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("NewKey").field(&self.id).finish()
-    }
-}
 
 /// The next generation of accounts. A rejected edit changes nothing.
 #[derive(Debug)]
@@ -84,22 +34,27 @@ impl AccountsEditor {
     ) -> Result<(), AccountError> {
         check_id("user_id", Some(id))?;
         check_id("tier", tier)?;
-        let accounts = &mut self.accounts;
-        let limits = intern_limits(&mut accounts.quotas, QUOTA_NAMESPACE, limits)?;
-        let record = UserRecord { tier: intern_tier(&mut accounts.tiers, tier)?, limits };
-        self.put_user_hashed(self.accounts.hash_of_user(id), record);
-        Ok(())
+        self.put_user_hashed(self.accounts.hash_of_user(id), tier, limits)
     }
 
-    pub(super) fn put_user_hashed(&mut self, hash: u128, record: UserRecord) {
-        self.accounts.users.change(hash, |shard| (isize::from(shard.put(hash, record).is_none()), ()));
+    pub(super) fn put_user_hashed(
+        &mut self,
+        hash: u128,
+        tier: Option<&str>,
+        limits: AccountLimits,
+    ) -> Result<(), AccountError> {
+        let Accounts { users, tiers, quotas, .. } = &mut self.accounts;
+        let limits = intern_limits(quotas, QUOTA_NAMESPACE, limits)?;
+        let record = UserRecord { tier: intern_tier(tiers, tier)?, limits };
+        users.change(hash, |shard| (isize::from(shard.put(hash, record).is_none()), ()));
+        Ok(())
     }
 
     /// Removes a user.
     pub fn remove_user(&mut self, id: &str) {
         let hash = self.accounts.hash_of_user(id);
         // Checked first: an unknown user must not copy a shard.
-        if self.accounts.user_by_hash(hash).is_some() {
+        if self.accounts.user_record(hash).is_some() {
             self.accounts.users.change(hash, |shard| (-isize::from(shard.remove(hash).is_some()), ()));
         }
     }
@@ -108,32 +63,27 @@ impl AccountsEditor {
     ///
     /// # Errors
     /// When an id, the tier or a limit is invalid.
-    pub fn put_key(&mut self, key: &NewKey<'_>) -> Result<(), AccountError> {
-        check_id("id", Some(key.id))?;
-        for (field, text) in [("user_id", key.user), ("tenant", key.tenant), ("tier", key.tier)] {
+    pub fn put_key(&mut self, key: &Key<'_>) -> Result<(), AccountError> {
+        let ids = [("id", Some(key.id)), ("user_id", key.user), ("tenant", key.tenant), ("tier", key.tier)];
+        for (field, text) in ids {
             check_id(field, text)?;
         }
-        let accounts = &mut self.accounts;
-        let limits = intern_limits(&mut accounts.key_limits, KEY_NAMESPACE, key.limits)?;
-        let tier = intern_tier(&mut accounts.tiers, key.tier)?;
-        self.put_key_record(&KeyRecord {
+        let hash = self.accounts.hash_of_key(key.id);
+        let Accounts { keys, tiers, key_limits, .. } = &mut self.accounts;
+        let record = KeyRecord {
             id: key.id,
             verifier: &key.verifier,
             previous: key.previous.as_ref().map(|(verifier, until)| (verifier, *until)),
             user: key.user,
             tenant: key.tenant,
-            tier,
-            limits,
+            limits: intern_limits(key_limits, KEY_NAMESPACE, key.limits)?,
+            tier: intern_tier(tiers, key.tier)?,
             scopes: key.scopes,
             expires_at: key.expires_at,
             is_revoked: key.is_revoked,
-        })
-    }
-
-    pub(super) fn put_key_record(&mut self, key: &KeyRecord<'_>) -> Result<(), AccountError> {
-        let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, key.id.as_bytes());
-        let more = self.accounts.keys.change(hash, |shard| {
-            let more = shard.put(hash, key);
+        };
+        let more = keys.change(hash, |shard| {
+            let more = shard.put(hash, &record);
             (more.unwrap_or(0), more)
         });
         more.map(|_| ()).ok_or(AccountError::TooMany)
@@ -141,8 +91,8 @@ impl AccountsEditor {
 
     /// Removes an API key.
     pub fn remove_key(&mut self, id: &str) {
-        if self.accounts.key(id).is_some() {
-            let hash = hash_of(self.accounts.seed, tag::KNOWN_KEY, id.as_bytes());
+        if self.accounts.key_record(id).is_some() {
+            let hash = self.accounts.hash_of_key(id);
             self.accounts.keys.change(hash, |shard| (shard.remove(hash, id), ()));
         }
     }
@@ -182,8 +132,7 @@ impl AccountsEditor {
         if !tiers.should_sweep() && !quotas.should_sweep() && !key_limits.should_sweep() {
             return;
         }
-        let mut used = [tiers.slots().len(), quotas.slots().len(), key_limits.slots().len()]
-            .map(|slots| vec![false; slots]);
+        let mut used = [tiers.slots(), quotas.slots(), key_limits.slots()].map(|slots| vec![false; slots]);
         let mut mark = |pool: usize, id: Option<PoolId>| {
             if let Some(used) = id.and_then(|id| used[pool].get_mut(id.slot())) {
                 *used = true;
@@ -210,24 +159,42 @@ fn check_id(field: &'static str, text: Option<&str>) -> Result<(), AccountError>
     }
 }
 
-fn intern_tier(tiers: &mut Arc<Pool<Box<str>>>, tier: Option<&str>) -> Result<Option<PoolId>, AccountError> {
-    let Some(tier) = tier else { return Ok(None) };
-    let known = tiers.find(tier, |known| **known == *tier);
-    known.or_else(|| Pool::add(tiers, tier.into())).map(Some).ok_or(AccountError::TooMany)
+fn intern_tier(
+    tiers: &mut Arc<Pool<Box<str>, Box<str>>>,
+    tier: Option<&str>,
+) -> Result<Option<PoolId>, AccountError> {
+    tier.map(|tier| Pool::intern(tiers, tier.into(), |tier| Ok(tier.clone()))).transpose()
 }
 
 fn intern_limits(
-    pool: &mut Arc<Pool<CompiledLimits>>,
+    pool: &mut Arc<Pool<AccountLimits, CompiledLimits>>,
     namespace: &str,
     limits: AccountLimits,
 ) -> Result<Option<PoolId>, AccountError> {
     if limits.is_empty() {
         return Ok(None);
     }
-    // Searched before compiling: most accounts share their limits with others.
-    if let Some(known) = pool.find(&limits, |known| known.written == limits) {
-        return Ok(Some(known));
+    Pool::intern(pool, limits, |limits| CompiledLimits::new(namespace, *limits)).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unused_values_are_dropped() {
+        let mut accounts = Accounts::default();
+        for number in 0..5_000 {
+            let mut editor = accounts.edit();
+            let tier = format!("tier-{number}");
+            let limits = AccountLimits { requests_per_hour: Some(number), ..AccountLimits::default() };
+            editor.put_user("alice", Some(&tier), limits).unwrap();
+            editor.put_key(&Key { tier: Some(&tier), limits, ..Key::new("k", [0; 32]) }).unwrap();
+            accounts = editor.finish();
+            let pools = [accounts.tiers.slots(), accounts.quotas.slots(), accounts.key_limits.slots()];
+            assert!(pools.iter().all(|slots| *slots < 300), "{pools:?} slots for one user and one key");
+            assert_eq!(accounts.user("alice").unwrap().tier, Some(&*tier));
+            assert_eq!(accounts.key("k").unwrap().limits, limits);
+        }
     }
-    let compiled = CompiledLimits::new(namespace, limits)?;
-    Pool::add(pool, compiled).map(Some).ok_or(AccountError::TooMany)
 }

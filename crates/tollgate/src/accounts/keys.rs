@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 
 use super::pool::PoolId;
 use super::shards::{SHARD_BITS, Shard, guess, lower_bound};
+use super::{AccountLimits, Key};
 use crate::time::Timestamp;
 
 /// The content of a record.
@@ -36,6 +37,13 @@ const EXPIRES: u8 = 1 << 5;
 const IS_REVOKED: u8 = 1 << 6;
 
 impl<'a> KeyRecord<'a> {
+    /// The key, with the tier and limits that the ids stand for.
+    pub(super) fn into_key(self, tier: Option<&'a str>, limits: AccountLimits) -> Key<'a> {
+        let KeyRecord { id, verifier, previous, user, tenant, scopes, expires_at, is_revoked, .. } = self;
+        let previous = previous.map(|(verifier, until)| (*verifier, until));
+        Key { id, verifier: *verifier, previous, user, tenant, tier, scopes, limits, expires_at, is_revoked }
+    }
+
     /// Texts must be 1 to 256 bytes long, as the caller has checked; longer ones are truncated.
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         let flag = |is: bool, flag: u8| if is { flag } else { 0 };
@@ -59,7 +67,7 @@ impl<'a> KeyRecord<'a> {
             encode_text(text, to);
         }
         for id in [self.tier, self.limits].into_iter().flatten() {
-            to.extend_from_slice(&PoolId::to_word(Some(id)).to_le_bytes());
+            to.extend_from_slice(&id.word().to_le_bytes());
         }
         if let Some(at) = self.expires_at {
             to.extend_from_slice(&at.as_micros().to_le_bytes());
@@ -233,10 +241,6 @@ impl Shard for KeyShard {
     fn shrink(&mut self) {
         self.index.shrink_to_fit();
         self.records.shrink_to_fit();
-    }
-
-    fn heap_bytes(&self) -> usize {
-        self.index.capacity() * size_of::<u64>() + self.records.capacity()
     }
 }
 

@@ -1,7 +1,5 @@
 //! Limits set for one user or one API key, in place of those of the matching rule.
 
-use std::hash::{Hash, Hasher};
-
 use super::AccountError;
 use crate::limit::{Algorithm, Limit, LimitError, Window};
 use crate::rules::RuleLimit;
@@ -56,7 +54,7 @@ impl AccountLimits {
 }
 
 /// Limits as they are charged, shared by all accounts with equal limits.
-#[derive(Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct CompiledLimits {
     pub(super) written: AccountLimits,
     pub(crate) limits: Box<[RuleLimit]>,
@@ -66,24 +64,5 @@ impl CompiledLimits {
     pub(super) fn new(namespace: &str, written: AccountLimits) -> Result<Self, AccountError> {
         let limits = written.limits()?.into_iter().map(|limit| RuleLimit::new(namespace, limit)).collect();
         Ok(CompiledLimits { written, limits })
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        size_of_val(&*self.limits)
-    }
-}
-
-/// Compares what was written; the compiled limits follow from it.
-impl PartialEq for CompiledLimits {
-    fn eq(&self, other: &Self) -> bool {
-        self.written == other.written
-    }
-}
-
-impl Eq for CompiledLimits {}
-
-impl Hash for CompiledLimits {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.written.hash(state);
     }
 }

@@ -59,23 +59,24 @@ impl Accounts {
     pub(crate) fn complete_by_key<'a>(&'a self, resolved: &mut ResolvedRequest<'a>) {
         let request = &mut resolved.request;
         let Some(api_key) = request.api_key else { return };
-        let Some(key) = api_key.known_id().and_then(|id| self.key(id.as_str())) else { return };
+        let Some(key) = api_key.known_id().and_then(|id| self.key_record(id.as_str())) else { return };
         let id = |text: Option<&'a str>| text.and_then(|text| Id::parse(text).ok());
         if request.user.is_none() {
-            request.user = id(key.user());
+            request.user = id(key.user);
             resolved.user = request.user;
         }
         if request.tenant.is_none() {
-            request.tenant = id(key.tenant());
+            request.tenant = id(key.tenant);
             resolved.tenant = request.tenant;
         }
         if request.tier.is_none() {
-            request.tier = id(key.tier());
+            request.tier = id(self.tier(key.tier));
             resolved.tier = request.tier;
         }
         let client = Client::ApiKey(api_key);
+        let limits = key.limits.and_then(|id| self.key_limits.get(id));
         resolved.key_override =
-            key.compiled_limits().map(|limits| AccountOverride { client, namespace: KEY_NAMESPACE, limits });
+            limits.map(|limits| AccountOverride { client, namespace: KEY_NAMESPACE, limits });
     }
 
     /// Completes a normalized request by the account of its user.
@@ -83,17 +84,15 @@ impl Accounts {
         let Some(id) = resolved.request.user else { return };
         let hash = self.hash_of_user(id.as_str());
         resolved.user_hash = Some(hash);
-        let Some(user) = self.user_by_hash(hash) else { return };
+        let Some(user) = self.user_record(hash) else { return };
         if resolved.request.tier.is_none() {
-            resolved.tier = user.tier().and_then(|tier| Id::parse(tier).ok());
+            resolved.tier = self.tier(user.tier).and_then(|tier| Id::parse(tier).ok());
             resolved.request.tier = resolved.tier;
         }
         let client = Client::User(id);
-        resolved.user_override = user.compiled_limits().map(|limits| AccountOverride {
-            client,
-            namespace: QUOTA_NAMESPACE,
-            limits,
-        });
+        let limits = user.limits.and_then(|id| self.quotas.get(id));
+        resolved.user_override =
+            limits.map(|limits| AccountOverride { client, namespace: QUOTA_NAMESPACE, limits });
     }
 
     /// The first block in force that matches the request.

@@ -12,8 +12,6 @@ const SHARDS: usize = 1 << SHARD_BITS;
 pub(super) trait Shard: Clone + Default {
     /// Releases unused capacity.
     fn shrink(&mut self);
-    /// The heap size in bytes.
-    fn heap_bytes(&self) -> usize;
 }
 
 #[derive(Clone)]
@@ -72,15 +70,6 @@ impl<S: Shard> Shards<S> {
         if let Some(shards) = Arc::get_mut(&mut self.shards) {
             shards.iter_mut().filter_map(Arc::get_mut).for_each(Shard::shrink);
         }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        let each = |shard: &S| match shard.heap_bytes() {
-            // Empty shards share one allocation.
-            0 => 0,
-            bytes => size_of::<S>() + 16 + bytes,
-        };
-        self.shards.len() * size_of::<Arc<S>>() + self.iter().map(each).sum::<usize>()
     }
 }
 

@@ -1,24 +1,20 @@
 //! Account snapshots, so that a node can start while the database is unreachable.
 //!
-//! The format: magic bytes, the hash seed, the shared values, then users, keys and blocks, each list preceded by its
-//! length, and a checksum over everything.
+//! The format: magic bytes, the hash seed, then users, keys and blocks, each list preceded by its length, and a checksum
+//! over everything.
 
-use std::hash::Hash;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 
 use super::blocks::{BlockKind, BlockRecord, NetworkLength};
 use super::editor::AccountsEditor;
 use super::keys::{KeyRecord, RECORD_BYTES_MAX};
-use super::limits::{AccountLimits, CompiledLimits};
-use super::pool::{Pool, PoolId};
-use super::{Accounts, KeyShard, Table, UserRecord};
+use super::limits::AccountLimits;
+use super::{Accounts, KeyShard, Table, written};
 use crate::identity::Seed;
-use crate::rules::overrides::{KEY_NAMESPACE, QUOTA_NAMESPACE};
 use crate::snapshot::{Checksummed, SnapshotError};
 use crate::time::Timestamp;
 
-const MAGIC: [u8; 8] = *b"tollacc1";
+const MAGIC: [u8; 8] = *b"tollacc2";
 /// Encodes a missing timestamp; no real one is as large.
 const NEVER: u64 = u64::MAX;
 
@@ -31,22 +27,19 @@ impl Accounts {
         let mut out = Checksummed::new(to);
         out.write_all(&MAGIC)?;
         out.write_all(&self.seed.0)?;
-        write_pool(&mut out, &self.tiers, |out, tier| out.write_text(tier))?;
-        write_pool(&mut out, &self.quotas, |out, compiled| write_limits(out, compiled.written))?;
-        write_pool(&mut out, &self.key_limits, |out, compiled| write_limits(out, compiled.written))?;
         out.write_length(self.users())?;
         for (hash, user) in self.users.iter().flat_map(Table::iter) {
             out.write_all(&hash.to_le_bytes())?;
-            out.write_all(&PoolId::to_word(user.tier).to_le_bytes())?;
-            out.write_all(&PoolId::to_word(user.limits).to_le_bytes())?;
+            write_tier_and_limits(&mut out, self.tier(user.tier), written(&self.quotas, user.limits))?;
         }
         out.write_length(self.keys())?;
         let mut record = Vec::new();
         for key in self.keys.iter().flat_map(KeyShard::iter) {
             record.clear();
-            key.encode(&mut record);
+            KeyRecord { tier: None, limits: None, ..key }.encode(&mut record);
             out.write_all(&u16::try_from(record.len()).unwrap_or(u16::MAX).to_le_bytes())?;
             out.write_all(&record)?;
+            write_tier_and_limits(&mut out, self.tier(key.tier), written(&self.key_limits, key.limits))?;
         }
         out.write_length(self.blocks())?;
         for (hash, block) in self.blocks.table.iter().flat_map(Table::iter) {
@@ -67,15 +60,12 @@ impl Accounts {
         if input.array()? != MAGIC {
             return Err(SnapshotError::UnknownFormat);
         }
-        let mut editor = AccountsEditor::new(Accounts {
-            seed: Seed(input.array()?),
-            tiers: read_pool(&mut input, |input| input.text().map(String::into_boxed_str))?,
-            quotas: read_pool(&mut input, |input| read_limits(input, QUOTA_NAMESPACE))?,
-            key_limits: read_pool(&mut input, |input| read_limits(input, KEY_NAMESPACE))?,
-            ..Accounts::default()
-        });
+        let seed = Seed(input.array()?);
+        let mut editor = AccountsEditor::new(Accounts { seed, ..Accounts::default() });
         for _ in 0..input.word()? {
-            read_user(&mut input, &mut editor)?;
+            let hash = u128::from_le_bytes(input.array()?);
+            let (tier, limits) = read_tier_and_limits(&mut input)?;
+            editor.put_user_hashed(hash, tier.as_deref(), limits).map_err(|_| SnapshotError::Corrupt)?;
         }
         for _ in 0..input.word()? {
             read_key(&mut input, &mut editor)?;
@@ -89,60 +79,31 @@ impl Accounts {
     }
 }
 
-fn write_pool<W: Write, T: Eq + Hash>(
-    out: &mut Checksummed<W>,
-    pool: &Pool<T>,
-    mut write: impl FnMut(&mut Checksummed<W>, &T) -> io::Result<()>,
+/// Writes the tier, empty if there is none, and the limits that are set.
+fn write_tier_and_limits(
+    out: &mut Checksummed<impl Write>,
+    tier: Option<&str>,
+    limits: AccountLimits,
 ) -> io::Result<()> {
-    out.write_length(pool.slots().len())?;
-    for slot in pool.slots() {
-        out.write_all(&[u8::from(slot.is_some())])?;
-        if let Some(value) = slot {
-            write(out, value)?;
-        }
-    }
-    Ok(())
-}
-
-fn write_limits<W: Write>(out: &mut Checksummed<W>, limits: AccountLimits) -> io::Result<()> {
+    out.write_text(tier.unwrap_or_default())?;
     let AccountLimits { requests_per_second, requests_per_hour, requests_per_day, burst } = limits;
     for number in [requests_per_second, requests_per_hour, requests_per_day, burst] {
         out.write_all(&[u8::from(number.is_some())])?;
-        out.write_all(&number.unwrap_or(0).to_le_bytes())?;
+        if let Some(number) = number {
+            out.write_all(&number.to_le_bytes())?;
+        }
     }
     Ok(())
 }
 
-fn read_pool<R: Read, T: Eq + Hash>(
-    input: &mut Checksummed<R>,
-    mut read: impl FnMut(&mut Checksummed<R>) -> Result<T, SnapshotError>,
-) -> Result<Arc<Pool<T>>, SnapshotError> {
-    let mut pool = Pool::default();
-    for _ in 0..input.word()? {
-        let value = if read_bool(input)? { Some(read(input)?) } else { None };
-        if !pool.push_slot(value) {
-            return Err(SnapshotError::Corrupt);
-        }
-    }
-    Ok(Arc::new(pool))
-}
-
-fn read_bool<R: Read>(input: &mut Checksummed<R>) -> Result<bool, SnapshotError> {
-    match input.array()? {
-        [0] => Ok(false),
-        [1] => Ok(true),
+fn read_tier_and_limits(
+    input: &mut Checksummed<impl Read>,
+) -> Result<(Option<String>, AccountLimits), SnapshotError> {
+    let tier = Some(input.text()?).filter(|tier| !tier.is_empty());
+    let mut number = || match input.array()? {
+        [0] => Ok(None),
+        [1] => input.array().map(u32::from_le_bytes).map(Some),
         _ => Err(SnapshotError::Corrupt),
-    }
-}
-
-fn read_limits<R: Read>(
-    input: &mut Checksummed<R>,
-    namespace: &str,
-) -> Result<CompiledLimits, SnapshotError> {
-    let mut number = || {
-        let is_given = read_bool(input)?;
-        let number = u32::from_le_bytes(input.array()?);
-        Ok::<_, SnapshotError>(Some(number).filter(|_| is_given))
     };
     let limits = AccountLimits {
         requests_per_second: number()?,
@@ -150,45 +111,26 @@ fn read_limits<R: Read>(
         requests_per_day: number()?,
         burst: number()?,
     };
-    if limits.is_empty() {
-        return Err(SnapshotError::Corrupt);
-    }
-    CompiledLimits::new(namespace, limits).map_err(|_| SnapshotError::Corrupt)
+    Ok((tier, limits))
 }
 
-fn read_user<R: Read>(input: &mut Checksummed<R>, editor: &mut AccountsEditor) -> Result<(), SnapshotError> {
-    let hash = u128::from_le_bytes(input.array()?);
-    let [tier, limits] = [input.array()?, input.array()?].map(u32::from_le_bytes).map(PoolId::from_word);
-    check_pool_id(&editor.accounts().tiers, tier)?;
-    check_pool_id(&editor.accounts().quotas, limits)?;
-    editor.put_user_hashed(hash, UserRecord { tier, limits });
-    Ok(())
-}
-
-fn read_key<R: Read>(input: &mut Checksummed<R>, editor: &mut AccountsEditor) -> Result<(), SnapshotError> {
+fn read_key(input: &mut Checksummed<impl Read>, editor: &mut AccountsEditor) -> Result<(), SnapshotError> {
     let length = usize::from(u16::from_le_bytes(input.array()?));
     let mut bytes = [0; RECORD_BYTES_MAX];
     let bytes = bytes.get_mut(..length).ok_or(SnapshotError::Corrupt)?;
     input.read_exact(bytes)?;
-    let key = KeyRecord::decode(bytes).filter(|(_, decoded)| *decoded == length);
-    let (key, _) = key.ok_or(SnapshotError::Corrupt)?;
-    check_pool_id(&editor.accounts().tiers, key.tier)?;
-    check_pool_id(&editor.accounts().key_limits, key.limits)?;
-    editor.put_key_record(&key).map_err(|_| SnapshotError::Corrupt)
+    let record = KeyRecord::decode(bytes).filter(|(_, decoded)| *decoded == length);
+    let (record, _) = record.ok_or(SnapshotError::Corrupt)?;
+    let (tier, limits) = read_tier_and_limits(input)?;
+    let key = record.into_key(tier.as_deref(), limits);
+    editor.put_key(&key).map_err(|_| SnapshotError::Corrupt)
 }
 
-fn read_block<R: Read>(input: &mut Checksummed<R>) -> Result<BlockRecord, SnapshotError> {
+fn read_block(input: &mut Checksummed<impl Read>) -> Result<BlockRecord, SnapshotError> {
     let [kind, is_v6, bits] = input.array()?;
     let kind = BlockKind::ALL.into_iter().find(|known| *known as u8 == kind);
     let kind = kind.ok_or(SnapshotError::Corrupt)?;
     let length = NetworkLength { is_v6: is_v6 != 0, bits };
     let until = Some(input.word()?).filter(|micros| *micros != NEVER).map(Timestamp::from_micros);
     Ok(BlockRecord { kind, length, until, reason: input.text()?.into() })
-}
-
-fn check_pool_id<T: Eq + Hash>(pool: &Pool<T>, id: Option<PoolId>) -> Result<(), SnapshotError> {
-    match id {
-        Some(id) if pool.get(id).is_none() => Err(SnapshotError::Corrupt),
-        _ => Ok(()),
-    }
 }

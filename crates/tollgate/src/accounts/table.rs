@@ -62,10 +62,6 @@ impl<R: Clone> Shard for Table<R> {
         self.hashes.shrink_to_fit();
         self.records.shrink_to_fit();
     }
-
-    fn heap_bytes(&self) -> usize {
-        self.hashes.capacity() * size_of::<u128>() + self.records.capacity() * size_of::<R>()
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Only admitted requests are counted. At most `requests` are admitted per window, and at most twice that in any span of
 //! a window's length, around a boundary.
 
-use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
+use super::{CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
 use crate::limit::{Limit, Window};
 use crate::time::{Span, Timestamp};
 
@@ -47,10 +47,6 @@ pub(super) fn bounds(limit: &Limit, now: Timestamp) -> (Timestamp, Timestamp) {
             (start, start + *length)
         }
     }
-}
-
-fn narrow(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! span of a window's length. A client that retries constantly gets `requests - 1` per window in the long run (one every
 //! other window if `requests` is 1), because the last unit is free only once the previous window no longer counts.
 
-use super::{CounterState, Evaluation, NextState, Outcome, Verdict};
+use super::{CounterState, Evaluation, NextState, Outcome, Verdict, narrow};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
@@ -112,10 +112,6 @@ fn refuse(outcome: Outcome, remaining: u32, reset_after: Span) -> Evaluation {
 
 fn instant(limit: &Limit, ticks: u64) -> Timestamp {
     Timestamp::from_micros(ticks.saturating_mul(limit.tick().micros()))
-}
-
-fn narrow(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Outcome, Verdict};
+use super::{Outcome, Verdict, narrow};
 use crate::limit::Limit;
 use crate::time::{Span, Timestamp};
 
@@ -123,10 +123,6 @@ impl Log {
     fn reset_after(&self, window: Span, now: Timestamp) -> Span {
         self.last().map_or(Span::ZERO, |last| (last + window).since(now))
     }
-}
-
-fn narrow(count: u64) -> u32 {
-    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

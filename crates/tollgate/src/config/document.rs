@@ -39,8 +39,8 @@ pub enum Value {
     Float(f64),
     /// A string.
     Text(String),
-    /// A date or time; no setting takes one.
-    Datetime,
+    /// A date or time.
+    Datetime(String),
     /// A list.
     List(Vec<LocatedValue>),
     /// A table, in the order written.
@@ -55,7 +55,7 @@ impl Value {
             Value::Integer(_) => "an integer",
             Value::Float(_) => "a fraction",
             Value::Text(_) => "a string",
-            Value::Datetime => "a date",
+            Value::Datetime(_) => "a date",
             Value::List(_) => "a list",
             Value::Table(_) => "a table",
         }
@@ -174,6 +174,11 @@ impl Document {
         Err(Problems(errors.into_iter().map(problem).collect()))
     }
 
+    /// The top-level entries.
+    pub fn entries(&self) -> &[(String, LocatedValue)] {
+        &self.root
+    }
+
     /// Sets the value at a path of keys, creating missing tables.
     ///
     /// # Errors
@@ -192,7 +197,7 @@ impl Document {
             };
             table = next;
         }
-        let placeholder = || LocatedValue { value: Value::Datetime, origin: origin.clone() };
+        let placeholder = || LocatedValue { value: Value::Boolean(false), origin: origin.clone() };
         *entry(table, last, placeholder) = LocatedValue { value, origin: origin.clone() };
         Ok(())
     }
@@ -240,7 +245,7 @@ impl Lines {
             DeValue::Integer(digits) => i64::from_str_radix(digits.as_str(), digits.radix())
                 .map_or_else(|_| Value::Float(f64::INFINITY), Value::Integer),
             DeValue::Float(digits) => Value::Float(digits.as_str().parse().unwrap_or(f64::NAN)),
-            DeValue::Datetime(_) => Value::Datetime,
+            DeValue::Datetime(time) => Value::Datetime(time.to_string()),
             DeValue::Array(items) => Value::List(items.iter().map(|item| self.node(item)).collect()),
             DeValue::Table(table) => Value::Table(self.table(table)),
         };

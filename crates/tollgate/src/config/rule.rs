@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::document::{TableReader, Value};
 use super::limits::read_limits;
-use super::values::{boolean, integer, span, text, word};
+use super::values::{boolean, integer, list, span, text, word};
 use crate::identity::{Dimension, ID_BYTES_MAX, canonical_net};
 use crate::method::Method;
 use crate::rules::pattern::Pattern;
@@ -75,11 +75,6 @@ fn check_per(fields: &mut TableReader<'_, '_>, action: Option<Action>) {
     }
 }
 
-/// The name of a rule, even if the rest is invalid.
-pub(super) fn peek_name(fields: &TableReader<'_, '_>) -> Option<String> {
-    fields.peek("name", name)
-}
-
 /// A name of a rule or layer. Names starting with `@` are reserved.
 fn name(value: &Value) -> Result<String, String> {
     let name = text(value)?;
@@ -106,6 +101,7 @@ fn dimension(value: &Value) -> Result<Dimension, String> {
 }
 
 fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
+    let descriptors = fields.entries("descriptors", ids).unwrap_or_default();
     Matcher {
         tiers: some_of(fields, "tiers", id),
         endpoints: some_of(fields, "endpoints", pattern),
@@ -113,7 +109,7 @@ fn read_matcher(fields: &mut TableReader<'_, '_>) -> Matcher {
         ips: some_of(fields, "ips", network),
         users: some_of(fields, "users", id),
         tenants: some_of(fields, "tenants", id),
-        descriptors: read_descriptors(fields),
+        descriptors: descriptors.into_iter().map(|(name, values)| (name.into(), values)).collect(),
     }
 }
 
@@ -149,7 +145,10 @@ pub(super) fn method(value: &Value) -> Result<Method, String> {
 }
 
 /// A network or a single address. Host bits are cleared and IPv4-mapped addresses converted to IPv4.
-pub(super) fn network(value: &Value) -> Result<IpNet, String> {
+///
+/// # Errors
+/// When it is neither.
+pub fn network(value: &Value) -> Result<IpNet, String> {
     let text = text(value)?;
     let wrong = || format!("{text:?} is not an IP address or a network such as 10.0.0.0/8 or 2001:db8::/32");
     if let Ok(net) = text.parse::<IpNet>() {
@@ -158,20 +157,12 @@ pub(super) fn network(value: &Value) -> Result<IpNet, String> {
     text.parse().map(|ip: IpAddr| IpNet::from(ip.to_canonical())).map_err(|_| wrong())
 }
 
-fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(Box<str>, Vec<Box<str>>)> {
-    let mut descriptors = Vec::new();
-    for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
-        let values = match value {
-            Value::List(items) => items.iter().map(|item| id(&item.value)).collect(),
-            one => id(one).map(|value| vec![value]),
-        };
-        match values {
-            Ok(values) if !values.is_empty() => descriptors.push((name.into(), values)),
-            Ok(_) => fields.report("descriptors", format!("{name}: must not be empty")),
-            Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
-        }
+fn ids(value: &Value) -> Result<Vec<Box<str>>, String> {
+    match value {
+        Value::List(items) if items.is_empty() => Err("must not be empty".to_owned()),
+        Value::List(_) => list(id)(value),
+        one => Ok(vec![id(one)?]),
     }
-    descriptors
 }
 
 fn read_response(fields: &mut TableReader<'_, '_>) -> Response {

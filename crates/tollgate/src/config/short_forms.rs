@@ -3,11 +3,13 @@
 //! The first that matches applies: exemption, endpoint, tier, default. Exemptions have priority 0 and so come before all
 //! other `[[rules]]`, including those that block; the limits come after all `[[rules]]` with the default priority.
 
-use super::RuleNames;
+use hashbrown::HashSet;
+
 use super::document::{TableReader, Value};
 use super::limits::{FORMS, LimitFields, algorithm, build, read_limits};
+use super::read_unique;
 use super::rule::{PRIORITY_MAX, id, method, network, pattern, some_of};
-use super::values::{integer, list, span, text, word};
+use super::values::{integer, span, text, word};
 use crate::identity::Dimension;
 use crate::limit::{Algorithm, Limit, Window};
 use crate::rules::{Action, Matcher, OnStoreFailure, Response, Rule, RuleLimit};
@@ -23,14 +25,15 @@ const TIER: u32 = PRIORITY_MAX - 1;
 const DEFAULT: u32 = PRIORITY_MAX;
 
 /// Reads the short forms. The built-in default applies if there are no `[[rules]]` (`alone`).
-pub(super) fn read(fields: &mut TableReader<'_, '_>, alone: bool, names: &mut RuleNames) -> Vec<Rule> {
-    let mut rules = fields
-        .list_of_tables("exemptions", |one| names.unique(one, ("value", exemption_name), read_exemption));
-    rules.extend(
-        fields
-            .list_of_tables("endpoints", |one| names.unique(one, ("pattern", endpoint_name), read_endpoint)),
-    );
-    rules.extend(fields.list_of_tables("tiers", |one| names.unique(one, ("name", tier_name), read_tier)));
+pub(super) fn read(
+    fields: &mut TableReader<'_, '_>,
+    alone: bool,
+    names: &mut HashSet<Box<str>>,
+) -> Vec<Rule> {
+    let mut rules =
+        fields.list_of_tables("exemptions", |one| read_unique(names, one, "value", read_exemption));
+    rules.extend(fields.list_of_tables("endpoints", |one| read_unique(names, one, "pattern", read_endpoint)));
+    rules.extend(fields.list_of_tables("tiers", |one| read_unique(names, one, "name", read_tier)));
     rules.extend(read_default(fields, alone));
     rules
 }
@@ -62,12 +65,9 @@ pub fn read_tier(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     if fields.has_problems() {
         return None;
     }
-    let when = Matcher { tiers: vec![name?], ..Matcher::default() };
-    Some(client_rule(tier_name(fields)?, TIER, when, limits))
-}
-
-fn tier_name(fields: &TableReader<'_, '_>) -> Option<String> {
-    fields.peek("name", id).map(|name| format!("tier:{name}"))
+    let name = name?;
+    let rule = format!("tier:{name}");
+    Some(client_rule(rule, TIER, Matcher { tiers: vec![name], ..Matcher::default() }, limits))
 }
 
 fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
@@ -77,37 +77,29 @@ fn read_endpoint(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     if fields.has_problems() {
         return None;
     }
-    let when = Matcher { endpoints: vec![pattern?], methods, ..Matcher::default() };
-    Some(client_rule(endpoint_name(fields)?, ENDPOINT, when, limits))
-}
-
-fn endpoint_name(fields: &TableReader<'_, '_>) -> Option<String> {
-    let pattern = fields.peek("pattern", pattern)?;
-    let one = |value: &Value| Ok(vec![method(value)?]);
-    let some = |value: &Value| if matches!(value, Value::List(_)) { list(method)(value) } else { one(value) };
-    let methods = if fields.has("methods") { fields.peek("methods", some)? } else { Vec::new() };
+    let pattern = pattern?;
     let verbs: Vec<&str> = methods.iter().map(|method| method.as_str()).collect();
-    let prefix = if verbs.is_empty() { String::new() } else { format!("{} ", verbs.join(",")) };
-    Some(format!("endpoint:{prefix}{pattern}"))
+    let name = match verbs.as_slice() {
+        [] => format!("endpoint:{pattern}"),
+        verbs => format!("endpoint:{} {pattern}", verbs.join(",")),
+    };
+    let when = Matcher { endpoints: vec![pattern], methods, ..Matcher::default() };
+    Some(client_rule(name, ENDPOINT, when, limits))
 }
 
 fn read_exemption(fields: &mut TableReader<'_, '_>) -> Option<Rule> {
     let kind = fields.require("type", word(&[("ip", "ip"), ("user_id", "user_id"), ("tenant", "tenant")]));
     let value = fields.require("value", text)?;
-    let written = Value::Text(value);
     let kind = kind?;
+    let name = format!("exempt:{kind}:{value}");
+    let value = Value::Text(value);
     let when = match kind {
-        "ip" => network(&written).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
-        "user_id" => id(&written).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
-        _ => id(&written).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
+        "ip" => network(&value).map(|net| Matcher { ips: vec![net], ..Matcher::default() }),
+        "user_id" => id(&value).map(|user| Matcher { users: vec![user], ..Matcher::default() }),
+        _ => id(&value).map(|tenant| Matcher { tenants: vec![tenant], ..Matcher::default() }),
     };
     let when = when.map_err(|reason| fields.report("value", reason)).ok()?;
-    let rule = client_rule(exemption_name(fields)?, EXEMPTION, when, Vec::new());
-    Some(Rule { action: Action::Allow, ..rule })
-}
-
-fn exemption_name(fields: &TableReader<'_, '_>) -> Option<String> {
-    Some(format!("exempt:{}:{}", fields.peek("type", text)?, fields.peek("value", text)?))
+    Some(Rule { action: Action::Allow, ..client_rule(name, EXEMPTION, when, Vec::new()) })
 }
 
 /// Reads `limit` and `window`, or the forms of limits that `[[rules]]` has.

@@ -3,7 +3,6 @@
 use hashbrown::HashMap;
 
 use super::document::{LocatedValue, Origin, Problem, Problems, Value};
-use super::suggest::closest;
 
 /// Reads the keys of one table. [`TableReader::finish`] reports keys that were not read as unknown.
 pub struct TableReader<'n, 'p> {
@@ -34,13 +33,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         parse: impl FnOnce(&Value) -> Result<T, String>,
     ) -> Option<T> {
         let node = self.take(key)?;
-        match parse(&node.value) {
-            Ok(value) => Some(value),
-            Err(reason) => {
-                self.push(node.origin.clone(), self.key(key), reason);
-                None
-            }
-        }
+        self.parse(node, self.key(key), parse)
     }
 
     /// Parses the value of `key` without marking it as read. Errors are not reported.
@@ -73,17 +66,10 @@ impl<'n, 'p> TableReader<'n, 'p> {
             Value::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
         };
-        let mut parsed = Vec::with_capacity(items.len());
-        for (number, item) in items.iter().enumerate() {
-            match parse(&item.value) {
-                Ok(value) => parsed.push(value),
-                Err(reason) => {
-                    let key = format!("{}[{number}]", self.key(key));
-                    self.push(item.origin.clone(), key, reason);
-                }
-            }
-        }
-        Some(parsed)
+        let parsed = items.iter().enumerate().filter_map(|(number, item)| {
+            self.parse(item, format!("{}[{number}]", self.key(key)), &mut parse)
+        });
+        Some(parsed.collect())
     }
 
     /// Reads a nested table.
@@ -117,16 +103,6 @@ impl<'n, 'p> TableReader<'n, 'p> {
         found
     }
 
-    /// The entries of a nested table with arbitrary keys.
-    pub fn pairs(&mut self, key: &'static str) -> Option<Vec<(&'n str, &'n Value)>> {
-        let node = self.take(key)?;
-        if let Value::Table(entries) = &node.value {
-            return Some(entries.iter().map(|(name, node)| (&**name, &node.value)).collect());
-        }
-        self.push(node.origin.clone(), self.key(key), format!("must be a table, not {}", node.value.kind()));
-        None
-    }
-
     /// Parses the entries of a nested table with arbitrary keys, and reports each invalid one.
     pub fn entries<T>(
         &mut self,
@@ -134,22 +110,33 @@ impl<'n, 'p> TableReader<'n, 'p> {
         mut parse: impl FnMut(&Value) -> Result<T, String>,
     ) -> Option<Vec<(&'n str, T)>> {
         let node = self.take(key)?;
+        let entries = self.expect_table(node, self.key(key))?;
+        let parsed = entries.iter().filter_map(|(name, entry)| {
+            let value = self.parse(entry, format!("{}.{name}", self.key(key)), &mut parse)?;
+            Some((&**name, value))
+        });
+        Some(parsed.collect())
+    }
+
+    fn parse<T>(
+        &mut self,
+        node: &LocatedValue,
+        key: String,
+        parse: impl FnOnce(&Value) -> Result<T, String>,
+    ) -> Option<T> {
+        parse(&node.value).map_err(|reason| self.push(node.origin.clone(), key, reason)).ok()
+    }
+
+    fn expect_table<'v>(
+        &mut self,
+        node: &'v LocatedValue,
+        key: String,
+    ) -> Option<&'v [(String, LocatedValue)]> {
         let Value::Table(entries) = &node.value else {
-            let reason = format!("must be a table, not {}", node.value.kind());
-            self.push(node.origin.clone(), self.key(key), reason);
+            self.push(node.origin.clone(), key, format!("must be a table, not {}", node.value.kind()));
             return None;
         };
-        let mut parsed = Vec::with_capacity(entries.len());
-        for (name, entry) in entries {
-            match parse(&entry.value) {
-                Ok(value) => parsed.push((&**name, value)),
-                Err(reason) => {
-                    let key = format!("{}.{name}", self.key(key));
-                    self.push(entry.origin.clone(), key, reason);
-                }
-            }
-        }
-        Some(parsed)
+        Some(entries)
     }
 
     fn sub_table<T>(
@@ -158,10 +145,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
         path: String,
         read: impl FnOnce(&mut TableReader<'_, '_>) -> T,
     ) -> Option<T> {
-        let Value::Table(table) = &node.value else {
-            self.push(node.origin.clone(), path, format!("must be a table, not {}", node.value.kind()));
-            return None;
-        };
+        let table = self.expect_table(node, path.clone())?;
         let mut fields = TableReader::new(table, path, node.origin.clone(), self.problems);
         let value = read(&mut fields);
         fields.finish();
@@ -182,6 +166,11 @@ impl<'n, 'p> TableReader<'n, 'p> {
     pub fn report(&mut self, key: &str, reason: String) {
         let origin = self.entries.get(key).map_or(&self.origin, |node| &node.origin).clone();
         self.push(origin, self.key(key), reason);
+    }
+
+    /// Where the table starts.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
     }
 
     /// Whether the table has this key.
@@ -211,7 +200,7 @@ impl<'n, 'p> TableReader<'n, 'p> {
             .collect();
         unknown.sort_unstable_by_key(|(key, _)| *key);
         for (key, node) in unknown {
-            let reason = match closest(key, &self.read_keys) {
+            let reason = match suggest(key, &self.read_keys) {
                 Some(near) => format!("unknown key (did you mean {near}?)"),
                 None => "unknown key".to_owned(),
             };
@@ -230,5 +219,46 @@ impl<'n, 'p> TableReader<'n, 'p> {
 
     fn push(&mut self, origin: Origin, key: String, reason: String) {
         self.problems.0.push(Problem { origin, key, reason });
+    }
+}
+
+/// The known key most similar to `key`, if it is likely that it was meant.
+fn suggest<'k>(key: &str, known: &[&'k str]) -> Option<&'k str> {
+    let (edits, near) = known.iter().map(|known| (strsim::osa_distance(key, known), *known)).min()?;
+    // Short keys allow fewer edits: `foo` is not a misspelled `log`.
+    let edits_max = match key.len().min(near.len()) {
+        0..=2 => 0,
+        3..=5 => 1,
+        _ => 2,
+    };
+    (edits <= edits_max).then_some(near)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_likely_typos_are_suggested() {
+        let known = ["log", "per", "name", "rules", "server", "window", "connections_max"];
+        for (key, near) in [
+            ("foo", None),
+            ("lag", Some("log")),
+            ("lg", None),
+            ("pre", Some("per")),
+            ("mane", None),
+            ("nam", Some("name")),
+            ("rule", Some("rules")),
+            ("roles", Some("rules")),
+            ("rulse", Some("rules")),
+            ("bulls", None),
+            ("sever", Some("server")),
+            ("severs", Some("server")),
+            ("conections_mx", Some("connections_max")),
+            ("x", None),
+            ("", None),
+        ] {
+            assert_eq!(suggest(key, &known), near, "{key}");
+        }
     }
 }

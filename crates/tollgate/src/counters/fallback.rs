@@ -30,7 +30,7 @@ use crate::time::Timestamp;
 /// The counters of this node while the shared ones are unreachable.
 pub(crate) struct Fallback {
     counters: MemoryCounters,
-    pending: PendingList,
+    pub(crate) pending: PendingList,
     /// The number of nodes by which limits were last divided.
     nodes: AtomicU32,
     reconciled: AtomicU64,
@@ -118,16 +118,6 @@ impl Fallback {
         transfer
     }
 
-    /// Takes at most `count_max` entries off the pending list. The caller transfers them or returns them.
-    pub(crate) fn take_pending(&self, count_max: usize) -> Vec<PendingCounter> {
-        self.pending.take_next(count_max)
-    }
-
-    /// Puts an entry back on the pending list.
-    pub(crate) fn return_pending(&self, counter: PendingCounter) {
-        self.pending.put_back(counter);
-    }
-
     pub(crate) fn count_reconciled(&self, counters: usize) {
         self.reconciled.fetch_add(counters as u64, Ordering::Relaxed);
     }
@@ -151,11 +141,6 @@ impl Fallback {
                 self.pending.cancel_transfers(*key);
             }
         }
-    }
-
-    /// Gives up reconciliation, because the subjects are hashed with another key now.
-    pub(crate) fn discard_pending(&self) {
-        self.pending.clear();
     }
 
     /// Drops expired counters from one shard. After a whole round, updates whether anything is held.

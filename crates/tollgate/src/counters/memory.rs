@@ -9,9 +9,8 @@
 //! table with fake client ids therefore cannot evict a real client's counter. Each tenant has a fair share of the table,
 //! and its own overflow counters as long as they fit.
 //!
-//! **When a limit is lowered**, its counters must be retained longer. A counter stores its retention, not its limit, so the
-//! retention of every counter is extended by the same factor ([`RetentionExtension`]). The counters of other limits are
-//! evicted later than necessary, which has no other effect.
+//! A counter stores when it is restored under the limit it was charged by. When that limit is lowered later, the counter may
+//! be dropped at that time, although the lower limit would have restored it later.
 
 mod entry;
 mod eviction;
@@ -28,13 +27,10 @@ use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::fair_share::TenantSlot;
 use self::shard::{Evaluated, Shard};
-use super::{
-    Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, RetentionExtension, StoreError,
-    Verdicts,
-};
+use super::{Charge, Charges, CounterAdmin, CounterId, CounterStore, PenalizedClient, StoreError, Verdicts};
 use crate::identity::{Subject, Tenant};
+use crate::mutex::{MutexGuard, PaddedMutex};
 pub use crate::snapshot::SnapshotError;
-use crate::sync::{Mutex, MutexGuard, lock};
 use crate::time::{Span, Timestamp};
 
 /// The number of shards: enough that threads rarely contend, and that growing one shard is fast.
@@ -78,12 +74,8 @@ impl Default for MemoryBounds {
 /// assert_eq!(counters.len(), 0);
 /// ```
 pub struct MemoryCounters {
-    shards: Box<[Padded]>,
+    shards: Box<[PaddedMutex<Shard>]>,
 }
-
-/// A shard on cache lines of its own, to avoid false sharing.
-#[repr(align(128))]
-struct Padded(Mutex<Shard>);
 
 /// The key of a counter: the exclusive or of two hashes, subject and counter id.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
@@ -136,14 +128,13 @@ impl Default for MemoryCounters {
 impl MemoryCounters {
     /// Creates an empty table.
     pub fn new(bounds: MemoryBounds) -> Self {
-        let shards =
-            (0..SHARDS).map(|number| Padded(Mutex::new(Shard::new(bounds, number, SHARDS)))).collect();
+        let shards = (0..SHARDS).map(|number| PaddedMutex::new(Shard::new(bounds, number, SHARDS))).collect();
         MemoryCounters { shards }
     }
 
     /// The number of counters.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).len()).sum()
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
     /// Whether there are no counters.
@@ -153,18 +144,18 @@ impl MemoryCounters {
 
     /// Bytes reserved for counters, logs and penalty records, without allocator overhead.
     pub fn bytes(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).bytes()).sum()
+        self.shards.iter().map(|shard| shard.lock().bytes()).sum()
     }
 
     /// Charges to an overflow counter because a shard was full.
     pub fn overflow_charges(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.0).overflow_charges()).sum()
+        self.shards.iter().map(|shard| shard.lock().overflow_charges).sum()
     }
 
     /// Drops restored counters and expired penalty records from shard `turn`, modulo the number of shards. Call it
     /// periodically with increasing `turn`; it locks one shard at a time.
     pub fn sweep_shard(&self, turn: usize, now: Timestamp) {
-        lock(&self.shards[turn % SHARDS].0).sweep(now);
+        self.shards[turn % SHARDS].lock().sweep(now);
     }
 
     /// Drops restored counters and expired penalty records from all shards.
@@ -183,20 +174,20 @@ impl MemoryCounters {
     /// Removes a counter and returns how much of its limit is used at `now`. Overflow counters stay.
     pub(super) fn take(&self, charge: &Charge<'_>, now: Timestamp) -> u32 {
         let key = Key::new(charge.subject, charge.counter);
-        lock(&self.shards[key.shard()].0).take(key, charge, now)
+        self.shards[key.shard()].lock().take(key, charge, now)
     }
 
     /// Whether a counter exists, by the key of [`Limiter::discard_fallback`](crate::Limiter::discard_fallback).
     pub(super) fn holds(&self, key: u128) -> bool {
         let key = Key::of(key);
-        let shard = lock(&self.shards[key.shard()].0);
+        let shard = self.shards[key.shard()].lock();
         shard.counters.contains(key) || shard.has_log(key)
     }
 
     /// Charges again what was [taken](Self::take) out, in addition to what was charged meanwhile, up to the capacity.
     pub(super) fn put_back(&self, charge: &Charge<'_>, tenant: TenantSlot, now: Timestamp) {
         let key = Key::new(charge.subject, charge.counter);
-        let mut shard = lock(&self.shards[key.shard()].0);
+        let mut shard = self.shards[key.shard()].lock();
         let charged = shard.take(key, charge, now);
         let cost = charged.saturating_add(charge.cost).min(charge.limit.capacity());
         let charge = Charge { cost, ..*charge };
@@ -208,7 +199,7 @@ impl MemoryCounters {
     /// [`Limiter::discard_fallback`](crate::Limiter::discard_fallback).
     pub(super) fn discard(&self, key: u128) {
         let key = Key::of(key);
-        let mut shard = lock(&self.shards[key.shard()].0);
+        let mut shard = self.shards[key.shard()].lock();
         shard.remove(key);
         shard.penalties.remove(key);
     }
@@ -217,7 +208,7 @@ impl MemoryCounters {
     fn charge_single(&self, charge: &Charge<'_>, tenant: Option<Tenant<'_>>, now: Timestamp) -> Verdicts {
         let single = |verdict| Verdicts { verdicts: smallvec![verdict], ..Verdicts::default() };
         let key = Key::new(charge.subject, charge.counter);
-        let mut shard = lock(&self.shards[key.shard()].0);
+        let mut shard = self.shards[key.shard()].lock();
         match shard.charge_known_bucket(key, charge, now) {
             Some(verdict) => single(verdict),
             None => single(shard.charge(key, tenant, charge, now)),
@@ -270,7 +261,7 @@ impl MemoryCounters {
         let mut numbers: SmallVec<[usize; 8]> = keys.chain(penalty).map(Key::shard).collect();
         numbers.sort_unstable();
         numbers.dedup();
-        Locked(numbers.into_iter().map(|number| (number, lock(&self.shards[number].0))).collect())
+        Locked(numbers.into_iter().map(|number| (number, self.shards[number].lock())).collect())
     }
 }
 
@@ -301,15 +292,6 @@ impl CounterStore for MemoryCounters {
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send {
         ready(Ok(self.charge_all_now(charges, now)))
     }
-
-    fn extend_retention(&self, extension: &RetentionExtension) {
-        if let Some(key) = extension.counter {
-            let key = Key::of(key);
-            lock(&self.shards[key.shard()].0).extend_retention_of(key, extension);
-        } else {
-            self.shards.iter().for_each(|shard| lock(&shard.0).extend_retention(extension));
-        }
-    }
 }
 
 impl CounterAdmin for MemoryCounters {
@@ -325,7 +307,7 @@ impl CounterAdmin for MemoryCounters {
 
     fn pardon(&self, client: &str) -> impl Future<Output = Result<bool, StoreError>> + Send {
         // Records are keyed by another hash than the one an API key prints as, so all of them are compared.
-        let found = self.shards.iter().any(|shard| lock(&shard.0).penalties.remove_client(client));
+        let found = self.shards.iter().any(|shard| shard.lock().penalties.remove_client(client));
         ready(Ok(found))
     }
 
@@ -335,7 +317,7 @@ impl CounterAdmin for MemoryCounters {
         now: Timestamp,
     ) -> impl Future<Output = Result<Vec<PenalizedClient>, StoreError>> + Send {
         let mut found: Vec<PenalizedClient> =
-            self.shards.iter().flat_map(|shard| lock(&shard.0).penalties.penalized_clients(now)).collect();
+            self.shards.iter().flat_map(|shard| shard.lock().penalties.penalized_clients(now)).collect();
         found.sort_unstable_by(|a, b| {
             b.cooldown_until.cmp(&a.cooldown_until).then_with(|| a.client.cmp(&b.client))
         });

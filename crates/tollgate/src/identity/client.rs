@@ -29,7 +29,7 @@ impl<'a> ApiKey<'a> {
     /// same text.
     pub fn known(key: Key<'a>) -> Self {
         // Accounts only have keys with valid ids.
-        ApiKey { text: Id(key.id()), is_known: true }
+        ApiKey { text: Id(key.id), is_known: true }
     }
 
     /// The id of a key with an account.

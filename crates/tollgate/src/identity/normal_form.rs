@@ -1,6 +1,6 @@
 //! Normal forms of identifiers.
 //!
-//! Identifiers are byte-exact by default. Where an application treats `Alice` and `alice` as one user, each spelling
+//! Identifiers are byte-exact by default. Where an application treats `Alice` and `alice` as one user, each variant
 //! would otherwise get its own limit. The forms are Unicode NFC, full case folding, and both combined as in canonical
 //! caseless matching (Unicode definition D145): decompose, fold, compose.
 
@@ -10,40 +10,29 @@ use icu_casemap::{CaseMapper, CaseMapperBorrowed};
 use icu_normalizer::{
     ComposingNormalizer, ComposingNormalizerBorrowed, DecomposingNormalizer, DecomposingNormalizerBorrowed,
 };
+use serde::{Deserialize, Serialize};
 
 const NFC: ComposingNormalizerBorrowed<'static> = ComposingNormalizer::new_nfc();
 const NFD: DecomposingNormalizerBorrowed<'static> = DecomposingNormalizer::new_nfd();
 const CASES: CaseMapperBorrowed<'static> = CaseMapper::new();
 
-/// A normal form: two identifiers are the same if their normal forms are equal.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub enum NormalForm {
-    /// Byte-exact.
-    #[default]
-    Exact,
-    /// Unicode NFC: `é` as one code point or as two.
-    Nfc,
-    /// Full case folding: `Straße` and `STRASSE`.
-    Casefold,
-    /// NFC and case folding.
-    NfcCasefold,
+named_enum! {
+    /// A normal form: two identifiers are the same if their normal forms are equal.
+    #[derive(Default, Serialize, Deserialize)]
+    pub enum NormalForm {
+        /// Byte-exact.
+        #[default]
+        Exact = "exact",
+        /// Unicode NFC: `é` as one code point or as two.
+        Nfc = "nfc",
+        /// Full case folding: `Straße` and `STRASSE`.
+        Casefold = "casefold",
+        /// NFC and case folding.
+        NfcCasefold = "nfc+casefold",
+    }
 }
 
 impl NormalForm {
-    /// All forms.
-    pub const ALL: [NormalForm; 4] =
-        [NormalForm::Exact, NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
-
-    /// The name used in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            NormalForm::Exact => "exact",
-            NormalForm::Nfc => "nfc",
-            NormalForm::Casefold => "casefold",
-            NormalForm::NfcCasefold => "nfc+casefold",
-        }
-    }
-
     /// Normalizes an identifier. Borrowed if it is already normalized. Idempotent.
     ///
     /// ```
@@ -98,7 +87,7 @@ mod tests {
     const FORMS: [NormalForm; 3] = [NormalForm::Nfc, NormalForm::Casefold, NormalForm::NfcCasefold];
 
     #[test]
-    fn each_form_merges_only_its_spellings() {
+    fn each_form_merges_only_its_variants() {
         let pairs = [
             ("\u{e9}", "e\u{301}", [true, false, true]),
             ("Alice", "alice", [false, true, true]),

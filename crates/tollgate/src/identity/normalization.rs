@@ -1,10 +1,12 @@
-//! Normalization of identifiers, paths and methods: one form for all spellings that mean the same.
+//! Normalization of identifiers, paths and methods: one form for all variants that mean the same.
 //!
 //! A [`RuleSet`](crate::RuleSet) normalizes its rules once, when it is compiled, and each request before anything is
 //! matched or counted. Accounts and overrides are compared with normalized requests, so their ids must be normalized
 //! when they are stored.
 
 use std::borrow::Cow;
+
+use serde::{Deserialize, Serialize};
 
 use super::{Dimension, ID_BYTES_MAX, Id, NormalForm, Request};
 use crate::endpoint::{ENDPOINT_BYTES_MAX, Endpoint};
@@ -32,7 +34,7 @@ use crate::method::Method;
 /// assert!(!limiter.check_now(&request("rene\u{301}")?, now).admits()); // the same user
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Normalization {
     /// Forms of user, tenant and login ids.
     pub ids: IdNormalization,
@@ -45,7 +47,7 @@ pub struct Normalization {
 }
 
 /// The normal form of each kind of id. API keys are never normalized.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct IdNormalization {
     /// Form of user ids.
     pub user: NormalForm,
@@ -56,7 +58,7 @@ pub struct IdNormalization {
 }
 
 /// The normal form of descriptor values.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DescriptorNormalization {
     /// One form for all descriptors.
     All(NormalForm),
@@ -64,14 +66,16 @@ pub enum DescriptorNormalization {
     Named(Vec<(Box<str>, NormalForm)>),
 }
 
-/// How `HEAD` requests are counted.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum HeadCounting {
-    /// As `GET`, because it costs the server the same work.
-    #[default]
-    AsGet,
-    /// As a separate method: rules for `GET` do not match it.
-    Separate,
+named_enum! {
+    /// How `HEAD` requests are counted.
+    #[derive(Default, Serialize, Deserialize)]
+    pub enum HeadCounting {
+        /// As `GET`, because it costs the server the same work.
+        #[default]
+        AsGet = "as_get",
+        /// As a separate method: rules for `GET` do not match it.
+        Separate = "separate",
+    }
 }
 
 /// A value that exceeds its maximum length after normalization.
@@ -107,19 +111,6 @@ impl DescriptorNormalization {
         match self {
             DescriptorNormalization::All(form) => *form == NormalForm::Exact,
             DescriptorNormalization::Named(forms) => forms.iter().all(|(_, form)| *form == NormalForm::Exact),
-        }
-    }
-}
-
-impl HeadCounting {
-    /// All values.
-    pub const ALL: [HeadCounting; 2] = [HeadCounting::AsGet, HeadCounting::Separate];
-
-    /// The name used in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            HeadCounting::AsGet => "as_get",
-            HeadCounting::Separate => "separate",
         }
     }
 }

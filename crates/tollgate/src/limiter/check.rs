@@ -6,7 +6,7 @@ use crate::counters::{Charges, CounterStore, Effect, StoreError, Verdicts};
 use crate::decision::{Decision, Draft, closed_rule};
 use crate::identity::{Request, Scratch};
 use crate::record::{Record, RecordSink};
-use crate::rules::{ChargePlan, EvaluationEnd, OnStoreFailure, RuleSet, Snapshot};
+use crate::rules::{ChargePlan, OnStoreFailure, RuleSet, Snapshot};
 use crate::time::Timestamp;
 
 impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
@@ -15,12 +15,6 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         let rules = self.rules.load();
         let draft = self.decide(&rules, request, now, false).await;
         self.record(draft, rules, request, now)
-    }
-
-    /// Returns what [`Limiter::check`] would decide now, without charging or recording anything.
-    pub async fn peek(&self, request: &Request<'_>, now: Timestamp) -> Decision {
-        let rules = self.rules.load();
-        self.decide(&rules, request, now, true).await.complete(rules, now)
     }
 
     /// The steps of one decision, against one rule set.
@@ -33,7 +27,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
     ) -> Draft {
         let mut scratch = Scratch::default();
         // 1. Complete the request from its account, normalize it, and collect the charges of the rules that match.
-        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        let mut plan = rules.plan(request, &mut scratch, now);
         plan.charges.dry_run = dry_run;
         self.charge_plan(&mut plan, rules, now).await
     }
@@ -46,7 +40,7 @@ impl<S: CounterStore, R: RecordSink> Limiter<S, R> {
         now: Timestamp,
     ) -> Draft {
         // 2. Blocked, or nothing to charge: the counters are not needed.
-        if let Some(draft) = decide_without_counters(plan) {
+        if let Some(draft) = Draft::without_counters(plan) {
             return draft;
         }
         // 3. Charge all limits or none.
@@ -94,8 +88,8 @@ impl<R: RecordSink> Limiter<MemoryCounters, R> {
     pub fn check_now(&self, request: &Request<'_>, now: Timestamp) -> Decision {
         let rules = self.rules.load();
         let mut scratch = Scratch::default();
-        let plan = rules.plan(request, &mut scratch, rules.seed, now);
-        let draft = decide_without_counters(&plan).unwrap_or_else(|| {
+        let plan = rules.plan(request, &mut scratch, now);
+        let draft = Draft::without_counters(&plan).unwrap_or_else(|| {
             Draft::from_verdicts(&plan, &self.counters.charge_all_now(&plan.charges, now))
         });
         drop(plan);
@@ -121,15 +115,5 @@ impl<S, R: RecordSink> Limiter<S, R> {
             self.records.offer(&Record { request: &request, decision: &decision });
         }
         decision
-    }
-}
-
-/// The decision about a request that is blocked or that no limit applies to.
-fn decide_without_counters(plan: &ChargePlan<'_>) -> Option<Draft> {
-    match plan.end {
-        EvaluationEnd::Blocked(rule) => Some(Draft::blocked_by_rule(rule)),
-        EvaluationEnd::BlockedPrincipal(block) => Some(Draft::blocked(block)),
-        _ if plan.charges.charges.is_empty() => Some(Draft::from_verdicts(plan, &Verdicts::default())),
-        _ => None,
     }
 }

@@ -1,10 +1,9 @@
 //! Clearing the counters of one client.
 
-use super::Limiter;
+use super::LimiterSnapshot;
 use crate::counters::{CounterAdmin, CounterStore, StoreError};
 use crate::identity::{Request, Scratch};
 use crate::record::RecordSink;
-use crate::rules::RuleSet;
 
 /// What a reset did.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +14,7 @@ pub struct Reset {
     pub skipped: Vec<String>,
 }
 
-impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
+impl<S: CounterStore + CounterAdmin, R: RecordSink> LimiterSnapshot<'_, S, R> {
     /// Clears the counters and the penalty record of the request's client.
     ///
     /// If the request carries a limit override, the counter of that window and algorithm is cleared too, whatever its
@@ -25,22 +24,16 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
     /// When the store, or a part of it, is unreachable. The parts that were reached and the fallback counters are
     /// cleared all the same.
     pub async fn reset(&self, request: &Request<'_>) -> Result<Reset, StoreError> {
-        self.reset_by(&self.rules.load(), request).await
-    }
-
-    pub(super) async fn reset_by(&self, rules: &RuleSet, request: &Request<'_>) -> Result<Reset, StoreError> {
+        let (limiter, rules) = (self.limiter, &self.rules);
         let mut scratch = Scratch::default();
-        let (charges, skipped) = rules.charges_of_client(request, &mut scratch, rules.seed);
-        let reset = self.counters.reset(&charges).await;
+        let (charges, skipped) = rules.charges_of_client(request, &mut scratch);
+        let reset = limiter.counters.reset(&charges).await;
         // Also after an error: what was cleared in part must not return by reconciliation.
-        if self.fallback.is_used() {
+        if limiter.fallback.is_used() {
             let counters = charges.charges.iter().map(|charge| charge.subject.0 ^ charge.counter.0);
             let penalty = charges.penalty.map(|penalty| penalty.subject.0);
-            self.fallback.discard(&counters.chain(penalty).collect::<Vec<_>>());
+            limiter.fallback.discard(&counters.chain(penalty).collect::<Vec<_>>());
         }
-        Ok(Reset {
-            counters: reset?,
-            skipped: skipped.iter().map(|missing| missing.rule.to_owned()).collect(),
-        })
+        Ok(Reset { counters: reset?, skipped: skipped.into_iter().map(|skipped| skipped.rule).collect() })
     }
 }

@@ -37,7 +37,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         let request = &Request { cost: 0, ..request.clone() };
         let rules = self.rules.load();
         let mut scratch = Scratch::default();
-        let mut plan = rules.plan(request, &mut scratch, rules.seed, now);
+        let mut plan = rules.plan(request, &mut scratch, now);
         plan.charges.dry_run = true;
         // A cooldown would hide what the limits hold.
         plan.charges.penalty = None;
@@ -64,7 +64,7 @@ impl<S: CounterStore + CounterAdmin, R: RecordSink> Limiter<S, R> {
         let rules = self.rules.load();
         let request = Request { cost: consumed.min(new.limit.limit.capacity()), ..request.clone() };
         let mut scratch = Scratch::default();
-        let mut plan = rules.plan(&request, &mut scratch, rules.seed, now);
+        let mut plan = rules.plan(&request, &mut scratch, now);
         plan.charges.penalty = None;
         plan.charges.charges.retain(|charge| charge.counter == new.limit.counter);
         let _ = self.counters.charge_all(&plan.charges, now).await;

@@ -1,19 +1,13 @@
 //! All counters of one client, for resets and inspection.
 
-use super::evaluate::{ChargePlan, Evaluation};
+use super::evaluate::Evaluation;
+use super::plan::ChargePlan;
 use super::rule::Rule;
 use super::set::RuleSet;
 use crate::accounts::ResolvedRequest;
 use crate::counters::{Charges, Effect};
-use crate::identity::{Dimension, Request, Scratch, Seed, SubjectHasher};
-use crate::inspect::EndpointScope;
-
-/// A rule whose counters cannot be found, because the request has no value for some of its dimensions.
-pub(crate) struct MissingDimension<'a> {
-    pub(crate) rule: &'a str,
-    /// The missing dimensions.
-    pub(crate) by: Vec<&'a Dimension>,
-}
+use crate::identity::{Dimension, Request, Scratch, SubjectHasher};
+use crate::inspect::{EndpointScope, SkippedRule};
 
 impl RuleSet {
     /// The counters that a reset of the request's client clears, and the rules whose counters cannot be found.
@@ -25,9 +19,8 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
-        self.client_charges(&self.resolve(request, scratch), seed, EndpointScope::Requested, |_| true)
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
+        self.client_charges(&self.resolve(request, scratch), EndpointScope::Requested, |_| true)
     }
 
     /// The counters that an inspection reads: those of enabled rules, for the tier of the request if it has one.
@@ -37,9 +30,8 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
         endpoints: EndpointScope,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
         let resolved = self.resolve(request, scratch);
         let tier = resolved.request.tier;
         let has_tier = |rule: &Rule| {
@@ -47,25 +39,22 @@ impl RuleSet {
             tier.is_none_or(|tier| tiers.is_empty() || tiers.iter().any(|known| **known == *tier.as_str()))
         };
         let counts_kind = |rule: &Rule| {
-            let mut unused = SubjectHasher::new(seed);
+            let mut unused = SubjectHasher::new(self.seed);
             let mut has = |dimension: &Dimension| unused.push(dimension, &resolved.request, self.ipv6_prefix);
             rule.per.iter().any(|by| (by.identifies_client() || *by == Dimension::Tenant) && has(by))
         };
-        self.client_charges(&resolved, seed, endpoints, |rule| {
-            rule.enabled && has_tier(rule) && counts_kind(rule)
-        })
+        self.client_charges(&resolved, endpoints, |rule| rule.enabled && has_tier(rule) && counts_kind(rule))
     }
 
     fn client_charges<'a>(
         &'a self,
         resolved: &ResolvedRequest<'a>,
-        seed: Seed,
         endpoints: EndpointScope,
         wanted: impl Fn(&Rule) -> bool,
-    ) -> (Charges<'a>, Vec<MissingDimension<'a>>) {
+    ) -> (Charges<'a>, Vec<SkippedRule>) {
         let request = &resolved.request;
         let mut plan = ChargePlan::default();
-        let mut evaluation = Evaluation::new(self, request, seed, &mut plan);
+        let mut evaluation = Evaluation::new(self, request, &mut plan);
         let mut skipped = Vec::new();
         let is_given = |dimension: &Dimension| {
             endpoints == EndpointScope::Requested || *dimension != Dimension::Endpoint
@@ -78,14 +67,15 @@ impl RuleSet {
             if elsewhere || rule.limits.is_empty() || !evaluation.counts_client(compiled) || !wanted(rule) {
                 continue;
             }
-            let mut values = SubjectHasher::new(seed);
+            let mut values = SubjectHasher::new(self.seed);
             let mut push =
                 |dimension| is_given(dimension) && values.push(dimension, request, self.ipv6_prefix);
-            let by: Vec<&Dimension> = rule.per.iter().filter(|dimension| !push(*dimension)).collect();
-            if by.is_empty() {
+            let missing: Vec<Dimension> =
+                rule.per.iter().filter(|dimension| !push(*dimension)).cloned().collect();
+            if missing.is_empty() {
                 evaluation.charge_rule(position, compiled, values.subject(), Effect::Enforce);
             } else {
-                skipped.push(MissingDimension { rule: &rule.name, by });
+                skipped.push(SkippedRule { rule: rule.name.to_string(), missing });
             }
         }
         resolved.account_overrides().for_each(|own| evaluation.charge_account(None, &own));

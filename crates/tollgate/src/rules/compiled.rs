@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::pattern::ShortText;
+use super::pattern_index::ShortText;
 use super::rule::{Action, Condition, Matcher, Rule, RuleLimit};
 use crate::identity::{Dimension, Request};
 

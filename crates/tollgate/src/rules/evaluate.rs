@@ -13,65 +13,15 @@
 use smallvec::SmallVec;
 
 use super::compiled::CompiledRule;
-use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE, KEY_NAMESPACE, QUOTA_NAMESPACE};
+use super::overrides::{CHECK_NAMESPACE, CONFIG_NAMESPACE};
+use super::plan::{CHARGES_MAX, ChargePlan, EvaluationEnd, RuleOutcome, no_rule};
 use super::rule::{Action, RuleLimit, counter_id};
 use super::set::RuleSet;
-use crate::accounts::{AccountOverride, BlockPosition, ResolvedRequest};
-use crate::counters::{Charge, Charges, CounterId, Effect, PenaltyCharge};
-use crate::identity::{Client, Dimension, Request, Scratch, Seed, Subject, SubjectHasher, Tenant, tag};
+use crate::accounts::{AccountOverride, ResolvedRequest};
+use crate::counters::{Charge, CounterId, Effect, PenaltyCharge};
+use crate::identity::{Client, Dimension, Request, Scratch, Subject, SubjectHasher, Tenant, tag};
 use crate::limit::{Limit, LimitError, LimitOverride};
 use crate::time::Timestamp;
-
-/// The maximum number of rule limits that one request is charged. The limits of an API key have up to three windows and
-/// replace one rule, so they can add two more.
-pub const CHARGES_MAX: usize = 16;
-
-/// What one request is charged, and by which rules.
-#[derive(Debug, Default)]
-pub(crate) struct ChargePlan<'a> {
-    /// The charges for the counter store.
-    pub(crate) charges: Charges<'a>,
-    /// The position of the rule behind each charge.
-    pub(crate) sources: SmallVec<[u32; 4]>,
-    pub(crate) end: EvaluationEnd,
-}
-
-/// How an evaluation ended.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) enum EvaluationEnd {
-    /// After the last rule.
-    #[default]
-    Exhausted,
-    /// At this `allow` rule.
-    Allowed(u32),
-    /// At this `block` rule.
-    Blocked(u32),
-    /// Before the first rule, by a block of the request's user, key, tenant, login or address.
-    BlockedPrincipal(BlockPosition),
-}
-
-/// The outcome of one rule.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum RuleOutcome {
-    /// Its limits apply.
-    Collected,
-    /// It matched and admitted.
-    Allowed,
-    /// It matched and refused.
-    Blocked,
-    /// It is disabled.
-    Disabled,
-    /// A condition does not match.
-    Mismatch,
-    /// The request has no value for the dimension at this position of `per`.
-    NoSubject(usize),
-    /// An earlier rule occupies its layer.
-    LayerTaken,
-    /// An earlier rule ended the evaluation.
-    NotReached,
-    /// The request already has the maximum number of limits.
-    TooMany,
-}
 
 impl RuleSet {
     /// Evaluates a request.
@@ -79,13 +29,12 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
         now: Timestamp,
     ) -> ChargePlan<'a> {
         if self.needs_resolution {
-            return self.plan_resolved(request, scratch, seed, now);
+            return self.plan_resolved(request, scratch, now);
         }
-        self.visit_candidates(request, seed, None)
+        self.visit_candidates(request, None)
     }
 
     #[inline(never)]
@@ -93,7 +42,6 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
         now: Timestamp,
     ) -> ChargePlan<'a> {
         let resolved = self.resolve(request, scratch);
@@ -101,18 +49,17 @@ impl RuleSet {
             return ChargePlan { end: EvaluationEnd::BlockedPrincipal(block), ..ChargePlan::default() };
         }
         let account_override = self.account_override(&resolved);
-        self.visit_candidates(&resolved.request, seed, account_override.as_ref())
+        self.visit_candidates(&resolved.request, account_override.as_ref())
     }
 
     #[inline]
     fn visit_candidates<'a>(
         &'a self,
         request: &Request<'a>,
-        seed: Seed,
         account_override: Option<&AccountOverride<'a>>,
     ) -> ChargePlan<'a> {
         let mut plan = ChargePlan::default();
-        let mut evaluation = Evaluation::new(self, request, seed, &mut plan);
+        let mut evaluation = Evaluation::new(self, request, &mut plan);
         evaluation.account_override = account_override;
         for position in self.index.candidates(request) {
             // Most candidates are less specific rules of a layer that is already taken: skip them early.
@@ -132,7 +79,6 @@ impl RuleSet {
         &'a self,
         request: &'a Request<'a>,
         scratch: &'a mut Scratch<'a>,
-        seed: Seed,
         now: Timestamp,
     ) -> (ChargePlan<'a>, Vec<RuleOutcome>) {
         let resolved = self.resolve(request, scratch);
@@ -141,7 +87,7 @@ impl RuleSet {
         if let Some(block) = self.accounts.block_of(&resolved, now) {
             plan.end = EvaluationEnd::BlockedPrincipal(block);
         }
-        let mut evaluation = Evaluation::new(self, &resolved.request, seed, &mut plan);
+        let mut evaluation = Evaluation::new(self, &resolved.request, &mut plan);
         evaluation.account_override = account_override.as_ref();
         let positions = (0u32..).zip(&*self.rules);
         let outcomes = positions.map(|(position, _)| evaluation.visit(position, false)).collect();
@@ -174,7 +120,7 @@ impl RuleSet {
         let resolved = self.resolve(&request, &mut scratch);
         let client = resolved.request.client()?;
         let account_override = self.account_override(&resolved);
-        let plan = self.visit_candidates(&resolved.request, self.seed, account_override.as_ref());
+        let plan = self.visit_candidates(&resolved.request, account_override.as_ref());
         let counts_client = |(charge, source): &(&Charge<'_>, &u32)| {
             let rule = self.compiled.get(**source as usize);
             charge.effect == Effect::Enforce
@@ -206,7 +152,6 @@ impl RuleSet {
 pub(super) struct Evaluation<'a, 'r> {
     set: &'a RuleSet,
     request: &'r Request<'a>,
-    seed: Seed,
     plan: &'r mut ChargePlan<'a>,
     /// The layers that are taken.
     layers: SmallVec<[u32; 8]>,
@@ -222,16 +167,10 @@ pub(super) struct Evaluation<'a, 'r> {
 }
 
 impl<'a, 'r> Evaluation<'a, 'r> {
-    pub(super) fn new(
-        set: &'a RuleSet,
-        request: &'r Request<'a>,
-        seed: Seed,
-        plan: &'r mut ChargePlan<'a>,
-    ) -> Self {
+    pub(super) fn new(set: &'a RuleSet, request: &'r Request<'a>, plan: &'r mut ChargePlan<'a>) -> Self {
         Evaluation {
             set,
             request,
-            seed,
             plan,
             layers: SmallVec::new(),
             shadows: 0,
@@ -283,7 +222,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         if shadow && self.shadows + rule.limits.len() > CHARGES_MAX - self.set.enforced_max {
             return RuleOutcome::TooMany;
         }
-        let mut values = SubjectHasher::new(self.seed);
+        let mut values = SubjectHasher::new(self.set.seed);
         let is_missing = |dimension| !values.push(dimension, self.request, self.set.ipv6_prefix);
         if let Some(position) = rule.per.iter().position(is_missing) {
             return RuleOutcome::NoSubject(position);
@@ -312,7 +251,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         let found = self.check_override().or_else(|| self.configured_override());
         if let Some(found) = found {
             self.is_overridden = true;
-            self.charge_override(position, client, found);
+            self.charge_override(Some(position), client, found);
         }
         found.is_some()
     }
@@ -353,9 +292,10 @@ impl<'a, 'r> Evaluation<'a, 'r> {
     }
 
     /// Counts by client and endpoint, whatever the replaced rule counts by.
-    fn charge_override(&mut self, position: u32, client: Client<'_>, found: EndpointOverride<'a>) {
+    fn charge_override(&mut self, position: Option<u32>, client: Client<'_>, found: EndpointOverride<'a>) {
         let EndpointOverride { namespace, counter, limit } = found;
-        let mut values = SubjectHasher::new(self.seed);
+        let position = position.unwrap_or_else(|| no_rule(namespace));
+        let mut values = SubjectHasher::new(self.set.seed);
         values.push_client(client, self.set.ipv6_prefix);
         values.push_bytes(tag::OVERRIDE, self.request.endpoint.as_str().as_bytes());
         self.push(position, namespace, values.subject(), counter, limit, Effect::Enforce);
@@ -363,12 +303,18 @@ impl<'a, 'r> Evaluation<'a, 'r> {
 
     /// Counts by key or user, over all endpoints.
     pub(super) fn charge_account(&mut self, position: Option<u32>, own: &AccountOverride<'a>) {
-        let no_rule = if own.namespace == KEY_NAMESPACE { NO_RULE_KEY } else { NO_RULE_QUOTA };
-        let mut values = SubjectHasher::new(self.seed);
+        let position = position.unwrap_or_else(|| no_rule(own.namespace));
+        let mut values = SubjectHasher::new(self.set.seed);
         values.push_client(own.client, self.set.ipv6_prefix);
         for limit in &own.limits.limits {
-            let (subject, position) = (values.subject(), position.unwrap_or(no_rule));
-            self.push(position, own.namespace, subject, limit.counter, &limit.limit, Effect::Enforce);
+            self.push(
+                position,
+                own.namespace,
+                values.subject(),
+                limit.counter,
+                &limit.limit,
+                Effect::Enforce,
+            );
         }
     }
 
@@ -402,7 +348,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
 
     /// Adds overrides that replaced no rule, the tenant and the penalty.
     pub(super) fn finish(&mut self) {
-        self.plan.charges.tenant = self.request.tenant.map(|id| Tenant::new(id, self.seed));
+        self.plan.charges.tenant = self.request.tenant.map(|id| Tenant::new(id, self.set.seed));
         let Some(client) = self.client else { return };
         self.charge_override_alone(client);
         let is_enforced = |charge: &Charge<'_>| charge.effect == Effect::Enforce;
@@ -410,7 +356,7 @@ impl<'a, 'r> Evaluation<'a, 'r> {
             && self.plan.charges.charges.iter().any(is_enforced)
         {
             // The same subject as that of rules that count by this client: Redis Cluster keeps both in one slot.
-            let mut values = SubjectHasher::new(self.seed);
+            let mut values = SubjectHasher::new(self.set.seed);
             values.push_client(client, self.set.ipv6_prefix);
             let (subject, client_charges) = (values.subject(), self.client_charges);
             self.plan.charges.penalty = Some(PenaltyCharge { subject, client, policy, client_charges });
@@ -428,22 +374,18 @@ impl<'a, 'r> Evaluation<'a, 'r> {
         if is_exhausted && let Some(own) = self.account_override.take() {
             return self.charge_account(None, own);
         }
-        let check = self.check_override().map(|found| (NO_RULE_CHECK, found));
-        let configured = || self.configured_override().map(|found| (NO_RULE_CONFIG, found));
-        if let Some((position, found)) = check.or_else(|| configured().filter(|_| is_exhausted)) {
-            self.charge_override(position, client, found);
+        let configured = || self.configured_override().filter(|_| is_exhausted);
+        if let Some(found) = self.check_override().or_else(configured) {
+            self.charge_override(None, client, found);
         }
     }
 
     /// Charges both overrides of the client on the endpoint, whichever would apply.
     pub(super) fn charge_every_override(&mut self) {
         self.is_overridden = true;
-        let overrides =
-            [(NO_RULE_CHECK, self.check_override()), (NO_RULE_CONFIG, self.configured_override())];
-        for (position, found) in overrides {
-            if let Some((client, found)) = self.client.zip(found) {
-                self.charge_override(position, client, found);
-            }
+        let Some(client) = self.client else { return };
+        for found in [self.check_override(), self.configured_override()].into_iter().flatten() {
+            self.charge_override(None, client, found);
         }
     }
 }
@@ -454,21 +396,4 @@ struct EndpointOverride<'a> {
     namespace: &'static str,
     counter: CounterId,
     limit: &'a Limit,
-}
-
-// The sources of charges of overrides that replace no rule.
-
-const NO_RULE_CHECK: u32 = u32::MAX;
-const NO_RULE_CONFIG: u32 = u32::MAX - 1;
-const NO_RULE_KEY: u32 = u32::MAX - 2;
-const NO_RULE_QUOTA: u32 = u32::MAX - 3;
-
-/// The name of an override by the source of its charge.
-pub(crate) const fn namespace(source: u32) -> &'static str {
-    match source {
-        NO_RULE_CONFIG => CONFIG_NAMESPACE,
-        NO_RULE_KEY => KEY_NAMESPACE,
-        NO_RULE_QUOTA => QUOTA_NAMESPACE,
-        _ => CHECK_NAMESPACE,
-    }
 }

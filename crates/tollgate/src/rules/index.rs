@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use ipnet::IpNet;
 use smallvec::SmallVec;
 
-use super::pattern::{FewValues, PatternIndex, ShortText};
+use super::pattern_index::{FewValues, PatternIndex, ShortText};
 use super::rule::{Condition, Matcher, Rule};
 use crate::identity::{Id, Request};
 use crate::method::Method;

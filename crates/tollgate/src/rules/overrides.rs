@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::{Equivalent, HashMap};
 use serde::{Deserialize, Serialize};
 
 use super::rule::RuleLimit;
@@ -115,31 +115,38 @@ impl TryFrom<TimedLimit> for Override {
 
 /// All overrides, by user and endpoint. Immutable: a change returns the next generation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overrides {
-    by_user: HashMap<Box<str>, HashMap<Box<str>, Arc<Override>>>,
-    count: usize,
+pub struct Overrides(HashMap<(Box<str>, Box<str>), Arc<Override>>);
+
+/// A user and an endpoint, to look up an override without copying them.
+#[derive(Hash)]
+struct UserEndpoint<'a>(&'a str, &'a str);
+
+impl Equivalent<(Box<str>, Box<str>)> for UserEndpoint<'_> {
+    fn equivalent(&self, (user, endpoint): &(Box<str>, Box<str>)) -> bool {
+        *self.0 == **user && *self.1 == **endpoint
+    }
 }
 
 impl Overrides {
     /// The number of overrides.
     pub fn len(&self) -> usize {
-        self.count
+        self.0.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.0.is_empty()
     }
 
     /// The override of a user on an endpoint.
     pub fn get(&self, user: &str, endpoint: &str) -> Option<&Arc<Override>> {
-        self.by_user.get(user)?.get(endpoint)
+        self.0.get(&UserEndpoint(user, endpoint))
     }
 
     /// The override for a normalized request.
     pub(super) fn find(&self, request: &Request<'_>) -> Option<&Override> {
         // Without overrides, which is usual, the user is not hashed.
-        if self.count == 0 {
+        if self.0.is_empty() {
             return None;
         }
         self.get(request.user?.as_str(), request.endpoint.as_str()).map(|found| &**found)
@@ -176,24 +183,15 @@ impl Overrides {
 
     /// All overrides, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &Override> {
-        self.by_user.values().flat_map(HashMap::values).map(|each| &**each)
+        self.0.values().map(|each| &**each)
     }
 
     fn insert(&mut self, new: Override) {
-        let endpoints = self.by_user.entry(new.user.clone()).or_default();
-        if endpoints.insert(new.endpoint.clone(), Arc::new(new)).is_none() {
-            self.count += 1;
-        }
+        self.0.insert((new.user.clone(), new.endpoint.clone()), Arc::new(new));
     }
 
     fn remove(&mut self, user: &str, endpoint: &str) {
-        let Some(endpoints) = self.by_user.get_mut(user) else { return };
-        if endpoints.remove(endpoint).is_some() {
-            self.count -= 1;
-        }
-        if endpoints.is_empty() {
-            self.by_user.remove(user);
-        }
+        self.0.remove(&UserEndpoint(user, endpoint));
     }
 }
 

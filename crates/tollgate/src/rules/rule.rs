@@ -68,67 +68,40 @@ pub(crate) fn counter_id(rule: &str, limit: &Limit) -> CounterId {
     CounterId(hasher.finish128().as_u128())
 }
 
-/// What a matching rule does.
-#[derive(Copy, Clone, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Refuse requests that exceed a limit.
-    Reject,
-    /// Delay requests that exceed a limit, and refuse those that would wait too long.
-    Throttle,
-    /// Refuse every request.
-    Block,
-    /// Admit, and skip all further rules.
-    Allow,
-    /// Count and record, but refuse nothing.
-    LogOnly,
+named_enum! {
+    /// What a matching rule does.
+    pub enum Action {
+        /// Refuse requests that exceed a limit.
+        Reject = "reject",
+        /// Delay requests that exceed a limit, and refuse those that would wait too long.
+        Throttle = "throttle",
+        /// Refuse every request.
+        Block = "block",
+        /// Admit, and skip all further rules.
+        Allow = "allow",
+        /// Count and record, but refuse nothing.
+        LogOnly = "log_only",
+    }
 }
 
 impl Action {
-    /// All actions.
-    pub const ALL: [Action; 5] =
-        [Action::Reject, Action::Throttle, Action::Block, Action::Allow, Action::LogOnly];
-
-    /// The name used in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Action::Reject => "reject",
-            Action::Throttle => "throttle",
-            Action::Block => "block",
-            Action::Allow => "allow",
-            Action::LogOnly => "log_only",
-        }
-    }
-
     /// Whether rules with this action have limits.
     pub const fn limits(self) -> bool {
         matches!(self, Action::Reject | Action::Throttle | Action::LogOnly)
     }
 }
 
-/// What happens to a request while the counter store is unreachable.
-#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
-pub enum OnStoreFailure {
-    /// It is counted in local memory until the store recovers.
-    #[default]
-    Local,
-    /// It is admitted.
-    Open,
-    /// It is refused as unavailable, not as over the limit.
-    Closed,
-}
-
-impl OnStoreFailure {
-    /// All modes.
-    pub const ALL: [OnStoreFailure; 3] =
-        [OnStoreFailure::Local, OnStoreFailure::Open, OnStoreFailure::Closed];
-
-    /// The name used in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            OnStoreFailure::Local => "local",
-            OnStoreFailure::Open => "open",
-            OnStoreFailure::Closed => "closed",
-        }
+named_enum! {
+    /// What happens to a request while the counter store is unreachable.
+    #[derive(Default)]
+    pub enum OnStoreFailure {
+        /// It is counted in local memory until the store recovers.
+        #[default]
+        Local = "local",
+        /// It is admitted.
+        Open = "open",
+        /// It is refused as unavailable, not as over the limit.
+        Closed = "closed",
     }
 }
 

@@ -6,9 +6,9 @@ use arc_swap::{ArcSwap, Guard};
 use hashbrown::{HashMap, HashSet};
 
 use super::compiled::CompiledRule;
-use super::evaluate::CHARGES_MAX;
 use super::index::Index;
 use super::overrides::Overrides;
+use super::plan::CHARGES_MAX;
 use super::rule::{Action, Rule};
 use crate::accounts::Accounts;
 use crate::counters::CounterId;
@@ -259,9 +259,9 @@ impl CurrentRules {
         Snapshot(same)
     }
 
-    /// Replaces the rule set and returns the previous one. `next` runs again if another change is concurrent.
-    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) -> Arc<RuleSet> {
-        self.0.rcu(|current| next(current))
+    /// Replaces the rule set. `next` runs again if another change is concurrent.
+    pub(crate) fn update(&self, next: impl Fn(&RuleSet) -> RuleSet) {
+        self.0.rcu(|current| next(current));
     }
 }
 

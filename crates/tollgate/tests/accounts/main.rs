@@ -8,7 +8,7 @@ mod resolution;
 mod size;
 mod snapshot;
 
-use tollgate::accounts::{AccountLimits, AccountsEditor, NewKey};
+use tollgate::accounts::{AccountLimits, AccountsEditor, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::{
     Accounts, ApiKey, Client, Decision, Endpoint, Id, Limiter, MemoryCounters, Request, RuleSet, Timestamp,
@@ -56,8 +56,8 @@ fn by_key(client: &str) -> Request<'_> {
     Request { api_key: known(client), ..at("/") }
 }
 
-fn new_key(id: &str) -> NewKey<'_> {
-    NewKey::new(id, [7; 32])
+fn new_key(id: &str) -> Key<'_> {
+    Key::new(id, [7; 32])
 }
 
 fn per_hour(requests: u32) -> AccountLimits {
@@ -70,8 +70,8 @@ fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
 
 /// The decision of a dry run. The index and the full evaluation must agree.
 fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
-    let peeked = block_on(limiter.peek(request, NOW));
-    let explained = block_on(limiter.explain(request, NOW)).decision;
+    let peeked = block_on(limiter.snapshot().peek(request, NOW));
+    let explained = block_on(limiter.snapshot().explain(request, NOW)).decision;
     assert_eq!((peeked.answer, &peeked.reports), (explained.answer, &explained.reports));
     assert_eq!((peeked.rule_name(), peeked.block()), (explained.rule_name(), explained.block()));
     peeked

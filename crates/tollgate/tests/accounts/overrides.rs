@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-use tollgate::accounts::{AccountError, AccountLimits, BlockTarget, NewKey};
+use tollgate::accounts::{AccountError, AccountLimits, BlockTarget, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::counters::{
     Charge, Charges, CounterAdmin, CounterStore, PenalizedClient, StoreError, Verdicts,
@@ -30,13 +30,13 @@ fn override_precedence_is_check_config_key_user_rule() {
     let with_own = Request { limit_override: Some(&own), ..by_key("api_key:k1") };
     let plain = by_key("api_key:k1");
     let limit = |request: &Request<'_>| look(&limiter, request).binding().unwrap().requests;
-    let numbers = |request| block_on(limiter.explain(request, NOW)).override_source(request);
-    edit(&limiter, |editor| editor.put_key(&NewKey { user: Some("alice"), ..new_key("k1") }).unwrap());
+    let numbers = |request| block_on(limiter.snapshot().explain(request, NOW)).override_source(request);
+    edit(&limiter, |editor| editor.put_key(&Key { user: Some("alice"), ..new_key("k1") }).unwrap());
     assert_eq!((limit(&plain), numbers(&plain)), (10, None));
     edit(&limiter, |editor| editor.put_user("alice", None, per_hour(4)).unwrap());
     assert_eq!((limit(&plain), numbers(&plain)), (4, Some("@quota")));
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
+        let key = Key { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     assert_eq!((limit(&plain), numbers(&plain)), (3, Some("@key")));
@@ -66,7 +66,7 @@ fn key_limits_count_by_key_user_limits_by_user() {
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
         for key in ["k1", "k2"] {
-            let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key(key) };
+            let key = Key { user: Some("alice"), limits: per_hour(3), ..new_key(key) };
             editor.put_key(&key).unwrap();
         }
     });
@@ -84,7 +84,7 @@ fn all_windows_are_enforced() {
         requests_per_day: Some(6),
         burst: None,
     };
-    edit(&limiter, |editor| editor.put_key(&NewKey { limits, ..new_key("k1") }).unwrap());
+    edit(&limiter, |editor| editor.put_key(&Key { limits, ..new_key("k1") }).unwrap());
     let request = by_key("api_key:k1");
     let decision = look(&limiter, &request);
     let windows: Vec<u64> = decision.reports.iter().map(|report| report.window.as_secs_ceil()).collect();
@@ -132,7 +132,7 @@ fn account_limits_replace_the_first_rule_of_their_owner() {
     "#;
     let limiter = limiter(rules);
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), limits: per_hour(7), ..new_key("k1") };
+        let key = Key { user: Some("alice"), limits: per_hour(7), ..new_key("k1") };
         editor.put_key(&key).unwrap();
         editor.put_user("bob", None, per_hour(5)).unwrap();
     });
@@ -154,7 +154,7 @@ fn account_limits_apply_without_a_rule() {
     let limiter = limiter("[[rules]]\nname = \"a\"\nwhen = { tenants = [\"acme\"] }\naction = \"allow\"");
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
-        editor.put_key(&NewKey { limits: per_hour(3), ..new_key("k1") }).unwrap();
+        editor.put_key(&Key { limits: per_hour(3), ..new_key("k1") }).unwrap();
     });
     assert_eq!(asked(&look(&limiter, &by_user("alice"))), ["@quota"]);
     assert_eq!(asked(&look(&limiter, &by_key("api_key:k1"))), ["@key"]);
@@ -184,14 +184,18 @@ fn reset_clears_account_limits() {
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(2)).unwrap();
         let limits = AccountLimits { requests_per_day: Some(9), ..per_hour(3) };
-        editor.put_key(&NewKey { user: Some("alice"), limits, ..new_key("k1") }).unwrap();
+        editor.put_key(&Key { user: Some("alice"), limits, ..new_key("k1") }).unwrap();
     });
     let by_key = by_key("api_key:k1");
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
-    assert_eq!(block_on(limiter.reset(&by_user("alice"))).unwrap().counters, 1);
+    assert_eq!(block_on(limiter.snapshot().reset(&by_user("alice"))).unwrap().counters, 1);
     assert_eq!(admitted(&limiter, &by_user("alice")), 2);
     assert_eq!(admitted(&limiter, &by_key), 0, "the user's reset names no key");
-    assert_eq!(block_on(limiter.reset(&by_key)).unwrap().counters, 3, "two windows, and the user's");
+    assert_eq!(
+        block_on(limiter.snapshot().reset(&by_key)).unwrap().counters,
+        3,
+        "two windows, and the user's"
+    );
     assert_eq!((admitted(&limiter, &by_key), admitted(&limiter, &by_user("alice"))), (3, 2));
 }
 
@@ -268,7 +272,7 @@ fn overrides_keep_their_counter_across_rules() {
     let of_user = checked();
     assert_eq!(of_user.len(), 1, "one counter, on all endpoints: {of_user:?}");
     assert!(of_user.is_disjoint(&of_rules));
-    block_on(limiter.reset(&on("/a"))).unwrap();
+    block_on(limiter.snapshot().reset(&on("/a"))).unwrap();
     assert!(limiter.counters().take().is_superset(&of_user), "a reset finds it");
     let config = Override::new(Id::parse("alice").unwrap(), &Endpoint::parse("/a").unwrap(), minute(2), NOW);
     limiter.update_overrides(|overrides| overrides.with(config.clone()));
@@ -276,7 +280,7 @@ fn overrides_keep_their_counter_across_rules() {
     let own = minute(3);
     block_on(limiter.check(&Request { limit_override: Some(&own), ..on("/a") }, NOW));
     assert!(limiter.counters().take().is_disjoint(&of_endpoint), "a check's own limits are others");
-    block_on(limiter.reset(&on("/a"))).unwrap();
+    block_on(limiter.snapshot().reset(&on("/a"))).unwrap();
     let reset = limiter.counters().take();
     assert!(reset.is_superset(&of_endpoint), "a reset finds those too: {reset:?} {of_endpoint:?}");
 }
@@ -286,13 +290,13 @@ fn inspection_shows_account_limits() {
     let limiter = limiter(RULES);
     edit(&limiter, |editor| {
         editor.put_user("alice", None, per_hour(4)).unwrap();
-        let key = NewKey { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
+        let key = Key { user: Some("alice"), limits: per_hour(3), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     limiter.check_now(&by_key("api_key:k1"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
     limiter.check_now(&by_user("alice"), NOW);
-    let seen = block_on(limiter.inspect(&by_key("api_key:k1"), EndpointScope::All, NOW)).unwrap();
+    let seen = block_on(limiter.snapshot().inspect(&by_key("api_key:k1"), EndpointScope::All, NOW)).unwrap();
     let counters: Vec<(&str, u32)> =
         seen.counters.iter().map(|counter| (&*counter.rule, counter.used())).collect();
     assert_eq!(counters, [("default", 0), ("@key", 1), ("@quota", 2)]);
@@ -335,10 +339,10 @@ fn invalid_limits_are_rejected_with_their_field() {
     for key in [
         new_key(""),
         new_key(&long),
-        NewKey { user: Some(&long), ..new_key("k") },
-        NewKey { tenant: Some(""), ..new_key("k") },
-        NewKey { tier: Some(""), ..new_key("k") },
-        NewKey { limits: alone, ..new_key("k") },
+        Key { user: Some(&long), ..new_key("k") },
+        Key { tenant: Some(""), ..new_key("k") },
+        Key { tier: Some(""), ..new_key("k") },
+        Key { limits: alone, ..new_key("k") },
     ] {
         assert!(editor.put_key(&key).is_err(), "{key:?}");
     }
@@ -356,13 +360,13 @@ fn zero_limit_admits_nothing() {
 fn key_and_previous_secret_expire() {
     let at = Timestamp::from_secs(100);
     let mut editor = Accounts::default().edit();
-    let key = NewKey { previous: Some(([1; 32], at)), expires_at: Some(at), scopes: 0xbeef, ..new_key("k1") };
+    let key = Key { previous: Some(([1; 32], at)), expires_at: Some(at), scopes: 0xbeef, ..new_key("k1") };
     editor.put_key(&key).unwrap();
     editor.put_block(BlockTarget::User("x"), "", None);
     let accounts = editor.finish();
     let key = accounts.key("k1").unwrap();
     let before = at - Span::from_micros(1);
-    assert_eq!((key.previous(before), key.previous(at)), (Some(&[1; 32]), None));
+    assert_eq!((key.previous_verifier(before), key.previous_verifier(at)), (Some(&[1; 32]), None));
     assert_eq!((key.is_expired(before), key.is_expired(at)), (false, true));
-    assert_eq!((key.verifier(), key.scopes(), key.is_revoked()), (&[7; 32], 0xbeef, false));
+    assert_eq!((key.verifier, key.scopes, key.is_revoked), ([7; 32], 0xbeef, false));
 }

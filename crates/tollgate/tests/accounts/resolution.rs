@@ -1,6 +1,6 @@
 //! Completion of requests by the accounts of key and user.
 
-use tollgate::accounts::{AccountLimits, NewKey};
+use tollgate::accounts::{AccountLimits, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::Scratch;
 use tollgate::{ApiKey, Client, Request};
@@ -27,9 +27,9 @@ fn tier_comes_from_request_then_key_then_user() {
     let limiter = limiter(BY_TIER);
     edit(&limiter, |editor| {
         editor.put_user("alice", Some("free"), AccountLimits::default()).unwrap();
-        let key = NewKey { user: Some("alice"), tier: Some("pro"), ..new_key("k1") };
+        let key = Key { user: Some("alice"), tier: Some("pro"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
-        editor.put_key(&NewKey { user: Some("alice"), ..new_key("k2") }).unwrap();
+        editor.put_key(&Key { user: Some("alice"), ..new_key("k2") }).unwrap();
     });
     let rule = |request: &Request<'_>| look(&limiter, request).rule_name().map(str::to_owned);
     assert_eq!(rule(&by_user("alice")).as_deref(), Some("tier:free"));
@@ -44,7 +44,7 @@ fn tier_comes_from_request_then_key_then_user() {
 fn key_supplies_missing_user_and_tenant() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
+        let key = Key { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     let rules = limiter.rules();
@@ -65,7 +65,7 @@ fn key_supplies_missing_user_and_tenant() {
 fn user_shares_a_counter_with_its_key() {
     let limiter = limiter("default_limit = 5\ndefault_window = 60");
     edit(&limiter, |editor| {
-        editor.put_key(&NewKey { user: Some("alice"), ..new_key("k1") }).unwrap();
+        editor.put_key(&Key { user: Some("alice"), ..new_key("k1") }).unwrap();
     });
     assert!(limiter.check_now(&by_key("api_key:k1"), NOW).admits());
     assert_eq!(admitted(&limiter, &by_user("alice")), 4);
@@ -93,7 +93,7 @@ fn opaque_key_is_not_the_key_with_that_id() {
 fn opaque_key_gets_no_account() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), limits: per_hour(1_000), ..new_key("k1") };
+        let key = Key { user: Some("alice"), limits: per_hour(1_000), ..new_key("k1") };
         editor.put_key(&key).unwrap();
     });
     let opaque = Request { api_key: ApiKey::parse("k1").ok(), ..at("/") };
@@ -116,8 +116,8 @@ fn known_key_prints_its_id() {
 fn verifiers_are_not_printed() {
     let limiter = limiter("");
     edit(&limiter, |editor| {
-        editor.put_key(&NewKey::new("k1", [0xab; 32])).unwrap();
-        assert!(!format!("{editor:?} {:?}", NewKey::new("k1", [0xab; 32])).contains("171"));
+        editor.put_key(&Key::new("k1", [0xab; 32])).unwrap();
+        assert!(!format!("{editor:?} {:?}", Key::new("k1", [0xab; 32])).contains("171"));
     });
     let rules = limiter.rules();
     let key = rules.accounts().key("k1").unwrap();
@@ -129,12 +129,12 @@ fn verifiers_are_not_printed() {
 fn explanation_shows_resolved_values() {
     let limiter = limiter(BY_TIER);
     edit(&limiter, |editor| {
-        let key = NewKey { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
+        let key = Key { user: Some("alice"), tenant: Some("acme"), ..new_key("k1") };
         editor.put_key(&key).unwrap();
         editor.put_user("alice", Some("pro"), per_hour(7)).unwrap();
     });
     let request = by_key("api_key:k1");
-    let explanation = block_on(limiter.explain(&request, NOW));
+    let explanation = block_on(limiter.snapshot().explain(&request, NOW));
     let mut scratch = Scratch::default();
     let resolved = explanation.resolved(&request, &mut scratch);
     assert_eq!((resolved.user, resolved.tenant, resolved.tier), (id("alice"), id("acme"), id("pro")));

@@ -7,7 +7,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tollgate::accounts::{AccountLimits, NewKey};
+use tollgate::accounts::{AccountLimits, Key};
 use tollgate::{Accounts, Limiter, MemoryCounters, Request};
 
 use crate::{NOW, at, id, known, limiter};
@@ -38,13 +38,13 @@ fn accounts(count: u32) -> Accounts {
         let mut verifier = [7; 32];
         verifier[..4].copy_from_slice(&number.to_le_bytes());
         editor
-            .put_key(&NewKey {
+            .put_key(&Key {
                 user: Some(&user),
                 tenant: Some(&tenant),
                 tier: Some(tier),
                 limits: AccountLimits { requests_per_second: Some(1_000_000), ..AccountLimits::default() },
                 expires_at: Some(NOW),
-                ..NewKey::new(&id, verifier)
+                ..Key::new(&id, verifier)
             })
             .unwrap();
     }
@@ -95,12 +95,11 @@ fn a_million_users_and_a_million_keys() {
     let before = resident();
     let (made_in, accounts) = timed(|| accounts(MANY));
     println!("made in {made_in:?}: {accounts:?}");
-    println!("heap_bytes: {} MB", accounts.heap_bytes() / 1_000_000);
     println!("resident: {} MB more than before", (resident() - before) / 1_000_000);
     let (edited_in, edited) = timed(|| {
         let mut editor = accounts.edit();
         editor.put_user(&user(7), Some("vip"), AccountLimits::default()).unwrap();
-        editor.put_key(&NewKey::new(&key(7), [1; 32])).unwrap();
+        editor.put_key(&Key::new(&key(7), [1; 32])).unwrap();
         editor.finish()
     });
     println!("one user and one key changed in {edited_in:?}: {edited:?}");

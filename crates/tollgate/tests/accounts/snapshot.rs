@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tollgate::Accounts;
-use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
+use tollgate::accounts::{AccountLimits, BlockTarget, Key};
 use tollgate::snapshot::SnapshotError;
 
 use crate::{NOW, new_key, per_hour};
@@ -15,9 +15,8 @@ fn some() -> Accounts {
         editor.put_user(&name, Some(tier), per_hour(u32::try_from(number).unwrap() % 3)).unwrap();
         let limits =
             AccountLimits { requests_per_second: Some(9), burst: Some(3), ..AccountLimits::default() };
-        let key =
-            NewKey { user: Some(&name), tenant: Some("acme"), tier: Some(tier), limits, ..new_key(&name) };
-        editor.put_key(&NewKey { previous: Some(([3; 32], NOW)), expires_at: Some(NOW), ..key }).unwrap();
+        let key = Key { user: Some(&name), tenant: Some("acme"), tier: Some(tier), limits, ..new_key(&name) };
+        editor.put_key(&Key { previous: Some(([3; 32], NOW)), expires_at: Some(NOW), ..key }).unwrap();
         editor.put_block(BlockTarget::Login(&name), "abuse", Some(NOW));
     }
     editor.put_block(BlockTarget::Ip("192.0.2.0/24".parse().unwrap()), "scans", None);
@@ -94,7 +93,7 @@ fn false_lengths_allocate_no_memory() {
 proptest! {
     #[test]
     fn random_bytes_after_the_magic_are_rejected(data in prop::collection::vec(any::<u8>(), 0..600)) {
-        let mut bytes = b"tollacc1".to_vec();
+        let mut bytes = b"tollacc2".to_vec();
         bytes.extend_from_slice(&data);
         prop_assert!(Accounts::read_from(bytes.as_slice()).is_err());
         prop_assert!(Accounts::read_from(data.as_slice()).is_err());

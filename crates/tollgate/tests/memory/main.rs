@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test may panic")]
 
 mod eviction;
-mod retention;
 mod tenants;
 
 use std::num::NonZeroUsize;

@@ -173,9 +173,9 @@ proptest! {
                     assert_eq!(decision.answer, Answer::Block);
                     assert_eq!(decision.rule_name(), end.map(|rule| &*rule.name));
                 } else {
-                    let told: Vec<(&str, Effect)> =
+                    let collected: Vec<(&str, Effect)> =
                         decision.reports.iter().map(|r| (decision.rule_name_of(r), r.effect)).collect();
-                    assert_eq!(told, within_maximum(&rules, expected));
+                    assert_eq!(collected, within_maximum(&rules, expected));
                 }
                 limiter.check_now(request, crate::NOW);
             });
@@ -377,7 +377,8 @@ fn disabled_rule_never_matches() {
     let limiter = limiter("[[rules]]\nname = \"off\"\naction = \"block\"\nenabled = false");
     let request = request("/", "alice");
     assert!(look(&limiter, &request).admits());
-    let explanation = tollgate::counters::conformance::block_on(limiter.explain(&request, crate::NOW));
+    let explanation =
+        tollgate::counters::conformance::block_on(limiter.snapshot().explain(&request, crate::NOW));
     let rules = explanation.rules(&request);
     assert_eq!((&*rules[0].rule.name, rules[0].matched, &*rules[0].reason), ("off", false, "disabled"));
 }

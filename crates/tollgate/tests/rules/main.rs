@@ -36,8 +36,8 @@ fn admitted(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> usize {
 
 /// The decision of a dry run. The index and the full evaluation must agree.
 fn look(limiter: &Limiter<MemoryCounters>, request: &Request<'_>) -> Decision {
-    let peeked = block_on(limiter.peek(request, NOW));
-    let explained = block_on(limiter.explain(request, NOW)).decision;
+    let peeked = block_on(limiter.snapshot().peek(request, NOW));
+    let explained = block_on(limiter.snapshot().explain(request, NOW)).decision;
     assert_eq!((peeked.answer, &peeked.reports), (explained.answer, &explained.reports));
     assert_eq!(peeked.rule_name(), explained.rule_name());
     peeked

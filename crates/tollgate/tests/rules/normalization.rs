@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use tollgate::accounts::{AccountLimits, BlockTarget, NewKey};
+use tollgate::accounts::{AccountLimits, BlockTarget, Key};
 use tollgate::counters::conformance::block_on;
 use tollgate::identity::{
     DescriptorNormalization, HeadCounting, IdNormalization, NormalForm, Normalization, Scratch,
@@ -17,8 +17,8 @@ use tollgate::{
 
 use crate::{NOW, admitted, asked, blocks, id, look, request};
 
-/// One name in four spellings.
-const SPELLINGS: [&str; 4] = ["Zoë Straße", "zoe\u{308} strasse", "ZOË STRASSE", "zoë straße"];
+/// One name in four forms that normalize to the same.
+const VARIANTS: [&str; 4] = ["Zoë Straße", "zoe\u{308} strasse", "ZOË STRASSE", "zoë straße"];
 const NORMALIZED: &str = "zoë strasse";
 
 fn caseless() -> Normalization {
@@ -57,11 +57,11 @@ fn named(dimension: &str, name: &str, look: impl FnOnce(&Request<'_>)) {
 }
 
 #[test]
-fn spellings_share_a_counter_only_if_normalized() {
+fn variants_share_a_counter_only_if_normalized() {
     for dimension in ["user", "tenant", "login", "descriptor:mail"] {
         let exact = limiter(&per(dimension), Normalization::default());
         let normalizing = limiter(&per(dimension), caseless());
-        for (number, name) in (0..).zip(SPELLINGS) {
+        for (number, name) in (0..).zip(VARIANTS) {
             named(dimension, name, |request| {
                 assert!(exact.check_now(request, NOW).admits());
                 let mut decision = exact.check_now(request, NOW);
@@ -70,7 +70,7 @@ fn spellings_share_a_counter_only_if_normalized() {
                 assert_eq!(decision.binding().unwrap().remaining(), 3 - number, "{dimension} {name}");
             });
         }
-        for name in SPELLINGS {
+        for name in VARIANTS {
             named(dimension, name, |request| assert!(!normalizing.check_now(request, NOW).admits()));
         }
     }
@@ -118,24 +118,24 @@ fn api_keys_and_tiers_are_never_normalized() {
 }
 
 #[test]
-fn rule_conditions_match_every_spelling() {
+fn rule_conditions_match_every_variant() {
     let toml = "[[rules]]\nname = \"user\"\npriority = 1\nwhen = { users = [\"ZOË STRASSE\"] }\naction = \"block\"\n\
                 [[rules]]\nname = \"tenant\"\nwhen = { tenants = [\"Zoë Straße\"] }\naction = \"block\"\n\
                 [[rules]]\nname = \"mail\"\nwhen = { descriptors = { mail = [\"x\", \"zoë STRASSE\"] } }\naction = \"block\"\n";
     let (exact, normalizing) = (limiter(toml, Normalization::default()), limiter(toml, caseless()));
     for dimension in ["user", "tenant", "descriptor:mail"] {
-        for name in SPELLINGS {
+        for name in VARIANTS {
             named(dimension, name, |request| assert!(blocks(&normalizing, request), "{dimension} {name}"));
         }
-        named(dimension, SPELLINGS[1], |request| assert!(!blocks(&exact, request), "{dimension}"));
+        named(dimension, VARIANTS[1], |request| assert!(!blocks(&exact, request), "{dimension}"));
     }
 }
 
 #[test]
-fn exemptions_match_every_spelling() {
+fn exemptions_match_every_variant() {
     let toml = "default_limit = 1\n[[exemptions]]\ntype = \"user_id\"\nvalue = \"Zoë Straße\"\n";
     let limiter = limiter(toml, caseless());
-    for name in SPELLINGS {
+    for name in VARIANTS {
         assert!(asked(&look(&limiter, &request("/", name))).is_empty(), "{name}");
     }
 }
@@ -143,20 +143,20 @@ fn exemptions_match_every_spelling() {
 #[test]
 fn status_explain_inspect_and_reset_normalize() {
     let limiter = limiter(&per("user"), caseless());
-    assert_eq!(admitted(&limiter, &request("/", SPELLINGS[0])), 4);
-    for name in SPELLINGS {
+    assert_eq!(admitted(&limiter, &request("/", VARIANTS[0])), 4);
+    for name in VARIANTS {
         let request = request("/", name);
-        assert!(!block_on(limiter.peek(&request, NOW)).admits());
-        let explanation = block_on(limiter.explain(&request, NOW));
+        assert!(!block_on(limiter.snapshot().peek(&request, NOW)).admits());
+        let explanation = block_on(limiter.snapshot().explain(&request, NOW));
         assert!(!explanation.decision.admits());
         let mut scratch = Scratch::default();
         let client = explanation.resolved(&request, &mut scratch).request.client();
         assert_eq!(client, Some(Client::User(id("zoë strasse").unwrap())));
-        let seen = block_on(limiter.inspect(&request, EndpointScope::All, NOW)).unwrap();
+        let seen = block_on(limiter.snapshot().inspect(&request, EndpointScope::All, NOW)).unwrap();
         assert_eq!(seen.counters[0].used(), 4);
     }
-    assert_eq!(block_on(limiter.reset(&request("/", SPELLINGS[1]))).unwrap().counters, 1);
-    assert_eq!(admitted(&limiter, &request("/", SPELLINGS[2])), 4);
+    assert_eq!(block_on(limiter.snapshot().reset(&request("/", VARIANTS[1]))).unwrap().counters, 1);
+    assert_eq!(admitted(&limiter, &request("/", VARIANTS[2])), 4);
 }
 
 fn limit_for(user: &str, path: &str, requests: u32) -> Override {
@@ -166,35 +166,35 @@ fn limit_for(user: &str, path: &str, requests: u32) -> Override {
 }
 
 #[test]
-fn overrides_apply_to_every_spelling() {
+fn overrides_apply_to_every_variant() {
     let limiter = limiter("default_limit = 9", Normalization { ignore_path_case: true, ..caseless() });
     limiter.update_overrides(|none| none.with(limit_for(NORMALIZED, "/search", 2)));
-    for name in SPELLINGS {
+    for name in VARIANTS {
         let decision = look(&limiter, &request("/SEARCH", name));
         assert_eq!(decision.binding().unwrap().requests, 2);
     }
-    assert_eq!(admitted(&limiter, &request("/search", SPELLINGS[1])), 2);
-    assert!(!limiter.check_now(&request("/Search", SPELLINGS[2]), NOW).admits());
+    assert_eq!(admitted(&limiter, &request("/search", VARIANTS[1])), 2);
+    assert!(!limiter.check_now(&request("/Search", VARIANTS[2]), NOW).admits());
 }
 
 #[test]
-fn accounts_and_blocks_apply_to_every_spelling() {
+fn accounts_and_blocks_apply_to_every_variant() {
     let limiter = limiter("default_limit = 9", caseless());
     let mut editor = Accounts::default().edit();
     let hourly = AccountLimits { requests_per_hour: Some(7), ..AccountLimits::default() };
     editor.put_user(NORMALIZED, Some("pro"), hourly).unwrap();
     editor.put_block(BlockTarget::Tenant(NORMALIZED), "unpaid", None);
     editor.put_block(BlockTarget::Login(NORMALIZED), "abuse", None);
-    let key = NewKey { user: Some(SPELLINGS[2]), tenant: Some("Acme"), ..NewKey::new("k", [0; 32]) };
+    let key = Key { user: Some(VARIANTS[2]), tenant: Some("Acme"), ..Key::new("k", [0; 32]) };
     editor.put_key(&key).unwrap();
     let accounts = editor.finish();
     limiter.update_accounts(|_| accounts.clone());
-    for name in SPELLINGS {
+    for name in VARIANTS {
         assert_eq!(look(&limiter, &request("/", name)).binding().unwrap().requests, 7, "{name}");
         named("tenant", name, |request| assert!(blocks(&limiter, request)));
         named("login", name, |request| assert!(blocks(&limiter, request)));
     }
-    assert_eq!(admitted(&limiter, &request("/", SPELLINGS[0])), 7);
+    assert_eq!(admitted(&limiter, &request("/", VARIANTS[0])), 7);
     let Some(Client::ApiKey(key)) = Client::parse("api_key:k") else { panic!("a known key") };
     let by_key = Request { api_key: Some(key), ..Request::new(Endpoint::parse("/").unwrap()) };
     assert!(!limiter.check_now(&by_key, NOW).admits(), "the limit of the key's user is used up");
@@ -232,7 +232,7 @@ fn path_case_is_ignored_only_if_configured() {
     }
     assert_eq!(admitted(&ignoring, &request("/API/7/caf\u{e9}", "a")), 2);
     assert!(!ignoring.check_now(&request("/api/7/CAF\u{c9}", "a"), NOW).admits());
-    assert_eq!(block_on(ignoring.reset(&request("/API/7/CAF\u{c9}", "a"))).unwrap().counters, 1);
+    assert_eq!(block_on(ignoring.snapshot().reset(&request("/API/7/CAF\u{c9}", "a"))).unwrap().counters, 1);
     assert_eq!(admitted(&ignoring, &request("/aPi/7/caf\u{e9}", "a")), 2);
     assert_eq!(admitted(&exact, &request("/X/y", "a")) + admitted(&exact, &request("/X/Y", "a")), 4);
 }

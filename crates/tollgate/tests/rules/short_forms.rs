@@ -130,7 +130,7 @@ fn rules_disable_the_built_in_default() {
 
 #[test]
 fn file_with_all_keys_is_accepted() {
-    let set = RuleSet::from_toml(include_str!("../good_rules/everything.toml")).unwrap();
+    let set = RuleSet::from_toml(include_str!("../valid_rules/everything.toml")).unwrap();
     assert_eq!(set.rules().len(), 15);
     assert!(set.penalties().is_some());
     let count = |action| set.rules().iter().filter(|rule| rule.action == action).count();
@@ -139,7 +139,7 @@ fn file_with_all_keys_is_accepted() {
 
 #[test]
 fn truncated_file_is_rejected_or_a_whole_rule_set() {
-    let good = include_str!("../good_rules/everything.toml");
+    let good = include_str!("../valid_rules/everything.toml");
     let mut refused = 0;
     for seed in 0..1_000_usize {
         let mut bytes = good.as_bytes().to_vec();

@@ -3,6 +3,7 @@
 //! The server makes the plan: a dry-run import returns the changes and the version they apply to. The real import is
 //! conditional on that version, so exactly the confirmed plan is applied.
 
+use std::io;
 use std::path::PathBuf;
 
 use clap::{ArgAction, Args};
@@ -10,20 +11,18 @@ use http::StatusCode;
 use serde_json::Value;
 
 use crate::client::url::query;
-use crate::client::{ApiResponse, Client, Precondition};
+use crate::client::{ApiResponse, Precondition};
 use crate::commands::items::DryRunArg;
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::input::confirm::ConfirmArgs;
 use crate::input::import_set::ImportSet;
 use crate::item_kind::ItemKind;
+use crate::output::Style;
 use crate::output::changes::{self, Counts};
 use crate::output::format::plural;
-use crate::output::{Output, Style};
+use crate::{CliError, Client, Exit, Output};
 
-/// The flags of both commands.
 #[derive(Args)]
-struct ImportArgs {
+pub(crate) struct ImportArgs {
     /// Files with [[rules]], [[tiers]], [[quotas]], [[blocks]] and [[limits]], in TOML or JSON; - reads standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
@@ -35,16 +34,8 @@ struct ImportArgs {
     kinds: Vec<ItemKind>,
 }
 
-/// The flags of `rules diff`.
 #[derive(Args)]
-pub(super) struct Diff {
-    #[command(flatten)]
-    import: ImportArgs,
-}
-
-/// The flags of `rules apply`.
-#[derive(Args)]
-pub(super) struct Apply {
+pub(crate) struct Apply {
     #[command(flatten)]
     import: ImportArgs,
     #[command(flatten)]
@@ -53,9 +44,9 @@ pub(super) struct Apply {
     confirm: ConfirmArgs,
 }
 
-pub(super) fn diff(diff: &Diff, client: &Client, output: &Output) -> Result<Exit, CliError> {
-    let imports = ImportSet::read(&diff.import.files, &diff.import.kinds)?;
-    let plan = import(&imports, diff.import.prune, None, client)?;
+pub(super) fn diff(args: &ImportArgs, client: &Client, output: &Output) -> Result<Exit, CliError> {
+    let imports = ImportSet::read(&args.files, &args.kinds)?;
+    let plan = import(&imports, args.prune, None, client)?;
     print_plan(&plan, output)?;
     Ok(if Counts::of(&plan.body).total() == 0 { Exit::Ok } else { Exit::Refused })
 }
@@ -66,8 +57,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     let plan = import(&imports, *prune, None, client)?;
     let counts = Counts::of(&plan.body);
     if apply.dry.dry_run || counts.total() == 0 {
-        print_plan(&plan, output)?;
-        return Ok(Exit::Ok);
+        return Ok(print_plan(&plan, output)?);
     }
     if !output.json() {
         output.text(&changes::render(&plan.body, output))?;
@@ -78,12 +68,7 @@ pub(super) fn apply(apply: &Apply, client: &Client, output: &Output) -> Result<E
     }
     let version = plan.body["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
     let applied = import(&imports, *prune, Some(version), client)?;
-    if output.json() {
-        output.body(&applied.text)?;
-    } else {
-        output.text(&summary(&applied.body, false, output))?;
-    }
-    Ok(Exit::Ok)
+    Ok(output.response(&applied.text, || summary(&applied.body, false, output))?)
 }
 
 /// Imports all items or none: if the configuration is still at `version`, or as a dry run without one.
@@ -101,20 +86,15 @@ fn import(
     ];
     let precondition = version.map_or(Precondition::None, Precondition::Version);
     let path = format!("/v1/admin/import{}", query(&pairs));
-    match client.post_bulk(&path, &imports.body(), precondition) {
+    match client.bulk().post(&path, &imports.body(), precondition) {
         Err(error) if error.status() == Some(StatusCode::PRECONDITION_FAILED) => Err(CliError::Conflict),
-        response => Ok(client.require_success(response?)?),
+        response => Ok(response?),
     }
 }
 
-fn print_plan(plan: &ApiResponse, output: &Output) -> Result<(), CliError> {
-    if output.json() {
-        output.body(&plan.text)?;
-    } else {
-        output.text(&changes::render(&plan.body, output))?;
-        output.text(&summary(&plan.body, true, output))?;
-    }
-    Ok(())
+fn print_plan(plan: &ApiResponse, output: &Output) -> io::Result<Exit> {
+    let text = || changes::render(&plan.body, output) + &summary(&plan.body, true, output);
+    output.response(&plan.text, text)
 }
 
 /// `2 created, 1 updated, 0 deleted, 7 unchanged`; for a plan `2 to create, 1 to update, 0 to delete, 7 unchanged`.

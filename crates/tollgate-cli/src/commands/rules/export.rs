@@ -4,24 +4,20 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use clap::Args;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-use crate::client::Client;
 use crate::client::url::query;
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::item_kind::ItemKind;
-use crate::output::Output;
 use crate::output::toml;
+use crate::{CliError, Client, Exit, Output};
 
 /// Items per page.
 const PAGE_SIZE: &str = "1000";
 /// How often the export restarts when the configuration changes between two pages.
 const ATTEMPTS: usize = 5;
 
-/// The flags of `rules export`.
 #[derive(Args)]
-pub(super) struct Export {
+pub(crate) struct Export {
     /// Kinds to export
     #[arg(long, value_name = "KIND", value_delimiter = ',', default_value = "rules,tiers")]
     kinds: Vec<ItemKind>,
@@ -32,12 +28,7 @@ pub(super) fn run(export: &Export, client: &Client, output: &Output) -> Result<E
     kinds.sort_unstable();
     kinds.dedup();
     let snapshot = Snapshot::fetch(&kinds, client)?;
-    if output.json() {
-        output.value(&snapshot.to_json())?;
-    } else {
-        output.text(&snapshot.to_toml())?;
-    }
-    Ok(Exit::Ok)
+    Ok(output.result(|| snapshot.to_json(), || snapshot.to_toml())?)
 }
 
 /// All items of some kinds at one version.
@@ -64,8 +55,7 @@ impl Snapshot {
         let (mut next, mut version) = (None::<String>, None);
         loop {
             let pairs = [("kinds", Some(&*names)), ("limit", Some(PAGE_SIZE)), ("after", next.as_deref())];
-            let response = client.get_bulk(&format!("/v1/admin/export{}", query(&pairs)))?;
-            let mut page = client.require_success(response)?.body;
+            let mut page = client.bulk().get(&format!("/v1/admin/export{}", query(&pairs)))?.body;
             let found = page["version"].as_u64().ok_or_else(|| client.missing_field("version"))?;
             if *version.get_or_insert(found) != found {
                 return Ok(None);
@@ -85,8 +75,9 @@ impl Snapshot {
     }
 
     /// The shape of one page.
-    fn to_json(&self) -> Map<String, Value> {
-        let lists = self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), items.clone().into()));
+    fn to_json(&self) -> Value {
+        let lists =
+            self.items.iter().map(|(kind, items)| (kind.plural().to_owned(), Value::from(items.clone())));
         lists.chain([("version".to_owned(), self.version.into())]).collect()
     }
 

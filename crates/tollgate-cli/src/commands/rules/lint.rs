@@ -4,25 +4,22 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::io;
 use std::path::Path;
 
 use serde_json::json;
-use tollgate::Rule;
 use tollgate::config::Problems;
 
 use super::warnings::{Warning, warnings};
 use crate::error::{CliError, ProblemLines, problem_json};
-use crate::exit::Exit;
 use crate::input::rule_file::RuleFile;
 use crate::output::format::plural;
-use crate::output::{Output, Style, escape};
+use crate::output::{Style, escape};
+use crate::{Exit, Output};
 
 pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
     match RuleFile::read_all_sections(path) {
-        Ok(file) => {
-            report_valid(&file, output)?;
-            Ok(Exit::Ok)
-        }
+        Ok(file) => Ok(report_valid(&file, output)?),
         // The errors of the file are the result of the command, so they go to standard output.
         Err(CliError::Invalid { path, problems }) => {
             report_errors(&path, &problems, output)?;
@@ -32,64 +29,51 @@ pub(super) fn run(path: &Path, output: &Output) -> Result<Exit, CliError> {
     }
 }
 
-fn report_valid(file: &RuleFile, output: &Output) -> Result<(), CliError> {
+fn report_valid(file: &RuleFile, output: &Output) -> io::Result<Exit> {
     let rules = file.set.rules();
     let warnings = warnings(rules);
-    let Summary { rules, limits, layers } = Summary::new(rules);
-    if output.json() {
-        let warnings: Vec<_> = (warnings.iter())
-            .map(|Warning { rule, reason }| json!({"line": file.line(rule), "rule": rule, "reason": reason}))
-            .collect();
-        return Ok(output.value(&json!({
-            "file": file.path, "ok": true, "rules": rules, "limits": limits, "layers": layers,
-            "for": if file.is_import { "apply" } else { "serve" }, "problems": [], "warnings": warnings,
-        }))?);
-    }
-    let mut text = String::new();
-    let label = output.paint(Style::Warning, "warning:");
-    for Warning { rule, reason } in &warnings {
-        let place = file.line(rule).map_or_else(|| file.path.clone(), |line| format!("{}:{line}", file.path));
-        let _ = writeln!(text, "{place}: {label} rule {rule:?} {}", escape(reason));
-    }
-    let _ = writeln!(
-        text,
-        "{}: {}, {}; {}, {} in {}{}",
-        file.path,
-        output.paint(Style::Good, "no errors"),
-        plural(warnings.len(), "warning"),
-        plural(rules, "rule"),
-        plural(limits, "limit"),
-        plural(layers, "layer"),
-        if file.is_import { ", for `rules apply`" } else { "" },
-    );
-    Ok(output.text(&text)?)
-}
-
-fn report_errors(path: &str, problems: &Problems, output: &Output) -> Result<(), CliError> {
-    if output.json() {
-        let problems: Vec<_> = problems.0.iter().map(problem_json).collect();
-        let report = json!({"file": path, "ok": false, "problems": problems, "warnings": []});
-        return Ok(output.value(&report)?);
-    }
-    let lines = ProblemLines { path, problems }.to_string();
-    let lines: Vec<String> = lines.lines().map(escape).collect();
-    let count = output.paint(Style::Bad, &plural(problems.0.len(), "error"));
-    Ok(output.text(&format!("{}\n{path}: {count}\n", lines.join("\n")))?)
-}
-
-struct Summary {
-    rules: usize,
-    limits: usize,
-    layers: usize,
-}
-
-impl Summary {
-    fn new(rules: &[Rule]) -> Self {
-        let limiting = rules.iter().filter(|rule| rule.action.limits());
-        Summary {
-            rules: rules.len(),
-            limits: rules.iter().map(|rule| rule.limits.len()).sum(),
-            layers: limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len(),
+    let limits = rules.iter().map(|rule| rule.limits.len()).sum();
+    let limiting = rules.iter().filter(|rule| rule.action.limits());
+    let layers = limiting.map(|rule| &*rule.layer).collect::<BTreeSet<_>>().len();
+    let json = || {
+        let warning = |Warning { rule, reason }: &Warning| json!({"line": file.line(rule), "rule": rule, "reason": reason});
+        json!({
+            "file": file.path, "ok": true, "rules": rules.len(), "limits": limits, "layers": layers,
+            "for": if file.is_import { "apply" } else { "serve" }, "problems": [],
+            "warnings": warnings.iter().map(warning).collect::<Vec<_>>(),
+        })
+    };
+    output.result(json, || {
+        let mut text = String::new();
+        let label = output.paint(Style::Warning, "warning:");
+        for Warning { rule, reason } in &warnings {
+            let line = file.line(rule).map(|line| format!(":{line}")).unwrap_or_default();
+            let _ = writeln!(text, "{}{line}: {label} rule {rule:?} {}", file.path, escape(reason));
         }
-    }
+        let _ = writeln!(
+            text,
+            "{}: {}, {}; {}, {} in {}{}",
+            file.path,
+            output.paint(Style::Good, "no errors"),
+            plural(warnings.len(), "warning"),
+            plural(rules.len(), "rule"),
+            plural(limits, "limit"),
+            plural(layers, "layer"),
+            if file.is_import { ", for `rules apply`" } else { "" },
+        );
+        text
+    })
+}
+
+fn report_errors(path: &str, problems: &Problems, output: &Output) -> io::Result<Exit> {
+    let json = || {
+        let problems: Vec<_> = problems.0.iter().map(problem_json).collect();
+        json!({"file": path, "ok": false, "problems": problems, "warnings": []})
+    };
+    output.result(json, || {
+        let lines = ProblemLines { path, problems }.to_string();
+        let lines: Vec<String> = lines.lines().map(escape).collect();
+        let count = output.paint(Style::Bad, &plural(problems.0.len(), "error"));
+        format!("{}\n{path}: {count}\n", lines.join("\n"))
+    })
 }

@@ -12,11 +12,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use self::runner::{Mismatch, TestResult, run_test};
-use crate::error::CliError;
-use crate::exit::Exit;
 use crate::input::rule_file::{RuleFile, read_text};
 use crate::output::format::plural;
-use crate::output::{Output, Style, escape};
+use crate::output::{Style, escape};
+use crate::{CliError, Exit, Output};
 
 /// The format of test files, for `--help`.
 pub(super) const HELP: &str = r#"Examples:
@@ -61,15 +60,11 @@ pub(super) fn run(rules: &Path, tests: &Path, output: &Output) -> Result<Exit, C
     let (rules, cases) = (rules?, cases?);
     let results: Vec<TestResult<'_>> = cases.iter().map(|case| run_test(&rules.set, case)).collect();
     let failed = results.iter().filter(|result| !result.passed()).count();
-    if output.json() {
-        output.value(&json!({
-            "passed": results.len() - failed,
-            "failed": failed,
-            "tests": results.iter().map(result_json).collect::<Vec<_>>(),
-        }))?;
-    } else {
-        output.text(&render(&path, &results, failed, output))?;
-    }
+    let json = || {
+        let tests: Vec<Value> = results.iter().map(result_json).collect();
+        json!({ "passed": results.len() - failed, "failed": failed, "tests": tests })
+    };
+    output.result(json, || render(&path, &results, failed, output))?;
     Ok(if failed == 0 { Exit::Ok } else { Exit::Refused })
 }
 

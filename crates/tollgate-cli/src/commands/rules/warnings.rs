@@ -6,9 +6,9 @@
 //! conditions on them are only compared with each other.
 
 use tollgate::identity::Dimension;
-use tollgate::rules::pattern::{Pattern, PatternIndex};
+use tollgate::rules::pattern::Pattern;
 use tollgate::rules::{Action, Matcher, Rule};
-use tollgate::{Algorithm, Endpoint, Limit};
+use tollgate::{Algorithm, Limit};
 
 /// A warning about a rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,41 +33,19 @@ impl<'a> RulePatterns<'a> {
     fn matches_all_endpoints(&self) -> bool {
         self.patterns.is_empty() || self.patterns.iter().any(|pattern| pattern == "/*")
     }
-
-    /// An endpoint that the rule matches. A rule that matches all of its endpoints also matches this one.
-    fn sample_endpoint(&self) -> Option<String> {
-        let fill = |segment: &str| {
-            if segment == "*" || segment.starts_with('{') { "any-segment" } else { segment }.to_owned()
-        };
-        let first = self.patterns.first()?;
-        Some(first.split('/').map(fill).collect::<Vec<_>>().join("/"))
-    }
 }
 
 /// All warnings, in order of evaluation.
-///
-/// Patterns are looked up in an index instead of compared pairwise: ten thousand rules have fifty million pairs.
 pub(super) fn warnings(rules: &[Rule]) -> Vec<Warning> {
     let rules: Vec<RulePatterns<'_>> =
         rules.iter().filter(|rule| rule.enabled).map(RulePatterns::new).collect();
-    let (mut all_endpoints, mut by_endpoint) = (Vec::new(), PatternIndex::default());
     let mut found = Vec::new();
-    for (position, later) in (0u32..).zip(&rules) {
-        let mut earlier: Vec<u32> = Vec::new();
-        if let Some(Ok(sample)) = later.sample_endpoint().as_deref().map(Endpoint::parse) {
-            by_endpoint.for_each_match(&sample, |first| earlier.push(first));
-        }
-        let mut earlier = all_endpoints.iter().copied().chain(earlier);
-        let shadowed = earlier.find_map(|first| shadows(&rules[first as usize], later));
-        let refuses_all =
-            if shadowed.is_none() { refuses_all(&rules[..position as usize], later) } else { None };
-        let reasons = shadowed.into_iter().chain(refuses_all).chain(redundant_limits(later.rule));
+    for (position, later) in rules.iter().enumerate() {
+        let earlier = &rules[..position];
+        let shadowed = earlier.iter().find_map(|first| shadows(first, later));
+        let certain = shadowed.or_else(|| refuses_all(earlier, later));
+        let reasons = certain.into_iter().chain(redundant_limits(later.rule));
         found.extend(reasons.map(|reason| Warning { rule: later.rule.name.to_string(), reason }));
-        if later.matches_all_endpoints() {
-            all_endpoints.push(position);
-        } else {
-            later.rule.when.endpoints.iter().for_each(|pattern| by_endpoint.insert(pattern, position));
-        }
     }
     found
 }

@@ -79,7 +79,9 @@ fn parse(text: &str, origin: &Origin) -> Value {
     fields.finish();
     match value {
         // A second line in the value would be another key.
-        Some(value) if problems.0.is_empty() && value != Value::Datetime => with_origin(value, origin),
+        Some(value) if problems.0.is_empty() && !matches!(value, Value::Datetime(_)) => {
+            with_origin(value, origin)
+        }
         _ => as_text(),
     }
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use tollgate::Timestamp;
-use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, NewKey};
+use tollgate::accounts::{Accounts, AccountsEditor, BlockTarget, Key};
 use tollgate_stores::sql::{BlockItem, BlockKind, Item, ItemId, KeyItem, QuotaItem};
 use tracing::warn;
 
@@ -47,7 +47,7 @@ fn put_quota(accounts: &mut AccountsEditor, quota: &QuotaItem) -> Result<(), Str
 fn put_key(accounts: &mut AccountsEditor, key: &KeyItem) -> Result<(), String> {
     let until = key.previous_until_micros.map(Timestamp::from_micros);
     accounts
-        .put_key(&NewKey {
+        .put_key(&Key {
             id: &key.id,
             verifier: key.hash,
             previous: key.previous_hash.zip(until),

@@ -128,7 +128,7 @@ pub(super) async fn replay(sync: &ConfigSync, limiter: &ServiceLimiter, entry: &
     if request.client().is_none() {
         return;
     }
-    if let Ok(done) = limiter.reset(&request).await {
+    if let Ok(done) = limiter.snapshot().reset(&request).await {
         info!(by = %entry.by, subject = %entry.subject, counters = done.counters, "replayed a reset of another node");
     }
 }

@@ -17,19 +17,15 @@ use crate::counters::memory::{SHARDS, TenantSlot};
 use crate::counters::{Charge, CounterId};
 use crate::identity::Subject;
 use crate::limit::Limit;
-use crate::sync::{Mutex, MutexGuard, lock};
+use crate::mutex::{MutexGuard, PaddedMutex};
 
 /// The pending counters, sharded like the counters themselves.
-pub(super) struct PendingList {
-    shards: Box<[Padded]>,
+pub(crate) struct PendingList {
+    shards: Box<[PaddedMutex<Shard>]>,
     entries_max: usize,
     /// The shard that [`PendingList::take_next`] reads next.
     next_shard: AtomicUsize,
 }
-
-/// A shard on cache lines of its own.
-#[repr(align(128))]
-struct Padded(Mutex<Shard>);
 
 #[derive(Default)]
 struct Shard {
@@ -81,7 +77,7 @@ impl ChargedLimit {
 
 impl PendingList {
     pub(super) fn new(keys_max: NonZeroUsize) -> Self {
-        let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::default()))).collect();
+        let shards = (0..SHARDS).map(|_| PaddedMutex::new(Shard::default())).collect();
         PendingList { shards, entries_max: keys_max.get().div_ceil(SHARDS), next_shard: AtomicUsize::new(0) }
     }
 
@@ -102,11 +98,11 @@ impl PendingList {
 
     /// Takes at most `count_max` entries. Each call starts with another shard, so that counters that cannot be reconciled
     /// now do not hold up the others.
-    pub(super) fn take_next(&self, count_max: usize) -> Vec<PendingCounter> {
+    pub(crate) fn take_next(&self, count_max: usize) -> Vec<PendingCounter> {
         let mut found = Vec::new();
         for _ in 0..SHARDS {
             let turn = self.next_shard.fetch_add(1, Ordering::Relaxed);
-            let mut shard = lock(&self.shards[turn % SHARDS].0);
+            let mut shard = self.shards[turn % SHARDS].lock();
             while found.len() < count_max
                 && let Some(key) = shard.queue.pop_front()
             {
@@ -120,7 +116,7 @@ impl PendingList {
     }
 
     /// Puts an entry back at the end of the queue.
-    pub(super) fn put_back(&self, counter: PendingCounter) {
+    pub(crate) fn put_back(&self, counter: PendingCounter) {
         self.shard(counter.key).add(counter);
     }
 
@@ -151,7 +147,7 @@ impl PendingList {
 
     /// Drops the entries of one shard whose counters hold nothing any more.
     pub(super) fn sweep_shard(&self, turn: usize, holds: impl Fn(u128) -> bool) {
-        let mut shard = lock(&self.shards[turn % SHARDS].0);
+        let mut shard = self.shards[turn % SHARDS].lock();
         let Shard { pending, queue, limits, .. } = &mut *shard;
         pending.retain(|key, _| holds(*key));
         queue.retain(|key| pending.contains_key(key));
@@ -160,28 +156,28 @@ impl PendingList {
         queue.shrink_to(queue.len() * 2);
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         for shard in &self.shards {
-            let mut shard = lock(&shard.0);
+            let mut shard = shard.lock();
             *shard = Shard { untracked: shard.untracked, ..Shard::default() };
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).pending.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().pending.len()).sum()
     }
 
     pub(super) fn in_flight(&self) -> usize {
-        self.shards.iter().map(|shard| lock(&shard.0).in_flight.len()).sum()
+        self.shards.iter().map(|shard| shard.lock().in_flight.len()).sum()
     }
 
     /// How many charges found the list full.
     pub(super) fn untracked(&self) -> u64 {
-        self.shards.iter().map(|shard| lock(&shard.0).untracked).sum()
+        self.shards.iter().map(|shard| shard.lock().untracked).sum()
     }
 
     fn shard(&self, key: u128) -> MutexGuard<'_, Shard> {
-        lock(&self.shards[key as usize % SHARDS].0)
+        self.shards[key as usize % SHARDS].lock()
     }
 }
 

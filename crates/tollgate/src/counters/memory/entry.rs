@@ -7,7 +7,6 @@
 use super::fair_share::TenantSlot;
 use super::{Key, SHARDS};
 use crate::algorithms::{CounterState, NextState};
-use crate::counters::RetentionExtension;
 use crate::time::{Span, Timestamp};
 
 const AT_BITS: u32 = 52;
@@ -53,12 +52,6 @@ impl Entry {
     pub(super) fn move_to(&mut self, state: CounterState) {
         self.word = (self.word & !AT_MASK) | (state.at.as_micros() & AT_MASK);
         self.value = state.value;
-    }
-
-    /// Extends the retention.
-    pub(super) fn extend_retention(&mut self, extension: &RetentionExtension) {
-        let retention = extension.apply(decode(self.word >> AT_BITS));
-        self.word = encode(retention) << AT_BITS | (self.word & AT_MASK);
     }
 
     /// The key without the bits that select the shard.

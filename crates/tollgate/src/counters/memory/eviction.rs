@@ -5,8 +5,8 @@
 
 use super::Key;
 use super::fair_share::TenantSlot;
-use super::shard::{Shard, log_bytes};
-use crate::counters::{Charge, RetentionExtension};
+use super::shard::{Shard, is_log, log_bytes};
+use crate::counters::Charge;
 use crate::time::Timestamp;
 
 /// The subject of overflow counters.
@@ -16,7 +16,7 @@ const OVERFLOW: u128 = 0x6f76_6572_666c_6f77_6f76_6572_666c_6f77;
 const ENTRIES_PER_NEWCOMER: usize = 64;
 
 impl Shard {
-    /// The key itself if it exists or fits, else the key of an overflow counter.
+    /// The key itself if its counter exists or fits, else the key of an overflow counter.
     pub(super) fn key_with_capacity(
         &mut self,
         key: Key,
@@ -24,51 +24,39 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Key {
-        if self.has_capacity(tenant) || self.counters.contains(key) {
+        if self.has_capacity(tenant, charge) || self.holds(key, charge) {
             return key;
         }
         self.evict_if_due(now);
-        if self.has_capacity(tenant) {
+        if self.has_capacity(tenant, charge) {
             return key;
         }
         self.overflow_charges += 1;
         let shared = overflow_key(tenant, charge);
-        let fits = self.counters.len() < self.keys_max || self.counters.contains(shared);
+        let fits = self.has_overflow_capacity(charge) || self.holds(shared, charge);
         if fits { shared } else { overflow_key(TenantSlot::NONE, charge) }
     }
 
-    pub(super) fn log_key_with_capacity(
-        &mut self,
-        key: Key,
-        tenant: TenantSlot,
-        charge: &Charge<'_>,
-        now: Timestamp,
-    ) -> Key {
-        let bytes = log_bytes(charge);
-        if self.has_capacity_for_log(tenant, bytes) || self.has_log(key) {
-            return key;
+    /// Whether a new counter of the tenant fits into what is not reserved for overflow counters.
+    fn has_capacity(&self, tenant: TenantSlot, charge: &Charge<'_>) -> bool {
+        if is_log(charge) {
+            let free = without_overflow_reserve(self.log_bytes_max).saturating_sub(self.log_bytes);
+            return self.usage.log_bytes.may_add(tenant, log_bytes(charge), free);
         }
-        self.evict_if_due(now);
-        if self.has_capacity_for_log(tenant, bytes) {
-            return key;
-        }
-        self.overflow_charges += 1;
-        let shared = overflow_key(tenant, charge);
-        let fits = self.log_bytes + bytes <= self.log_bytes_max || self.has_log(shared);
-        if fits { shared } else { overflow_key(TenantSlot::NONE, charge) }
+        let free = without_overflow_reserve(self.keys_max).saturating_sub(self.counters.len());
+        self.usage.counters.may_add(tenant, 1, free)
     }
 
-    fn has_capacity(&self, tenant: TenantSlot) -> bool {
-        self.usage.counters.may_add(
-            tenant,
-            1,
-            without_overflow_reserve(self.keys_max).saturating_sub(self.counters.len()),
-        )
+    fn has_overflow_capacity(&self, charge: &Charge<'_>) -> bool {
+        if is_log(charge) {
+            self.log_bytes + log_bytes(charge) <= self.log_bytes_max
+        } else {
+            self.counters.len() < self.keys_max
+        }
     }
 
-    fn has_capacity_for_log(&self, tenant: TenantSlot, bytes: usize) -> bool {
-        let free = without_overflow_reserve(self.log_bytes_max).saturating_sub(self.log_bytes);
-        self.usage.log_bytes.may_add(tenant, bytes, free)
+    fn holds(&self, key: Key, charge: &Charge<'_>) -> bool {
+        if is_log(charge) { self.has_log(key) } else { self.counters.contains(key) }
     }
 
     pub(super) fn has_log(&self, key: Key) -> bool {
@@ -91,18 +79,6 @@ impl Shard {
         self.counters.shrink();
         if self.logs.len() < self.logs.capacity() / 4 {
             self.logs.shrink_to(self.logs.len() * 2, |entry| entry.key.hash());
-        }
-    }
-
-    /// Extends the retention of every counter. The retention of a log depends on its window only.
-    pub(super) fn extend_retention(&mut self, extension: &RetentionExtension) {
-        self.counters.iter_mut().for_each(|entry| entry.extend_retention(extension));
-    }
-
-    /// Extends the retention of one counter, if it exists.
-    pub(super) fn extend_retention_of(&mut self, key: Key, extension: &RetentionExtension) {
-        if let Some(entry) = self.counters.find_mut(key) {
-            entry.extend_retention(extension);
         }
     }
 

@@ -104,10 +104,6 @@ impl Shard {
         self.counters.bytes() + self.log_bytes + self.penalties.bytes() + usage
     }
 
-    pub(super) fn overflow_charges(&self) -> u64 {
-        self.overflow_charges
-    }
-
     /// The fast path of [`Shard::charge`]: a bucket that exists and admits. Otherwise returns `None` and writes nothing.
     #[inline]
     pub(super) fn charge_known_bucket(
@@ -136,7 +132,7 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Verdict {
-        if charge.limit.algorithm() != Algorithm::SlidingWindowLog
+        if !is_log(charge)
             && let Some(entry) = self.counters.find_mut(key)
         {
             let (state, rewound) = rewound(entry.state(), charge, now);
@@ -166,12 +162,16 @@ impl Shard {
         charge: &Charge<'_>,
         now: Timestamp,
     ) -> Evaluated {
-        if charge.limit.algorithm() == Algorithm::SlidingWindowLog {
-            let key = self.log_key_with_capacity(key, tenant, charge, now);
-            return self.evaluate_log(key, tenant, charge, now);
-        }
         let key = self.key_with_capacity(key, tenant, charge, now);
-        self.evaluate_counter(key, tenant, charge, now)
+        self.evaluate_at(key, tenant, charge, now)
+    }
+
+    fn evaluate_at(&self, key: Key, tenant: TenantSlot, charge: &Charge<'_>, now: Timestamp) -> Evaluated {
+        if is_log(charge) {
+            self.evaluate_log(key, tenant, charge, now)
+        } else {
+            self.evaluate_counter(key, tenant, charge, now)
+        }
     }
 
     /// The verdict on a charge that is not taken: the outcome stays, the rest describes the counter as it stands.
@@ -180,10 +180,7 @@ impl Shard {
             return evaluated.verdict;
         }
         let peek = Charge { cost: 0, ..*charge };
-        let current = match peek.limit.algorithm() {
-            Algorithm::SlidingWindowLog => self.evaluate_log(evaluated.key, evaluated.tenant, &peek, now),
-            _ => self.evaluate_counter(evaluated.key, evaluated.tenant, &peek, now),
-        };
+        let current = self.evaluate_at(evaluated.key, evaluated.tenant, &peek, now);
         let Verdict { remaining, reset_after, .. } = current.verdict;
         Verdict { remaining, reset_after, ..evaluated.verdict }
     }
@@ -242,7 +239,7 @@ impl Shard {
             return;
         }
         let key = evaluated.key;
-        if charge.limit.algorithm() != Algorithm::SlidingWindowLog {
+        if !is_log(charge) {
             let found = self.counters.find(key);
             if let Some((state, true)) = found.map(|entry| rewound(entry.state(), charge, now)) {
                 self.repair_counter(key, state);
@@ -348,6 +345,10 @@ fn rewound(state: CounterState, charge: &Charge<'_>, now: Timestamp) -> (Counter
         return (state, false);
     }
     algorithms::rewind_future(charge.limit, state, now).map_or((state, false), |rewound| (rewound, true))
+}
+
+pub(super) fn is_log(charge: &Charge<'_>) -> bool {
+    charge.limit.algorithm() == Algorithm::SlidingWindowLog
 }
 
 /// The bytes to which a log may grow under the limit in force.

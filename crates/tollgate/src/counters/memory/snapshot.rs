@@ -14,7 +14,6 @@ use crate::algorithms::sliding_window_log::Log;
 use crate::identity::Seed;
 use crate::penalties::{PenaltyState, VIOLATIONS_MAX};
 use crate::snapshot::{Checksummed, SnapshotError};
-use crate::sync::lock;
 use crate::time::Timestamp;
 
 const MAGIC: [u8; 8] = *b"tollgat2";
@@ -32,7 +31,7 @@ impl MemoryCounters {
         out.write_all(&seed.0)?;
         for shard in &self.shards {
             let bytes = {
-                let shard = lock(&shard.0);
+                let shard = shard.lock();
                 let mut bytes = Vec::with_capacity(shard.counters.len() * 32 + 64);
                 put_counters(&mut bytes, shard.counters.iter().filter(|entry| entry.restored_at() > now));
                 put_logs(&mut bytes, shard.logs.iter().filter(|entry| entry.restored_at > now));
@@ -57,7 +56,7 @@ impl MemoryCounters {
         let seed = Seed(input.array()?);
         for shard in &self.shards {
             // Into the shard it was saved from, which the key of an overflow counter does not determine.
-            let shard = &mut *lock(&shard.0);
+            let shard = &mut *shard.lock();
             restore_counters(shard, &mut input)?;
             restore_logs(shard, &mut input)?;
             restore_penalties(shard, &mut input)?;

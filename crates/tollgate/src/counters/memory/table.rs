@@ -31,10 +31,6 @@ impl Table {
         self.chunks.iter().flat_map(|chunk| chunk.iter()).filter(|entry| !entry.is_empty())
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Entry> {
-        self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()).filter(|entry| !entry.is_empty())
-    }
-
     #[inline]
     pub(super) fn find_mut(&mut self, key: Key) -> Option<&mut Entry> {
         self.position(key).map(|position| self.slot(position))

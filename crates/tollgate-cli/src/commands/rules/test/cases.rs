@@ -1,12 +1,13 @@
 //! Parses a test file and reports all errors with their lines.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use tollgate::config::values::{boolean, integer, span, text, word};
 use tollgate::config::{Document, Problems, TableReader, Value};
 use tollgate::{Endpoint, Id, Method, Refusal, Request, Span, Timestamp};
 
-use crate::input::rule_file::lines;
+use crate::input::rule_file::line;
 
 /// The default start of a test's clock: 2026-01-01T00:00:00Z, the start of a minute, hour, day and month.
 const START: Timestamp = Timestamp::from_secs(1_767_225_600);
@@ -47,7 +48,7 @@ pub(super) struct RequestFields {
     api_key: Option<String>,
     login: Option<String>,
     tier: Option<String>,
-    descriptors: Vec<(String, String)>,
+    descriptors: BTreeMap<String, String>,
 }
 
 /// Reads a test file.
@@ -55,33 +56,28 @@ pub(super) fn read(text: &str) -> Result<Vec<TestCase>, Problems> {
     let document = Document::from_toml(text)?;
     let mut problems = Problems::default();
     let mut fields = document.fields(&mut problems);
-    let lines = fields.read("tests", |tests| Ok(lines(tests))).unwrap_or_default();
-    let mut lines_left = lines.iter();
-    let tests = fields
-        .list_of_tables("tests", |fields| read_test(fields, lines_left.next().copied().unwrap_or_default()));
-    if lines.is_empty() && !fields.has_problems() {
+    let tests = fields.list_of_tables("tests", read_test);
+    if tests.is_empty() && !fields.has_problems() {
         fields.report("tests", "is empty: start a test with [[tests]]".to_owned());
     }
     fields.finish();
     problems.into_result(Some(tests))
 }
 
-fn read_test(fields: &mut TableReader<'_, '_>, line: usize) -> Option<TestCase> {
-    let name = fields.require("name", text);
+fn read_test(fields: &mut TableReader<'_, '_>) -> Option<TestCase> {
+    let (name, line) = (fields.require("name", text), line(fields));
     let start = fields.read("start", instant).unwrap_or(START);
-    let base = fields.table("request", read_request).unwrap_or_default();
+    let base = RequestFields::default();
+    let base = fields.table("request", |fields| read_request(fields, &base)).unwrap_or(base);
     // If the endpoint is invalid, do not also report it as missing.
     let complete = base.endpoint.is_some() || fields.has_problems();
     let steps = if fields.has("steps") {
-        let lines = fields.read("steps", |steps| Ok(lines(steps))).unwrap_or_default();
-        let mut lines_left = lines.iter();
         fields.list_of_tables("steps", |fields| {
-            let line = lines_left.next().copied().unwrap_or_default();
-            let step = fields.table("request", read_request).unwrap_or_default();
-            read_step(fields, line, base.overridden_by(step), complete)
+            let request = fields.table("request", |fields| read_request(fields, &base));
+            read_step(fields, request.unwrap_or_else(|| base.clone()), complete)
         })
     } else {
-        read_step(fields, line, base, complete).into_iter().collect()
+        read_step(fields, base, complete).into_iter().collect()
     };
     if steps.is_empty() && !fields.has_problems() {
         fields.report("steps", "is empty: start a step with [[tests.steps]]".to_owned());
@@ -89,12 +85,7 @@ fn read_test(fields: &mut TableReader<'_, '_>, line: usize) -> Option<TestCase> 
     Some(TestCase { name: name?, line, start, steps })
 }
 
-fn read_step(
-    fields: &mut TableReader<'_, '_>,
-    line: usize,
-    request: RequestFields,
-    complete: bool,
-) -> Option<TestStep> {
+fn read_step(fields: &mut TableReader<'_, '_>, request: RequestFields, complete: bool) -> Option<TestStep> {
     let after = fields.read("after", span).unwrap_or_default();
     let repeat = fields.read("repeat", integer(1..=REPEAT_MAX)).unwrap_or(1);
     let every = fields.read("every", span).unwrap_or_default();
@@ -112,31 +103,34 @@ fn read_step(
         fields.report("request", "requires one of user, api_key, ip, tenant, login".to_owned());
     }
     let endpoint = request.endpoint.clone()?;
-    Some(TestStep { line, after, repeat, every, endpoint, request, expect: expect? })
+    Some(TestStep { line: line(fields), after, repeat, every, endpoint, request, expect: expect? })
 }
 
-fn read_request(fields: &mut TableReader<'_, '_>) -> RequestFields {
+/// Reads a request; fields that are not given are those of `base`.
+fn read_request(fields: &mut TableReader<'_, '_>, base: &RequestFields) -> RequestFields {
+    let base = base.clone();
+    let method = |value: &Value| Method::parse(&text(value)?).map_err(|error| error.to_string());
     RequestFields {
-        endpoint: fields.read("endpoint", endpoint),
-        method: fields
-            .read("method", |value| Method::parse(&text(value)?).map_err(|error| error.to_string())),
-        ip: fields.read("ip", address),
-        cost: fields.read("cost", integer(0..=u32::MAX)),
-        user: fields.read("user", id),
-        tenant: fields.read("tenant", id),
-        api_key: fields.read("api_key", id),
-        login: fields.read("login", id),
-        tier: fields.read("tier", id),
-        descriptors: read_descriptors(fields),
+        endpoint: fields.read("endpoint", endpoint).or(base.endpoint),
+        method: fields.read("method", method).or(base.method),
+        ip: fields.read("ip", address).or(base.ip),
+        cost: fields.read("cost", integer(0..=u32::MAX)).or(base.cost),
+        user: fields.read("user", id).or(base.user),
+        tenant: fields.read("tenant", id).or(base.tenant),
+        api_key: fields.read("api_key", id).or(base.api_key),
+        login: fields.read("login", id).or(base.login),
+        tier: fields.read("tier", id).or(base.tier),
+        descriptors: read_descriptors(fields, base.descriptors),
     }
 }
 
-fn read_descriptors(fields: &mut TableReader<'_, '_>) -> Vec<(String, String)> {
-    let mut descriptors = Vec::new();
-    for (name, value) in fields.pairs("descriptors").unwrap_or_default() {
-        let name_is_id = Id::parse(name).map_err(|error| error.to_string());
-        match name_is_id.and_then(|_| id(value)) {
-            Ok(value) => descriptors.push((name.to_owned(), value)),
+fn read_descriptors(
+    fields: &mut TableReader<'_, '_>,
+    mut descriptors: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    for (name, value) in fields.entries("descriptors", id).unwrap_or_default() {
+        match Id::parse(name) {
+            Ok(_) => drop(descriptors.insert(name.to_owned(), value)),
             Err(reason) => fields.report("descriptors", format!("{name}: {reason}")),
         }
     }
@@ -203,27 +197,6 @@ fn instant(value: &Value) -> Result<Timestamp, String> {
 }
 
 impl RequestFields {
-    /// These fields, overridden by those of `other`.
-    fn overridden_by(&self, other: RequestFields) -> RequestFields {
-        let base = self.clone();
-        let named = |name: &str| other.descriptors.iter().any(|(other, _)| other == name);
-        let mut descriptors = base.descriptors;
-        descriptors.retain(|(name, _)| !named(name));
-        descriptors.extend(other.descriptors);
-        RequestFields {
-            endpoint: other.endpoint.or(base.endpoint),
-            method: other.method.or(base.method),
-            ip: other.ip.or(base.ip),
-            cost: other.cost.or(base.cost),
-            user: other.user.or(base.user),
-            tenant: other.tenant.or(base.tenant),
-            api_key: other.api_key.or(base.api_key),
-            login: other.login.or(base.login),
-            tier: other.tier.or(base.tier),
-            descriptors,
-        }
-    }
-
     pub(super) fn descriptors(&self) -> Vec<(Id<'_>, Id<'_>)> {
         let pairs = self.descriptors.iter();
         pairs.filter_map(|(name, value)| Some((checked(name)?, checked(value)?))).collect()

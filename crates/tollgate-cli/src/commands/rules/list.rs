@@ -1,21 +1,21 @@
-//! `tollgate rules list` and `put` on a server.
+//! `tollgate rules list`: the rules of a file or of a server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::Value;
+use tollgate_server::rule_view;
 
-use crate::commands::items::{Items, PutArgs};
+use crate::commands::items::Items;
 use crate::commands::list::{Columns, LimitArg};
-use crate::error::CliError;
-use crate::exit::Exit;
+use crate::input::rule_file::RuleFile;
 use crate::output::format::{joined, text_of};
 use crate::output::rule::{format_action, format_conditions, format_limits, rule_style};
 use crate::output::table::Cell;
+use crate::{CliError, Exit, Output};
 
-/// The flags of `rules list`.
 #[derive(Args)]
-pub(super) struct List {
+pub(crate) struct List {
     /// Rule file or settings file; - reads standard input; without it, the server's rules are listed
     pub(super) file: Option<PathBuf>,
     /// Only rules whose name has this prefix
@@ -25,8 +25,8 @@ pub(super) struct List {
     #[arg(long, conflicts_with = "file")]
     action: Option<String>,
     /// Only rules of the settings file, of the database, or the built-in default
-    #[arg(long, conflicts_with = "file")]
-    source: Option<Source>,
+    #[arg(long, conflicts_with = "file", value_parser = ["file", "database", "built-in"])]
+    source: Option<String>,
     /// Only enabled or only disabled rules
     #[arg(long, conflicts_with = "file", value_name = "BOOL")]
     enabled: Option<bool>,
@@ -34,54 +34,40 @@ pub(super) struct List {
     pub(super) limit: LimitArg,
 }
 
-/// Where a rule is defined. The variants have no doc comments, because clap would print each on its own line.
-#[derive(Copy, Clone, Debug, PartialEq, Eq, ValueEnum)]
-enum Source {
-    File,
-    Database,
-    BuiltIn,
+const COLUMNS: Columns = Columns {
+    headings: &["PRIORITY", "RULE", "ACTION", "PER", "LAYER", "WHEN", "LIMITS", "SOURCE", "VERSION"],
+    row,
+};
+
+/// Lists the rules of a file in order of evaluation.
+pub(super) fn list_file(path: &Path, output: &Output) -> Result<Exit, CliError> {
+    let file = RuleFile::read(path)?;
+    let rules: Vec<Value> = file.set.rules().iter().map(rule_view).collect();
+    Ok(COLUMNS.print("rules", &rules, None, output)?)
 }
 
-impl Source {
-    fn name(self) -> &'static str {
-        match self {
-            Source::File => "file",
-            Source::Database => "database",
-            Source::BuiltIn => "built-in",
-        }
-    }
-}
-
-/// The flags of `rules put`.
-#[derive(Args)]
-pub(super) struct Put {
-    /// File with one [[rules]] entry, or its JSON; - reads standard input
-    pub(super) file: PathBuf,
-    #[command(flatten)]
-    pub(super) options: PutArgs,
-}
-
-const COLUMNS: Columns =
-    Columns { headings: &["PRIORITY", "RULE", "ACTION", "PER", "WHEN", "LIMITS", "SOURCE", "VERSION"], row };
-
+/// Lists the rules of a server by name.
 pub(super) fn list(list: &List, items: &Items<'_>) -> Result<Exit, CliError> {
     let filters = [
         ("prefix", list.prefix.as_deref()),
         ("action", list.action.as_deref()),
-        ("source", list.source.map(Source::name)),
+        ("source", list.source.as_deref()),
         ("enabled", list.enabled.map(|enabled| if enabled { "true" } else { "false" })),
     ];
     items.list(&filters, &list.limit, &COLUMNS)
 }
 
 fn row(rule: &Value) -> Vec<Cell> {
+    let has_limits = rule["limits"].as_array().is_some_and(|limits| !limits.is_empty());
+    let if_limiting = |text: String| if has_limits { text } else { "-".to_owned() };
     let cells = [
         text_of(&rule["priority"]),
         text_of(&rule["name"]),
         format_action(rule),
-        joined(&rule["per"], "+"),
+        if_limiting(joined(&rule["per"], "+")),
+        if_limiting(text_of(&rule["layer"])),
         format_conditions(&rule["when"]),
-        format_limits(rule),
+        if_limiting(format_limits(rule)),
         text_of(&rule["source"]),
         text_of(&rule["version"]),
     ];

@@ -23,17 +23,17 @@ fn files(folder: &str) -> Vec<(String, String)> {
 
 #[test]
 fn every_error_has_line_and_key() {
-    let files = files("bad_rules");
+    let files = files("invalid_rules");
     assert!(files.len() >= 30, "{} files", files.len());
     let mut wrong = Vec::new();
     for (name, text) in files {
         let expected: Vec<&str> = text.lines().map_while(|line| line.strip_prefix("# expect: ")).collect();
-        let told = match RuleSet::from_toml(&text) {
+        let reported = match RuleSet::from_toml(&text) {
             Ok(_) => "nothing".to_owned(),
             Err(problems) => problems.to_string(),
         };
-        if told.lines().ne(expected.iter().copied()) {
-            wrong.push(format!("{name}: expected\n  {}\nbut was\n  {told}", expected.join("\n  ")));
+        if reported.lines().ne(expected.iter().copied()) {
+            wrong.push(format!("{name}: expected\n  {}\nbut was\n  {reported}", expected.join("\n  ")));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -41,9 +41,9 @@ fn every_error_has_line_and_key() {
 
 #[test]
 fn all_errors_are_reported_in_file_order() {
-    let everything_but_syntax = files("bad_rules").into_iter().filter(|(_, text)| {
-        let told = RuleSet::from_toml(text).unwrap_err();
-        told.0.iter().all(|problem| problem.key.starts_with("rules[0]."))
+    let everything_but_syntax = files("invalid_rules").into_iter().filter(|(_, text)| {
+        let reported = RuleSet::from_toml(text).unwrap_err();
+        reported.0.iter().all(|problem| problem.key.starts_with("rules[0]."))
     });
     let mut text = String::new();
     let mut expected = 0;
@@ -51,9 +51,9 @@ fn all_errors_are_reported_in_file_order() {
         text.push_str(&file.replace("name = \"a\"", &format!("name = \"a{number}\"")));
         expected += RuleSet::from_toml(&file).unwrap_err().0.len();
     }
-    let told = RuleSet::from_toml(&text).unwrap_err();
-    assert_eq!(told.0.len(), expected);
-    let lines = told.to_string();
+    let reported = RuleSet::from_toml(&text).unwrap_err();
+    assert_eq!(reported.0.len(), expected);
+    let lines = reported.to_string();
     let lines: Vec<usize> =
         lines.lines().map(|line| line["line ".len()..line.find(':').unwrap()].parse().unwrap()).collect();
     assert!(lines.is_sorted() && lines.len() > 50);
