@@ -41,6 +41,6 @@ pub mod runtime;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
-pub use self::admin::body::toml_to_json;
+pub use self::admin::body::document_values;
 pub use self::admin::import::check_import;
 pub use self::admin::rules::rule_view;

@@ -39,7 +39,7 @@ impl RuleFile {
     /// Reads every section of a file as the service does and reports all errors.
     pub(crate) fn read_all_sections(path: &Path) -> Result<Self, CliError> {
         Self::read_with(path, |path, text| match Settings::from_toml(text) {
-            Ok(settings) => Ok(settings.rules),
+            Ok(settings) => Ok(settings.rule_set()),
             Err(SettingsError::Invalid { problems, .. }) => {
                 Err(CliError::Invalid { path: path.to_owned(), problems })
             }

@@ -59,7 +59,7 @@ pub(crate) async fn readyz(call: Call) -> Result<Response, ApiError> {
     let store_error = store.trouble();
     let config = call.app.config_sync().state();
     let database_error = config.problem();
-    let data_dir_error = call.app.persistence_status().problem();
+    let data_dir_error = call.app.persistence().problem();
     let is_fine = config_error.is_none() && database_error.is_none() && data_dir_error.is_none();
     let (code, status) = match store {
         StoreState::Refused(_) => (StatusCode::SERVICE_UNAVAILABLE, "misconfigured"),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 use tollgate::accounts::AccountLimits;
 use tollgate::rules::overrides::UserEndpointLimit;
@@ -210,7 +211,7 @@ impl Item {
 }
 
 /// A rule as written. Storing it rejects unknown keys and wrong types; the library validates the rest.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RuleItem {
     /// Its name: 1 to 128 bytes.
     pub name: String,
@@ -219,7 +220,7 @@ pub struct RuleItem {
 }
 
 /// A tier as written.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TierItem {
     /// Its name: 1 to 256 bytes.
     pub name: String,
@@ -241,7 +242,7 @@ pub struct QuotaItem {
 }
 
 /// An API key.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct KeyItem {
     /// Its public id: 1 to 64 bytes.
     pub id: String,

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use serde::{Deserialize, Serialize};
 use tollgate::identity::ID_BYTES_MAX;
 
 use super::engine::{Pool, Row, Transaction, from_i64, to_i64};
@@ -21,7 +22,7 @@ const BATCH_RETENTION_MICROS: u64 = 30 * 86_400 * 1_000_000;
 const ATTEMPTS: usize = 3;
 
 /// The counts of a node since its last batch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsageBatch {
     /// The node: 1 to 256 bytes. Must be unique per process start, because numbers start at 1.
     pub node: String,
@@ -34,7 +35,7 @@ pub struct UsageBatch {
 }
 
 /// The requests of a user on one day.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserUsageDelta {
     /// The user.
     pub user: String,
@@ -49,7 +50,7 @@ pub struct UserUsageDelta {
 }
 
 /// The requests of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyUsageDelta {
     /// The key's id.
     pub id: String,

@@ -58,9 +58,8 @@ pub(super) fn settings(fields: &mut TableReader<'_, '_>, source: Source) -> Opti
         auth,
         callers,
         log,
-        ipv6_prefix,
-        nat64,
-        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64).with_normalization(normalization),
+        rules: rules?.with_ipv6_prefix(ipv6_prefix).with_nat64(nat64),
+        normalization,
         has_built_in_default,
         source,
     })
@@ -181,7 +180,7 @@ fn read_counters(fields: &mut TableReader<'_, '_>, largest_log: Option<(u32, &st
             CounterSettings::Redis(Box::new(RedisCounterSettings { redis, tls_files, bounds }))
         });
     }
-    for key in redis::KEYS {
+    for key in redis::KEYS.into_iter().chain(redis::PARAMETERS) {
         // Not reported if `store` itself is invalid.
         if fields.has(key) && (store.is_some() || !fields.has("store")) {
             fields.report(key, "requires store = \"redis\"".to_owned());
