@@ -57,7 +57,7 @@ impl<'a> Query<'a> {
     }
 
     pub(super) fn with<const N: usize>(text: &'static str, values: [Value<'a>; N]) -> Self {
-        Query { text: text.to_owned(), values: values.to_vec() }
+        Query { text: text.to_owned(), values: values.into() }
     }
 
     pub(super) fn push(&mut self, text: &'static str) -> &mut Self {
