@@ -87,7 +87,7 @@ impl Reloadable {
 
 impl App {
     pub(crate) fn new(
-        settings: Settings,
+        settings: &Settings,
         counters: Counters,
         seed: Seed,
         secrets: Secrets<'_>,
@@ -96,11 +96,11 @@ impl App {
         persistence: Arc<PersistenceStatus>,
     ) -> Arc<Self> {
         let Secrets { admin_key, key_secret } = secrets;
-        let live = Reloadable::new(&settings, settings.listen, admin_key, None);
+        let live = Reloadable::new(settings, settings.listen, admin_key, None);
         let rules = settings.rule_set();
         let records = Records::new(&rules);
         Arc::new(App {
-            config_sync: Arc::new(ConfigSync::new(&settings, key_secret)),
+            config_sync: Arc::new(ConfigSync::new(settings, key_secret)),
             auth_throttle: AuthThrottle::default(),
             clock,
             live: ArcSwap::from_pointee(live),
@@ -128,7 +128,7 @@ impl App {
         let counters = Counters::Memory(tollgate::MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml(settings).unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     pub(crate) fn shared_limiter(&self) -> &Arc<ServiceLimiter> {

@@ -202,7 +202,7 @@ mod tests {
         let counters = Counters::Memory(MemoryCounters::default());
         let secrets = Secrets { admin_key: "admin", key_secret: KeySecret::new("secret") };
         let settings = Settings::from_toml("").unwrap();
-        App::new(settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
+        App::new(&settings, counters, Seed([1; 16]), secrets, Clock::start(), Arc::default(), Arc::default())
     }
 
     fn authorize(app: &App, key: &str) -> Result<Caller, AuthError> {
