@@ -28,6 +28,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tollgate::RuleSet;
 use tollgate::config::Problems;
+use tollgate_stores::counters::Counters;
 use tollgate_stores::sql::{Database, SqlSettings};
 use tracing::warn;
 
@@ -36,9 +37,9 @@ pub(crate) use self::preview::preview;
 use self::rule_sources::RuleSources;
 pub(crate) use self::task::run;
 pub(crate) use self::usage::{close, flush_usage};
+use crate::ServiceLimiter;
 use crate::auth::api_keys::{KeySecret, NewKey};
 use crate::config::settings::{CounterSettings, Settings};
-use crate::counters::{Counters, ServiceLimiter};
 use crate::records::usage::Flusher;
 use crate::runtime::clock::Clock;
 use crate::runtime::data_dir::DataDir;
